@@ -1,4 +1,4 @@
-//! Peers that come and go by the hundred, among others that never mean to be peers. It measures the time of a handshake, and
+//! Peers that come and go by the hundred, among others that never mean to be peers. The program measures the time of a handshake, and
 //! handshakes a second, while a flood of silence and nonsense is at the same port.
 //!
 //! ```text

@@ -108,7 +108,7 @@ impl<P: Provider> Copy<P> {
         self.failed.get_or_insert_with(|| why.into());
     }
 
-    /// Returns what is wrong with the end.
+    /// Returns the differences between the expected end and the real one.
     fn failures(&self) -> Vec<String> {
         let mut failures: Vec<String> = self.failed.iter().cloned().collect();
         failures.extend(self.end.and_then(|end| self.applied.lacks(end)));

@@ -52,7 +52,7 @@ impl Entry {
         }
     }
 
-    /// The end of a request that brings nothing to tell: a send, or any failure (S7).
+    /// The end of a request without details: a send, or any failure (S7).
     pub(crate) const fn of(work_id: WorkId, status: WcStatus) -> Self {
         let kind = ArrivalKind::Failed;
         Self {
@@ -129,7 +129,7 @@ struct Channel {
 pub(crate) struct CompletionState {
     context: ContextKey,
     depth: usize,
-    /// The next completion finds no room, whatever there is.
+    /// The next completion finds no room, even in an empty queue.
     pub(crate) overruns_next: bool,
     /// Each with the queue pair it is of.
     entries: VecDeque<(Qpn, Entry)>,
@@ -164,7 +164,7 @@ impl CompletionState {
         self.notifications > 0 || self.is_woken
     }
 
-    /// Writes a completion, and notifies whoever armed the queue. Failures may count as solicited.
+    /// Writes a completion, and notifies a thread that armed the queue. Failures may count as solicited.
     ///
     /// # Errors
     /// There is no room.
@@ -446,7 +446,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// Wakes whoever sleeps at a completion queue.
+/// Wakes a thread that sleeps at a completion queue.
 #[derive(Clone)]
 pub struct Waker {
     context: Arc<ContextInner>,

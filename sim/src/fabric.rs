@@ -53,7 +53,7 @@ impl FabricBuilder {
         self
     }
 
-    /// Time passes only when the fabric is told to let it. Else it passes in calls.
+    /// Time passes only at the caller's request. Else it passes in calls.
     pub const fn driven(mut self) -> Self {
         self.is_driven = true;
         self
@@ -66,9 +66,9 @@ impl FabricBuilder {
         self
     }
 
-    /// Time is what this clock says, and passes while nobody calls, too: a thread of the fabric's own lets happen what is
-    /// due. It is for programs that sleep at descriptors, in an event loop, and for those that look at the clock of this
-    /// machine; their runs do not repeat. A clock that stands still for a while is caught up with, in order.
+    /// Time follows this clock, and passes while nobody calls, too: a thread of the fabric's own runs due events. It is for
+    /// programs that sleep at descriptors, in an event loop, and for those that look at the clock of this machine; their runs
+    /// do not repeat. A clock that stands still for a while is caught up with, in order.
     pub const fn real_time(mut self, clock: fn() -> Instant) -> Self {
         self.clock = Some(clock);
         self
@@ -217,8 +217,8 @@ impl Fabric {
     }
 
     /// How many receives took a message again as a queue pair failed, where devices repeat
-    /// ([`Quirks::repeats_failing_ns`]): of this queue pair of a host's device, or of all it had. Nothing else tells what
-    /// was repeated from what came.
+    /// ([`Quirks::repeats_failing_ns`]): of this queue pair of a host's device, or of all it had. No other call shows which
+    /// messages were repeated.
     #[must_use]
     pub fn repeated(&self, host: &str, device: &str, qpn: Option<Qpn>) -> u64 {
         self.lock().repeated(host, device, qpn)

@@ -17,17 +17,17 @@ impl Id {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The same number, as address handles of a queue pair of this name carry it.
+    /// Its number, as address handles of a queue pair of this name carry it.
     pub(crate) const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// The same number, as events about a shared receive queue of this name carry it.
+    /// Its number, as events about a shared receive queue of this name carry it.
     pub(crate) const fn to_shared_receive(self) -> SharedReceiveId {
         SharedReceiveId(self.0)
     }
 
-    /// The same number, as completions of a queue of this name carry it.
+    /// Its number, as completions of a queue of this name carry it.
     pub(crate) const fn to_queue(self) -> QueueId {
         QueueId(self.0)
     }

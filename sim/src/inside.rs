@@ -1,4 +1,4 @@
-//! Whether a thread is in the simulator: for who counts what memory is whose.
+//! Record of whether a thread is in the simulator, for programs that count memory by its owner.
 
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};

@@ -27,7 +27,7 @@ pub(crate) fn zeroed(bytes: usize) -> Option<Box<[u8]>> {
     Some(memory.into_boxed_slice())
 }
 
-/// How simulated memory is placed: as the process has it, whatever is wished.
+/// Placement of simulated memory: as the process has it, whatever the wishes.
 ///
 /// # Errors
 /// A wish is required.

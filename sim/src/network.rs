@@ -196,7 +196,7 @@ impl fmt::Debug for Acceptor {
 }
 
 impl Fabric {
-    /// Blocks until there is what somebody waits for, or up to this time: which passes meanwhile, by itself or by its clock.
+    /// Blocks until the awaited condition holds, or up to this time: which passes meanwhile, by itself or by its clock.
     pub(crate) fn wait(&self, is_found: impl Fn(&World) -> bool, until: Instant) {
         if let Some(real_time) = self.real_time() {
             return real_time.wait(is_found, until);
@@ -233,7 +233,7 @@ impl Fabric {
     }
 }
 
-/// How much time passes at once while somebody waits and nobody drives.
+/// Time that passes at once while a thread waits and nobody drives.
 const NAP_NS: u64 = 1_000_000;
 
 /// How often other threads get their turn before it does, unless what is waited for is found. On a machine with much to do

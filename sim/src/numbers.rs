@@ -1,4 +1,4 @@
-//! The queue pair numbers of a device: which are taken, and by whom.
+//! The queue pair numbers of a device: the ones taken, with their queue pairs.
 
 use doorbell_core::Qpn;
 

@@ -1,4 +1,4 @@
-//! Oracles: what must hold whatever happens, looked at all the while.
+//! Oracles: conditions that must hold in every run, checked all the while.
 //!
 //! Everything that is conserved is counted where it changes hands, and the counts must add up
 //! at any moment ([`crate::Fabric::audit`]). Bytes are sealed when they change hands: what is

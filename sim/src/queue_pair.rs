@@ -70,7 +70,7 @@ pub(crate) struct QueuePairState {
     pub(crate) timer_at_ns: Option<u64>,
     /// It is about to send.
     pub(crate) is_transmitting: bool,
-    /// It is to be told that its send queue drained.
+    /// An event is due once its send queue drained.
     pub(crate) tells_drained: bool,
     channel: u32,
     /// First generations of the next tables on the channel, once the halves are gone.
@@ -129,7 +129,7 @@ impl Shared {
         })
     }
 
-    /// Gives `each` the world and the name of the queue pair, then lets happen what can.
+    /// Gives `each` the world and the name of the queue pair, then runs the events that are due.
     pub(crate) fn with<T>(&self, each: impl FnOnce(&mut World, QueuePairKey) -> T) -> T {
         let mut world = self.domain.context().fabric().lock();
         let outcome = each(&mut world, self.key);

@@ -34,18 +34,18 @@ pub struct Quirks {
     /// How the receive ends of a WRITE with immediate that is refused (S9). rxe says
     /// `REM_ACCESS_ERR`.
     pub refused_immediate: WcStatus,
-    /// A refused access is told by an event, `QP_ACCESS_ERR` (S9, S30). rxe does from 7 on.
+    /// A refused access raises an event, `QP_ACCESS_ERR` (S9, S30). rxe does from 7 on.
     pub refused_access_is_told: bool,
-    /// A refused request is told by an event, `QP_REQ_ERR` (S30). rxe has no such.
+    /// A refused request raises an event, `QP_REQ_ERR` (S30). rxe has no such.
     pub refused_requests_are_told: bool,
-    /// A completion in error notifies whoever is armed for solicited ones (S23). Not
-    /// in rxe from 6.12 on, where it was flushed.
+    /// A completion in error notifies a thread that armed for solicited ones (S23). Not in rxe from 6.12 on, where it was
+    /// flushed.
     pub failures_are_solicited: bool,
-    /// The first packet on a queue pair that is only ready to receive is told by an event, and
-    /// so is a queue pair that fails for its completion queue (S30). rxe has neither.
+    /// The first packet on a queue pair that is only ready to receive raises an event, and so does a queue pair that fails
+    /// for its completion queue (S30). rxe has neither.
     pub states_are_told: bool,
-    /// A queue pair that fails and has a shared receive queue tells that it takes no more of it
-    /// (S22). rxe does from 6.12 on.
+    /// A queue pair that fails and has a shared receive queue reports that it takes no more of it (S22). rxe does from
+    /// 6.12 on.
     pub last_receive_is_told: bool,
     /// A receive that is posted to a queue pair that failed already is flushed at once (S3). In
     /// rxe it waits for the queue pair to be asked for something else.

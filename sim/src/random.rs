@@ -1,4 +1,4 @@
-//! Chance from a seed: the one source of it in the simulation, so that a seed tells all.
+//! Randomness from a seed: the one source of it in the simulation, so a seed determines a run.
 
 /// A generator of numbers that look random: xoshiro256**, seeded through splitmix64.
 ///

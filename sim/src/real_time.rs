@@ -1,7 +1,8 @@
 //! Real time: a fabric that follows a clock its builder was given, and the thread that keeps it going.
 //!
-//! Each call first lets happen all that is due by the clock. The thread does so while nobody calls, so that whoever
-//! sleeps at descriptors is woken. This is the one file of the simulator that knows threads and real waits.
+//! Each call first runs all events that are due by the clock. The thread does so while nobody calls, so that
+//! threads sleeping at descriptors wake up. This is the one file of the simulator that knows threads and real
+//! waits.
 
 use core::fmt;
 use core::time::Duration;
@@ -13,7 +14,7 @@ use doorbell_core::time::Instant;
 use crate::inside::Inside;
 use crate::world::World;
 
-/// How long the thread and who waits sleep at most, before they look again.
+/// Longest sleep of the thread and of waiting threads, before they look again.
 const NAP: Duration = Duration::from_millis(100);
 
 /// Drives a world by a clock. Dropped, its thread ends.
@@ -50,12 +51,12 @@ impl RealTime {
         catch_up(self.clock, world, &self.moved);
     }
 
-    /// Wakes who waits, where something happened.
+    /// Wakes waiting threads, if something happened.
     pub(crate) fn tell(&self, world: &mut World) {
         tell(world, &self.moved);
     }
 
-    /// Blocks until there is what somebody waits for, or until this time.
+    /// Blocks until the awaited condition holds, or until this time.
     pub(crate) fn wait(&self, is_found: impl Fn(&World) -> bool, until: Instant) {
         let _inside = Inside::enter();
         let mut held = guard(&self.world);

@@ -155,7 +155,7 @@ pub struct SendBatch<'q> {
 }
 
 impl SendBatch<'_> {
-    /// Why a request with these slots cannot be staged, whatever room there is.
+    /// Why a request with these slots cannot be staged, with any room.
     fn refusal(&self, operation: Operation, slots: &[Slot], flags: PostFlags) -> Option<PushError> {
         if !self.state.accepts_sends() {
             return Some(PushError::State(self.state));

@@ -107,7 +107,7 @@ impl SharedReceiveInner {
         self.completions
     }
 
-    /// Gives `each` the world, then lets happen what can.
+    /// Gives `each` the world, then runs the events that are due.
     fn with<T>(&self, each: impl FnOnce(&mut World) -> T) -> T {
         let mut world = self.domain.context().fabric().lock();
         let outcome = each(&mut world);

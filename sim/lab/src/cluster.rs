@@ -2,8 +2,7 @@
 //! hosts, and commands running on them.
 //!
 //! Nothing here knows of QEMU or of scenarios. [`LocalCluster`] (in
-//! [`local`]) runs commands on this machine, so that whatever is built on the
-//! seam is tested without a guest.
+//! [`local`]) runs commands on this machine, so that code built on the seam is tested without a guest.
 
 use core::fmt;
 use std::path::{Path, PathBuf};

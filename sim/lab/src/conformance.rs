@@ -156,7 +156,7 @@ fn observe_here(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a package's cases on this machine. Cases that fail are told by the results.
+/// Runs a package's cases on this machine. The results report the cases that fail.
 fn here(package: &str, results: &Path) -> Result<()> {
     let build = ["test", "--quiet", "--package", package, "--test", "conformance"];
     let mut command = Command::new(programs::program());

@@ -59,7 +59,7 @@ impl<C: Cluster + 'static> Open<C> {
                 }
                 let inside = Weak::clone(&inside);
                 thread::spawn(move || {
-                    // It fails where the client is gone, which nobody is left to be told.
+                    // It fails if the client is gone, and then nobody is left to notify.
                     let _ = attend(&inside, stream);
                 });
             }

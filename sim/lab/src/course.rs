@@ -171,7 +171,7 @@ impl Course {
             &state,
             format_args!("{name}: {outcome} ({}){}", span(took), rest.unwrap_or_default()),
         );
-        // Kept at once: an interrupted run has told something, too.
+        // Kept at once: the times of an interrupted run count, too.
         self.0.keep(&state, None);
         took
     }

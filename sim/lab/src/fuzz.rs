@@ -1,5 +1,5 @@
-//! `cargo lab fuzz`: the targets of `fuzz/` built with what libFuzzer needs, each run for some seconds from its
-//! corpus, and what came of it.
+//! `cargo lab fuzz`: builds the targets of `fuzz/` with the flags that libFuzzer needs, runs each for some seconds from its corpus, and
+//! reports the outcomes.
 //!
 //! How they are built is in `built`, what libFuzzer says in `outcome`. A target with a mistake planted in it is
 //! run first: fuzzing that does not find it finds nothing.
@@ -56,7 +56,7 @@ pub(crate) struct FuzzArgs {
     /// Watch memory by AddressSanitizer, too: slower, and for what is not safe Rust, which is in other packages alone
     #[arg(long)]
     sanitizer: bool,
-    /// Write what came of it as JSON to this file
+    /// Write the outcomes as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -159,7 +159,7 @@ impl Fuzzer {
         Ok(outcome)
     }
 
-    /// Runs targets, each from its corpus, so many at a time; what came of them, in their order.
+    /// Runs targets, each from its corpus, so many at a time; returns their outcomes, in their order.
     fn run_all(&self, targets: &[String], seconds: u32, at_a_time: usize) -> Result<Vec<Outcome>> {
         say(format_args!(
             "fuzzing {} targets for {seconds} s each, {at_a_time} at a time",

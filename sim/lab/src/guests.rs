@@ -91,7 +91,7 @@ impl GuestCluster {
             shared,
             run,
         };
-        // Under KVM a kernel is told the rate of its counter.
+        // Under KVM a kernel gets the rate of its counter.
         let emulated = accelerator == Accelerator::Tcg;
         let mut tsc_khz = if emulated { clock::known_khz(&cache) } else { None };
         let known = tsc_khz.is_some();

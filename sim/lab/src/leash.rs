@@ -124,7 +124,7 @@ impl Leashed {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it and whatever is in its process group, and reaps it.
+    /// Kills it and all processes in its group, and reaps it.
     pub(crate) fn end(&mut self) {
         let mut held = held();
         if !held.processes.contains(&self.pid) {

@@ -165,11 +165,11 @@ impl Machine {
         clock::rate_since(first, |span| self.read_clock_after(first, span))
     }
 
-    /// The same, over as long as it takes to correct another clock by it.
+    /// Returns that rate, measured for long enough to correct another clock by it.
     ///
     /// # Errors
     ///
-    /// As above.
+    /// It is gone, or there was no first reading.
     pub(crate) fn exact_clock_rate(&self) -> Result<f64> {
         let first = self.first_reading()?;
         Ok(clock::rate(first, self.read_clock_after(first, clock::EXACT)?))

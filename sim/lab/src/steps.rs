@@ -42,7 +42,7 @@ pub(crate) fn step_saying<T>(title: impl Display, work: impl FnOnce() -> Result<
     }
 }
 
-/// One line for whoever waits.
+/// Prints one line for the waiting user.
 pub(crate) fn say(line: impl Display) {
     eprintln!("lab: {line}");
 }

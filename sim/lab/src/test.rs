@@ -182,7 +182,7 @@ fn build(args: &TestArgs, wanted: &[&Run<'_>], out: &Path, lab: &mut dyn Lab) ->
     if for_guests {
         let name = "building programs for the guests";
         course.began(name);
-        // The part that needs one that does not build says so.
+        // The part that needs a program that does not build reports the failure.
         let failed = wanted
             .iter()
             .filter(|run| lab.programs(run.scenario.needs()).is_err())

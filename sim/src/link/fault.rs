@@ -1,4 +1,4 @@
-//! Faults that are put round links: what becomes of a packet that one is asked to carry.
+//! Faults round links: they decide the fate of each packet that a link carries.
 
 use crate::Random;
 use crate::packet::PacketKind;
@@ -45,7 +45,7 @@ impl Fault {
         from.is(&self.rule.from) && to.is(&self.rule.to)
     }
 
-    /// Has a packet pass, and notes what becomes of it.
+    /// Passes a packet, and notes its fate.
     pub(crate) fn pass(&mut self, kind: PacketKind, random: &mut Random, verdict: &mut Verdict) {
         let is_meant = match self.rule.kind {
             Some(meant) => meant == kind,

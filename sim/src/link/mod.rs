@@ -43,7 +43,7 @@ pub(crate) struct Link {
     pub(crate) version: u64,
     /// Packet that is held back until another overtakes it on the way to the other port.
     pub(crate) held: Option<Event>,
-    /// The how manieth that is.
+    /// Number of that packet among those it held.
     pub(crate) holds: u32,
 }
 

@@ -1,4 +1,4 @@
-//! A packet as the bytes of an Ethernet frame, for whoever looks at a capture.
+//! A packet as the bytes of an Ethernet frame, for captures.
 
 use core::net::IpAddr;
 

@@ -1,7 +1,6 @@
 //! Packets: the `RoCEv2` transport headers as typed values, and the kinds a plan names.
 //!
-//! A packet lives in the pool while it is under way. As bytes it exists only where somebody
-//! wants to see them.
+//! A packet lives in the pool while it is under way. As bytes it exists only in a capture.
 
 pub(crate) mod encode;
 pub(crate) mod icrc;
@@ -51,7 +50,7 @@ pub(crate) struct Aeth {
     pub(crate) msn: u32,
 }
 
-/// The datagram extended transport header: the key it needs, and who sent it. Source: section 9.3.2.
+/// The datagram extended transport header: the key it needs, and its sender. Source: section 9.3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deth {
     pub(crate) qkey: Qkey,

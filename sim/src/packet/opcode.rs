@@ -162,7 +162,7 @@ impl Opcode {
         self.is_response() && !matches!(self, Self::ReadResponseMiddle)
     }
 
-    /// Whether the header follows that says who sent a datagram.
+    /// Whether the header follows that names a datagram's sender.
     pub(crate) const fn has_deth(self) -> bool {
         matches!(self, Self::Datagram)
     }

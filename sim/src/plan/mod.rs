@@ -80,9 +80,9 @@ pub struct Step {
 pub enum Action {
     /// Links between two ends carry nothing in either direction (`false`), or do again.
     Link(End, End, bool),
-    /// Ports go down (`false`) or come up, and their devices tell.
+    /// Ports go down (`false`) or come up, and their devices report it.
     Port(End, bool),
-    /// Ports lose an address and get another in its place, and their devices tell.
+    /// Ports lose an address and get another in its place, and their devices report it.
     Gid(End, IpAddr, IpAddr),
     /// Hosts vanish: their queue pairs fail, and nobody hears of them any more.
     Kill(Name),
@@ -142,7 +142,7 @@ pub enum Effect {
     Duplicate,
     /// The next on its link comes before it.
     Reorder,
-    /// A bit of it changes, and its checksum tells: whoever it comes to does not hear it.
+    /// A bit of it changes, and its checksum shows it: the receiver drops it.
     Corrupt,
     /// It comes so much later, in nanoseconds.
     Delay(u64),
@@ -155,7 +155,7 @@ pub struct CallRule {
     pub which: Which,
     /// Kind of the call.
     pub call: Call,
-    /// Whose.
+    /// Host of the calls.
     pub host: Name,
     /// With which error number.
     pub errno: i32,
@@ -186,7 +186,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// Whether it is this one, the how manieth is told.
+    /// Whether the packet or call of this number is struck.
     pub(crate) fn strikes(self, number: u64, random: &mut crate::Random) -> bool {
         match self {
             Self::Nth(nth) => number == nth,

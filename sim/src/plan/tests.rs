@@ -92,7 +92,7 @@ fn which_are_struck() {
     assert_eq!(struck(Which::Chance(1_000_000)).len(), 7);
 }
 
-/// A plan of clauses by chance, of every kind.
+/// A random plan, with clauses of every kind.
 fn random_plan(random: &mut Random) -> Plan {
     let plan: Plan = ALL.parse().unwrap();
     let mut made = Plan {

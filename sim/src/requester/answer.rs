@@ -155,7 +155,7 @@ impl Requester {
             return;
         }
         let room = |slot: &crate::Slot| slot.len_bytes();
-        // Whose domain they are of was looked at when it began.
+        // The domain of the slots was checked when it began.
         let _ = front
             .slots
             .copy_in(offset, &packet.payload, settings.domain, room);

@@ -84,7 +84,7 @@ pub(crate) struct Surroundings<'w> {
 pub(crate) struct Effects {
     /// A receive ended.
     pub(crate) ended: Option<Entry>,
-    /// Something is to be told of the queue pair.
+    /// Event to raise about the queue pair.
     pub(crate) event: Option<fn(Qpn) -> AsyncEvent>,
     /// A message found no receive.
     pub(crate) was_not_ready: bool,
@@ -139,7 +139,7 @@ pub(crate) struct Responder {
     settings: Option<ReadyToReceive>,
     /// The PSN of the packet whose turn it is.
     expected: u32,
-    /// The peer was told already what is missing.
+    /// The peer was notified of the gap already.
     has_told: bool,
     inbound: Inbound,
     /// The receive that a message has begun to fill.

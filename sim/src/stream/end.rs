@@ -36,7 +36,7 @@ pub(crate) struct StreamState {
     /// The place in the stream up to which all came. Its end counts as a byte.
     came: u64,
     has_peer_ended: bool,
-    /// Bytes that the peer did not say came, from the place `told` on.
+    /// Bytes that the peer did not acknowledge, from the place `told` on.
     unanswered: VecDeque<u8>,
     told: u64,
     /// How many bytes were ever written.
@@ -50,9 +50,9 @@ pub(crate) struct StreamState {
     retry_at_ns: Option<u64>,
     /// Told apart from timers that were set before by this number.
     timer: u32,
-    /// Whether that is known to whoever wakes it.
+    /// Whether the timer is scheduled.
     is_timer_told: bool,
-    /// Whether it is in somebody's hands, or in those of a port.
+    /// Whether a caller or a port owns it.
     has_owner: bool,
     /// Kind of a segment without bytes that is to be sent.
     says: Option<Kind>,
@@ -130,8 +130,8 @@ impl StreamState {
         }
     }
 
-    /// Whether a segment from there is for it: else there is no such stream. There is none where it is dead, or
-    /// where somebody else than its peer answers what it asked long ago.
+    /// Whether a segment from there is for it: else there is no such stream. There is none if the end is dead,
+    /// or if another end than its peer answers an old question.
     pub(crate) fn hears(&self, from: Option<StreamKey>) -> bool {
         let is_peer = from.is_none() || self.peer.is_none() || self.peer == from;
         is_peer && !matches!(self.phase, Phase::Dead(_))
@@ -194,7 +194,7 @@ impl StreamState {
         self.is_dropped = true;
     }
 
-    /// Its host vanished, and with it whoever had it.
+    /// Its host vanished, and its owner with it.
     pub(crate) fn kill(&mut self) {
         self.die(ECONNRESET);
     }
@@ -204,7 +204,7 @@ impl StreamState {
         match (self.phase, kind) {
             (Phase::Dead(_), _) => (),
             (Phase::Connecting, Kind::Refused | Kind::Reset) => self.die(ECONNREFUSED),
-            // It was late, and somebody listens by now.
+            // The refusal was late: there is a listener by now.
             (_, Kind::Refused) => (),
             (_, Kind::Reset) => self.die(ECONNRESET),
             (Phase::Connecting, Kind::Accept) => {

@@ -119,7 +119,7 @@ pub(crate) enum Tone {
     Good,
     /// Something failed.
     Bad,
-    /// The plan, or who performs it, did something.
+    /// The plan, or its performer, did something.
     Fault,
     /// The user of the simulator added a remark.
     Note,

@@ -8,12 +8,12 @@ use super::{Fate, LeftOut, Moment, Shot, Timeline, Tone, What};
 use crate::packet::Packet;
 use crate::packet::pool::PacketKey;
 
-/// Whose lane it is.
+/// Owner of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
     /// A queue pair, by the place of its port and its number.
     QueuePair(u32, u32),
-    /// A host, for what is said of all of it.
+    /// A host, for remarks about all of it.
     Host(usize),
 }
 
@@ -128,7 +128,7 @@ impl Recorder {
         }
     }
 
-    /// Notes what became of a packet.
+    /// Notes the fate of a packet.
     pub(crate) fn end(&mut self, key: PacketKey, fate: Fate) {
         let at = self.shots.remove(&key.place());
         let moment = at.and_then(|at| self.timeline.moments.get_mut(at));

@@ -265,7 +265,7 @@ impl World {
         named.map(|(id, _)| id).collect()
     }
 
-    /// Tells whoever has opened a device.
+    /// Raises an event at every open handle of a device.
     fn tell(&mut self, device: DeviceId, event: AsyncEvent) {
         let open = self
             .contexts

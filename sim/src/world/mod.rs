@@ -54,9 +54,9 @@ pub(crate) struct World {
     /// When the fabric was made, by its clock.
     began_ns: u64,
     events: Events,
-    /// Whether time passes only when it is told to.
+    /// Whether time passes only at the caller's request.
     pub(crate) is_driven: bool,
-    /// How long each call takes, where somebody drives.
+    /// How long each call takes, if the fabric is driven.
     pub(crate) call_ns: u64,
     pub(crate) random: Random,
     /// Chance that hosts ask for, apart from that of the world.
@@ -65,7 +65,7 @@ pub(crate) struct World {
     hosts: Vec<HostState>,
     devices: Vec<Device>,
     ports: Vec<PortPlace>,
-    /// Whose each address is.
+    /// The port of each address.
     gids: BTreeMap<Gid, u32>,
     /// Counts the changes by which a way may come or go.
     topology: u64,
@@ -83,11 +83,12 @@ pub(crate) struct World {
     pub(crate) tally: Tally,
     /// Queue pairs that are to enter the error state.
     pub(crate) failing: VecDeque<QueuePairKey>,
-    /// Whose receives took a message again, as the queue pair failed: an entry each.
+    /// Queue pairs whose receives took a message again, as they failed: an entry each.
     repeated: Vec<(DeviceId, Qpn)>,
-    /// Something completed, or was told, since this was last asked.
+    /// Something completed, or an event was raised, since this was last asked.
     pub(crate) news: bool,
-    /// Something happened that others may wait for, where real time passes; and up to which event planned that was told.
+    /// Something happened that others may wait for, in real time; and the number of the last planned event that the
+    /// thread was notified of.
     pub(crate) moved: bool,
     told: u64,
     /// Nobody has a handle to the fabric any more, where a thread drives it.

@@ -1,4 +1,4 @@
-//! Hosts, devices and ports: what there is, and who reaches whom.
+//! Hosts, devices and ports: the objects of the network, and which of them reach each other.
 
 use doorbell_core::provider::DataInOrder;
 use doorbell_core::{Gid, GidEntry, PortReport, PortState, Qpn};

@@ -110,14 +110,14 @@ impl World {
         });
     }
 
-    /// Notes what the plan does, or whoever performs it.
+    /// Notes an action of the plan, or of its performer.
     pub(super) fn record_action(&mut self, action: &Action) {
         if let Some(recorder) = &mut self.recorder {
             recorder.remark(self.now_ns, None, action.to_string(), Tone::Fault);
         }
     }
 
-    /// Notes what somebody says of a host.
+    /// Notes a remark about a host.
     pub(crate) fn remark_host(&mut self, host: &str, text: &str) {
         let place = self.hosts.iter().position(|known| known.name == host);
         let Some(recorder) = &mut self.recorder else {

@@ -12,8 +12,8 @@ use crate::queue_pair::QueuePairKey;
 /// pairs wait for receivers, there may be packets for ever.
 const STORM_TIMERS: u32 = 64;
 
-/// How long looking takes where nothing is to happen: a little longer than on a real host, so that whoever
-/// looks again and again until a deadline gets there.
+/// Cost of a look that finds nothing: a little longer than on a real host, so that a caller that looks until
+/// a deadline gets there.
 const LOOK_NS: u64 = 1000;
 
 impl World {
@@ -22,7 +22,7 @@ impl World {
         self.now_ns
     }
 
-    /// Lets happen what is under way, unless somebody drives: then what is due while the call lasts.
+    /// Runs the events that are under way; if the fabric is driven, the ones due while the call lasts.
     pub(crate) fn settle(&mut self) {
         self.fail_pending();
         if !self.is_driven {
@@ -46,8 +46,8 @@ impl World {
         }
     }
 
-    /// Lets time pass until there is what somebody looks for, or news for anybody, or so many
-    /// timers ran out; unless somebody drives.
+    /// Lets time pass until the condition holds, there is news, or so many timers ran out; not if the fabric
+    /// is driven.
     pub(crate) fn idle(&mut self, is_found: impl Fn(&Self) -> bool, patience: u32) {
         self.settle();
         if self.is_driven {
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Lets things happen until there is what somebody waits for, or up to this time, which it then is.
+    /// Runs events until the condition holds, or up to this time, which it then is.
     pub(crate) fn pass(&mut self, is_found: impl Fn(&Self) -> bool, until_ns: u64) {
         while !is_found(self) {
             if self.step(until_ns).is_none() {

@@ -250,7 +250,7 @@ impl World {
         self.attend_stream(key);
     }
 
-    /// The end that answers somebody already who asks again.
+    /// Returns the end that answers this peer already, if the peer asks again.
     fn known_from(&self, host: HostId, segment: &Segment) -> Option<StreamKey> {
         let mut ends = self.streams.ends.iter();
         let (key, _) =

@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// Gives a packet to the queue pair it is for, which is told.
+    /// Gives a packet to its queue pair, and returns that.
     fn hear(&mut self, packet: PacketKey, port: u32) -> Option<QueuePairKey> {
         let packets = &mut self.tally.packets;
         let packet = self.packets.get(packet)?;

@@ -253,8 +253,8 @@ fn s18_behind_a_fence_earlier_fetches_are_done<R: Rig>(rig: &R, notes: &mut Note
 }
 
 fn s18_a_fenced_write_waits_for_the_read<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
-    // If an answer is lost, the READ is done again (S15). A WRITE that had not waited would be in front of
-    // it.
+    // If an answer is lost, the READ is done again (S15): behind the WRITE, had the WRITE not
+    // waited.
     let patient = Wish {
         retry_count: 6,
         ..QUICK

@@ -1,4 +1,5 @@
-//! Reads what callgrind writes: instructions by function, and who called whom how often at which cost.
+//! Reads the output of callgrind: instructions by function, and calls between functions with their counts and
+//! costs.
 //!
 //! Source: the Valgrind user manual, "Callgrind Format Specification".
 
@@ -119,7 +120,7 @@ struct Reader {
     called_object: Option<String>,
     called_name: Option<String>,
     current: Option<usize>,
-    /// A call whose cost the next line tells.
+    /// A call whose cost is on the next line.
     pending: Option<(usize, u64)>,
     /// Columns before the costs.
     positions: usize,

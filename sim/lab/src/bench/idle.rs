@@ -1,4 +1,4 @@
-//! Rows that tell what idle channels cost: a Worker polled under callgrind, one of its channels used.
+//! Rows of the cost of idle channels: a Worker polled under callgrind, one of its channels used.
 
 use anyhow::{Result, ensure};
 
@@ -15,7 +15,7 @@ const WHAT: [&str; 5] = ["empty", "send", "receive", "shared", "refused"];
 /// Channels of the Worker: the first is what the others are held against, the last what counts.
 const CHANNELS: [u32; 4] = [1, 16, 256, 1024];
 
-/// Polls of each run: as many whatever the channels, so that what happens once is the same, too.
+/// Polls of each run: as many for any number of channels, so that single events are the same, too.
 const POLLS: u32 = 256;
 
 /// Instructions of one poll, the provider's own in, with many channels beside one.

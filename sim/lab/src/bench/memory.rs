@@ -1,4 +1,4 @@
-//! Rows that tell what each peer costs one hub in memory: counted by the allocator, on the simulated fabric.
+//! Rows of each peer's cost in memory at one hub: counted by the allocator, on the simulated fabric.
 
 use anyhow::{Context as _, Result};
 

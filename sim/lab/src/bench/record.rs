@@ -15,7 +15,7 @@ pub(super) struct Measured {
     pub(super) ratio: Option<f64>,
     /// The 95 % interval of the ratio.
     pub(super) interval: Option<Interval>,
-    /// Whose the other figure is, where the row leaves it open.
+    /// Owner of the other figure, if the row leaves it open.
     pub(super) whose: Option<String>,
     /// Remark that a reader of the figures needs.
     pub(super) note: Option<String>,
@@ -47,7 +47,7 @@ impl Measured {
     }
 }
 
-/// A row and what became of it.
+/// A row and its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Record {
     name: &'static str,
@@ -108,7 +108,7 @@ impl Record {
     }
 }
 
-/// The rows as a table, then what has to be said of them, then the count.
+/// The rows as a table, then the remarks on them, then the count.
 pub(super) fn table(records: &[Record]) -> String {
     let heads = [
         "row",

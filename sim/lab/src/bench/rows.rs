@@ -1,4 +1,4 @@
-//! The rows: what is measured, against whom, with which goal, by which command.
+//! The rows: figures, rivals, goals and commands.
 
 use super::goal::Goal;
 use super::sources::Source;
@@ -10,7 +10,7 @@ pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
     pub(super) unit: &'static str,
-    /// Whose figure ours is held against.
+    /// Owner of the figure that ours is compared with.
     pub(super) whose: Option<&'static str>,
     pub(super) goal: Goal,
     /// Source that measures it, with other rows or alone.
@@ -37,7 +37,7 @@ const fn posting(name: &'static str, what: &'static str, figure: &'static str, m
     }
 }
 
-/// Instructions of one message on rxe, beside somebody else's program.
+/// Instructions of one message on rxe, beside a rival program.
 const fn instructions(
     name: &'static str,
     what: &'static str,

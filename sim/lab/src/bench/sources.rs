@@ -18,7 +18,7 @@ use crate::scenario::{self, Lab, Report, Verdict};
 /// Rounds of `--quick`.
 const QUICK_ROUNDS: u32 = 3;
 
-/// A load average above this is somebody else's work.
+/// A load average above this is another program's work.
 const QUIET_LOAD: f64 = 0.5;
 
 /// Something that measures several rows at once.
@@ -89,7 +89,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// It cannot, for a reason that the rows then tell.
+    /// It cannot, for a reason that the rows then report.
     pub(super) fn measure(self, bench: &mut Bench<'_>) -> Result<Findings> {
         match self {
             Self::Scenario(name) => compared(name, bench),

@@ -27,7 +27,7 @@ pub(super) struct Outcome {
 pub(super) struct Finding {
     /// File that keeps the input.
     pub(super) input: Option<PathBuf>,
-    /// Whether a check said so, and it was not time, memory or the sanitizer.
+    /// Whether a check failed, and not time, memory or the sanitizer.
     pub(super) is_panic: bool,
     pub(super) said: String,
 }

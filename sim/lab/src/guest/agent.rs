@@ -19,7 +19,7 @@ use super::wire::{Reply, Request, Start, receive, send};
 use crate::cluster::{CommandSpec, ProcessEvent, Signal};
 use crate::process::{self, Running};
 
-/// Name of the port the agent talks over, as QEMU is told it.
+/// Name of the port the agent talks over, as QEMU knows it.
 pub(crate) const PORT_NAME: &str = "doorbell.lab";
 
 /// How long the port may take to appear.
@@ -113,7 +113,7 @@ fn begin<W: Write + Send + 'static>(
                     (Reply::Exited { id, exit }, Vec::new())
                 }
             };
-            // A lab that is gone is noticed by who reads from it.
+            // The reader notices a lab that is gone.
             let _ = send(&mut *lock(&to), &reply, &bytes);
         }
     };

@@ -130,7 +130,7 @@ fn plain(source: &str, target: &str, kind: &str, flags: MountFlags, data: Option
     mount(source, target, kind, flags, data).with_context(|| format!("cannot mount {kind} on {target}"))
 }
 
-/// A module that does not load is named on the console; what misses it says so itself.
+/// A module that does not load is named on the console; its users fail with messages of their own.
 fn load_modules() {
     let mut files: Vec<_> = fs::read_dir(MODULES)
         .map(|dir| dir.flatten().map(|entry| entry.path()).collect())

@@ -5,7 +5,7 @@
 //! compared. If a step fails, the device goes back and gets all of that again there, which is compared as well.
 //!
 //! Not moved: queueing disciplines (a link's shaping), neighbours, settings under `/proc/sys/net`, and queue pairs:
-//! whoever used the Soft-RoCE device connects again.
+//! users of the Soft-RoCE device connect again.
 
 mod state;
 

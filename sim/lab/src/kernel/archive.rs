@@ -78,8 +78,8 @@ pub(crate) fn fetch(series: Series, cache: &Cache, refresh: bool) -> Result<Kern
 
 /// apt, for one suite, touching nothing of this machine's own state.
 pub(crate) struct Apt {
-    /// As options on the command line: they come after whatever the machine's
-    /// own configuration says, of which proxies and the like stay in force.
+    /// As options on the command line: they come after the machine's own configuration, whose proxies and the
+    /// like stay in force.
     options: Vec<String>,
 }
 

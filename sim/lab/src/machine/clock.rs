@@ -3,8 +3,8 @@
 //! A kernel finds the rate of its time-stamp counter by watching a slower clock
 //! for a few milliseconds. Emulated on a busy machine that goes wrong at times, and
 //! then every second measured in the guest is false. The rate does not change
-//! while this machine is up, so that it is found once, told to every kernel
-//! booted from then on, and checked at each boot.
+//! while this machine is up. So it is found once, given to every kernel booted from then on, and checked at each
+//! boot.
 
 use core::time::Duration;
 use std::fs;

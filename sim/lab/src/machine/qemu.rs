@@ -63,7 +63,7 @@ pub(crate) struct Hardware<'a> {
     pub(crate) nics: &'a [Nic],
     /// The folder it may write in.
     pub(crate) shared: &'a Path,
-    /// Socket its agent is reached by; somebody listens there.
+    /// Socket its agent is reached by; a listener has to be there.
     pub(crate) agent: &'a Path,
     /// File its console goes to.
     pub(crate) console: &'a Path,

@@ -20,7 +20,7 @@ use crate::steps::say;
 /// Between looks at what cargo has written.
 const TURN: Duration = Duration::from_millis(100);
 
-/// After so long it is said how far building is.
+/// Time after which the progress of building is reported.
 const TELL: Duration = Duration::from_secs(20);
 
 /// So many of the last lines of a build that failed are shown: the first error of a compiler is among them.

@@ -77,7 +77,7 @@ fn command(program: &Program, headers: &Path) -> Result<Command> {
         Kind::Built {
             executable, folder, ..
         } => {
-            // As cargo runs them: in the package's folder, told of both.
+            // As cargo runs them: in the package's folder, with both variables.
             command
                 .arg(folder)
                 .arg(executable)

@@ -1,7 +1,7 @@
 //! Judgement of a step that has ended: its exit, its output, its metrics and tests, the files it leaves, and
 //! the words for its failure.
 //!
-//! When a step starts or is told to end is decided in [`super::runner`].
+//! [`super::runner`] decides when a step starts, and when it has to end.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::template::Values;
 use crate::cluster::Exit;
 
 impl Runner<'_> {
-    /// Judges a step that has ended, by itself or because it was told to.
+    /// Judges a step that has ended, by itself or on request.
     pub(super) fn judge(&mut self, index: usize, warmup: bool) -> Result<()> {
         let step = self.step(index);
         let Some(tracked) = self.tracked.get_mut(&index) else {

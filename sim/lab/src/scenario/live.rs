@@ -25,7 +25,7 @@ pub(super) struct Live {
     pub(super) ended: Option<Instant>,
     /// Nothing more can be heard of it: its machine is gone.
     lost: bool,
-    /// Ends with 0 once somebody listens on the port that is waited for.
+    /// Ends with 0 once the awaited port has a listener.
     probe: Option<Box<dyn Process>>,
 }
 

@@ -107,7 +107,7 @@ pub(crate) struct StepReport {
     pub(crate) warmup: bool,
     /// The command as it was run, after substitution.
     pub(crate) command: Vec<String>,
-    /// The same, as a line for people.
+    /// The command, as a line for people.
     pub(crate) command_line: String,
     pub(crate) outcome: Outcome,
     /// Why it failed.

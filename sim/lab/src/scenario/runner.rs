@@ -131,7 +131,7 @@ pub(super) struct Tracked {
     pub(super) report: usize,
     /// Its end has been judged.
     pub(super) done: bool,
-    /// It was told to end, so its exit says nothing about it.
+    /// The runner ended it, so its exit says nothing about it.
     pub(super) told: bool,
 }
 
@@ -481,7 +481,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Ends the running ones of `only` (of all, with `None`): TERM, then KILL; then tells of every failure.
+    /// Ends the running ones of `only` (of all, with `None`): TERM, then KILL; then reports every failure.
     fn stop(&mut self, only: Option<&[usize]>, warmup: bool) -> Result<()> {
         // Steps that have ended by themselves by now are judged by their own exit.
         self.turn(warmup)?;
@@ -522,7 +522,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Puts every failed step that was not told of yet into words.
+    /// Puts every failed step that was not reported yet into words.
     fn tell_failures(&mut self) {
         for tracked in self.tracked.values() {
             let Some(report) = self.steps.get(tracked.report) else {

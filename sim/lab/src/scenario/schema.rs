@@ -225,7 +225,7 @@ pub(crate) enum Profile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AtEnd {
-    /// It is told to end (TERM, then KILL).
+    /// The runner ends it (TERM, then KILL).
     #[default]
     Stop,
     /// It must end by itself, before its deadline, with the expected exit.

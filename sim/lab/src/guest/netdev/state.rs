@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Seconds of an address that is there for good.
+/// Seconds of an address that never expires.
 const FOR_EVER_S: u32 = u32::MAX;
 
 /// A network device as it is.
@@ -19,7 +19,7 @@ const FOR_EVER_S: u32 = u32::MAX;
 pub(crate) struct NetdevState {
     /// Its name.
     pub(crate) name: String,
-    /// Its hardware address. Moves leave it alone; it tells the device from another one of the same name.
+    /// Its hardware address. Moves leave it alone; it distinguishes the device from another one of the same name.
     pub(crate) mac: String,
     /// Its MTU in bytes.
     pub(crate) mtu: u32,
@@ -298,7 +298,7 @@ fn route(facts: &Value, is_ipv6: bool) -> Result<Route> {
     for flag in &known.flags {
         match flag.as_str() {
             "onlink" => is_on_link = true,
-            // These tell how the link is, and nothing of the route.
+            // These flags describe the state of the link, not the route.
             "linkdown" | "dead" => {}
             _ => bail!(lost()),
         }

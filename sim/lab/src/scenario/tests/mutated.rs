@@ -1,6 +1,6 @@
 //! The repository's own files with changes by the thousand: each is a scenario, or refused with a line of it.
 //!
-//! Drawn from a seed, the same each time: a file is written by whoever runs it, so this needs no fuzzer.
+//! Drawn from a seed, the same each time: the user writes the file, so this needs no fuzzer.
 
 use std::fs;
 use std::path::Path;
