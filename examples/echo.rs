@@ -37,7 +37,7 @@ fn main() -> Result<(), Failure> {
     if argument.as_deref() == Some("--simulated") {
         return on_a_simulated_fabric();
     }
-    // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
+    // For a network without strangers; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     match argument {
         None => serve(&node, MESSAGES, &|handle| {

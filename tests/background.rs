@@ -28,8 +28,8 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stranger::{Heard, Stranger};
 
-/// A real peer gets through in this, whatever others do: a third of the stage that one silent stream would hold it up for. Alone it
-/// takes about a millisecond.
+/// A real peer gets through in this time beside any others: a third of the stage that one silent stream would hold it up for. Alone
+/// it takes about a millisecond.
 const PROMPT: Duration = SOON;
 
 /// Connections there is memory for.
@@ -111,8 +111,8 @@ impl Io for Polled {
     }
 }
 
-/// So many peers of one address stop after Connect: half of the places there is memory for are theirs, and the others are told
-/// that we are busy. Says whom to keep.
+/// So many peers of one address stop after Connect: half of the places there is memory for are theirs, and the others are rejected
+/// as busy. Returns the peers to keep.
 fn crowd(hub: &mut Hub, count: usize) -> Vec<(Stranger, Polled)> {
     let _host = hub.fabric.host("c66", vec![port("c66", "127.9.0.66/8")]).unwrap();
     let one = |number| {
@@ -189,7 +189,7 @@ fn real_peers_get_through(hub: &mut Hub, first: u8, others: usize) {
     drop(streams);
 }
 
-/// A Worker's thread in an event loop: it is told of each thing, and of nothing when there is none.
+/// A Worker's thread in an event loop: its descriptor is readable for each event, and not without one.
 fn an_event_loop_is_told(hub: &mut Hub) {
     let is_readable = |hub: &Hub, span: i64| {
         let descriptor = hub.acceptances.descriptor().unwrap();
@@ -262,7 +262,7 @@ fn without_descriptors_it_goes_on() {
         maximum: before.maximum,
     };
     setrlimit(Resource::Nofile, few).unwrap();
-    // All there are are taken but one, for the client: none is left for who accepts.
+    // All descriptors are taken but one, for the client: none is left for the accepting side.
     let mut taken: Vec<_> = core::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
     assert!(taken.pop().is_some());
     let waiting = TcpStream::connect(to);

@@ -519,7 +519,7 @@ fn placement_is_told_and_what_is_required_of_it_is_kept() {
     let placement = worker.placement();
     assert_eq!(placement.asked, PlacementConfig::default());
     assert_eq!(placement.bytes, 4 * 4096);
-    // A simulation has none of it, and says so.
+    // A simulation has none of it, and reports that.
     assert_eq!(placement.shortfalls().count(), 3, "{placement}");
     config.placement.pages = Pages::Huge2M;
     config.placement.pages_required = true;
@@ -584,7 +584,7 @@ fn what_was_taken_of_a_refused_doorbell_is_told_without_another_request() {
         let part = error.posted as usize;
         let is_more_refused = round % 2 == 1 && part > 0;
         if is_more_refused {
-            // So is the first that is to tell.
+            // The announcement that would report it is refused, too.
             fabric.follow(&"fail 1st post of a with 12".parse().unwrap());
         }
         let mut refused = 0;

@@ -19,7 +19,7 @@ use fabric::{LONG, SOON, connect, pair_with, port, small, tcp_node as node, work
 /// A stage short enough to wait for in a test.
 const STAGE: Duration = Duration::from_millis(200);
 
-/// One that nobody waits for: what is told before it is over was told at once, however busy the machine is.
+/// A stage that no test waits for: a report before its end came at once, however busy the machine is.
 const LONG_STAGE: Duration = Duration::from_secs(8);
 
 fn hasty() -> ChannelConfig {

@@ -1,5 +1,5 @@
-//! Credits over the simulated fabric: whoever sends without a receive at the peer is told so at once, nothing
-//! is lost, and no message ever finds a receiver that is not ready.
+//! Credits over the simulated fabric: a message without a receive at the peer is refused at once, nothing is
+//! lost, and no message ever finds a receiver that is not ready.
 
 mod fabric;
 
@@ -225,7 +225,7 @@ fn both_sides_flood_in_any_order() {
         assert!(a.sent > 20 && b.sent > 20, "seed {seed}: {} {}", a.sent, b.sent);
         assert!(a.refusals > 0 && b.refusals > 0, "seed {seed}");
         assert_eq!(not_ready(&a.end), 0, "seed {seed}");
-        // All that was posted is consumed: whoever looks has credit again.
+        // All posted receives are consumed: each side has credit again.
         for talker in &mut talkers {
             assert!(credits(&mut talker.end) > 0, "seed {seed}");
         }
@@ -353,7 +353,7 @@ fn what_an_earlier_channel_was_told_is_not_believed() {
             (at.channel, connecting.join().unwrap().unwrap().channel)
         });
         let (server, client) = (&mut server[0], &mut client[0]);
-        // As many as there are receives, whatever the word was left with.
+        // As many as there are receives, with any leftover value in the word.
         let mut sent = 0;
         while client
             .channel(from)

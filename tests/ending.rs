@@ -1,4 +1,4 @@
-//! Channels that the peer closes, or whose peer dies: each is told once, and gives back what it took.
+//! Channels that the peer closes, or whose peer dies: each end is reported once, and gives back its resources.
 
 mod fabric;
 
@@ -24,7 +24,7 @@ fn pair() -> (End, End) {
     pair_with(small(), small())
 }
 
-/// The events that a Worker was told of its channels.
+/// The events that a Worker reported of its channels.
 #[derive(Debug, Default)]
 struct Told {
     received: u32,
@@ -472,7 +472,7 @@ struct Serving {
     listener: Listener<Host, Host>,
     server: Vec<Worker<Host>>,
     received: usize,
-    /// Ends that were told: by a farewell behind all messages, and by a failure.
+    /// Reported ends: by a farewell behind all messages, and by a failure.
     ended: [usize; 2],
 }
 
@@ -630,7 +630,7 @@ fn come_and_go(clients: usize, at_once: usize, own: &WorkerConfig, going: impl F
 }
 
 /// Ten thousand clients, eight at a time, to a server of default settings: no round leaves over what the next one would miss. One
-/// round of 50 ends with all clients killed, whom probes find.
+/// round of 50 ends with all clients killed, which probes find.
 #[test]
 fn clients_come_and_go_for_as_long_as_they_like() {
     come_and_go(10_000, 8, &WorkerConfig::default(), |round| match round % 50 {

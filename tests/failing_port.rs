@@ -1,4 +1,4 @@
-//! A listener whose port fails: the handshakes under way go on, and the failure is told.
+//! A listener whose port fails: the handshakes under way go on, and the failure is reported.
 
 mod fabric;
 mod failing;
@@ -120,7 +120,7 @@ fn a_handshake_goes_on_while_its_port_fails_and_each_failure_is_told() {
             two.fabric.run_for(LATENCY / 4);
         }
         assert!(connected.unwrap().is_ok());
-        // A failure that came together with the connection is told behind it.
+        // A failure that came together with the connection is reported behind it.
         if let Err(error) = two.poll_accept() {
             assert!(is_of_port(&error), "{error}");
             told += 1;
@@ -152,7 +152,7 @@ fn who_waits_for_a_peer_hears_that_the_port_failed_once_no_handshake_is_under_wa
         (two.fabric.now(), two.listener.failed()),
         (began.after(STAGE / 2), 0)
     );
-    // It was told, and the port is well again.
+    // The failure was reported, and the port is well again.
     let error = two.accept(STAGE).unwrap_err();
     assert!(
         matches!(

@@ -1,5 +1,5 @@
-//! The rules of the house that text alone can show: lints, who depends on whom, where
-//! atomics come from.
+//! The rules of the house that text alone can show: lints, dependencies between packages, the source of
+//! atomics.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -120,7 +120,7 @@ fn members() -> Vec<String> {
         .collect()
 }
 
-/// The normal dependencies of a package, for whatever target.
+/// The normal dependencies of a package, for all targets.
 fn dependencies(manifest: &Table) -> Vec<(String, Value)> {
     let mut tables = vec![manifest.get("dependencies")];
     if let Some(targets) = manifest.get("target").and_then(Value::as_table) {

@@ -1,4 +1,4 @@
-//! Callbacks that panic, over the simulated fabric: each event is told once and in order, and nothing is lost.
+//! Callbacks that panic, over the simulated fabric: each event is reported once and in order, and nothing is lost.
 
 mod fabric;
 
@@ -16,7 +16,7 @@ use doorbell::{
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, pair_on, pair_with, small};
 
-/// Panics at every so manieth event, without a word on the standard error.
+/// Panics at every nth event, without a word on the standard error.
 struct Panicking {
     every: u32,
     until: Cell<u32>,
@@ -115,7 +115,7 @@ fn listening() -> ChannelConfig {
     config
 }
 
-/// Messages both ways, and READs of several leases whose completions tell more than one event.
+/// Messages both ways, and READs of several leases whose completions make more than one event.
 fn exchange(every: u32, (mut a, mut b): (End, End)) {
     let window = b
         .worker()
@@ -160,7 +160,7 @@ fn exchange(every: u32, (mut a, mut b): (End, End)) {
     assert_eq!([slots(&mut a), slots(&mut b)], before);
 }
 
-/// A READ into two leases and two by one doorbell: the tickets that are to be told.
+/// A READ into two leases and two by one doorbell; returns the tickets that are due.
 fn read(end: &mut End, remote: RemoteWindow) -> Vec<Ticket> {
     let id = end.id();
     let worker = end.worker();
@@ -241,7 +241,7 @@ fn at_every_event_of_halves() {
     }
 }
 
-/// Each request that failed is told, and the failure once, though every event of it panics.
+/// Each request that failed is reported, and the failure once, though every event of it panics.
 #[test]
 fn at_every_event_of_a_failure() {
     for every in 1..=3 {

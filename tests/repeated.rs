@@ -77,7 +77,7 @@ fn the_last_message_comes_again_once_its_own_queue_pair_failed_and_memory_is_con
             send(&mut b, text);
             assert_eq!(a.until(received), text);
         }
-        // Then the last comes into each receive that is posted. Nothing but its bytes tells.
+        // Then the last comes into each receive that is posted. Only its bytes show it.
         let again = fail(&fabric, &mut a);
         assert!(again.iter().all(|bytes| bytes == b"two"), "{again:?}");
         let depth = usize::try_from(small().receive_depth).unwrap();

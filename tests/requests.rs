@@ -292,7 +292,7 @@ fn over_a_link_requests_are_answered_and_fail_with_its_end() {
                     ),
                 });
             };
-            // The end of a link is told to others, too.
+            // The end of a link is reported to others, too.
             let left = requests.take_link(event, end);
             is_over |= matches!(left, Some(LinkEvent::Session(SessionEvent::Final { .. })));
         });

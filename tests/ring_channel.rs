@@ -267,7 +267,7 @@ fn an_invitation_that_cannot_be_sent_is_given_up_in_time() {
     assert!(matches!(refused, Err(RingError::TimedOut)), "{refused:?}");
 }
 
-/// A peer tells of messages: before it invited us, or of so many after its invitation. Says how opening ends.
+/// A peer announces messages: before it invited us, or so many after its invitation. Says how opening ends.
 fn told_while_opening(is_invited: bool, told: u32) -> Result<(), RingError> {
     let (mut a, mut b) = ends(DataInOrder::No);
     let (a_id, b_id) = (a.id(), b.id());
@@ -425,7 +425,7 @@ fn what_was_written_before_the_peer_closed_is_read_behind_its_end() {
                 }
             }
             while a.end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
-                // How far was read is told to nobody.
+                // The count of read messages goes to a peer that is gone, and fails.
                 let mut unread = |_: Turn<'_, Host>, event| assert!(matches!(event, Event::Failed { .. }));
                 a.end.worker().poll(&mut unread).unwrap();
             }

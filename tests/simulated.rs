@@ -66,7 +66,7 @@ fn is_readable<P: Watched>(worker: &Worker<P>, within: Duration) -> bool {
     poll(&mut watched, Some(&Timespec::try_from(within).unwrap())).unwrap() > 0
 }
 
-/// A clock that goes on by a microsecond whenever somebody looks, until it is stopped.
+/// A clock that advances by a microsecond at each reading, until it is stopped.
 static NOW_NS: AtomicU64 = AtomicU64::new(5_000_000_000);
 static TICK_NS: AtomicU64 = AtomicU64::new(1000);
 
@@ -89,7 +89,7 @@ fn a_fabric_in_real_time_goes_by_its_clock() {
     let [worker] = &mut workers[..] else {
         panic!("one Worker")
     };
-    // The rest of connecting is told before.
+    // The rest of connecting is reported before.
     let sleep = loop {
         match worker.ready_to_sleep(|_, event| assert!(!matches!(event, Event::Received { .. }))) {
             Ok(Some(sleep)) => break sleep.at_most(),

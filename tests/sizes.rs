@@ -59,7 +59,7 @@ fn a_channel_that_would_take_the_memory_for_leases_is_refused_with_what_would_fi
     (own.slots, own.slot_bytes, own.lease_share_percent) = (64, 256, 25);
     let mut more = own;
     more.slots = 256;
-    // The number of receives that fit is told by the side that has no room: once it listens, once it connects.
+    // The side without room reports the number of receives that fit: once it listens, once it connects.
     let mut two = Many::new(&own, &small(), &more);
     for _ in 0..3 {
         two.connect(&small()).unwrap();

@@ -14,7 +14,7 @@ use doorbell_sim::{Fabric, Host};
 use fabric::{End, LONG, pair_notified, pair_on, pair_with, small};
 use halves::{Halves, echo, exchange, exchange_counted};
 
-/// Each with its node, which is what tells of the network.
+/// Each half has its node, which knows the network.
 fn apart(end: End) -> (Node<Host, Host>, Halves<Host>) {
     let End {
         node,
@@ -370,7 +370,7 @@ fn each_half_sleeps_and_is_woken() {
             }
         });
         scope.spawn(|| {
-            // Nothing completes here that would tell: it looks by itself.
+            // No completion here shows it: the side looks by itself.
             while b.sending.statistics().received.value() < 2000 {
                 let short = node.within(Duration::from_millis(20));
                 b.sending.wait(how, short, |_, _| {}).unwrap();

@@ -74,7 +74,7 @@ impl Two {
         *self.listener.handle()
     }
 
-    /// Connects, until both sides know what came of it: the one that listens first.
+    /// Connects, until both sides know the outcome; returns the listening side's first.
     fn meet(&mut self) -> (Outcome, Outcome) {
         let handle = self.handle();
         let begun = self
@@ -167,7 +167,7 @@ fn who_has_the_key_is_a_peer_and_who_has_not_costs_nothing() {
         // The listening side never came to make a queue pair.
         assert!(matches!(stage, Stage::Hello | Stage::Connect), "{stage}");
         if refused == RejectReason::WRONG_KEY {
-            // The side that connects finds it first, by the Welcome, and tells nothing of itself.
+            // The side that connects finds it first, by the Welcome, and sends nothing about itself.
             assert_eq!((heard, told), (rejected(refused, 0), Cause::WrongKey));
         } else {
             let detail = if refused == RejectReason::UNKNOWN_KEY {
@@ -266,7 +266,7 @@ fn peers_come_from_the_subnets_that_are_allowed() {
         );
         assert_eq!((two.listener.refusals().address, two.listener.failed()), (1, 1));
     }
-    // Whom we connect to, too: before a byte is said.
+    // The filter also covers peers to connect to: before a byte is sent.
     let mut two = Two::new(without(), allowed("10.0.0.3/32"));
     let (_, connected) = two.meet();
     match connected {
@@ -362,8 +362,8 @@ fn what_a_side_says_of_the_session_reaches_the_other() {
     }
 }
 
-/// A queue pair takes of its peer what its configuration says, whatever the window it asks for would allow.
-/// WRITEs it takes in any case, since receives are announced by them: those are the window's to refuse.
+/// A queue pair allows its peer what its configuration allows, though the window would allow more. WRITEs it takes in
+/// any case, since receives are announced by them: those are the window's to refuse.
 #[test]
 fn a_queue_pair_gives_the_rights_it_was_given_and_no_others() {
     for rights in 0..8_u8 {
@@ -423,7 +423,8 @@ fn a_queue_pair_gives_the_rights_it_was_given_and_no_others() {
     assert_eq!(status, WcStatus::REM_ACCESS_ERR);
 }
 
-/// A device looks at the key and at the protection domain, and not at who was told: a Worker is what keeps peers apart.
+/// A device checks the key and the protection domain, and not the holder of the key: a Worker is what keeps peers
+/// apart.
 #[test]
 fn a_guessed_key_opens_each_window_of_its_worker_and_none_of_another() {
     let (mut a, mut b) = pair_with(small(), small());
@@ -431,7 +432,7 @@ fn a_guessed_key_opens_each_window_of_its_worker_and_none_of_another() {
     let mut others = fabric::workers(&a.node);
     let ours = a.worker().window(&all).unwrap();
     let of_another_worker = others[0].window(&all).unwrap();
-    // Both peers' handshakes are over, and neither was told of any window.
+    // Both peers' handshakes are over, and no window was announced to either.
     let mut write = |window: &doorbell::vocabulary::wire::RemoteWindow| {
         let remote = RemoteAddress::within(window, 0, 8).unwrap();
         let (id, lease) = (b.id(), b.lease(b"guessed."));

@@ -313,7 +313,7 @@ fn sending_bytes_says_what_failed() {
     worker.release(held.pop().unwrap());
     drop(worker.lease_for(there).unwrap());
     drop(held);
-    // Sixteen are all that the peer has receives for, and are told before a lease is filled.
+    // The peer has sixteen receives, and the refusal comes before a lease is filled.
     let (sent, why) = flood(worker, there, 600);
     assert_eq!((sent, why), (15, SendErrorKind::WouldBlock));
     assert!(matches!(worker.lease_for(there), Err(SendErrorKind::WouldBlock)));

@@ -1,5 +1,5 @@
-//! Channels between sides that speak version 1 of the handshake, which knows no farewell: none is said, and the end of one is found by
-//! its requests and its probes.
+//! Channels between sides that speak version 1 of the handshake, which has no farewell: none is sent, and requests and probes find the
+//! end of one.
 
 mod fabric;
 
@@ -25,7 +25,7 @@ struct OldStream(Stream);
 /// The bytes of a frame's header.
 const HEADER_BYTES: usize = 10;
 
-/// The same Hello as of a side that knows of no version behind 1: it has no place for a key.
+/// The same Hello, of a side that knows no version behind 1: it has no place for a key.
 fn of_old(hello: &[u8]) -> Vec<u8> {
     let mut old = hello[..hello.len() - 4].to_vec();
     let body_bytes = u16::try_from(old.len() - HEADER_BYTES).unwrap();
@@ -120,7 +120,7 @@ fn pair() -> (Fabric, End<Old>, End<Old>) {
     (fabric, server, client.unwrap())
 }
 
-/// The events that a side was told.
+/// The events of a side.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     received: u32,
@@ -191,7 +191,7 @@ fn a_side_that_only_receives_finds_the_end_by_its_probe() {
     }
 }
 
-/// Its own request finds one, each request being told its error.
+/// Its own request finds one; each request gets its error.
 #[test]
 fn a_side_that_sends_finds_the_end_by_its_requests() {
     let (_fabric, mut a, mut b) = pair();

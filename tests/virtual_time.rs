@@ -99,7 +99,7 @@ impl Two {
         let before = [self.connected.is_some(), self.accepted.is_some()];
         self.poll();
         if before != [self.connected.is_some(), self.accepted.is_some()] {
-            // There may be more to be told now.
+            // There may be more reports now.
             return;
         }
         let mut next = until;
@@ -460,7 +460,7 @@ fn silent_streams_of_one_address_hold_up_nobody() {
         let took = at.to_ns() - began.to_ns();
         assert!(took < 8_500_000, "{count} {is_of_it}: {took}");
         let counts = two.listener.as_ref().unwrap().counts();
-        // The address has its share of places at a time, and the others were told so.
+        // The address has its share of places at a time, and the others were rejected as busy.
         assert!(counts.refused >= count - 64, "{counts:?}");
     }
 }

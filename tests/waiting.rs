@@ -1,4 +1,4 @@
-//! Waiting over the simulated fabric: what wakes whom, and that nobody sleeps through it.
+//! Waiting over the simulated fabric: the events that wake each sleeper, and that none sleeps through one.
 
 mod fabric;
 

@@ -23,7 +23,7 @@ use serde::Serialize;
 /// Why a program cannot go on.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// How results are told.
+/// Output of results.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Output {
     /// Print the results as one JSON document on standard output.
@@ -35,7 +35,7 @@ pub(crate) struct Output {
     /// Take no peer but one that has a key of this file.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Take whoever reaches the port for a peer: where nobody is who should not be.
+    /// Take everyone who reaches the port for a peer: for a network without strangers.
     #[arg(long, global = true, conflicts_with = "key_file")]
     pub(crate) unauthenticated: bool,
 }
@@ -71,7 +71,7 @@ impl Output {
     /// It cannot be written.
     pub(crate) fn announce(&self, handle: &Handle) -> Result<(), Failure> {
         match &self.handle_file {
-            // Under another name first: whoever waits for the file finds all of it.
+            // Under another name first, so a reader that waits for the file finds all of it.
             Some(file) => {
                 // Made anew, so that nothing is followed or written to that others put there.
                 let unfinished = file.with_extension(format!("{}.unfinished", std::process::id()));
@@ -84,7 +84,7 @@ impl Output {
         Ok(())
     }
 
-    /// Prints what came of it, and gives the exit code.
+    /// Prints the outcome, and gives the exit code.
     pub(crate) fn conclude<R: Report>(&self, program: &str, outcome: Result<R, Failure>) -> ExitCode {
         match outcome.and_then(|report| self.print(&report).map(|()| report)) {
             Ok(report) => {
@@ -123,7 +123,7 @@ pub(crate) trait Report: Serialize + Display {
 pub(crate) struct All<L, C> {
     /// So they are: its times say nothing of a device.
     simulated: bool,
-    /// Who listened.
+    /// Report of the role that listens.
     pub(crate) listener: L,
     /// Reports of the peers that connected to it.
     pub(crate) connected: Vec<C>,

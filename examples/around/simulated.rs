@@ -25,7 +25,8 @@ fn hosts(fabric: &Fabric, count: u8) -> Result<Vec<Simulated>, Failure> {
         .collect()
 }
 
-/// Runs who listens, and so many who connect to it with the handle it announces, each a host and a thread.
+/// Runs the listening role, and so many roles that connect to it with the handle it announces, each a host
+/// and a thread.
 ///
 /// # Errors
 /// The first error of any of them.

@@ -12,10 +12,10 @@
 //! | questions that are not answered yet, from each peer | [`DEPTH`]; then its next ones wait |
 //!
 //! A question stays in the registered memory it came in until it is answered, so a peer that asks faster than it is answered waits by itself, and
-//! nothing grows. Questions from one peer come in order. A peer that leaves says so. A peer that dies is found within about three seconds: with nothing
-//! heard from it for [`PROBE_AFTER`], its device is asked for a sign of life (`ChannelConfig::timeout` and `retry_count` say how long). A process that
-//! is stopped is not dead: its device answers, and the call's deadline ends the wait. `doorbell::Links` detects within milliseconds, uses several rails
-//! and reconnects; `doorbell::Mesh` is for members who talk among each other.
+//! nothing grows. Questions from one peer come in order. A peer that leaves sends a farewell. A peer that dies is found within about three seconds:
+//! with nothing heard from it for [`PROBE_AFTER`], its device is asked for a sign of life (`ChannelConfig::timeout` and `retry_count` say how long).
+//! A process that is stopped is not dead: its device answers, and the call's deadline ends the wait. `doorbell::Links` detects within milliseconds,
+//! uses several rails and reconnects; `doorbell::Mesh` is for members that talk among each other.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -64,11 +64,11 @@ pub(crate) struct Error {
 /// Why something was not done.
 #[derive(Debug)]
 pub(crate) enum Why {
-    /// The peer disconnected. Its earlier questions are heard before this is told.
+    /// The peer disconnected. Its earlier questions are heard before this end.
     Left,
     /// The connection failed, with the first cause. Told as [`Why::Left`] is.
     Lost(WcStatus),
-    /// Nothing came of it by the deadline: what was waited for.
+    /// The deadline passed: the name of the event that was waited for.
     TimedOut(&'static str),
     /// A message was refused: too long, say.
     Refused(NotSentKind),
@@ -136,7 +136,7 @@ impl Gone {
     }
 }
 
-/// A peer, and what came of it.
+/// A peer, and its end.
 struct Peer<P: Provider> {
     at: Connection,
     /// The question that it was asked, until that has an end.
@@ -249,7 +249,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         }
     }
 
-    /// Answers a question. Without room by the deadline there is no answer, and the peer's own deadline tells it so.
+    /// Answers a question. Without room by the deadline there is no answer, and the peer finds out by its own deadline.
     pub(crate) fn answer(
         &mut self,
         to: PeerId,
@@ -280,7 +280,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         }
     }
 
-    /// A round, of a client: says something to the server, and hears what everybody said.
+    /// A round of a client: sends a message to the server, and receives the messages of all.
     pub(crate) fn all_to_all(
         &mut self,
         server: PeerId,
@@ -291,8 +291,8 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         Round::parse(&heard).ok_or(Error::of(server, Why::Wrong("the answer is none of a round")))
     }
 
-    /// A round, of the server: hears one client after the other, and tells each what all of them said. Gives those
-    /// who are gone, and did not hear it. A round that ended at its deadline took no question, or was told to some.
+    /// A round of the server: receives from one client after the other, and sends the messages of all to each. Returns the peers that are gone, and
+    /// did not receive it. A round that ended at its deadline took no question, or answered only some.
     pub(crate) fn serve_all_to_all(&mut self, deadline: Deadline) -> Result<Vec<PeerId>, Error> {
         let peers: Vec<_> = self.peers().collect();
         for &id in &peers {
@@ -475,7 +475,7 @@ fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P
         Some(Event::PeerClosed { .. }) => {
             peer.gone.get_or_insert(Gone::Left);
         }
-        // A flush is the consequence of another failure, which may be told after it.
+        // A flush is the consequence of another failure, which may be reported after it.
         Some(
             Event::Failed { status, .. }
             | Event::ChannelFailed {

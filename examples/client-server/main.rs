@@ -1,4 +1,5 @@
-//! A server and up to 64 clients who know nothing of verbs: [`endpoint`] is all they use, questions and answers by `doorbell::requests`.
+//! A server and up to 64 clients that know nothing of verbs: they use [`endpoint`] alone, with questions and answers by
+//! `doorbell::requests`.
 //!
 //! ```text
 //! host a$ cargo run --release --example client-server -- serve --key-file keys --clients 2
@@ -6,9 +7,9 @@
 //! host c$ cargo run --release --example client-server -- join --key-file keys doorbell:...
 //! ```
 //!
-//! The server waits for all clients and tells them by **broadcast** what is to be done, which each confirms. Then there are rounds of the
-//! sequential **all-to-all**: each client says something, and the server hears one after the other and answers each with what all of
-//! them said. At last every client **asks** some questions, and leaves.
+//! The server waits for all clients and sends them their task by **broadcast**, which each confirms. Then there are rounds of the
+//! sequential **all-to-all**: each client sends a message, and the server receives one after the other and answers each with the messages
+//! of all. At last every client **asks** some questions, and leaves.
 //!
 //! **The verb is SEND**: both sides want each message, in order, and a server that is not quick enough has to slow its clients down. Credits do
 //! that: a question that is not answered yet stays in the memory it came in, which takes nothing else meanwhile.

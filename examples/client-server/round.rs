@@ -13,7 +13,7 @@ impl Round {
     /// In the place of a length: nothing was said.
     const NOTHING: u32 = u32::MAX;
 
-    /// All that was said, as one answer: whom it is for, then each message behind its length.
+    /// All messages of a round, as one answer: its addressee, then each message behind its length.
     pub(crate) fn join(said: &[Option<&[u8]>]) -> Vec<u8> {
         let mut joined = vec![0; size_of::<u16>()];
         for message in said {
@@ -25,7 +25,7 @@ impl Round {
         joined
     }
 
-    /// Says whom it is for.
+    /// Sets its addressee.
     pub(crate) fn address(joined: &mut [u8], own: u16) {
         if let Some(first) = joined.first_chunk_mut() {
             *first = own.to_be_bytes();

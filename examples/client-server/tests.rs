@@ -51,7 +51,7 @@ fn the_others_go_on_where_one_leaves() {
     assert_eq!(heard, [12, 24, 24]);
 }
 
-/// A server and clients that do as they are told.
+/// Runs a server and clients that do their part.
 fn between<L: Send, C: Send>(
     clients: u8,
     server: impl FnOnce(&Node, &mut Endpoint<'_, Host, Host>) -> L + Send,

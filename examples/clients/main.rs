@@ -40,7 +40,7 @@ const ASK: u8 = 2;
 struct Answer {
     /// Channels there are, the steward's among them.
     channels: u32,
-    /// Clients that said something, since the server began.
+    /// Clients that sent a message, since the server began.
     served: u64,
 }
 

@@ -20,7 +20,7 @@ const NAP: Duration = Duration::from_micros(500);
 /// The longest that the reaper takes to destroy something on another thread.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Clients behind whom resident memory is looked at first: what is touched once was touched by then.
+/// Clients before resident memory is measured first: pages that are touched only once were touched by then.
 const FIRST_CLIENTS: u64 = 80;
 
 /// Takes clients until its steward goes, with default settings.
@@ -54,7 +54,7 @@ pub(crate) struct Kept {
 /// The outcomes of all clients.
 #[derive(Debug, Serialize)]
 pub(crate) struct Served {
-    /// Clients that said something.
+    /// Clients that sent a message.
     pub(crate) served: u64,
     /// Channels that were closed by their peer, the steward's among them.
     pub(crate) closed: u64,

@@ -25,8 +25,8 @@ use crate::around::{Failure, Report, mix};
 /// How many streams are opened before those there are get their turn.
 const OPENED_MAX: u32 = 32;
 
-/// How many of those that talk there are at a time at most: who floods faster than it is heard waits in a line of its own making,
-/// and real peers with it.
+/// Most talking streams at a time. A flood that is faster than it is heard waits in a line of its own making, and real peers with
+/// it.
 const TALKING_MAX: usize = 60;
 
 /// A stream that is turned away later than this after it was taken had a place, and made room for another.
@@ -288,7 +288,7 @@ impl Stream {
         }
     }
 
-    /// Counts what it was told, now that it is over.
+    /// Counts its answer, now that it is over.
     fn count(&self, flooded: &mut Flooded) {
         match rejection(&self.heard).map(|reject| reject.reason) {
             Some(RejectReason::MALFORMED) => flooded.malformed += 1,

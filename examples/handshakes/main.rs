@@ -217,7 +217,7 @@ struct Connected {
     handshakes: u64,
     per_second: f64,
     latency: Option<Percentiles>,
-    /// How often a peer was told to come again later, and did.
+    /// How often a peer was rejected with a time to come again, and came.
     told_to_wait: u64,
     failures: Vec<String>,
 }
@@ -318,7 +318,7 @@ fn pause<P: Provider>(node: &Node<P>, tries: &[Try<P>]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long to wait before the next try, where the listener is busy and said so, or gave the time of this one to others.
+/// How long to wait before the next try, if the listener was busy, or gave the time of this one to others.
 fn retry_after(error: &ConnectError) -> Option<Duration> {
     let ConnectError::Handshake(error) = error else {
         return None;

@@ -147,7 +147,7 @@ impl<P: Provider> Leader<'_, P> {
         Ok(())
     }
 
-    /// One turn: what came, what is committed by it, who is lost, and the next batches.
+    /// One turn: takes messages, commits, drops followers that are lost, and sends the next batches.
     fn turn(&mut self) -> Result<(), Failure> {
         self.poll()?;
         let now = Instant::now();
@@ -238,7 +238,7 @@ impl<P: Provider> Leader<'_, P> {
     }
 }
 
-/// Waits for followers, appends and replicates, and tells them when it was all.
+/// Waits for followers, appends and replicates, and announces the end to them.
 ///
 /// # Errors
 /// There is no device, not all followers came in time, or a Worker cannot be used.

@@ -22,7 +22,7 @@
 //! behind the others that the leader's own memory is full because of it ([`leader`]).
 //!
 //! **Majority.** Of the followers that were there at first and the leader, more than half must have an entry. With
-//! fewer than that left nothing can be committed any more: the leader says so, and ends.
+//! fewer than that left nothing can be committed any more: the leader reports it, and ends.
 //!
 //! Not shown: elections, logs on disk, and followers that come back.
 
@@ -89,7 +89,7 @@ pub(crate) struct Lead {
     /// Clients, each of which appends its next entry when its last one is committed.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub(crate) clients: u64,
-    /// Entries per second by the clock, whoever is waiting; in the place of clients.
+    /// Entries per second by the clock, with any number waiting; in the place of clients.
     #[arg(long, conflicts_with = "clients", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rate: Option<u64>,
     /// KiB of log that fit into a follower's window, and are kept by the leader. A follower that the others have

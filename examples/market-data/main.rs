@@ -25,8 +25,8 @@
 //! not match is read again.
 //!
 //! **The end** is a message on the same connection. A reliable connection carries out its requests in
-//! order: whoever got the message has all that was written before it. It brings the last sequence of
-//! each instrument, and every subscriber says whether it has them.
+//! order: a peer that has the message has all that was written before it. It brings the last sequence of each
+//! instrument, and every subscriber says whether it has them.
 
 #[path = "../around/mod.rs"]
 mod around;

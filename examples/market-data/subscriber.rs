@@ -69,7 +69,7 @@ pub(crate) fn run<P: Provider>(
     let instruments = greeting.instruments as usize;
     let is_same_clock = !greeting.boot.is_empty() && greeting.boot == Greeting::new(0).boot;
 
-    // Only the channel's own device can be told of a window, so it is made now, and sent.
+    // Only the channel's own device can use a window, so it is made now, and announced.
     let window = worker.window(&WindowConfig::new(instruments * CELL_BYTES, RemoteAccess::WRITE))?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
     channel.post_inline(Operation::Send, &window.remote().to_bytes())?;

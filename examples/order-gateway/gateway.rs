@@ -35,8 +35,8 @@ pub(crate) struct Served {
 struct Desk<'a, P: Provider> {
     arguments: &'a Serve,
     served: Served,
-    /// Answers that could not go yet, in order. They hold the memory the next orders would come into, so that
-    /// a trader who does not listen is refused new ones, and this does not grow beyond what is registered.
+    /// Answers that could not go yet, in order. They hold the memory the next orders would come into. So a
+    /// trader that does not listen is refused new ones, and this does not grow beyond the registered memory.
     unsent: VecDeque<Lease<P>>,
     /// The trader closed the connection, and all its orders had come.
     is_at_end: bool,

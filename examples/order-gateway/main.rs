@@ -6,12 +6,12 @@
 //! host b$ cargo run --release --example order-gateway -- trade --key-file keys doorbell:... --rate 20000
 //! ```
 //!
-//! **The verb is SEND**: each order counts, none may replace another, and a gateway that falls behind
-//! has to be felt by those who trade. The channel's credits are that: a gateway posts a receive for each order it
-//! can take, and where there is none left the order is handed back at once, as `WouldBlock`.
+//! **The verb is SEND**: each order counts, none may replace another, and the traders have to feel a gateway that falls behind. The
+//! channel's credits are that: a gateway posts a receive for each order it can take, and where there is none left the order is handed back
+//! at once, as `WouldBlock`.
 //!
-//! So an order ends in one of these ways, and the trader is told which ([`orders`]). The library matches answers to orders, ends an order at
-//! its deadline, and shows answers that come after it. The trader's end is that it closes the channel: the gateway is told so behind the last order.
+//! So an order ends in one of these ways, and the trader learns which ([`orders`]). The library matches answers to orders, ends an order at its
+//! deadline, and shows answers that come after it. The trader ends by closing the channel: the gateway is notified behind the last order.
 //!
 //! | outcome | it was sent | |
 //! |---|---|---|
@@ -21,8 +21,8 @@
 //! | rejected | no | back-pressure: it can be offered again, or elsewhere |
 //!
 //! **Open or closed loop.** `--in-flight N` sends an order when one of N has been answered: how fast the gateway
-//! can be used. `--rate R` offers orders by the clock, whatever the gateway does, and counts their latency from when each
-//! was due. So a gateway that stands still for a moment shows in the percentiles by all the orders it kept waiting, and not by one.
+//! can be used. `--rate R` offers orders by the clock, at any pace of the gateway, and counts their latency from when each was due. So a
+//! gateway that stands still for a moment shows in the percentiles by all the orders it kept waiting, and not by one.
 
 #[path = "../around/mod.rs"]
 mod around;
@@ -48,8 +48,8 @@ const PROGRAM: &str = "order-gateway";
 /// Orders and answers over RDMA, with latency percentiles.
 ///
 /// Start `serve` on one host, and `trade` with the handle it prints on another. Every answer is
-/// compared with its order. The exit code is 1 where an order was lost, or answered wrongly or twice; late
-/// and rejected ones are counted and told.
+/// compared with its order. The exit code is 1 if an order was lost, or answered wrongly or twice; late and rejected ones are counted and
+/// reported.
 #[derive(Parser)]
 #[command(name = PROGRAM, max_term_width = 100)]
 struct Arguments {
@@ -77,7 +77,7 @@ pub(crate) struct Serve {
     /// Microseconds of work for each order.
     #[arg(long, default_value_t = 0)]
     pub(crate) work_us: u64,
-    /// Leave each N-th order without an answer, to see that the trader tells.
+    /// Leave each N-th order without an answer, to see that the trader reports it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) mute_every: Option<u64>,
     /// Sleep when nothing comes, and do not poll without rest: a processor less, some microseconds more.
@@ -123,13 +123,13 @@ pub(crate) struct Load {
     /// Closed loop: so many orders wait for their answers at any time.
     #[arg(long, default_value_t = 1, conflicts_with = "rate", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) in_flight: u32,
-    /// Open loop: so many orders per second are offered, whatever becomes of them.
+    /// Open loop: so many orders per second are offered, with any outcome.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rate: Option<u64>,
     /// Microseconds by which an order must be answered.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) deadline_us: u64,
-    /// Milliseconds to go on listening at the end, to tell late answers from lost ones.
+    /// Milliseconds to go on listening at the end, to distinguish late answers from lost ones.
     #[arg(long, default_value_t = 1000)]
     pub(crate) grace_ms: u64,
 }

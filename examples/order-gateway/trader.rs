@@ -41,7 +41,7 @@ pub(crate) struct Traded {
     pub(crate) failures: Vec<String>,
 }
 
-/// Connects, offers all orders, and tells what became of them.
+/// Connects, offers all orders, and reports their outcomes.
 ///
 /// # Errors
 /// There is no device, the gateway cannot be reached, or a Worker cannot be used.

@@ -1,4 +1,5 @@
-//! A hundred channels on one Worker: sized by one call, and told apart by a number of the application's own.
+//! A hundred channels on one Worker: sized by one call, and distinguished by a number of the application's
+//! own.
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, Notify, WorkerConfig};

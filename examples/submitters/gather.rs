@@ -17,7 +17,7 @@ const SHARE: u32 = 32;
 /// How often the device is to say that few receives are left, before messages are looked at as they come.
 const LIMITS: u32 = 2;
 
-/// Nothing came for so long, and the end was told: this was all.
+/// Silence after which a gathering with an announced end is complete.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The device said it within this, or never will.
@@ -80,7 +80,7 @@ impl Gathered {
 /// Messages that are kept until the device says that few receives are left.
 struct Held<P: Provider> {
     messages: Vec<Lease<P>>,
-    /// How often it said so.
+    /// How often the device reported few receives.
     limits: u32,
     /// Since when everything there is was held.
     full_since: Option<Instant>,
@@ -117,7 +117,7 @@ impl<P: Provider> Held<P> {
     }
 }
 
-/// Listens, gathers until all was told, and compares.
+/// Listens, gathers until the end was announced and all has come, and compares.
 pub(super) fn run<P: Provider, N: Network>(
     node: &Node<P, N>,
     announce: &dyn Fn(&Handle) -> Result<(), Failure>,

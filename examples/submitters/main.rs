@@ -10,7 +10,7 @@
 //!
 //! **A request that is done says nothing**: its memory comes home, to be leased again. One that failed comes
 //! back with its message and the reason, and its memory is taken until then ([`submit`]). So a submitter is done
-//! when all of its memory is home, and nothing is lost: what was submitted was done, or told of.
+//! when all of its memory is home, and nothing is lost: each submission was done, or reported as failed.
 //!
 //! **The side that gathers** receives from all channels in one queue, and hears from the device when few receives are
 //! left in it ([`gather`]). It checks that the messages of each thread come in order on each channel, and all of
@@ -49,12 +49,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
-    /// One of those that are counted: who submitted it, on which channel, and the how manieth there.
+    /// A counted message: its submitter, its channel, and its number there.
     Counted { who: u32, channel: u32, number: u32 },
     /// Submitted while the Worker goes: it may come or not.
     Late,
-    /// All that was counted was done, or told of: so many were submitted to the channel that was closed, and
-    /// so many of them were done.
+    /// All counted messages were done or reported: so many were submitted to the channel that was closed, and so many
+    /// of them were done.
     End { submitted: u32, done: u32 },
 }
 
@@ -104,7 +104,7 @@ fn main() -> Result<(), Failure> {
     if argument.as_deref() == Some("--simulated") {
         return on_a_simulated_fabric();
     }
-    // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
+    // For a network without strangers; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     match argument {
         None => gather::run(&node, &|handle| {

@@ -35,7 +35,7 @@ struct Signals {
     submitted: AtomicU32,
     /// Messages that failed with the channel that was closed.
     failed: AtomicU32,
-    /// Threads all of whose messages are done or told of.
+    /// Threads all of whose messages are done or reported.
     settled: AtomicU32,
     /// The Worker is about to go.
     goes: AtomicBool,
@@ -113,7 +113,7 @@ impl<P: Provider> Sending<'_, P> {
         }
     }
 
-    /// Waits until all memory is home: what was submitted is done, or was told of.
+    /// Waits until all memory is home: each submission is done, or was reported.
     fn settle(&mut self) -> Result<(), Failure> {
         loop {
             self.take_failures()?;
@@ -165,7 +165,7 @@ impl<P: Provider> Sending<'_, P> {
     }
 }
 
-/// The Worker's thread: posts what is submitted, closes a channel meanwhile, and tells the other side when that was all.
+/// The Worker's thread: posts submissions, closes a channel meanwhile, and announces the end to the other side.
 fn post<P: Provider>(
     worker: &mut Worker<P>,
     ids: &[ChannelId],
@@ -210,7 +210,7 @@ fn post<P: Provider>(
     Ok(())
 }
 
-/// Connects, has all threads send, and tells what became of it.
+/// Connects, has all threads send, and reports the outcome.
 pub(super) fn run<P: Provider, N: Network>(node: &Node<P, N>, handle: &Handle) -> Result<(), Failure> {
     let mut workers = node.workers(&worker_config())?;
     let connected: Vec<_> = (0..CHANNELS)

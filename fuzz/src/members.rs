@@ -1,4 +1,4 @@
-//! Members of a mesh, of whom one says anything: of the library's own tests.
+//! Members of a mesh, one of which sends anything: a file of the library's own tests.
 #![expect(dead_code, reason = "tests use more of it")]
 
 #[path = "../../core/tests/wire/oracle/choices.rs"]

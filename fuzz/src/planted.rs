@@ -2,7 +2,8 @@
 
 use doorbell_core::wire::Handle;
 
-/// As the target `handle`, by one who takes subnets of few hosts, which no seed has, for errors.
+/// Checks a handle as the target `handle` does, but takes subnets of few hosts, which no seed has, for
+/// errors.
 pub fn handle(bytes: &[u8]) {
     super::handle(bytes);
     let Ok(handle) = Handle::parse(bytes) else {

@@ -321,8 +321,8 @@ fn only_the_peer_it_is_connected_to_is_heard() {
     assert_eq!(theirs.received(), b"y");
 }
 
-/// No packet names the queue pair it comes from: of those at one address, whoever has the
-/// right PSN is heard in the place of the peer, who is answered in its place.
+/// No packet names the queue pair it comes from. At one address, any queue pair with the right PSN is heard
+/// in the place of the peer, and the peer gets the answer.
 #[test]
 fn a_stranger_at_the_address_of_the_peer_is_heard() {
     let fabric = Fabric::new();

@@ -144,7 +144,7 @@ fn a_stream_that_was_asked_for_long_ago_is_none() {
 #[test]
 fn a_no_that_comes_late_ends_no_stream_that_stands() {
     let two = Two::new("delay 1st stream of a->b by 2s");
-    // Nobody listens yet, and then somebody does.
+    // There is no listener yet, and then there is one.
     let mut connected = two.connect();
     two.fabric.run_for(100 * STEP);
     let acceptor = two.listen();

@@ -1,5 +1,5 @@
-//! Trouble: hosts that vanish, stand still or are slow, ports and addresses that go, posts that
-//! fail; what is told of it, and what differs from device to device.
+//! Trouble: hosts that vanish, stand still or are slow, ports and addresses that go, and posts that fail. The
+//! tests cover the reports, and the differences between devices.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -260,7 +260,7 @@ fn quirks_differ_where_they_say() {
         } else {
             assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
         }
-        // Refused access, told or not (S9).
+        // Refused access, with and without an event (S9).
         let [mut near, mut far] = On::with(quirks, "").sides();
         far.post_receives(1);
         let beyond = far.at(suite::WINDOW_BYTES as u64);
@@ -357,12 +357,12 @@ fn a_device_that_repeats_delivers_the_last_message_into_every_receive_as_it_fail
         }
         assert_eq!(far.state(), QpState::Error);
         on.0.audit().unwrap();
-        // The fabric tells what came from what came again.
+        // The fabric distinguishes messages that came from repeated ones.
         let again = if repeats { 3 } else { 0 };
         let of = |host, qpn| on.0.repeated(host, "sim0", qpn);
         assert_eq!([of("b", Some(far.control.qpn())), of("b", None)], [again; 2]);
         assert_eq!([of("a", None), of("b", Some(Qpn::from_low_bits(1)))], [0; 2]);
-        // The sender was told of none of it.
+        // The sender has no report of it.
         near.control.fail().unwrap();
         assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
     }

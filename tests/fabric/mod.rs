@@ -169,7 +169,7 @@ pub(crate) fn small() -> ChannelConfig {
     config.repost_batch = 4;
     // The time of a fabric that nobody drives runs ahead of a thread that has no processor.
     config.handshake_stage = LONG;
-    // Lost channels are looked at, and time passes as it is told to.
+    // Lost channels are kept for a look, and time passes at the test's request.
     (config.close_when_lost, config.probe_after) = (false, None);
     config
 }

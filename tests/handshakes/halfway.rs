@@ -14,7 +14,7 @@ use crate::fabric::{node, port};
 use crate::hub::{Guest, Hub, LATENCY, STAGE, at, config, is_undisturbed};
 use crate::stranger::{Dripping, Heard, Stranger};
 
-/// Latencies until who looks once in each has all that is said to it.
+/// Latencies until each side, looking once in each, has all that was sent to it.
 const ROUNDS: u32 = 16;
 
 /// How long a peer waits for its turn before it is refused.
@@ -24,7 +24,7 @@ const IN_LINE: Duration = Duration::from_millis(250);
 struct Crowd(Vec<(Stream, Stranger, Heard)>);
 
 impl Crowd {
-    /// So many from a host of this number, each of whom connects at once.
+    /// So many from a host of this number, each of which connects at once.
     fn new(fabric: &Fabric, host: u8, count: u32) -> Self {
         let (name, address) = (format!("c{host}"), format!("10.1.0.{host}/8"));
         let host_of_it = fabric.host(&name, vec![port(&name, &address)]).unwrap();
@@ -52,7 +52,7 @@ impl Crowd {
             .count()
     }
 
-    /// How many were told yes, and how many that we are busy and when to come again.
+    /// How many were accepted, and how many rejected as busy with a time to come again.
     fn told(&self) -> (usize, usize) {
         let mut told = (0, 0);
         for (.., heard) in &self.0 {
@@ -130,7 +130,7 @@ fn who_stops_after_connect_holds_half_of_what_there_is_room_for_and_nobody_else_
         assert_eq!(hub.handshakes.as_ref().unwrap().under_way(), 0);
         for number in 3..=8 {
             let mut guest = Guest::new(&hub, number);
-            // A share that was given up is free again once somebody asked for one and the queue was seen empty.
+            // A share that was given up is free again once a peer asked for one and the queue was seen empty.
             let outcome = hub.connect(&mut guest).0;
             let outcome = if own.shared_receives.is_some() && number == 3 {
                 outcome.or_else(|_| hub.connect(&mut guest).0)
@@ -249,7 +249,7 @@ fn who_is_connected_and_waits_to_be_accepted_is_finished() {
                 outcome
             };
             assert!(wait(&mut hub).is_none());
-            // The Worker's thread gives a place before it accepts who came before.
+            // The Worker's thread gives a place before it accepts the earlier peer.
             let acceptances = hub.acceptances.as_mut().unwrap();
             let before = acceptances.poll_accept(&mut hub.worker).unwrap();
             assert_eq!(before.is_some(), number == 2);

@@ -1,5 +1,5 @@
-//! Links under random plans of faults, a seed each: whatever happens, each message once and in order, and as faults
-//! stop, all of them.
+//! Links under random plans of faults, a seed each: under any faults each message comes once and in order, and as
+//! faults stop, all of them.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Links that one side ends by itself: what the other is told of it.
+//! Links that one side ends by itself, and the reports at the other.
 
 use doorbell::vocabulary::session::{FinalReason, PushRefusal, RequestRefusal, Violation};
 use doorbell::vocabulary::wire::RefusalReason;

@@ -142,7 +142,7 @@ fn a_place_is_taken_by_who_is_on_the_way_and_of_two_the_other_never_hears_yes() 
     let counts = two.process(B).links.handshakes();
     assert!(counts.failed > 0, "{counts:?}");
     assert!(matches!(refused(&two), Some(ConnectError::TooManyLinks)));
-    // It was not told yes and then refused.
+    // It was not accepted and then refused.
     assert_eq!((counts.connected, most), (2, 5));
     assert!(!third.is_up());
     assert!(two.process(A).over.is_none() && third.process.over.is_none());
@@ -186,7 +186,7 @@ fn who_claims_the_address_of_another_takes_its_own_share_and_not_that_ones() {
     let mut liar = Third::between(&two, other.clone(), &own);
     let (is_in, _) = run(&mut two, &mut liar, 100, |_, liar| liar.is_up());
     assert!(is_in, "{:?}", liar.process.events);
-    // B goes on with it, whatever else is accepted.
+    // B goes on with it, beside all others that it accepts.
     assert!(run(&mut two, &mut liar, 200, |two, _| two.process(B).link.is_some()).0);
     two.process_mut(B).link = None;
 

@@ -88,7 +88,7 @@ fn who_goes_by_an_older_handle_again_is_told_anew_on_the_next_connection() {
         ..
     } = two.process_mut(A);
     assert!(links.reroute(node, workers, link.unwrap(), &old));
-    // Its connection is lost, and there is none at the address of before.
+    // Its connection is lost, and there is none at the old address.
     two.run(ms(8000), |_| false);
     assert_eq!((ups(&two, 0), ups(&two, 1)), (2, 1));
     assert!(
@@ -100,7 +100,7 @@ fn who_goes_by_an_older_handle_again_is_told_anew_on_the_next_connection() {
     two.fabric.audit().unwrap();
 }
 
-/// Nothing else comes by which its end would be told.
+/// No other event would report its end.
 #[test]
 fn a_link_that_is_over_by_another_handle_wakes_who_polls() {
     let mut two = Two::waiting(1, "");
@@ -138,7 +138,7 @@ fn whoever_connected_has_a_port_that_is_new_by_looking_again() {
     let Process {
         links, workers, node, ..
     } = two.process_mut(A);
-    // It listens to nobody, and has no handle to tell.
+    // It has no listener, and so no handle to announce.
     links.refresh(node, workers).unwrap();
     assert_eq!(links.take_refreshed().unwrap().unwrap(), None);
     assert!(
@@ -237,7 +237,7 @@ fn a_listener_is_asked_for_its_handle_at_any_of_its_addresses() {
         let to = SocketAddr::new(address.parse().unwrap(), PORT);
         assert_eq!(asked(&mut two, &node, to), Ok(known));
     }
-    // Nobody is there, or nobody who has the key.
+    // The port has no listener, or one without the key.
     let nobody = SocketAddr::from(([10, 0, 0, 2], PORT + 1));
     assert!(asked(&mut two, &node, nobody).is_err());
     let host = two.hosts[A].clone();

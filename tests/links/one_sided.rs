@@ -1,4 +1,4 @@
-//! One-sided requests of links: each ends, done or unknown with the reason, whatever fails; and what is done again undoes
+//! One-sided requests of links: each ends, done or unknown with the reason, under any failure; and a repeated one undoes
 //! nothing that came after.
 
 use core::time::Duration;
@@ -168,7 +168,7 @@ fn what_cannot_be_asked_is_refused_and_what_is_withdrawn_ends() {
 #[test]
 fn what_the_device_refuses_ends_with_that_and_the_link_goes_on() {
     let (mut two, memory, window) = granted("", RemoteAccess::ALL);
-    // Gone, and nobody was told.
+    // Gone, without a withdrawal.
     drop(memory);
     let (end, _) = done(&mut two, (window, 0), &Request::Write(b"x"));
     let denied = RequestEnd::Unknown {

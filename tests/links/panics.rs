@@ -1,4 +1,5 @@
-//! Links whose application panics in its callback, and polls again: each event is told once, and no message holds a part of another.
+//! Links whose application panics in its callback, and polls again: each event is reported once, and no message holds a part of
+//! another.
 
 use doorbell::vocabulary::provider::Window as _;
 use doorbell::vocabulary::session::FinalReason;

@@ -46,7 +46,7 @@ fn a_process_that_is_stopped_is_stalled_and_goes_on() {
     }
 }
 
-/// Handshakes that are done elsewhere, and end: nobody comes any more, which is told.
+/// Handshakes that are done elsewhere, and end: no peer comes any more, which is reported.
 #[test]
 fn a_listener_that_is_closed_is_told() {
     let fabric = Fabric::builder().driven().build();
@@ -169,7 +169,7 @@ fn first_says(two: &mut Two, bytes: &[u8], session: Option<Resumption>) -> (Vec<
             _ => {}
         });
         polled.unwrap();
-        // A sign of life tells whether anybody is there.
+        // A probe shows whether the peer is there.
         if let Some(channel) = workers[at.worker].channel(at.channel) {
             if channel.in_flight() == 0 && gone.is_none() {
                 let _ = channel.post_inline(Operation::Send, b"?");

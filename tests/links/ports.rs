@@ -150,7 +150,7 @@ fn a_port_that_two_lead_to_has_one_rail_and_the_other_once_that_is_lost() {
         (state(&two, 0), state(&two, 1)),
         (HealthState::Up, HealthState::Down)
     );
-    // The peer says farewell to the one that it refused, and waits for whoever is gone.
+    // The peer sends a farewell to the one that it refused, and waits for processes that are gone.
     assert_eq!(channels(&two)[0], 1);
     assert_eq!(two.counts(A).rails_dead, 0);
     // The peer's port is reached from the other one, as soon as the first is known to be lost.

@@ -43,7 +43,7 @@ pub(crate) fn config() -> LinkConfig {
     config
 }
 
-/// Something that a process was told beside messages.
+/// A report to a process beside messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Aside {
     Granted(u32, u64, RemoteAccess),
@@ -73,13 +73,13 @@ pub(crate) struct Process {
     pub(crate) is_stopped: bool,
     /// The bytes of each message it sends.
     pub(crate) message_bytes: usize,
-    /// At every so manieth event its callback panics, and it polls again.
+    /// Its callback panics at every nth event, and it polls again.
     pub(crate) panics_every: Option<u32>,
     told: u32,
     pub(crate) panics: u32,
 }
 
-/// The how manieth message: its number, and bytes that follow from it.
+/// The message of this number: its number, and bytes that follow from it.
 fn message(number: u64, bytes: usize) -> Vec<u8> {
     let mut message = number.to_be_bytes().to_vec();
     message.extend((8..bytes).map(|at| (number as usize).wrapping_add(at / 7) as u8));

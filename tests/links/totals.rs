@@ -20,7 +20,7 @@ fn counters(two: &Two, at: usize) -> BTreeMap<String, u64> {
     samples.collect()
 }
 
-/// Lets time pass; what links tell is of no matter.
+/// Lets time pass; reports of links do not matter.
 fn pass(two: &mut Two, span: Duration) {
     let until = two.fabric.now().after(span);
     while two.fabric.now() < until {

@@ -1,4 +1,4 @@
-//! A cable that comes and goes: what it costs those who have nothing to do with it.
+//! A cable that comes and goes: its cost to members that have nothing to do with it.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -65,7 +65,7 @@ fn flap(world: &mut World) -> (u64, usize, u64) {
     (announcements(world) - before, changes, lost)
 }
 
-/// Each time both ends announce that nothing goes over it, and that something does again, and eight frames tell all members of one.
+/// Each time both ends announce that nothing goes over it, and that something does again. Eight frames carry one announcement to all members.
 #[test]
 fn a_cable_that_flaps_is_held_down_and_is_announced_twice_and_not_each_time() {
     let hold_down = config(0, 4, 1).hold_down;

@@ -133,7 +133,8 @@ fn no_two_ask_at_the_same_times_for_who_is_not_there() {
     assert!(next[0].is_disjoint(&next[1]), "{next:?}");
 }
 
-/// Nothing becomes readable by what a member answers: who sleeps until the mesh is to be polled finds it all the same.
+/// Nothing becomes readable by a member's answer: a thread that sleeps until the mesh is to be polled finds it all the
+/// same.
 #[test]
 fn who_sleeps_as_long_as_it_may_finds_members() {
     let mut world = World::apart(2, &[(0, 1)], "");

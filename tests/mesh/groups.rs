@@ -1,4 +1,5 @@
-//! Groups that come to nothing, and those after them: whoever waits is told, and nothing of one is taken in another.
+//! Groups that fail, and the groups after them: each waiting member is notified, and no message of one is taken in
+//! another.
 
 use doorbell::vocabulary::collective::{Collective, CollectiveError};
 use doorbell::{Deadline, Group, GroupError, MeshSendError};

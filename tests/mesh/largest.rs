@@ -9,7 +9,7 @@ use crate::world::{World, ms};
 
 const RANKS: usize = 64;
 
-/// How often members are polled, who are too many to be polled whenever something happens to one.
+/// Time between polls of members that are too many to be polled at every event of one.
 const STEP: Duration = Duration::from_micros(250);
 
 /// All of them on these subnets, once they have done these.
@@ -47,7 +47,7 @@ fn sixty_four_on_one_subnet_have_a_link_each_and_do_a_collective() {
     }
 }
 
-/// In rows of eight, and columns: who shares neither talks through one who shares both.
+/// In rows of eight, and columns: members that share neither talk through one that shares both.
 #[test]
 fn sixty_four_in_a_grid_do_collectives() {
     let mut world = together(

@@ -1,4 +1,4 @@
-//! Members that leave when all is done: nobody goes while somebody needs it, and nobody waits for longer.
+//! Members that leave when all is done: none goes while another needs it, and none waits for longer.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,7 +12,7 @@ const LINE: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3)];
 /// Messages of each to each.
 const WORDS: u8 = 3;
 
-/// Members who have something to say to all others, and go once they have heard as much.
+/// Members that have messages for all others, and go once they have received as much.
 struct Parting {
     world: World,
     groups: Vec<Option<Group>>,
@@ -20,7 +20,7 @@ struct Parting {
     inbox: Vec<Vec<Vec<Vec<u8>>>>,
     failed: Vec<Option<GroupError>>,
     deadline: Deadline,
-    /// Whether one that leaves was asked to link to somebody, and did not.
+    /// Whether one that leaves was asked to link to a member, and did not.
     has_refused: bool,
 }
 

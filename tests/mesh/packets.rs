@@ -55,7 +55,7 @@ fn rounds_of_an_all_to_all_take_two_packets_a_message_and_little_more() {
     }
 }
 
-/// Round a ring messages go one way alone: what came is told after half a window, or some time.
+/// Round a ring messages go one way alone: acknowledgements go after half a window, or some time.
 #[test]
 fn where_nothing_goes_back_it_is_told_of_many_messages_at_once() {
     for pause in [ms(0), ms(1), ms(4)] {

@@ -1,4 +1,4 @@
-//! A member that says whatever bytes choose, beside two that are honest: what must hold. Tests and the fuzzer run it.
+//! A member that sends any bytes, beside two that are honest, and the conditions that must hold. Tests and the fuzzer run it.
 //!
 //! Members of a mesh trust each other: one that speaks for another can cut it off. One that speaks for itself alone, however wrongly,
 //! changes nothing between others.
@@ -71,7 +71,7 @@ pub(crate) fn check(bytes: &[u8]) -> Ended {
                 }
             }
             5 => {
-                // To whoever is there, if it is anybody.
+                // To the member at the stranger's rank, if there is one.
                 let message = vec![choices.byte(); 2];
                 let _ = world.member(BETWEEN).mesh.send(rank(STRANGER), &message, &[]);
             }
@@ -83,7 +83,7 @@ pub(crate) fn check(bytes: &[u8]) -> Ended {
         }
     }
     let all = [sent[HONEST].len(), sent[BETWEEN].len()];
-    // Long enough for a link that was given up, and for what goes again.
+    // Long enough for a link that was given up, and for retransmissions.
     let span = if stranger.has_forged { ms(30) } else { ms(5_000) };
     let is_all = world.run(span, |world| {
         let _ = stranger.goes_on();

@@ -10,7 +10,7 @@ use crate::world::{World, ms, rank};
 const RING: [(usize, usize); 4] = [(0, 1), (1, 2), (2, 3), (3, 0)];
 const LINE: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 3)];
 
-/// Which message it is, of whom, for whom.
+/// Content of a message: its sender, its receiver and its number.
 fn message(from: usize, to: usize, number: usize) -> Vec<u8> {
     let mut message = vec![from as u8, to as u8, number as u8];
     message.resize(3 + number * 37 % 1900, (number * 7 + from) as u8);
@@ -315,7 +315,7 @@ fn who_sends_or_receives_is_to_be_polled_at_once_and_then_no_more() {
             .wake(now)
             .is_some_and(|wake| wake.has_passed(now))
     };
-    // Less than half a window that is taken is told after some time, half of one at once.
+    // Taking less than half a window is acknowledged after some time, half of one at once.
     for (count, is_told_later) in [(1, true), (4, false)] {
         assert!(!is_at_once(&mut world, 0) && !is_at_once(&mut world, 1));
         for number in 0..count {
@@ -392,7 +392,7 @@ fn a_member_that_is_started_again_is_told_of_and_talked_to() {
     all_come(&mut world, 10, 2000);
 }
 
-/// As where the clock of its host was set back: what is said would be of a start that others do not go back to.
+/// As if the clock of its host was set back: its messages would be of a start that others do not go back to.
 #[test]
 fn a_member_that_says_it_was_started_before_it_was_is_turned_away_and_both_sides_know_why() {
     let mut world = World::new(3, &[(0, 1), (1, 2), (2, 0)], "");
@@ -439,7 +439,7 @@ fn a_member_that_says_it_was_started_before_it_was_is_turned_away_and_both_sides
     all_come(&mut world, 10, 2000);
 }
 
-/// Links carry more than that: for whoever is between it is what a member may make it keep.
+/// Links carry more than that: the limit bounds how much a member may make a relay keep.
 #[test]
 fn what_is_longer_than_messages_may_be_is_not_passed_on() {
     let mut world = World::made(3, &[(0, 1), (1, 2)], "", |at| {

@@ -54,7 +54,7 @@ pub(crate) struct Member {
     pub(crate) inbox: Vec<Vec<Vec<u8>>>,
     /// As by SIGSTOP: its device goes on.
     pub(crate) is_stopped: bool,
-    /// Its callbacks panic behind every so manieth event and message.
+    /// Its callbacks panic behind every nth event and message.
     pub(crate) panics_every: Option<usize>,
     /// How often they did.
     pub(crate) panics: usize,
@@ -143,7 +143,7 @@ impl Member {
 /// The payload of callbacks that are to panic.
 struct OnPurpose;
 
-/// Panics behind every so manieth, without a word on the standard error.
+/// Panics behind every nth, without a word on the standard error.
 fn panic_at(every: Option<usize>, count: usize) {
     if every.is_some_and(|every| count % every == 0) {
         resume_unwind(Box::new(OnPurpose));
@@ -189,7 +189,7 @@ impl World {
         world
     }
 
-    /// Members who know of no other.
+    /// Members that know of no other.
     pub(crate) fn apart(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
         let mut world = Self::of_hosts(ranks, cables, plan);
         for at in 0..ranks {
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// Puts somebody else in a member's place, who links to rank 0 by this handle.
+    /// Puts another member in this one's place, which links to rank 0 by this handle.
     pub(crate) fn restart_as(&mut self, at: usize, config: &MeshConfig, handle: &Handle) {
         self.members[at] = None;
         let mut member = Member::start(&self.hosts[at], config);

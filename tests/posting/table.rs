@@ -23,7 +23,7 @@ pub(crate) struct Two<P: Provider> {
     pub(crate) far: Worker<P>,
     /// Another Worker of the near host, in a protection domain of its own.
     pub(crate) other: Worker<P>,
-    /// Requests at a window of the peer's, whatever is granted.
+    /// Requests at a window of the peer's, with all rights granted.
     pub(crate) all: LocalWindow<P>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn rows_without_fetches<P: Provider + Debug>() -> Vec<Row<P>> {
     vec![("fetched_where_none_was_agreed", fetched_where_none_was_agreed)]
 }
 
-/// A request that is posted on a channel that failed is accepted, and told of by its completion (S3).
+/// A request that is posted on a channel that failed is accepted, and fails by its completion (S3).
 pub(crate) fn posted_where_it_failed<P: Provider + Debug>(two: &mut Two<P>) {
     let before = two.leasable();
     two.channel().shut().unwrap();
@@ -376,7 +376,7 @@ fn right_not_granted<P: Provider + Debug>(two: &mut Two<P>) {
         let remote = at(window);
         two.refused(Operation::FetchAndAdd { remote, add: 1 }, 8, kind);
     }
-    // A window whose rights were not told is left to the peer's device.
+    // A window whose rights were not announced is left to the peer's device.
     let untold = read.remote().without_access();
     let remote = RemoteAddress::within(&untold, 0, 8).unwrap();
     assert_eq!(remote.write_bytes_max(), 8);

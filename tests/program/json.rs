@@ -1,4 +1,4 @@
-//! Every document against docs/json.md: each field is there, and of its type, whatever the command and the outcome.
+//! Every document against docs/json.md: each field is there, and of its type, for any command and outcome.
 
 use std::collections::BTreeSet;
 use std::fs;

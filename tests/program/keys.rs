@@ -63,7 +63,7 @@ fn a_listener_takes_the_keys_of_the_moment() {
     assert!(is_let_in(&old));
     assert!(is_refused(&new));
 
-    // One after the other, each told once: others may read it, it is not there, it is none of keys.
+    // One after the other, each reported once: others may read it, it is not there, it has no keys.
     put(&ours, NEW, 0o644);
     listener.line_with("the keys stay as they are: ");
     fs::remove_file(&ours).unwrap();

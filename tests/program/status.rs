@@ -18,8 +18,8 @@ use crate::started::{Lines, PATIENCE, Running, program};
 struct Node(TcpListener);
 
 impl Node {
-    /// At an address that is no outgoing connection's, so that it is free when the node comes back, and that nobody who
-    /// asks there while it is away connects to itself.
+    /// An address that no outgoing connection uses. So it is free when the node comes back, and a client that asks
+    /// there while it is away does not connect to itself.
     fn begin() -> Self {
         Self::at(([127, 94, 0, 1], 0).into())
     }

@@ -1,4 +1,4 @@
-//! Settings by the order of where they come from, what is told of one that is wrong, and what is never told.
+//! Settings by the order of their sources, the reports of wrong ones, and the values that are never printed.
 
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};

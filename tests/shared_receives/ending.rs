@@ -10,7 +10,7 @@ use crate::fabric::LONG;
 fn what_fails_disturbs_no_other() {
     let mut hub = Hub::with(16, 32, &[4, 4, 4, 4]);
     for round in 0..10 {
-        // Messages that came before are told; then one end goes, in each of three ways.
+        // Messages that came before are delivered; then one end goes, in each of three ways.
         let sent = hub.peers[0].flood();
         assert_eq!(sent, 4);
         let id = hub.peers[0].at_hub;
@@ -55,7 +55,7 @@ fn what_fails_disturbs_no_other() {
             let state = hub.worker().channel(id).unwrap().state();
             assert!(matches!(state, ChannelState::Failed { .. }), "{state:?}");
         } else {
-            // Another request in flight tells of it, or there was none.
+            // Another request in flight reports it, or there was none.
             assert!(heard == 4 && failed <= 1, "{heard} {failed}");
         }
         // The others have all they had.

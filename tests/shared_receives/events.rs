@@ -31,7 +31,7 @@ fn the_limit_is_told_once_and_again_after_refilling() {
         hub.poll();
         assert_eq!(hub.counts().posted, 8);
     }
-    // Nobody who asks: nobody who sets it again.
+    // Without a reader of the event, nobody sets it again.
     for _ in 0..2 {
         while hub.peers[0].send() {}
         hub.settle();

@@ -1,4 +1,4 @@
-//! A hub whose callback panics: no message is told twice or lost, and no share shrinks.
+//! A hub whose callback panics: no message is delivered twice or lost, and no share shrinks.
 
 use core::panic::AssertUnwindSafe;
 use std::panic::{catch_unwind, resume_unwind};

@@ -1,4 +1,5 @@
-//! A peer whose every byte is right, and that says no more than it is told to: it has no queue pair, and is never ready.
+//! A peer whose every byte is right, and that sends no more than the test asks for: it has no queue pair, and is never
+//! ready.
 #![allow(dead_code, clippy::allow_attributes, reason = "each test file uses its part")]
 
 use core::net::IpAddr;
@@ -109,7 +110,7 @@ impl Stranger {
     }
 }
 
-/// Keeps what is said, and has no answer.
+/// Keeps the sent bytes, and has no answer.
 struct Bytes(Vec<u8>);
 
 impl Io for Bytes {

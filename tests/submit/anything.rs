@@ -1,4 +1,4 @@
-//! Anything in any order, by chance: everything is told of, and comes home.
+//! Random operations in any order: everything is reported, and comes home.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ impl Chance {
     }
 }
 
-/// A submitter, and what it submitted: by channel, each a number of its own, and what became of it.
+/// A submitter, and its submissions by channel, each with a number of its own and its fate.
 struct Player {
     submitter: Submitter<Host>,
     who: u32,
@@ -38,7 +38,7 @@ fn word(who: u32, number: u32) -> u32 {
 
 #[derive(Default)]
 struct Seen {
-    /// The last number of each who that came on each channel.
+    /// The last number of each sender that came on each channel.
     last: BTreeMap<(usize, u32), u32>,
     all: Vec<u32>,
 }
@@ -90,7 +90,7 @@ fn take_failures(player: &mut Player) -> Vec<(u32, SubmissionError)> {
     failed
 }
 
-/// Whose numbers are submitted by the thread that polls.
+/// Sender number of the polling thread.
 const OWN: u32 = 0;
 
 /// Requests that the polling thread submitted, and their fates.
@@ -234,7 +234,7 @@ fn play(seed: u64) {
             _ => {}
         }
     }
-    // Closed, so that what is in flight unsignaled is told of, too; polled until all is.
+    // Closed, so that unsignaled requests in flight are reported, too; polled until all are.
     if let Some(worker) = &mut worker {
         for id in &ids {
             let soon = worker.within(Duration::from_millis(5 * chance.below(2) as u64));
@@ -250,7 +250,7 @@ fn play(seed: u64) {
             "seed {seed}: something is never told of, {open:?}"
         );
         if let Some(worker) = &mut worker {
-            // Time passes meanwhile: of what was not signaled nothing is told before its queue pair goes.
+            // Time passes meanwhile: unsignaled requests have no report before their queue pair goes.
             let soon = worker.within(Duration::from_millis(10));
             let waited = worker.wait(Wait::Busy, soon, |turn, event| own.note(turn, event, &ids));
             waited.unwrap();

@@ -33,7 +33,7 @@ fn what_is_in_flight_when_the_worker_goes_is_unknown() {
             submit(&mut submitter, to, number);
         }
         drop((a, b));
-        // Whether it is home or not, nothing of them is lent before they are told of.
+        // Whether they are home or not, none of them is lent before its report.
         thread::sleep(Duration::from_millis(50));
         assert_eq!(home(&mut submitter), 8);
         let (mut unknown, mut returned) = (Vec::new(), Vec::new());

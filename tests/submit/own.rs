@@ -52,7 +52,7 @@ fn what_this_thread_and_others_submit_is_one_doorbell() {
     let to = a.id();
     let mut own_ring = a.worker().submitter(&config(8, 8)).unwrap();
     let mut shared = a.worker().submitters(2, &config(8, 8)).unwrap();
-    // It goes first, whoever was first.
+    // The polling thread's own goes first, in either order of submission.
     submit(&mut own_ring, to, 10);
     submit_own(&mut a, 0);
     submit(&mut shared[0], to, 11);

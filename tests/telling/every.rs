@@ -35,7 +35,7 @@ struct Told {
 }
 
 impl Told {
-    /// From what stands behind `tell!(`.
+    /// Reads it from the text behind `tell!(`.
     fn read(text: &str, place: String) -> Self {
         let (level, rest) = text.split_once(',').unwrap();
         let (words, rest) = rest.trim_start()[1..].split_once('"').unwrap();

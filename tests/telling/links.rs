@@ -115,7 +115,7 @@ fn a_link_that_is_out_of_reach_keeps_its_rails_as_they_are() {
     assert_told(&log, &["WARN doorbell: rails stay as they are .. reason=no rail"]);
 }
 
-/// It is the first that its connection ends of, so that it is told at once and by the rail.
+/// The rail's is the first failure that ends the connection, so the rail reports it at once.
 #[test]
 fn a_peer_whose_queue_pair_fails_fails_the_rail_for_that() {
     let log = Log::of(LevelFilter::INFO, || {

@@ -44,7 +44,7 @@ impl Write for Log {
 }
 
 impl Log {
-    /// All that is told while `run` does, on this thread.
+    /// Returns all events during `run`, on this thread.
     fn of(level: LevelFilter, run: impl FnOnce()) -> String {
         let log = Self::default();
         let written = log.clone();
@@ -60,7 +60,7 @@ impl Log {
     }
 }
 
-/// How often this is told: a line with each of the parts between ` .. `.
+/// Counts the lines of this event: a line with each of the parts between ` .. `. `.
 fn count_told(log: &str, words: &str) -> usize {
     let is_told = |line: &&str| words.split(" .. ").all(|part| line.contains(part));
     log.lines().filter(is_told).count()
@@ -113,7 +113,7 @@ fn a_mesh_tells_who_comes_and_goes_and_by_which_rails() {
             "WARN doorbell: channel failed .. channel= .. peer=10.1.1.3 .. cause=transport retries exceeded",
         ],
     );
-    // Each step of it is for who asks for more.
+    // Its single steps are only for users who ask for more detail.
     assert!(!log.contains("DEBUG"), "{log}");
 }
 

@@ -1,10 +1,10 @@
-//! Deviations: who they are of, and whether an observation passes.
+//! Deviations: their providers, and whether an observation passes.
 
 use core::fmt;
 
 use crate::known::DEVIATIONS;
 
-/// Whose behaviour is observed.
+/// Provider whose behaviour is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProviderName {
@@ -14,9 +14,9 @@ pub enum ProviderName {
     SimulatedDoubled,
     /// The simulated fabric as Soft-RoCE of a kernel.
     SimulatedRxe,
-    /// The same, where a queue pair that fails repeats what came to it last.
+    /// The same fabric, with queue pairs that repeat their last message as they fail.
     SimulatedRxeRepeating,
-    /// The simulated fabric as hardware that others' tests tell of.
+    /// The simulated fabric as hardware that others' tests describe.
     SimulatedMlx5,
     /// The fake libibverbs.
     Fake,
@@ -67,7 +67,7 @@ impl fmt::Display for Kernel {
 /// A provider, on a kernel where that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Whose behaviour it is.
+    /// The observed provider.
     pub provider: ProviderName,
     /// On which kernel, or as on which.
     pub kernel: Option<Kernel>,
@@ -92,13 +92,13 @@ pub struct Deviation {
     pub case: &'static str,
     /// Observation instead of the book's, word for word.
     pub observed: &'static str,
-    /// Of whom.
+    /// Providers that have it.
     pub providers: &'static [ProviderName],
     /// The first kernel it holds on; `None` where all before do, or kernels do not matter.
     pub from: Option<Kernel>,
     /// The first kernel it does not hold on any more; `None` where there is none yet.
     pub until: Option<Kernel>,
-    /// Whether it hangs on who comes first, so that what the book says may be observed, too.
+    /// Whether it depends on which side comes first, so that the book's words may be observed, too.
     pub is_a_race: bool,
     /// Place where it is written, or the reason for it.
     pub source: &'static str,

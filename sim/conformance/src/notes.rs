@@ -12,7 +12,7 @@ use doorbell_core::{QpState, Qpn, WcStatus};
 pub struct Notes(String);
 
 impl Notes {
-    /// Notes what became of something.
+    /// Notes the outcome of a step.
     pub fn put(&mut self, what: &str, how: impl Display) {
         let between = if self.0.is_empty() { "" } else { "; " };
         // A text takes everything.

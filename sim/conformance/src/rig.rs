@@ -9,7 +9,7 @@ use crate::Trouble;
 
 /// Two ports that reach each other, and what can be done to them.
 pub trait Rig {
-    /// Whose they are.
+    /// Provider of the ports.
     type P: Provider;
 
     /// The two, fresh for a case.
@@ -95,14 +95,14 @@ pub struct Struck {
     pub lost: u64,
     /// How many came that had come before.
     pub repeated: u64,
-    /// How often the second end told the first that there is a gap.
+    /// How often the second end reported a gap to the first.
     pub gaps: u64,
 }
 
 /// One of the two.
 #[derive(Clone, Debug)]
 pub struct End<P> {
-    /// Whose it is.
+    /// Provider of the port.
     pub provider: P,
     /// The device's name.
     pub device: String,
@@ -137,7 +137,8 @@ pub struct Patience {
     pub come: Duration,
     /// For what should not come.
     pub quiet: Duration,
-    /// Empty polls that are made whatever the time, for what should come: where these let time pass.
+    /// Least number of empty polls for an expected event, at any time: they let time pass on a simulated
+    /// fabric.
     pub polls: u32,
     /// And for what should not.
     pub quiet_polls: u32,

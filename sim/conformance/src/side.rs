@@ -62,7 +62,7 @@ pub(crate) const USUAL: Wish = Wish {
     retry_count: 2,
 };
 
-/// For those who answer no READ and no atomic.
+/// For sides that answer no READ and no atomic.
 pub(crate) const WITHOUT_DEPTH: Wish = Wish {
     max_dest_rd_atomic: 0,
     ..USUAL
@@ -341,7 +341,7 @@ impl<P: Provider> Side<P> {
         self.hears_within(name, self.patience.come)
     }
 
-    /// The same, for one that may well not come.
+    /// Whether it comes soon, for an event that may well not come.
     pub(crate) fn hears_soon(&self, name: &str) -> Result<bool, Trouble> {
         self.hears_within(name, self.patience.come.min(SOON.saturating_mul(2)))
     }
@@ -488,7 +488,7 @@ pub(crate) fn disturbed<R: Rig>(rig: &R, how: Disturbance, wish: Wish) -> Result
     connect(both(ends, [wish; 2], rig.patience())?)
 }
 
-/// Notes what became of packets there, in these words: where nothing did, they are not what the book says.
+/// Notes the counts of packets there, in these words: if none was struck, they are not the book's.
 pub(crate) fn note_struck<R: Rig>(
     rig: &R,
     notes: &mut Notes,

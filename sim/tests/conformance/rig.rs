@@ -1,4 +1,4 @@
-//! The rig on the simulated fabric, and whom it stands for.
+//! The rig on the simulated fabric, and the providers that it stands for.
 
 #[path = "../suite/hosts.rs"]
 mod hosts;

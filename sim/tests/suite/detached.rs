@@ -116,7 +116,7 @@ pub(crate) fn lost_words_keep_their_slot_out<R: Rig>(rig: &R) {
     detached(&mut near, b"lost");
     let words = detached(&mut near, b"kept");
     assert_eq!(near.slots_home(), SLOTS - 2);
-    // The slot detached twice over is told from what it was before.
+    // Words of a slot that was detached a second time differ from its earlier words.
     let again = near.arena.attach(words).unwrap().detach();
     attaches_nothing(&mut near, words);
     assert_eq!(near.arena.attach(again).unwrap().payload(), b"kept");

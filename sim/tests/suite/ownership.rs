@@ -168,7 +168,7 @@ pub(crate) fn a_completion_of_another_queue_is_rejected<R: Rig>(rig: &R) {
     far.post_receives(1);
     far.post(Operation::Write(near.at(0)), b"x");
     near.post(Operation::Write(far.at(0)), b"x");
-    // The same channel, slot and generation, of another completion queue.
+    // A completion for this channel, slot and generation, of another completion queue.
     let [theirs] = &mut poll_until(&mut far.send_completions, 1)
         .into_iter()
         .map(Some)
@@ -224,7 +224,7 @@ pub(crate) fn an_older_completion_is_spent_by_a_newer<R: Rig>(rig: &R) {
             .retire(older, |_, _| panic!("already given back"))
             .is_err()
     );
-    // The same of a request that came round to the place of the one it named.
+    // A completion of an earlier request at the place of a later one.
     let mut kept = None;
     for round in 0..=near.control.limits().send_depth.next_power_of_two() {
         near.post(Operation::Write(far.at(0)), b"c");

@@ -1,4 +1,4 @@
-//! Shared receive queues: who takes from one, what ends in it, and where its slots are.
+//! Shared receive queues: takers of receives, their ends, and the places of their slots.
 
 use doorbell_core::WcStatus;
 use doorbell_core::provider::{

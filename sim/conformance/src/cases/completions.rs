@@ -1,4 +1,4 @@
-//! Completions: when there is one, what it tells, and what follows a failure (S5 to S7).
+//! Completions: when there is one, its content, and the consequences of a failure (S5 to S7).
 
 use doorbell_core::provider::{
     ArrivalKind, Operation, PostFlags, QueuePair, ReceiveQueue, RemoteAddress, SendBatch, SendQueue,

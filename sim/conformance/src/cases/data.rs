@@ -181,7 +181,7 @@ fn s18_requests_complete_in_order_and_data_before_its_message<R: Rig>(
         near.post_with(Operation::Write(remote), &[round; 64], PostFlags::empty())?;
         tickets.push(near.post(Operation::Send, &[round])?);
     }
-    // The messages first: what is there when they come is what they tell.
+    // The messages first: the data that each announces is there when it comes.
     let (mut round, mut was_there) = (0_u8, 0_u32);
     while round < 4 {
         let came = far.received(1)?;
@@ -308,7 +308,7 @@ fn s20_memory_is_whole_once_its_last_byte_is_told<R: Rig>(rig: &R, notes: &mut N
         if may_poll {
             near.post(Operation::Write(remote), &[round; 250])?;
             let began = Instant::now();
-            // The last byte tells of all before it.
+            // The last byte shows that all before it is there.
             while far.window.load_u8(249)? != round && began.elapsed() < far.patience.come {
                 thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! Completion queues that overrun and notify, and what devices tell by themselves (S21, S23, S30).
+//! Completion queues that overrun and notify, and events that devices raise by themselves (S21, S23, S30).
 
 use core::time::Duration;
 use std::sync::mpsc;

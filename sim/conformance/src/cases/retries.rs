@@ -292,7 +292,7 @@ const fn order(is_so: bool) -> &'static str {
 const ROUND_A_GAP: u8 = 8;
 
 fn s15_what_follows_a_gap_is_sent_again<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
-    // 8.6 s: whoever goes by what the peer says does not wait for it.
+    // 8.6 s: a sender that follows the peer's report of a gap does not wait for it.
     let patient = Wish {
         depth: 16,
         timeout: 21,

@@ -1,5 +1,5 @@
-//! Receives that queue pairs share: who takes them, what fails with whom, and what is told (S22, and S10,
-//! S12 and S17 where receives are shared).
+//! Receives that queue pairs share: which queue pair takes them, which fail together, and which events come
+//! (S22, and S10, S12 and S17 where receives are shared).
 
 use doorbell_core::provider::{
     Arena, Completion, Context, Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig,

@@ -58,7 +58,7 @@ pub(crate) struct Ended {
 struct World {
     fabric: Fabric,
     sides: [Side; 2],
-    /// By who asks.
+    /// By the side that asks.
     directions: [Direction; 2],
     /// Only posted requests can fail a queue pair.
     is_calm: bool,

@@ -116,7 +116,7 @@ impl Direction {
         self.receives.len() - self.ended
     }
 
-    /// Requests that will end by a completion that somebody redeems.
+    /// Requests that will end by a completion that is redeemed.
     pub(crate) fn is_waiting(&self) -> bool {
         self.posted
             .iter()

@@ -364,7 +364,7 @@ impl Side {
         }
     }
 
-    /// Attaches whatever is detached.
+    /// Attaches all detached slots.
     pub(crate) fn attach_all(&mut self) {
         while !self.detached.is_empty() {
             self.attach(0, 1);
