@@ -26,8 +26,8 @@
 //! fail 1st shut of a with 5
 //! ```
 //! Times are counted from when the fabric was made. An end is a host, a device of it (`a/sim0`),
-//! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends. A `stream` is only a segment of the
-//! streams that make connections. An `unclear-post` takes all staged requests and reports a refusal; `shut` is the call that
+//! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends. A `stream` is a segment of a
+//! stream, by which connections are made, and never a `packet`. An `unclear-post` takes all staged requests and reports a refusal; `shut` is the call that
 //! fails a queue pair. A plan may name hosts that are not there yet; a host that never appears is never struck.
 
 mod parse;
