@@ -175,7 +175,7 @@ struct What {
     )]
     op: Vec<OpChoice>,
     /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
-    /// have 8 [default: 64; of bw, 64K]
+    /// have 8 [default: lat 64, bw 64K]
     #[arg(
         short,
         long,
@@ -186,7 +186,7 @@ struct What {
         conflicts_with = "all"
     )]
     size: Vec<u32>,
-    /// Messages that are timed [default: 1000; of bw, 5000]
+    /// Messages that are timed [default: lat 1000, bw 5000]
     #[arg(
         short = 'n',
         long,
@@ -196,7 +196,7 @@ struct What {
         conflicts_with = "duration"
     )]
     iterations: Option<u64>,
-    /// Messages that are sent before the timed ones [default: 100; of bw, 256]
+    /// Messages that are sent before the timed ones [default: lat 100, bw 256]
     #[arg(long, value_name = "N", requires = "drives")]
     warmup: Option<u64>,
     /// Measure every power of two from 2 bytes to 8 MiB, in one table
