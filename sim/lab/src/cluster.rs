@@ -1,8 +1,8 @@
 //! The seam between scenarios and the machines they run on: a set of named
 //! hosts, and commands running on them.
 //!
-//! Nothing here knows of QEMU or of scenarios. [`LocalCluster`] (in
-//! [`local`]) runs commands on this machine, so that code built on the seam is tested without a guest.
+//! Nothing here knows of QEMU or of scenarios. In tests, `LocalCluster` (in
+//! `local`) runs commands on this machine, so that code built on the seam is tested without a guest.
 
 use core::fmt;
 use std::path::{Path, PathBuf};
