@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::crowd::case::{CrowdAct, CrowdCase};
 use crate::hostile::case::{HostileAct, HostileCase};
 use crate::mesh::case::MeshCase;
+use crate::requests::case::{RequestAct, RequestsCase};
 use crate::sleepy::case::{SleepAct, SleepCase};
 
 /// All that a run is.
@@ -58,6 +59,8 @@ pub(crate) enum Scene {
     Hostile(HostileCase),
     /// Members of a mesh come and go.
     Mesh(MeshCase),
+    /// Hosts ask and answer.
+    Requests(RequestsCase),
 }
 
 /// An end whose peer is gone closes its channel once its Worker reported that, and not before.
@@ -331,6 +334,8 @@ pub(crate) enum What {
     Sleep(SleepAct),
     /// Something where a host lies.
     Hostile(HostileAct),
+    /// Something where hosts ask and answer.
+    Request(RequestAct),
 }
 
 /// What is asked of a window.

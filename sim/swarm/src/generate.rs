@@ -6,6 +6,7 @@ mod links;
 mod long;
 mod mesh;
 pub(crate) mod quick;
+mod requests;
 mod sleepy;
 mod steady;
 

@@ -43,6 +43,7 @@ mod pattern;
 mod reach;
 mod repeats;
 mod replay;
+mod requests;
 mod rings;
 mod run;
 mod seed;

@@ -31,6 +31,10 @@ pub(crate) const LINKED: u8 = 5;
 pub(crate) const DATAGRAM: u8 = 6;
 /// What members of a mesh send each other.
 pub(crate) const MESHED: u8 = 7;
+/// Bodies of requests.
+pub(crate) const ASKED: u8 = 8;
+/// Bodies of their answers.
+pub(crate) const ANSWERED: u8 = 9;
 
 impl Label {
     /// So many bytes of it, [`HEADER_BYTES`] at least.

@@ -22,6 +22,7 @@ use crate::line::{Connection, Line};
 use crate::linked::LinkedRun;
 use crate::mesh::MeshRun;
 use crate::panics::Panics;
+use crate::requests::RequestsRun;
 use crate::sleepy::SleepRun;
 use crate::station::Station;
 use crate::trace::Trace;
@@ -95,6 +96,9 @@ fn run(case: &Case, keep: Keep) -> Outcome {
     } else if let Some(Scene::Hostile(_)) = &case.scene {
         let made = HostileRun::new(case, &fabric, &mut trace);
         judged(made, HostileRun::run, |run| run.messages)
+    } else if let Some(Scene::Requests(_)) = &case.scene {
+        let made = RequestsRun::new(case, &fabric, &mut trace);
+        judged(made, RequestsRun::run, |run| run.messages)
     } else if let Some(Scene::Mesh(_)) = &case.scene {
         let made = MeshRun::new(case, &fabric, &mut trace);
         judged(made, MeshRun::run, |run| run.messages)

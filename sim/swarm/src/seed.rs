@@ -18,7 +18,7 @@ pub(crate) enum Profile {
     Long,
     /// Limits of one to three, and as much as reaches them: each refusal when it is due, and with its reason
     Crowded,
-    /// Hosts that sleep, messages in every way there is, and Workers that are taken apart
+    /// Hosts that sleep: messages in every way there is, Workers that are taken apart, requests and answers
     Sleepy,
     /// One host lies, or speaks by the document alone, beside honest ones
     Hostile,

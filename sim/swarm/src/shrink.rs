@@ -4,6 +4,7 @@ use crate::case::{Case, Scene, What};
 use crate::crowd::case::CrowdCase;
 use crate::failure::Failure;
 use crate::hostile::case::HostileCase;
+use crate::requests::case::{RequestAct, RequestsCase};
 use crate::run::{Keep, run_caught};
 use crate::sleepy::case::SleepCase;
 
@@ -24,6 +25,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Fa
         shrinker.limits();
         shrinker.sleepers();
         shrinker.liars();
+        shrinker.askers();
         shrinker.members();
         if shrinker.best == before || shrinker.runs >= runs_max {
             break;
@@ -218,6 +220,38 @@ impl Shrinker {
                 plain(hostile);
                 self.try_case(case);
             }
+        }
+    }
+
+    /// Fewer requests at a time, and tables that hold many, of bodies of every length.
+    fn askers(&mut self) {
+        let Some(Scene::Requests(asking)) = &self.best.scene else {
+            return;
+        };
+        let lines = asking.places.len();
+        for at in 0..self.best.operations.len() {
+            while let What::Request(RequestAct::Ask { count, question }) = self.best.operations[at].what {
+                let mut case = self.best.clone();
+                let count = count / 2;
+                case.operations[at].what = What::Request(RequestAct::Ask { count, question });
+                if count == 0 || !self.try_case(case) {
+                    break;
+                }
+            }
+        }
+        for (line, end) in (0..lines).flat_map(|line| [(line, 0), (line, 1)]) {
+            self.try_asking(|asking| asking.places[line][end] = 64);
+        }
+        self.try_asking(|asking| asking.body_bytes_max = 2000);
+        self.try_asking(|asking| asking.kept_max = 32);
+        self.try_asking(|asking| asking.probe_after_ns = 200_000_000);
+    }
+
+    fn try_asking(&mut self, plain: impl FnOnce(&mut RequestsCase)) {
+        let mut case = self.best.clone();
+        if let Some(Scene::Requests(asking)) = &mut case.scene {
+            plain(asking);
+            self.try_case(case);
         }
     }
 

@@ -1,13 +1,20 @@
-//! The sleepy profile: hosts that sleep, messages in every way there is, and little memory.
+//! The sleepy profile: hosts that sleep, messages in every way there is, and little memory; or requests and answers.
 
 use doorbell_sim::Random;
 
 use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, What};
 use crate::generate::quick::{one_of, panics_every, pick};
+use crate::generate::requests;
 use crate::sleepy::case::{SleepAct, SleepCase, Way};
+
+/// How many cases are of hosts that ask and answer.
+const ASKING_PER_MILLION: u32 = 350_000;
 
 /// What is left to chance.
 pub(crate) fn case(random: &mut Random) -> Case {
+    if random.happens(ASKING_PER_MILLION) {
+        return requests::case(random);
+    }
     let hosts = 2 + pick(random, 2);
     let lines: Vec<LineCase> = (0..1 + pick(random, 3)).map(|_| line(random, hosts)).collect();
     let submitters = one_of(random, &[[0, 0], [1, 0], [2, 0], [2, 2], [0, 2], [3, 0]]);

@@ -100,18 +100,7 @@ impl Body {
             (Self::Between, _) => Some(Vec::new()),
         };
         let descriptors = descriptors.ok_or_else(|| failure("sleep", "no descriptors"))?;
-        let mut watched: Vec<_> = descriptors
-            .iter()
-            .map(|one| PollFd::new(one, PollFlags::IN))
-            .collect();
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let found = poll(&mut watched, Some(&at_once));
-        found
-            .map(|found| found > 0)
-            .map_err(|error| failure("sleep", error.to_string()))
+        is_readable(&descriptors)
     }
 
     pub(super) fn split(&mut self, slots: u32, slot_bytes: u32) -> Verdict<bool> {
@@ -216,4 +205,20 @@ impl Body {
             _ => None,
         }
     }
+}
+
+/// Whether one of these descriptors is readable now.
+pub(crate) fn is_readable(descriptors: &[BorrowedFd<'_>]) -> Verdict<bool> {
+    let mut watched: Vec<_> = descriptors
+        .iter()
+        .map(|one| PollFd::new(one, PollFlags::IN))
+        .collect();
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let found = poll(&mut watched, Some(&at_once));
+    found
+        .map(|found| found > 0)
+        .map_err(|error| failure("sleep", error.to_string()))
 }

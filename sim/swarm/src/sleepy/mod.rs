@@ -5,7 +5,7 @@
 //! want of memory, callbacks that panic, closings, and Workers that are taken apart.
 
 mod act;
-mod body;
+pub(crate) mod body;
 pub(crate) mod case;
 mod hear;
 mod watch;
