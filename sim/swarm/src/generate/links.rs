@@ -96,7 +96,7 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
 }
 
 /// How a host makes links that does so otherwise than the others.
-fn own_links(random: &mut Random, has_times: bool) -> HostLinksCase {
+pub(crate) fn own_links(random: &mut Random, has_times: bool) -> HostLinksCase {
     const MS: u64 = 1_000_000;
     let mut of = |choices: &[u64], default: u64| match has_times {
         true => one_of(random, choices),

@@ -2,7 +2,10 @@
 
 use doorbell_sim::Random;
 
-use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, What};
+use crate::case::{
+    Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, Scene, What,
+};
+use crate::generate::links::own_links;
 use crate::generate::quick::{one_of, ordinal, panics_every, pick};
 use crate::requests::case::{Question, RequestAct, RequestsCase};
 
@@ -12,7 +15,10 @@ const TROUBLED_PER_MILLION: u32 = 400_000;
 /// In how many cases calls take time, and the application with what it is told.
 const SLOW_PER_MILLION: u32 = 300_000;
 
-/// What is left to chance.
+/// How many cases are of links.
+const LINKED_PER_MILLION: u32 = 250_000;
+
+/// The part that is left to chance.
 pub(crate) fn case(random: &mut Random) -> Case {
     let hosts = 2 + pick(random, 2);
     let lines: Vec<LineCase> = (0..1 + pick(random, 3)).map(|_| line(random, hosts)).collect();
@@ -20,6 +26,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
     let kept_max = one_of(random, &[4, 32]);
     let is_small = random.happens(500_000);
     let is_slow = random.happens(SLOW_PER_MILLION);
+    let is_linked = random.happens(LINKED_PER_MILLION);
     let device = one_of(random, &[Device::Iba, Device::Rxe612, Device::Rxe7, Device::Mlx5]);
     Case {
         seed: random.draw(),
@@ -36,14 +43,21 @@ pub(crate) fn case(random: &mut Random) -> Case {
                 shared_receives: None,
                 order: Order::WholeMessage,
                 speeds_mbps: [100_000; 2],
-                links: None,
+                links: is_linked.then(|| links_of(random)),
             })
             .collect(),
         plan: match random.happens(TROUBLED_PER_MILLION) {
-            true => plan(random, hosts, device),
+            true => plan(random, hosts, device, is_linked),
             false => String::new(),
         },
-        links: None,
+        links: is_linked.then(|| LinksCase {
+            retained: 16,
+            ahead: 16,
+            fragment_bytes: slot_bytes - 24,
+            polls_every_ns: 0,
+            is_one_device: false,
+            is_weighed: false,
+        }),
         panics_every: panics_every(random),
         endings: None,
         call_ns: if is_slow { one_of(random, &[50, 300]) } else { 0 },
@@ -70,6 +84,13 @@ pub(crate) fn case(random: &mut Random) -> Case {
     }
 }
 
+/// A link recovers for no longer than the end of a run waits.
+fn links_of(random: &mut Random) -> HostLinksCase {
+    let mut links = own_links(random, true);
+    links.times.recover_within = one_of(random, &[1_000_000_000, 3_000_000_000]);
+    links
+}
+
 fn line(random: &mut Random, hosts: usize) -> LineCase {
     let from = pick(random, hosts);
     LineCase {
@@ -88,12 +109,12 @@ fn line(random: &mut Random, hosts: usize) -> LineCase {
     }
 }
 
-fn plan(random: &mut Random, hosts: usize, device: Device) -> String {
+fn plan(random: &mut Random, hosts: usize, device: Device, is_linked: bool) -> String {
     let (at, number) = (1_000_000 + random.below(50_000_000), pick(random, hosts));
     match random.below(4) {
         0 => format!("at {at}ns port h{number} down for {}ms", 1 + random.below(300)),
         // If late requests vanish, a channel whose host was killed while it was made never hears of that.
-        1 if !device.quirks().late_requests_vanish => {
+        1 if !device.quirks().late_requests_vanish && !is_linked => {
             format!("at {at}ns kill h{number} for {}ms", 1 + random.below(100))
         }
         2 => format!("drop every {} packet of any->any", ordinal(5 + random.below(60))),

@@ -1,17 +1,19 @@
-//! What hosts that ask do: requests, answers, and what is no proper one of either.
+//! The acts of hosts that ask: requests, answers, and messages that are no proper one of either.
 
 use core::time::Duration;
 
 use doorbell::requests::{CorrelationId, NotSentKind};
-use doorbell::{Clock as _, SendErrorKind};
+use doorbell::vocabulary::session::PushRefusal;
+use doorbell::{ChannelId, Clock as _, LinkId, SendErrorKind};
 
 use super::case::{Question, RequestAct};
 use super::model::{Asking, body, too_long};
+use super::seat::Way;
 use super::{Duty, Party, RequestsRun, Work};
 use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::{DIRECT, Label};
 
-/// What an end has to ask yet at most.
+/// Requests that wait at an end, at most.
 const WANTED_MAX: usize = 200;
 
 /// The bytes in front of a body.
@@ -93,9 +95,17 @@ impl RequestsRun<'_> {
         let Some(id) = seat.id.filter(|_| !seat.is_closing) else {
             return Ok(());
         };
-        let sent = self.parties[seat.host].worker.send(id, message);
+        let Party { worker, linked, .. } = &mut self.parties[seat.host];
+        let sent = match (id, linked) {
+            (Way::Channel(id), _) => worker.send(id, message).map(drop).map_err(NotSentKind::Channel),
+            (Way::Link(id), Some(linked)) => {
+                let sent = linked.links.send(id, message);
+                sent.map(drop).map_err(NotSentKind::Link)
+            }
+            (Way::Link(_), None) => return Ok(()),
+        };
         match sent {
-            Ok(_) => {
+            Ok(()) => {
                 seat.sent += 1;
                 Ok(())
             }
@@ -130,15 +140,29 @@ impl RequestsRun<'_> {
         };
         let due = self.refusal(line, end, question.bytes.into());
         let seat = &mut self.seats[line][end];
-        let Party { worker, .. } = &mut self.parties[seat.host];
+        let Party { worker, linked, .. } = &mut self.parties[seat.host];
         let deadline = worker.within(Duration::from_nanos(question.within_ns));
         let number = seat.model.asked.len();
         let bytes = body(line, end, false, number, question.bytes.into());
-        let sent = seat.requests.send(worker, id, &bytes, deadline, number);
+        let sent = match (id, linked) {
+            (Way::Channel(id), _) => seat.requests.send(worker, id, &bytes, deadline, number),
+            (Way::Link(id), Some(linked)) => {
+                seat.requests
+                    .send_link(&mut linked.links, id, &bytes, deadline, number)
+            }
+            (Way::Link(_), None) => return Ok(Attempt::Refused),
+        };
         let refused = sent.as_ref().err().map(|refused| refused.kind);
         // Credits come while calls take time.
         let may_pass = self.case.call_ns > 0 && due == Some(NotSentKind::Channel(SendErrorKind::WouldBlock));
-        ensure(refused == due || may_pass, "refused", || {
+        // How much a link takes is its own affair.
+        let may_wait = due.is_none()
+            && match refused {
+                Some(NotSentKind::Link(PushRefusal::Full | PushRefusal::Recovering)) => true,
+                Some(NotSentKind::Link(PushRefusal::Closing)) => seat.is_closing,
+                _ => false,
+            };
+        ensure(refused == due || may_pass || may_wait, "refused", || {
             format!("line {line} end {end}: request {number} is refused by {refused:?}, where {due:?} is due")
         })?;
         match sent {
@@ -179,7 +203,7 @@ impl RequestsRun<'_> {
             return Some(NotSentKind::InFlight);
         }
         let Party { worker, .. } = &mut self.parties[seat.host];
-        let id = seat.id?;
+        let id = seat.id.and_then(Way::channel)?;
         match worker.lease_for(id) {
             Err(kind) => Some(NotSentKind::Channel(kind)),
             Ok(lease) => {
@@ -237,25 +261,42 @@ impl RequestsRun<'_> {
 
     /// Gives an answer; what there is no room for is left.
     fn answer(&mut self, host: usize, duty: Duty) -> Verdict<Option<Duty>> {
+        let seat = &self.seats[duty.line][duty.end];
+        let is_there = duty.connection == self.connections[duty.line] && !seat.is_closing;
+        match seat.id.filter(|_| is_there) {
+            Some(Way::Link(id)) => self.answer_link(host, duty, id),
+            Some(Way::Channel(id)) => self.answer_channel(host, duty, id),
+            None => {
+                self.drop_work(host, duty.what);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The memory of a request goes back unanswered.
+    fn drop_work(&mut self, host: usize, work: Work) {
+        let lease = match work {
+            Work::Asked(asked) => asked.into_lease(),
+            Work::Answer(lease, _) => lease,
+            Work::Linked => return,
+        };
+        self.parties[host].worker.release(lease);
+    }
+
+    fn answer_channel(&mut self, host: usize, duty: Duty, id: ChannelId) -> Verdict<Option<Duty>> {
         let Duty {
             line, end, number, ..
         } = duty;
-        let seat = &mut self.seats[line][end];
         let Party { worker, .. } = &mut self.parties[host];
-        let is_there = duty.connection == self.connections[line] && !seat.is_closing;
-        let id = seat.id.filter(|_| is_there);
-        let Some(channel) = id.and_then(|id| worker.channel(id)) else {
-            let lease = match duty.what {
-                Work::Asked(asked) => asked.into_lease(),
-                Work::Answer(lease, _) => lease,
-            };
-            worker.release(lease);
+        let Some(channel) = worker.channel(id) else {
+            self.drop_work(host, duty.what);
             return Ok(None);
         };
-        let asking = &mut self.seats[line][1 - end].model.asked[number];
+        let asking = &self.seats[line][1 - end].model.asked[number];
         let (request, wanted) = (asking.id, usize::from(asking.question.answer.unwrap_or(0)));
         let of = |bytes| body(line, 1 - end, true, number, bytes);
         let (lease, bytes) = match duty.what {
+            Work::Linked => return Ok(None),
             Work::Answer(lease, bytes) => (lease, bytes),
             Work::Asked(mut asked) => {
                 let most = asked.answer_bytes_max();
@@ -265,20 +306,15 @@ impl RequestsRun<'_> {
                         _ => return Err(too_long(wanted, most)),
                     };
                 }
-                let bytes = wanted
-                    .min(most)
-                    .min(channel.peer().message_bytes_max() as usize - HEADER_BYTES);
+                let of_peer = channel.peer().message_bytes_max() as usize - HEADER_BYTES;
+                let bytes = wanted.min(most).min(of_peer);
                 let answer = asked.answer(&of(bytes));
                 (answer.map_err(|_| too_long(bytes, most))?, bytes)
             }
         };
         match channel.send(lease) {
             Ok(_) => {
-                asking.said = Some(bytes);
-                let seat = &mut self.seats[line][end];
-                seat.sent += 1;
-                seat.said = Some((request, of(bytes)));
-                self.note(host, format_args!("line {line} end {end}: answers {number}"));
+                self.note_answered((line, end), number, of(bytes));
                 Ok(None)
             }
             Err(refused) => {
@@ -294,6 +330,48 @@ impl RequestsRun<'_> {
                 Ok(None)
             }
         }
+    }
+
+    fn answer_link(&mut self, host: usize, duty: Duty, id: LinkId) -> Verdict<Option<Duty>> {
+        let Duty {
+            line, end, number, ..
+        } = duty;
+        let asking = &self.seats[line][1 - end].model.asked[number];
+        let (request, wanted) = (asking.id, usize::from(asking.question.answer.unwrap_or(0)));
+        let Some(linked) = &mut self.parties[host].linked else {
+            return Ok(None);
+        };
+        let most = linked.framing.body_bytes_max();
+        let of = |bytes| body(line, 1 - end, true, number, bytes);
+        if wanted > most && linked.framing.answer(request, &of(wanted)).is_some() {
+            return Err(too_long(wanted, most));
+        }
+        let said = of(wanted.min(most));
+        let answer = linked.framing.answer(request, &said);
+        let answer = answer.ok_or_else(|| too_long(said.len(), most))?;
+        match linked.links.send(id, answer) {
+            Ok(_) => {
+                self.note_answered((line, end), number, said);
+                Ok(None)
+            }
+            Err(PushRefusal::Full | PushRefusal::Recovering) => Ok(Some(duty)),
+            Err(refusal) => {
+                ensure(self.may_fail(line), "refused", || refusal.to_string())?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// An end has answered a request of its peer's.
+    fn note_answered(&mut self, (line, end): (usize, usize), number: usize, said: Vec<u8>) {
+        let asking = &mut self.seats[line][1 - end].model.asked[number];
+        asking.said = Some(said.len());
+        let request = asking.id;
+        let seat = &mut self.seats[line][end];
+        seat.sent += 1;
+        seat.said = Some((request, said));
+        let host = seat.host;
+        self.note(host, format_args!("line {line} end {end}: answers {number}"));
     }
 }
 

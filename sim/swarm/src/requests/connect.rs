@@ -5,6 +5,8 @@ use core::time::Duration;
 use doorbell::vocabulary::Instant;
 use doorbell::{ChannelId, CloseError, CloseProgress, Listener};
 
+use super::linked::Linked;
+use super::seat::Way;
 use super::{Party, RequestsRun, worker};
 use crate::case::EndingsCase;
 use crate::failure::{Verdict, ensure, failure};
@@ -24,6 +26,9 @@ impl RequestsRun<'_> {
         }
         self.connections[line] += 1;
         self.is_breaking[line] = false;
+        if self.case.links.is_some() {
+            return self.link(line);
+        }
         let endings = EndingsCase {
             probe_after_ns: self.asking.probe_after_ns,
             is_left_to_worker: false,
@@ -99,7 +104,7 @@ impl RequestsRun<'_> {
     fn sit(&mut self, line: usize, end: usize, id: Option<ChannelId>) {
         let seat = &mut self.seats[line][end];
         if seat.id.is_none() && id.is_some() {
-            seat.sit(id);
+            seat.sit(id.map(Way::Channel));
         }
     }
 
@@ -112,9 +117,19 @@ impl RequestsRun<'_> {
         seat.is_closing = true;
         seat.wanted.clear();
         self.is_breaking[line] = true;
-        let Party { worker, nap, .. } = &mut self.parties[seat.host];
+        let Party {
+            worker, nap, linked, ..
+        } = &mut self.parties[seat.host];
         *nap = None;
         let deadline = worker.within(Duration::from_nanos(within_ns));
+        let id = match (id, linked) {
+            (Way::Channel(id), _) => id,
+            (Way::Link(id), Some(linked)) => {
+                linked.links.close(id, deadline);
+                return Ok(());
+            }
+            (Way::Link(_), None) => return Ok(()),
+        };
         match worker.begin_close(id, deadline) {
             // The Worker itself did, and that was before this looked.
             Ok(()) | Err(CloseError::Unknown) => Ok(()),
@@ -127,7 +142,7 @@ impl RequestsRun<'_> {
         let seat = &mut self.seats[line][end];
         let worker = &self.parties[seat.host].worker;
         let is_gone = |id| matches!(worker.close_progress(id), CloseProgress::Closed(_));
-        if seat.is_closing && seat.id.is_some_and(is_gone) {
+        if seat.is_closing && seat.id.and_then(Way::channel).is_some_and(is_gone) {
             let host = seat.host;
             seat.sit(None);
             self.note(host, format_args!("line {line} end {end}: its channel is gone"));
@@ -136,10 +151,22 @@ impl RequestsRun<'_> {
 
     /// A host drops its Worker, with all its channels, and makes another, where its port is there.
     pub(super) fn leave(&mut self, host: usize) -> Verdict {
-        let made = match worker(self.case, host, &self.parties[host].node) {
+        let Party { node, linked, .. } = &mut self.parties[host];
+        // Others listen at the port of those before.
+        if linked.is_some() && self.excuses.ports {
+            return Ok(());
+        }
+        *linked = None;
+        let set_up = |error: anyhow::Error| failure("set-up", format!("{error:#}"));
+        let made = match worker(self.case, host, node) {
             Ok(made) => made,
             Err(error) => return ensure(self.excuses.ports, "set-up", || error.to_string()),
         };
+        let linked = self
+            .case
+            .links
+            .map(|_| Linked::new(self.case, self.asking, host, (node, &made)));
+        let linked = linked.transpose().map_err(set_up)?.map(Box::new);
         for line in 0..self.seats.len() {
             for end in 0..2 {
                 let seat = &mut self.seats[line][end];
@@ -153,7 +180,7 @@ impl RequestsRun<'_> {
         let party = &mut self.parties[host];
         party.duties.clear();
         party.nap = None;
-        party.worker = made;
+        (party.worker, party.linked) = (made, linked);
         Ok(())
     }
 }

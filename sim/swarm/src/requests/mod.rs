@@ -1,13 +1,14 @@
-//! A run of hosts that ask and answer over channels, each asleep until a descriptor is readable, or until the time that its Worker,
-//! its tables and its own work say.
+//! A run of hosts that ask and answer over channels or links. A host with channels sleeps until a descriptor is readable, or until the
+//! time that its Worker, its tables and its own work say. A host with links polls whenever something happens.
 //!
 //! Many requests are in flight, with deadlines shorter and longer than their answers take. Applications cancel and give up, answers
-//! come late or not at all, channels close and fail. `model` says how each request has to end.
+//! come late or not at all, channels and links close and fail. `model` says how each request has to end.
 
 mod act;
 pub(crate) mod case;
 mod connect;
 mod finish;
+mod linked;
 mod model;
 mod seat;
 
@@ -15,14 +16,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use doorbell::requests::{Asked, Requests};
+use doorbell::requests::{Asked, CorrelationId, Requests};
 use doorbell::vocabulary::Instant;
+use doorbell::vocabulary::session::FinalReason;
 use doorbell::{ChannelState, Clock as _, Event, Lease, Node, Notify, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
-use self::case::RequestsCase;
+use self::case::{Question, RequestsCase};
+use self::linked::Linked;
 use self::model::{Kind, Model, Why, body, read};
-use self::seat::Seat;
+use self::seat::{Seat, Way};
 use crate::case::{Case, Excuses, Scene, What};
 use crate::failure::{Verdict, ensure, failure};
 use crate::panics::Panics;
@@ -40,6 +43,7 @@ const CALLS_MAX: u64 = 10_000;
 struct Party {
     // Dropped in this order.
     duties: Vec<Duty>,
+    linked: Option<Box<Linked>>,
     worker: Worker<Host>,
     node: Arc<Node<Host, Host>>,
     /// Until when it sleeps, where it does; with no end, for ever.
@@ -59,6 +63,8 @@ struct Duty {
 
 enum Work {
     Asked(Asked<Host>),
+    /// A request that came over a link.
+    Linked,
     /// Its answer, for which there was no room, and the length of its body.
     Answer(Lease<Host>, usize),
 }
@@ -87,7 +93,7 @@ impl<'c> RequestsRun<'c> {
             anyhow::bail!("no case of hosts that ask");
         };
         let parties = (0..case.hosts.len())
-            .map(|number| Party::new(case, fabric, number))
+            .map(|number| Party::new(case, asking, fabric, number))
             .collect::<anyhow::Result<Vec<_>>>()?;
         // Where nothing else takes time, a request times out at its deadline.
         let late_ns = CALLS_MAX * (case.call_ns + case.handler_ns);
@@ -163,7 +169,7 @@ impl<'c> RequestsRun<'c> {
         self.trace.note(now_ns, host, what);
     }
 
-    /// Whether the channel of a line may fail: an end of it closed or left, or a fault may strike it.
+    /// Whether the channel or link of a line may end: an end of it closed or left, or a fault may strike it.
     fn may_fail(&self, line: usize) -> bool {
         self.excuses.may_fail() || self.is_breaking[line]
     }
@@ -175,7 +181,8 @@ impl<'c> RequestsRun<'c> {
             let mut has_run = false;
             for host in 0..self.parties.len() {
                 if self.is_awake(host)? {
-                    has_run = true;
+                    // Links are polled again once time has passed, and calls that take time must not go on for ever.
+                    has_run |= self.parties[host].linked.is_none();
                     self.take_turns(host)?;
                 }
             }
@@ -194,12 +201,18 @@ impl<'c> RequestsRun<'c> {
     }
 
     fn is_awake(&self, host: usize) -> Verdict<bool> {
-        let Party { nap, worker, .. } = &self.parties[host];
+        let Party {
+            nap, worker, linked, ..
+        } = &self.parties[host];
         let Some(until) = nap else {
             return Ok(true);
         };
         if until.is_some_and(|until_ns| until_ns <= self.now_ns()) {
             return Ok(true);
+        }
+        // What links wait for wakes by more than descriptors.
+        if let Some(linked) = linked {
+            return Ok(linked.is_awake(self.now_ns()));
         }
         let descriptors = worker
             .descriptors()
@@ -212,7 +225,10 @@ impl<'c> RequestsRun<'c> {
         for _ in 0..ASKS_MAX {
             self.answer_due(host)?;
             self.send_wanted(host)?;
-            let asked = self.poll(host)?;
+            let asked = match self.parties[host].linked.is_some() {
+                true => self.poll_links(host)?,
+                false => self.poll(host)?,
+            };
             let ended = self.settle(host)?;
             self.tend_channels(host)?;
             let Some(at_most_ns) = asked.filter(|_| !ended) else {
@@ -257,7 +273,7 @@ impl<'c> RequestsRun<'c> {
                 }
                 let id = turn.channel.id();
                 let seat = seats.iter_mut().flatten();
-                match { seat }.find(|seat| seat.host == host && seat.id == Some(id)) {
+                match { seat }.find(|seat| seat.host == host && seat.id == Some(Way::Channel(id))) {
                     Some(seat) => {
                         let event = seat.take(&mut turn, event, panics);
                         left.extend(event.map(|event| (seat.line, seat.end, event)));
@@ -297,7 +313,7 @@ impl<'c> RequestsRun<'c> {
         let now = worker.context().now();
         seat.expire(now, &mut self.panics);
         let (host, ended) = (seat.host, core::mem::take(&mut seat.model.ended));
-        let state = seat.id.and_then(|id| worker.state(id));
+        let state = seat.id.and_then(Way::channel).and_then(|id| worker.state(id));
         let causes = core::mem::take(&mut seat.model.causes);
         for (number, how) in &ended {
             self.note(
@@ -339,19 +355,53 @@ impl<'c> RequestsRun<'c> {
 
     /// A request of the peer's, or a message of another kind.
     fn hear_message(&mut self, line: usize, end: usize, message: Lease<Host>) -> Verdict {
-        self.messages += 1;
         let host = self.seats[line][end].host;
-        let now_ns = self.now_ns();
-        let asked = match (read(message.payload()).0, Asked::of(message)) {
+        let (kind, message) = (read(message.payload()).0, Asked::of(message));
+        let asked = match (kind, message) {
             (Kind::Request(id), Ok(asked)) if asked.id() == id => asked,
             (Kind::Other, Err(message)) => {
-                let is_its = message.payload() == self.plain(line, 1 - end, message.payload().len());
+                let heard = self.hear_plain(line, end, message.payload());
                 self.parties[host].worker.release(message);
-                return ensure(is_its, "made up", || "a message that was not sent".into());
+                return heard;
             }
             (kind, asked) => return Err(failure("taken", format!("{kind:?} is {asked:?}"))),
         };
-        let (id, connection) = (asked.id(), self.connections[line]);
+        let Some((number, question)) = self.hear_request(line, end, asked.id(), asked.body())? else {
+            self.parties[host].worker.release(asked.into_lease());
+            return Ok(());
+        };
+        self.take_on(line, end, number, question, Work::Asked(asked));
+        Ok(())
+    }
+
+    /// A message over a link that is no answer.
+    fn hear_link(&mut self, line: usize, end: usize, message: &[u8]) -> Verdict {
+        let (Kind::Request(id), body) = read(message) else {
+            return self.hear_plain(line, end, message);
+        };
+        if let Some((number, question)) = self.hear_request(line, end, id, body)? {
+            self.take_on(line, end, number, question, Work::Linked);
+        }
+        Ok(())
+    }
+
+    /// A message that neither asks nor answers.
+    fn hear_plain(&mut self, line: usize, end: usize, message: &[u8]) -> Verdict {
+        self.messages += 1;
+        let is_its = message == self.plain(line, 1 - end, message.len());
+        ensure(is_its, "made up", || "a message that was not sent".into())
+    }
+
+    /// The request of the peer's that has come, where the host takes it on: its number, and the work.
+    fn hear_request(
+        &mut self,
+        line: usize,
+        end: usize,
+        id: CorrelationId,
+        found: &[u8],
+    ) -> Verdict<Option<(usize, Question)>> {
+        self.messages += 1;
+        let connection = self.connections[line];
         let requester = &mut self.seats[line][1 - end].model;
         let number = requester.number(id);
         let Some((number, asking)) = number.map(|number| (number, &mut requester.asked[number])) else {
@@ -359,30 +409,35 @@ impl<'c> RequestsRun<'c> {
         };
         let question = asking.question;
         let due = body(line, 1 - end, false, number, question.bytes.into());
-        let is_its = asked.body() == due && asking.connection == connection;
+        let is_its = found == due && asking.connection == connection;
         let is_new = !core::mem::replace(&mut asking.has_come, true);
         let before = self.seats[line][end].newest.replace(number);
         ensure(is_its, "made up", || {
-            format!("line {line} end {end}: request {number} is {asked:?}")
+            format!(
+                "line {line} end {end}: request {number} has {} bytes",
+                found.len()
+            )
         })?;
         ensure(is_new && before < Some(number), "order", || {
             format!("line {line} end {end}: request {number} came behind {before:?}")
         })?;
+        let host = self.seats[line][end].host;
         self.note(host, format_args!("line {line} end {end}: is asked {number}"));
-        let Party { worker, duties, .. } = &mut self.parties[host];
-        if question.answer.is_none() || duties.len() >= self.asking.kept_max as usize {
-            worker.release(asked.into_lease());
-            return Ok(());
-        }
-        duties.push(Duty {
-            due_ns: now_ns.saturating_add(question.handled_ns),
+        let has_room = self.parties[host].duties.len() < self.asking.kept_max as usize;
+        Ok((has_room && question.answer.is_some()).then_some((number, question)))
+    }
+
+    fn take_on(&mut self, line: usize, end: usize, number: usize, question: Question, what: Work) {
+        let duty = Duty {
+            due_ns: self.now_ns().saturating_add(question.handled_ns),
             line,
             end,
-            connection,
+            connection: self.connections[line],
             number,
-            what: Work::Asked(asked),
-        });
-        Ok(())
+            what,
+        };
+        let host = self.seats[line][end].host;
+        self.parties[host].duties.push(duty);
     }
 
     /// Hears of channels that ended, closes those, and forgets those that are gone.
@@ -395,6 +450,8 @@ impl<'c> RequestsRun<'c> {
                 for why in core::mem::take(&mut self.seats[line][end].told) {
                     let is_excused = match why {
                         Why::PeerClosed => self.is_breaking[line],
+                        Why::Link(FinalReason::Closed) => self.seats[line][end].is_closing,
+                        Why::Link(FinalReason::PeerClosed) => self.is_breaking[line],
                         _ => self.may_fail(line),
                     };
                     ensure(is_excused, "excuse", || {
@@ -405,6 +462,9 @@ impl<'c> RequestsRun<'c> {
                         self.note(host, format_args!("line {line} end {end}: over, {why:?}"));
                         self.close(line, end, 1_000_000)?;
                     }
+                    if let Why::Link(_) = why {
+                        self.seats[line][end].sit(None);
+                    }
                 }
                 self.forget_gone(line, end);
             }
@@ -414,13 +474,18 @@ impl<'c> RequestsRun<'c> {
 }
 
 impl Party {
-    fn new(case: &Case, fabric: &Fabric, number: usize) -> anyhow::Result<Self> {
+    fn new(case: &Case, asking: &RequestsCase, fabric: &Fabric, number: usize) -> anyhow::Result<Self> {
         let host = fabric.host(&format!("h{number}"), ports(case, number)?)?;
         let trust = Trust::unauthenticated_on_purpose();
         let node = Arc::new(Node::simulated(host, trust)?);
+        let worker = worker(case, number, &node)?;
+        let linked = case
+            .links
+            .map(|_| Linked::new(case, asking, number, (&node, &worker)));
         Ok(Self {
             duties: Vec::new(),
-            worker: worker(case, number, &node)?,
+            linked: linked.transpose()?.map(Box::new),
+            worker,
             node,
             nap: None,
         })

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use doorbell::requests::{CorrelationId, Ended, RequestCounts, RequestFailure, Requests};
+use doorbell::vocabulary::session::FinalReason;
 use doorbell::vocabulary::{Instant, WcStatus};
 
 use super::case::Question;
@@ -51,10 +52,11 @@ pub(super) struct Asking {
 pub(super) enum Why {
     Channel,
     PeerClosed,
+    Link(FinalReason),
     GivenUp,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Request(CorrelationId),
@@ -184,6 +186,7 @@ impl Model {
                         Some(Why::Channel)
                     }
                     RequestFailure::PeerClosed => Some(Why::PeerClosed),
+                    RequestFailure::Link(reason) => Some(Why::Link(reason)),
                     RequestFailure::GivenUp => Some(Why::GivenUp),
                     _ => None,
                 };

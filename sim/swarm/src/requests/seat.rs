@@ -1,16 +1,33 @@
-//! One end of a line: the table of its requests, the channel they go over, and the expectation of what becomes of them.
+//! One end of a line: the table of its requests, the channel or link they go over, and the expectation of what becomes of them.
 
 use std::collections::VecDeque;
 
 use doorbell::requests::{CorrelationId, RequestFailure, Requests};
 use doorbell::vocabulary::Instant;
-use doorbell::{ChannelId, Event, Turn};
+use doorbell::vocabulary::session::SessionEvent;
+use doorbell::{ChannelId, Event, LinkEvent, LinkId, Turn};
 use doorbell_sim::Host;
 
 use super::case::Question;
 use super::model::{Model, Why};
 use crate::failure::ensure;
 use crate::panics::Panics;
+
+/// The way that requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Channel(ChannelId),
+    Link(LinkId),
+}
+
+impl Way {
+    pub(super) const fn channel(self) -> Option<ChannelId> {
+        match self {
+            Self::Channel(id) => Some(id),
+            Self::Link(_) => None,
+        }
+    }
+}
 
 /// One end of a line.
 pub(super) struct Seat {
@@ -19,8 +36,8 @@ pub(super) struct Seat {
     pub(super) host: usize,
     pub(super) requests: Requests<usize>,
     pub(super) model: Model,
-    /// Its channel, until that is gone.
-    pub(super) id: Option<ChannelId>,
+    /// Its channel or link, until that is gone.
+    pub(super) id: Option<Way>,
     /// The next of these is tried again whenever its host is awake.
     pub(super) wanted: VecDeque<Question>,
     pub(super) is_closing: bool,
@@ -39,7 +56,7 @@ pub(super) struct Seat {
 
 impl Seat {
     /// It has a channel, or none: nothing of the one before is left.
-    pub(super) fn sit(&mut self, id: Option<ChannelId>) {
+    pub(super) fn sit(&mut self, id: Option<Way>) {
         self.id = id;
         (self.is_closing, self.is_over) = (false, false);
         (self.sent, self.came, self.newest) = (0, 0, None);
@@ -82,6 +99,40 @@ impl Seat {
         };
         // Time ends none here.
         let left = requests.take(turn, event, |number, ended| {
+            model.end(number, ended, 0);
+            panics.event();
+        });
+        model.note(ensure(left.is_some() == is_left, "taken", || {
+            format!("handed back: {left:?}, where that is {is_left}")
+        }));
+        left
+    }
+
+    /// Gives what its link tells to the table; hands back what is not the table's.
+    pub(super) fn take_link<'m>(
+        &mut self,
+        event: LinkEvent<'m>,
+        panics: &mut Panics,
+    ) -> Option<LinkEvent<'m>> {
+        let Self {
+            requests,
+            model,
+            told,
+            ..
+        } = self;
+        let is_left = match &event {
+            LinkEvent::Received { message } => {
+                self.came += 1;
+                model.hear(self.line, self.end, message)
+            }
+            LinkEvent::Session(SessionEvent::Final { reason }) => {
+                told.push(Why::Link(*reason));
+                model.break_off(Why::Link(*reason));
+                true
+            }
+            _ => true,
+        };
+        let left = requests.take_link(event, |number, ended| {
             model.end(number, ended, 0);
             panics.event();
         });
