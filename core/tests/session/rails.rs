@@ -6,7 +6,7 @@ use doorbell_core::session::{
     Action, Epoch, FinalReason, Kept, Retained, Role, Sequence, Session, SessionConfig, SessionEvent,
     SessionId,
 };
-use doorbell_core::wire::{AttachParameters, Refusal, RefusalReason, SessionFrame};
+use doorbell_core::wire::{Attach, AttachParameters, Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant};
 
 type Machine = Session<[Retained; 8], [Kept; 8]>;
@@ -146,6 +146,91 @@ fn a_rail_that_stands_by_is_tried_again_when_the_other_cannot_be_connected() {
         Some(Action::Connect { rail: 1, epoch })
     );
     assert_eq!(session.poll_action(NOW, 0), None);
+}
+
+#[test]
+fn a_rail_that_stands_by_is_connected_once_the_other_is_lost() {
+    let mut session = initiator(2);
+    for rail in [0, 1] {
+        session.connected(rail, NOW);
+        let attach = session.poll_action(NOW, 0).unwrap();
+        session.did(&attach, NOW);
+    }
+    let refusal = Refusal::new(Epoch::from_wire(2), RefusalReason::PORT_IN_USE).to_bytes();
+    session
+        .received(1, &SessionFrame::parse(&refusal).unwrap(), NOW)
+        .unwrap();
+    assert_eq!(session.poll_action(NOW, 0), Some(Action::Shut { rail: 1 }));
+    assert_eq!(session.poll_action(NOW, 0), None);
+    session.failed(0, NOW, 0);
+    let epoch = Epoch::from_wire(3);
+    assert_eq!(
+        session.poll_action(NOW, 0),
+        Some(Action::Connect { rail: 1, epoch })
+    );
+}
+
+#[test]
+fn a_rail_that_was_up_is_connected_again_after_the_first_wait() {
+    let mut session = initiator(1);
+    let mut now = NOW;
+    for _ in 0..5 {
+        session.connect_failed(0, false, now, 0);
+        now = session.wake(now).unwrap().instant();
+        assert!(matches!(
+            session.poll_action(now, 0),
+            Some(Action::Connect { .. })
+        ));
+    }
+    session.connected(0, now);
+    let attach = session.poll_action(now, 0).unwrap();
+    session.did(&attach, now);
+    let answer = Attach::new(&said(6, 0)).to_bytes();
+    session
+        .received(0, &SessionFrame::parse(&answer).unwrap(), now)
+        .unwrap();
+    session.completed(0, 1, 0, now);
+    session.failed(0, now, 0);
+    let wait = session.config().backoff.wait(1, 0);
+    let until = Deadline::after(now, wait);
+    let just_before = Instant::from_ns(until.instant().to_ns() - 1);
+    assert!(!matches!(
+        session.poll_action(just_before, 0),
+        Some(Action::Connect { .. })
+    ));
+    let again = session.poll_action(until.instant(), 0);
+    assert!(
+        matches!(again, Some(Action::Connect { rail: 0, .. })),
+        "{again:?}"
+    );
+}
+
+/// What tells that messages came may be the peer's first word on a rail, and nothing behind it.
+#[test]
+fn a_peer_that_says_on_a_new_rail_that_it_has_all_is_stalled_no_more() {
+    let tables = ([Retained::default(); 8], [Kept::default(); 8]);
+    let id = SessionId::new(77).unwrap();
+    let mut session: Machine = Session::new(SessionConfig::default(), Role::Responder, id, tables, NOW);
+    session.offered(&said(1, 0), 1000, NOW).unwrap();
+    session.push(1, 16).unwrap();
+    while let Some(action) = session.poll_action(NOW, 0) {
+        session.did(&action, NOW);
+    }
+    session.completed(0, 2, 0, NOW);
+    let late = NOW.after(session.config().stalled_after);
+    session.completed(0, 0, 0, late);
+    session.poll_action(late, 0);
+    let mut told = Vec::new();
+    told.extend(core::iter::from_fn(|| session.poll_event()));
+    assert_eq!(told.last(), Some(&SessionEvent::Stalled));
+    let on_another = AttachParameters {
+        rail: 1,
+        ..said(2, 1)
+    };
+    session.offered(&on_another, 1000, late).unwrap();
+    told.extend(core::iter::from_fn(|| session.poll_event()));
+    assert_eq!(told.last(), Some(&SessionEvent::Resumed));
+    assert!(session.is_drained() && !session.is_stalled());
 }
 
 #[test]

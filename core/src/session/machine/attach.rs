@@ -238,7 +238,13 @@ where
     /// Applies the peer's attach of a connection that became a rail.
     fn agree(&mut self, said: &AttachParameters, now: Instant) {
         // Sent it was, as was checked.
-        let _ = self.outbox.acknowledge(said.expected);
+        if self
+            .outbox
+            .acknowledge(said.expected)
+            .is_some_and(|count| count > 0)
+        {
+            self.is_stalled = false;
+        }
         self.peer_window = u64::from(said.window);
         self.progress_at = now;
         self.was_attached = true;
