@@ -163,6 +163,17 @@ impl LinkedRun<'_> {
                     push(end, "a message", progress, bounds.message_ns);
                 }
             }
+            for end in 0..2 {
+                let at = bond.end(end);
+                if at.is_stalled && at.goes_on {
+                    push(
+                        end,
+                        "the report that the other takes messages",
+                        0,
+                        bounds.polls_ns,
+                    );
+                }
+            }
             for (end, rail) in self.rails_down(bond) {
                 push(end, "a rail", u64::from(rail), bounds.rail_ns);
             }

@@ -47,6 +47,10 @@ pub(crate) struct End {
     pub(crate) lost_rails_ns: [Option<[u64; 2]>; 8],
     /// By when it is closed.
     pub(crate) closes_by_ns: Option<u64>,
+    /// The other does not take messages, as it was told.
+    pub(crate) is_stalled: bool,
+    /// It was told since that some are done.
+    pub(crate) goes_on: bool,
 }
 
 /// What goes from one end to the other.
@@ -160,7 +164,8 @@ impl Bond {
 
     /// Nothing is awaited of it.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.is_over() || self.is_whole() && self.flows.iter().all(|flow| flow.awaits().is_none())
+        let is_calm = |(flow, at): (&Flow, &End)| flow.awaits().is_none() && !at.is_stalled;
+        self.is_over() || self.is_whole() && self.flows.iter().zip(&self.ends).all(is_calm)
     }
 
     /// The end that began it has sent nothing.
@@ -221,7 +226,15 @@ impl Bond {
             }
             SessionEvent::Recovering => {
                 at.lost_ns = Some(now_ns);
+                // That says more.
+                (at.is_stalled, at.goes_on) = (false, false);
                 Ok(())
+            }
+            SessionEvent::Stalled | SessionEvent::Resumed => {
+                let is_stalled = matches!(event, SessionEvent::Stalled);
+                let was_stalled = core::mem::replace(&mut at.is_stalled, is_stalled);
+                at.goes_on = false;
+                ensure(was_stalled != is_stalled, "told", || format!("{event:?} again"))
             }
             SessionEvent::RailUp { rail } => {
                 self.rails.insert(rail);
@@ -234,6 +247,7 @@ impl Bond {
                 Ok(())
             }
             SessionEvent::Done { through } => {
+                at.goes_on = at.is_stalled;
                 while flow.open.front().is_some_and(|last| *last <= through) {
                     flow.open.pop_front();
                     flow.done += 1;
