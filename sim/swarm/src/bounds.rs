@@ -132,7 +132,7 @@ impl Bounds {
                 _ => None,
             });
         let closes_ns = closes.fold(ns(CLOSE_WITHIN), u64::max);
-        let probe_ns = case.endings.map_or(0, |endings| endings.probe_after_ns);
+        let probe_ns = case.endings.and(config.probe_after).map_or(0, ns);
         Ok(Self {
             request_ns,
             report_ns: probe_ns + ns(PROBED_WITHIN) + request_ns + polls_ns(case),

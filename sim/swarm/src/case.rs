@@ -222,6 +222,9 @@ pub(crate) struct LineCase {
     /// How the end that listens is made, where that is not as the other one.
     #[serde(default)]
     pub(crate) listening: Option<EndCase>,
+    /// Its ends probe each other more seldom than others on the same Workers.
+    #[serde(default)]
+    pub(crate) is_probed_late: bool,
 }
 
 /// How one end of a line is made.

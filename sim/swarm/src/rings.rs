@@ -67,9 +67,11 @@ impl Connection {
 }
 
 /// Whether opening may come to this.
-fn may_fail_with(error: &RingError, excuses: Excuses, is_broken: bool) -> bool {
+fn may_fail_with(error: &RingError, excuses: Excuses, [is_broken, has_failed]: [bool; 2]) -> bool {
     match error {
-        RingError::Failed | RingError::Closed | RingError::PeerClosed => is_broken || excuses.may_fail(),
+        // Of one that failed its Worker may be done with it in the same poll. One that its peer closed is there for a while.
+        RingError::Closed => has_failed,
+        RingError::Failed | RingError::PeerClosed => is_broken || excuses.may_fail(),
         RingError::Send(SendErrorKind::Refused(PushError::State(_))) => is_broken || excuses.may_fail(),
         RingError::Send(SendErrorKind::Post(_)) => excuses.posts,
         RingError::TimedOut => excuses.may_fail() || excuses.clocks,
@@ -143,6 +145,8 @@ impl Run<'_> {
                     at.rings = Rings::Failed(opening);
                 }
                 let is_broken = is_ending || at.has_failed;
+                let has_failed = at.has_failed || at.receives_failed || at.is_shut;
+                let has_failed = has_failed || connection.is_reported_failed[end];
                 let is_spoiled = at.repeats > 0;
                 connection.is_ending = true;
                 self.trace.note(
@@ -151,7 +155,7 @@ impl Run<'_> {
                     format_args!("line {line}: no rings at end {end}: {error}"),
                 );
                 let excuses = self.excuses;
-                let may_be = is_spoiled || may_fail_with(&error, excuses, is_broken);
+                let may_be = is_spoiled || may_fail_with(&error, excuses, [is_broken, has_failed]);
                 ensure(may_be, "ring", || format!("line {line} end {end}: {error}"))?;
             }
         }

@@ -32,6 +32,8 @@ pub(crate) const CELL_BYTES: usize = 1024;
 /// Slots of each submitter.
 pub(crate) const SUBMITTER_SLOTS: u32 = 16;
 const TCP_PORT: u16 = 4000;
+/// After so long a peer is probed that is probed late.
+const PROBED_LATE_NS: u64 = 1_500_000_000;
 /// Places of each completion queue.
 pub(crate) const COMPLETION_DEPTH: u64 = 512;
 
@@ -240,7 +242,11 @@ pub(crate) fn channel_config(
 ) -> Result<ChannelConfig> {
     let mut config = ChannelConfig::default();
     if let Some(endings) = endings {
-        config.probe_after = Some(Duration::from_nanos(endings.probe_after_ns));
+        let after_ns = match case.is_probed_late {
+            true => PROBED_LATE_NS.max(endings.probe_after_ns),
+            false => endings.probe_after_ns,
+        };
+        config.probe_after = Some(Duration::from_nanos(after_ns));
         config.close_when_lost = endings.is_left_to_worker;
     }
     let own = case.end(end);

@@ -59,6 +59,7 @@ fn line_of(random: &mut Random, from: usize, send_depth: u32, receive_depth: u32
         rd_atomic_max: 1,
         timeout: 12,
         retry_count: 6,
+        is_probed_late: false,
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         rd_atomic_max: one_of(random, &[1, 4]),
         timeout: 12,
         retry_count: 6,
+        is_probed_late: false,
     };
     let mut second = line.clone();
     second.hosts = [2, 0];

@@ -317,7 +317,8 @@ fn port(subnet: usize, is_one_device: bool) -> String {
 
 /// An outage that lasts until back-off is at its longest, and moments behind it in which rails are lost that had come back.
 fn returning(random: &mut Random) -> Vec<String> {
-    let lasts = 2_000_000_000 + random.below(2_000_000_000);
+    // An attempt that nobody answers takes half a second.
+    let lasts = 3_000_000_000 + random.below(6_000_000_000);
     let mut at = 100_000_000 + random.below(400_000_000);
     let mut clauses = vec![format!("at {at}ns link any-any down for {lasts}ns")];
     at += lasts;

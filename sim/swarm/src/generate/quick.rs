@@ -144,6 +144,7 @@ pub(crate) fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
             rd_atomic_max: one_of(random, &[1, 2, 4, 16]),
             timeout: 12 + random.below(3) as u8,
             retry_count: 3 + random.below(4) as u8,
+            is_probed_late: random.happens(250_000),
         });
     }
     lines

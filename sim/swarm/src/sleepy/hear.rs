@@ -17,8 +17,8 @@ impl SleepRun<'_> {
             Event::ChannelFailed { .. } | Event::PeerClosed { .. } => {
                 self.sleepy.is_solicited && !are_failures_solicited
             }
-            // What comes back without a completion is told within a nap.
-            Event::Unsent { .. } => naps,
+            // What comes back without a completion is told within a nap, and what was refused is tried again then.
+            Event::Unsent { .. } | Event::AnnouncementRefused { .. } | Event::ReceivesRefused { .. } => naps,
             _ => false,
         }
     }
@@ -86,6 +86,8 @@ impl SleepRun<'_> {
                     format!("line {line} failed ({}), and nothing was wrong", cause.status)
                 })
             }
+            // It is tried again.
+            Event::AnnouncementRefused { .. } | Event::ReceivesRefused { .. } if self.excuses.posts => Ok(()),
             other => Err(failure("event", format!("{other:?}"))),
         }
     }
@@ -175,9 +177,13 @@ impl SleepRun<'_> {
                 ensure(self.may_fail(line), "excuse", || {
                     format!("line {line} end {end}: a submission failed: {error}")
                 })?;
-                ensure(error != SubmissionError::WorkerGone, "excuse", || {
-                    error.to_string()
-                })?;
+                let is_there = self.sleepers[host].body.has(failed.channel);
+                let is_denied = error == SubmissionError::NoChannel && is_there;
+                ensure(
+                    error != SubmissionError::WorkerGone && !is_denied,
+                    "reason",
+                    || format!("line {line} end {end}: {error}"),
+                )?;
                 let Some(lease) = failed.lease else {
                     ensure(error == SubmissionError::Unknown, "ownership", || {
                         format!("of a submission nothing is given back: {error}")
