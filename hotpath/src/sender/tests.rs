@@ -392,6 +392,20 @@ fn what_was_posted_of_a_refused_doorbell_is_known_done_by_the_next() {
 }
 
 #[test]
+fn one_request_that_is_all_a_refused_doorbell_posted_is_told_by_an_announcement() {
+    let mut sender = sender(16, u32::MAX);
+    sender.queue.takes = 1;
+    ring(&mut sender, 2).unwrap_err();
+    assert!(sender.has_untold() && sender.awaits_completion());
+    sender.queue.takes = usize::MAX;
+    assert_eq!(sender.announce(), Ok(true));
+    assert_eq!(signaled(&sender), [false, true]);
+    complete(&mut sender);
+    assert!(!sender.has_untold() && !sender.awaits_completion());
+    assert_eq!(sender.in_flight(), 0);
+}
+
+#[test]
 fn what_was_posted_of_a_refused_doorbell_is_told_by_an_announcement() {
     for unsignaled_max in [0, 3, u32::MAX] {
         let (mut sender, _, _) = sender_with(16, unsignaled_max, [64, 4]);
