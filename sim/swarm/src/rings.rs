@@ -145,8 +145,7 @@ impl Run<'_> {
                     at.rings = Rings::Failed(opening);
                 }
                 let is_broken = is_ending || at.has_failed;
-                let has_failed = at.has_failed || at.receives_failed || at.is_shut;
-                let has_failed = has_failed || connection.is_reported_failed[end];
+                let has_failed = at.is_shut || at.is_overdrawn || connection.is_reported_failed[end];
                 let is_spoiled = at.repeats > 0;
                 connection.is_ending = true;
                 self.trace.note(
