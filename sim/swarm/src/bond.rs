@@ -15,6 +15,7 @@ use crate::pattern::{LINKED, Label};
 pub(crate) struct Bond {
     number: u32,
     pub(crate) line: usize,
+    pub(crate) began_ns: u64,
     /// The end that connected, and the one that accepted.
     ends: [End; 2],
     /// What each end sends the other.
@@ -89,6 +90,7 @@ impl Bond {
         Self {
             number,
             line,
+            began_ns: now_ns,
             ends,
             flows: Default::default(),
             rails: BTreeSet::new(),

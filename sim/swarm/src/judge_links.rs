@@ -1,7 +1,7 @@
 //! What becomes of links, judged by what hindered them: rails that are given up though they answer, links that end though
 //! their ends reach each other, reasons that are not those, and rails that carry what another should.
 
-use doorbell::vocabulary::session::{FinalReason, SessionEvent};
+use doorbell::vocabulary::session::{FinalReason, HealthState, SessionEvent};
 use doorbell::vocabulary::wire::RefusalReason;
 
 use crate::bond::Bond;
@@ -25,7 +25,7 @@ const SETTLED_NS: u64 = 1_000_000_000;
 /// What strikes a rail may outlast it by so much, and spoil one attempt to connect it again.
 const LINGERING_NS: u64 = 100_000_000;
 
-/// What the rails of an end carried: of each its subnet, and the bytes.
+/// What the rails of an end that are up carried: of each its subnet, and the bytes.
 type Carried = Vec<(u8, u64)>;
 
 impl LinkedRun<'_> {
@@ -141,7 +141,7 @@ impl LinkedRun<'_> {
                 let gave_up = matches!(other.reason, Some(FinalReason::Unreachable));
                 // Its end may not even have heard whose it was.
                 let recover_ns = self.bounds[bond.line].recover_ns[1 - end];
-                let is_unknown = other.id.is_none() && now_ns >= recover_ns;
+                let is_unknown = other.id.is_none() && now_ns.saturating_sub(bond.began_ns) >= recover_ns;
                 gave_up || is_unknown || other.is_over && self.excuses.clocks
             }
             _ => false,
@@ -244,9 +244,7 @@ impl LinkedRun<'_> {
         }
         let short = SHORT_BYTES.min(links.fragment_bytes as u16);
         let sent = u64::from(short) * SHORT_MESSAGES as u64;
-        self.weigh_messages(SHORT_MESSAGES, short, |[fast, slow], _| {
-            2 * slow < sent || fast == 0
-        })?;
+        self.weigh_messages(SHORT_MESSAGES, short, |[_, slow], _| 2 * slow < sent)?;
         let long = LONG_FRAGMENTS * links.fragment_bytes;
         if links.fragment_bytes < LONG_FRAGMENT_BYTES_MIN || long as usize > MESSAGE_BYTES_MAX {
             return Ok(());
@@ -326,6 +324,7 @@ impl LinkedRun<'_> {
         };
         let rails = process.links.rails(id);
         rails
+            .filter(|report| report.state == HealthState::Up)
             .filter_map(|report| Some((of_address(report.peer)?.1, report.counts.sent_bytes)))
             .collect()
     }
