@@ -21,23 +21,33 @@ impl MeshRun<'_> {
     pub(super) fn cut(&mut self, one: usize, other: usize, ns: u64, is_again: bool) -> Verdict {
         let ranks = self.mesh.ranks();
         let detected_ns = DETECTION_MAX.as_nanos() as u64;
-        let recovers_ns = ns + 2 * self.mesh.backoff_ns + NOTICED_NS;
         let is_still = self
             .seats
             .iter()
             .any(|seat| seat.stops_until_ns.max(seat.holds_until_ns) > self.now_ns());
         let is_pair = one != other && one < ranks && other < ranks && self.mesh.shares(one, other);
         let can_be = is_pair && self.is_untroubled() && !is_still && ns > detected_ns;
-        if !can_be || self.mesh.recover_within_ns < recovers_ns || self.unsettled().is_some() {
+        if !can_be || self.unsettled().is_some() {
             return Ok(());
         }
         self.delivers()?;
         // Nobody holds a link down on account of what was before.
         self.pass(self.held_ns())?;
-        self.is_pristine = false;
-        self.is_cut = Some((one, other));
         let hops = self.mesh.hops_beside(one, other, &self.is_there());
         let is_beside = hops.is_some_and(|hops| hops <= self.mesh.hops_max.saturating_add(1));
+        let again_ns = [one, other]
+            .map(|at| self.mesh.members[at].resend_after_ns)
+            .into_iter()
+            .max()
+            .unwrap_or(0);
+        let round_ns = detected_ns + self.joined_ns() + self.load_with_ns(SAID) + again_ns;
+        // Messages that go round have all their time, and the link recovers nevertheless.
+        let cut_ns = if is_beside { ns.max(round_ns) } else { ns };
+        if self.mesh.recover_within_ns < cut_ns + 2 * self.mesh.backoff_ns + NOTICED_NS {
+            return Ok(());
+        }
+        self.is_pristine = false;
+        self.is_cut = Some((one, other));
         for time in 0..=u32::from(is_again) {
             let marks = [one, other].map(|at| {
                 self.seats[at]
@@ -53,16 +63,10 @@ impl MeshRun<'_> {
                 self.put_out(other, one, SAID, 30);
             }
             if is_beside {
-                let again_ns = [one, other]
-                    .map(|at| self.mesh.members[at].resend_after_ns)
-                    .into_iter()
-                    .max();
-                let bound_ns = detected_ns + self.joined_ns() + self.load_ns() + again_ns.unwrap_or(0);
-                let is_done =
-                    self.pass_until(bound_ns.min(ns.max(bound_ns)), |run| Ok(run.is_delivered()))?;
+                let is_done = self.pass_until(round_ns, |run| Ok(run.is_delivered()))?;
                 ensure(is_done, "round", || {
                     format!(
-                        "{}, after {bound_ns} ns without the cable",
+                        "{}, after {round_ns} ns without the cable",
                         self.undelivered().unwrap_or_default()
                     )
                 })?;

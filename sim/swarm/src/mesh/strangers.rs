@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::handshake::{Io as _, IoError};
+use doorbell::vocabulary::handshake::{Cause, Io as _, IoError};
 use doorbell::vocabulary::network::Network as _;
 use doorbell::vocabulary::wire::{Frame, FrameHeader, RejectReason};
-use doorbell::{Mesh, MeshEvent, Node, NotLinked, Worker, WorkerConfig};
+use doorbell::{ConnectError, Mesh, MeshEvent, Node, NotLinked, Worker, WorkerConfig};
 use doorbell_sim::{Host, Stream};
 
 use super::case::{Strange, rank};
@@ -152,22 +152,33 @@ impl MeshRun<'_> {
     }
 
     fn is_turned_away(&self, target: usize, what: Strange, mark: usize, before: [u64; 3]) -> bool {
-        let counted = |kind: usize, name: &str| {
+        let counted = |kind: usize, is_due: fn(&Cause) -> bool| {
             let refusals = self.refusals(target);
             let others = (0..3).filter(|other| *other != kind);
             let is_alone = others.into_iter().all(|other| refusals[other] == before[other]);
             let told = self.strangers.iter().any(|stranger| {
                 let mut reasons = stranger.mesh.not_linked(rank(target));
-                reasons.any(|reason| {
-                    matches!(reason, NotLinked::NotConnected(_)) && format!("{reason:?}").contains(name)
+                reasons.any(|reason| match reason {
+                    NotLinked::NotConnected(rail) => match &rail.why {
+                        ConnectError::Handshake(error) => is_due(&error.cause),
+                        _ => false,
+                    },
+                    _ => false,
                 })
             });
             refusals[kind] > before[kind] && is_alone && told
         };
         match what {
-            Strange::WrongKey => counted(0, "WrongKey"),
-            Strange::UnknownKey => counted(1, "RejectedByPeer"),
-            Strange::NoKey => counted(2, "RejectedByPeer"),
+            // The stranger finds that itself: each side proves that it has the key.
+            Strange::WrongKey => counted(0, |cause| *cause == Cause::WrongKey),
+            Strange::UnknownKey => counted(
+                1,
+                |cause| matches!(cause, Cause::RejectedByPeer(reject) if reject.reason == RejectReason::UNKNOWN_KEY),
+            ),
+            Strange::NoKey => counted(
+                2,
+                |cause| matches!(cause, Cause::RejectedByPeer(reject) if reject.reason == RejectReason::UNAUTHENTICATED),
+            ),
             _ => {
                 let process = self.seats[target].process.as_ref();
                 process.is_some_and(|process| {

@@ -265,7 +265,6 @@ impl MeshRun<'_> {
         self.note(at, format_args!("{event:?}"));
         let excuse =
             |holds: bool, what: &str| ensure(holds, "excuse", || format!("rank {at}: {event:?}, {what}"));
-        let has_restarts = self.expected.restarts;
         match event {
             MeshEvent::Reachable(whom) | MeshEvent::Unreachable(whom) => {
                 let is_lost = matches!(event, MeshEvent::Unreachable(_));
@@ -291,33 +290,43 @@ impl MeshRun<'_> {
             MeshEvent::StartedBefore(whom) | MeshEvent::StartedAhead(whom) => {
                 // A clock that is set back finds others ahead.
                 let mut either = [at, whom.index()].into_iter();
-                let is_wrong = either.any(|member| self.expected.starts.contains(&member));
+                let is_wrong = either.any(|member| self.has_wrong_start(member));
                 excuse(is_wrong, "which it was not")?;
             }
             MeshEvent::HeldDown(whom) => {
                 let is_struck = self.weakness.is_struck[at][whom.index()] || self.weakness.has_packets;
                 let is_cut = [Some((at, whom.index())), Some((whom.index(), at))].contains(&self.is_cut);
-                excuse(is_struck || is_cut || has_restarts, "and nothing flaps")?;
+                let is_changing = self.is_changing(at) || self.is_changing(whom.index());
+                excuse(is_struck || is_cut || is_changing, "and nothing flaps")?;
             }
             MeshEvent::LinkLost { rank: whom, reason } => {
                 let is_weak = whom.is_none_or(|whom| self.weakness.may_end(at, whom.index()));
-                let strange = self.expected.strangers || !self.expected.starts.is_empty();
+                // A member that says a wrong start is changing, too.
+                let is_changing = match whom {
+                    Some(whom) => self.is_changing(at) || self.is_changing(whom.index()),
+                    None => self.is_any_changing(),
+                };
+                let strange = self.expected.strangers;
                 let may_be = match reason {
                     FinalReason::Closed | FinalReason::PeerClosed => {
-                        has_restarts || strange || self.expected.parting || is_weak
+                        is_changing || strange || self.expected.parting || is_weak
                     }
                     FinalReason::Unreachable | FinalReason::PeerRestarted | FinalReason::EndedByPeer(_) => {
-                        has_restarts || strange || is_weak
+                        is_changing || strange || is_weak
                     }
-                    FinalReason::Refused(_) => has_restarts || is_weak,
+                    FinalReason::Refused(_) => is_changing || is_weak,
                     _ => false,
                 };
                 excuse(may_be, "and nothing ended it")?;
             }
-            MeshEvent::TurnedAway => excuse(
-                self.expected.strangers || !self.expected.starts.is_empty() || self.weakness.may_any_end(),
-                "and nobody is strange",
-            )?,
+            MeshEvent::TurnedAway => {
+                let mut members = 0..self.mesh.ranks();
+                let has_wrong_start = members.any(|member| self.has_wrong_start(member));
+                excuse(
+                    self.expected.strangers || has_wrong_start || self.weakness.may_any_end(),
+                    "and nobody is strange",
+                )?;
+            }
             _ => {}
         }
         if let Some(process) = &mut self.seats[at].process {
@@ -331,6 +340,22 @@ impl MeshRun<'_> {
         Ok(())
     }
 
+    /// Whether the process of a member went, or was replaced, no longer ago than it takes to settle.
+    fn is_changing(&self, member: usize) -> bool {
+        let since_ns = self.now_ns().saturating_sub(self.settle_ns());
+        let changed_ns = self.seats[member].changed_ns;
+        changed_ns.is_some_and(|changed_ns| changed_ns >= since_ns)
+    }
+
+    fn is_any_changing(&self) -> bool {
+        (0..self.mesh.ranks()).any(|member| self.is_changing(member))
+    }
+
+    /// Whether a member said a start that is not believed, no longer ago than that.
+    fn has_wrong_start(&self, member: usize) -> bool {
+        self.expected.starts.contains(&member) && self.is_changing(member)
+    }
+
     /// Whether a way to a member may be lost: each may go through a link that may end, or a process that is gone.
     fn may_lose(&self, at: usize, whom: usize) -> bool {
         let ranks = self.mesh.ranks();
@@ -340,11 +365,7 @@ impl MeshRun<'_> {
             return true;
         }
         // By those alone that nothing happened to for as long as it takes to settle.
-        let since_ns = self.now_ns().saturating_sub(self.settle_ns());
-        let is_steady = |member: usize| {
-            let seat = &self.seats[member];
-            !seat.is_gone && seat.changed_ns.is_none_or(|changed_ns| changed_ns < since_ns)
-        };
+        let is_steady = |member: usize| !self.seats[member].is_gone && !self.is_changing(member);
         let mut far = vec![None; ranks];
         let mut edge = vec![at];
         let mut hops = 0_u8;
@@ -364,7 +385,7 @@ impl MeshRun<'_> {
         // Ways that are longer for a while may be too long.
         let most = self.mesh.hops_max.saturating_add(1);
         far[whom].is_none_or(|hops| hops > most || (is_struck && most < ranks as u8))
-            || (!is_steady(at) || self.expected.restarts && most < ranks as u8)
+            || (!is_steady(at) || self.is_any_changing() && most < ranks as u8)
     }
 
     /// A process is gone.
@@ -539,6 +560,11 @@ impl MeshRun<'_> {
     /// How long all that applications still have to send may take: where a window is a message, each goes its way and is told of
     /// before the next.
     pub(super) fn load_ns(&self) -> u64 {
+        self.load_with_ns(0)
+    }
+
+    /// How long that takes with so many messages more.
+    pub(super) fn load_with_ns(&self, more: u16) -> u64 {
         let outboxes = self.seats.iter().flat_map(|seat| &seat.outboxes);
         let longest = outboxes.map(|outbox| outbox.len() as u64).max().unwrap_or(0);
         let told_ns = self
@@ -549,6 +575,6 @@ impl MeshRun<'_> {
             .max();
         let turns = 2 * self.mesh.ranks() as u64;
         let hop_ns = 2 * self.case.latency_ns + 2 * self.mesh.polls_every_ns;
-        (longest + u64::from(self.mesh.window)) * (told_ns.unwrap_or(0) + turns * hop_ns)
+        (longest + u64::from(more) + u64::from(self.mesh.window)) * (told_ns.unwrap_or(0) + turns * hop_ns)
     }
 }
