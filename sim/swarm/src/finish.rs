@@ -3,9 +3,9 @@
 
 use core::time::Duration;
 
-use doorbell::{CloseProgress, Deadline};
-use doorbell_sim::Fabric;
+use doorbell::{CloseProgress, Deadline, Lease, Submitter, Worker};
 use doorbell_sim::plan::{Action, End, Name};
+use doorbell_sim::{Fabric, Host};
 
 use crate::bounds::{Bounds, CLOSE_WITHIN, STEP_NS};
 use crate::failure::{Verdict, ensure, failure};
@@ -445,9 +445,7 @@ impl Run<'_> {
                 ensure(channels == 0, "conserved", || {
                     format!("h{number} has {channels} channels left")
                 })?;
-                let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
-                let found = leases.len();
-                leases.into_iter().for_each(|lease| worker.release(lease));
+                let found = free_slots(worker, Worker::lease, Worker::release);
                 // Shared receives are posted again when the next message comes.
                 let missing_max = self.case.hosts[number].shared_receives.unwrap_or(0);
                 ensure(
@@ -461,9 +459,7 @@ impl Run<'_> {
                 })?;
             }
             for submitter in &mut station.submitters {
-                let leases: Vec<_> = core::iter::from_fn(|| submitter.lease()).collect();
-                let found = leases.len();
-                leases.into_iter().for_each(|lease| submitter.release(lease));
+                let found = free_slots(submitter, Submitter::lease, Submitter::release);
                 ensure(found == SUBMITTER_SLOTS as usize, "conserved", || {
                     format!("a submitter of h{number} lends {found} of {SUBMITTER_SLOTS} slots")
                 })?;
@@ -471,6 +467,27 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// Everything that was posted and sent is accounted for, and no message found no receive.
+pub(crate) fn audit(fabric: &Fabric) -> Verdict {
+    let audited = fabric.audit().map(drop);
+    audited.map_err(|violation| failure("audit", violation.to_string()))?;
+    ensure(fabric.receivers_not_ready() == 0, "credits", || {
+        "a message was sent that its receiver had no receive for".into()
+    })
+}
+
+/// How many slots can be leased now: all of them are, and are given back.
+pub(crate) fn free_slots<T>(
+    lender: &mut T,
+    lease: impl Fn(&mut T) -> Option<Lease<Host>>,
+    release: impl Fn(&mut T, Lease<Host>),
+) -> usize {
+    let leases: Vec<_> = core::iter::from_fn(|| lease(lender)).collect();
+    let found = leases.len();
+    leases.into_iter().for_each(|lease| release(lender, lease));
+    found
 }
 
 /// Whatever a plan has broken is whole again, and nothing happens to packets and posts any more.

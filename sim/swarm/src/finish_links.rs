@@ -3,13 +3,13 @@
 
 use core::time::Duration;
 
-use doorbell::Deadline;
 use doorbell::vocabulary::session::HealthState;
+use doorbell::{Deadline, Worker};
 
 use crate::bond::Bond;
 use crate::bounds::{CLOSE_LINK_WITHIN, LinkBounds};
 use crate::failure::{Verdict, ensure, failure};
-use crate::finish::whole_again;
+use crate::finish::{free_slots, whole_again};
 use crate::linked::LinkedRun;
 
 /// Messages each end sends once faults have stopped.
@@ -65,9 +65,7 @@ impl LinkedRun<'_> {
         self.seats.iter_mut().zip(hosts).all(|(seat, case)| {
             let workers = seat.process.iter_mut().flat_map(|process| &mut process.workers);
             workers.into_iter().all(|worker| {
-                let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
-                let found = leases.len();
-                leases.into_iter().for_each(|lease| worker.release(lease));
+                let found = free_slots(worker, Worker::lease, Worker::release);
                 found == case.slots as usize && worker.channels().count() == 0
             })
         })

@@ -19,6 +19,7 @@ use crate::bond::Bond;
 use crate::bounds::{LinkBounds, ns};
 use crate::case::{Ask, Case, Excuses, What};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::audit;
 use crate::line::bounded;
 use crate::load::Load;
 use crate::panics::Panics;
@@ -201,12 +202,8 @@ impl<'c> LinkedRun<'c> {
 
     /// The oracles of the fabric, and of what each end of a rail knows of the other.
     pub(crate) fn audit(&mut self) -> Verdict {
-        let audited = self.fabric.audit().map(|_| ());
-        audited.map_err(|violation| failure("audit", violation.to_string()))?;
         // No channel of a link has shared receives, which alone could be others'.
-        ensure(self.fabric.receivers_not_ready() == 0, "credits", || {
-            "a message was sent that its receiver had no receive for".into()
-        })?;
+        audit(&self.fabric)?;
         self.check_credits()
     }
 

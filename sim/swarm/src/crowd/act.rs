@@ -2,13 +2,14 @@
 
 use doorbell::vocabulary::handshake::Cause;
 use doorbell::vocabulary::wire::RejectReason;
-use doorbell::{ConnectError, SendErrorKind, SubmitErrorKind};
+use doorbell::{ConnectError, SendErrorKind, SubmitErrorKind, Submitter};
 
 use super::{CrowdRun, IN_LINE_NS, SETTLED_NS, TCP_PORT, Visitor, host_at};
 use crate::crowd::case::{CrowdAct, Says};
 use crate::crowd::door::{Fate, Guest, Standing};
 use crate::crowd::room::{Held, Refusal};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::free_slots;
 use crate::pattern::Label;
 use crate::station::address;
 use crate::stranger::{Stranger, at};
@@ -498,10 +499,7 @@ impl CrowdRun<'_> {
 
     pub(super) fn submitter_leases(&mut self, host: usize) -> u32 {
         let submitter = &mut self.parties[host].submitter;
-        let leases: Vec<_> = core::iter::from_fn(|| submitter.lease()).collect();
-        let found = leases.len() as u32;
-        leases.into_iter().for_each(|lease| submitter.release(lease));
-        found
+        free_slots(submitter, Submitter::lease, Submitter::release) as u32
     }
 
     /// Submits until it is refused; how many were taken.

@@ -1,7 +1,10 @@
 //! The end of a run of limits: nobody holds anything any more, every count is zero, and there is room again.
 
+use doorbell::Worker;
+
 use super::{CrowdRun, Entrance};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::free_slots;
 
 /// Longer than anything waits that goes by itself: a stage, what is turned away, and what retries.
 const ALL_OVER_NS: u64 = 8_000_000_000;
@@ -75,9 +78,7 @@ impl CrowdRun<'_> {
             let free = self.rooms[host].free();
             let worker = &mut self.parties[host].workers[0];
             let channels = worker.channels().count();
-            let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
-            let found = leases.len() as u32;
-            leases.into_iter().for_each(|lease| worker.release(lease));
+            let found = free_slots(worker, Worker::lease, Worker::release) as u32;
             let rejected = worker.statistics().snapshot().rejected;
             ensure(
                 channels == 0 && free.contains(&found) && rejected == 0,
@@ -97,7 +98,6 @@ impl CrowdRun<'_> {
         if !self.crowd.is_aside {
             return Ok(());
         }
-        // What was let in is known, where nobody was displaced out of turn.
         let gone = self.entrance.take();
         drop(gone);
         self.pass(1_000_000)?;

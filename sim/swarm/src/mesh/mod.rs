@@ -30,6 +30,7 @@ use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::case::{Case, Scene};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::audit;
 use crate::panics::Panics;
 use crate::trace::Trace;
 use case::{MeshCase, MeshStep, Start, rank};
@@ -200,7 +201,7 @@ impl<'c> MeshRun<'c> {
         }
         for step in &self.mesh.steps {
             self.step(*step)?;
-            self.audit()?;
+            audit(&self.fabric)?;
         }
         self.part()
     }
@@ -208,14 +209,6 @@ impl<'c> MeshRun<'c> {
     /// Whether nothing goes wrong with hosts, cables and packets.
     fn is_untroubled(&self) -> bool {
         self.case.plan.is_empty()
-    }
-
-    fn audit(&self) -> Verdict {
-        let audited = self.fabric.audit();
-        audited.map_err(|violation| failure("audit", violation.to_string()))?;
-        ensure(self.fabric.receivers_not_ready() == 0, "credits", || {
-            "a message was sent that its receiver had no receive for".into()
-        })
     }
 
     fn now_ns(&self) -> u64 {

@@ -5,6 +5,7 @@ use doorbell::{Group, Leaving, MeshCounts, MeshError, MeshSendError};
 use super::MeshRun;
 use super::case::{MeshStep, rank};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::audit;
 
 const MS: u64 = 1_000_000;
 
@@ -270,7 +271,7 @@ impl MeshRun<'_> {
         for seat in &mut self.seats {
             (seat.process, seat.group, seat.is_gone) = (None, None, true);
         }
-        self.audit()
+        audit(&self.fabric)
     }
 
     /// All others send to one as fast as they may, for so long: of those whose ways are as long and come through the same member, none
