@@ -94,7 +94,7 @@ impl HostileRun<'_> {
                 return Ok(());
             };
             let (id, label) = (line.ends[1], label(u32::MAX, 1, line.sent[1]));
-            if line.is_closing || line.farewell.is_some() || !self.send_from(0, id, label)? {
+            if line.is_closing || line.farewell.is_some() || self.send_from(0, id, label)?.is_err() {
                 break;
             }
             if let Some((_, _, line)) = &mut self.other {

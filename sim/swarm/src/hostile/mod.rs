@@ -12,13 +12,14 @@ use std::sync::Arc;
 use doorbell::vocabulary::Instant;
 use doorbell::{
     ChannelConfig, ChannelId, ChannelState, CloseProgress, Connecting, Event, Listener, Node, Operation,
-    PostFlags, Trust, Worker, WorkerConfig,
+    PostFlags, SendErrorKind, Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 
 use crate::by_document::{self, ACCEPT, CONNECT, FARE, HELLO, READY, WELCOME};
 use crate::case::{Case, Scene, What};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::{audit, free_slots};
 use crate::hostile::case::{HostileAct, HostileCase};
 use crate::hostile::lies::{LIES, NOISE};
 use crate::hostile::other::{Came, Other};
@@ -31,6 +32,9 @@ const TCP_PORT: u16 = 4000;
 
 /// What is said is answered within this.
 const ANSWERED_NS: u64 = 10_000_000;
+
+/// The wait before a message that found no room is tried again.
+const POLLED_NS: u64 = 10_000;
 
 /// Honest hosts are served within this.
 const SERVED_NS: u64 = 100_000_000;
@@ -117,17 +121,9 @@ impl<'c> HostileRun<'c> {
                 What::Hostile(act) => self.act(operation.line, act)?,
                 _ => {}
             }
-            self.audit()?;
+            audit(&self.fabric)?;
         }
         self.finish()
-    }
-
-    fn audit(&self) -> Verdict {
-        let audited = self.fabric.audit().map(drop);
-        audited.map_err(|violation| failure("audit", violation.to_string()))?;
-        ensure(self.fabric.receivers_not_ready() == 0, "credits", || {
-            "a message was sent that its receiver had no receive for".into()
-        })
     }
 
     fn now_ns(&self) -> u64 {
@@ -237,7 +233,13 @@ impl<'c> HostileRun<'c> {
             (Some((number, end)), _) => (number as u32, &mut self.lines[number], end),
             (None, Some((_, _, line))) if is_other => (u32::MAX, line, 1),
             // A stranger that was not known when its channel came, and is gone.
-            _ => return Ok(()),
+            _ if host == 0 => return Ok(()),
+            _ => {
+                return Err(failure(
+                    "owner",
+                    format!("{event:?} on h{host} of a channel nobody knows"),
+                ));
+            }
         };
         match event {
             Event::Received { message, .. } => {
@@ -262,7 +264,10 @@ impl<'c> HostileRun<'c> {
             }
             Event::PeerClosed { all_arrived } => {
                 line.farewell = Some(all_arrived);
-                Ok(())
+                let may_close = is_other || line.is_closing;
+                ensure(may_close, "excuse", || {
+                    format!("a line of h{host} is closed by a peer that does not close")
+                })
             }
             Event::ChannelFailed { .. } | Event::Failed { .. } => {
                 let may_fail = is_other || line.is_closing;
@@ -364,9 +369,15 @@ impl<'c> HostileRun<'c> {
                 let host = self.case.lines[line].hosts[end];
                 let sent = self.lines[line].sent[end];
                 let id = self.lines[line].ends[end];
-                if self.send_from(host, id, label(line as u32, end, sent))? {
-                    self.lines[line].sent[end] += 1;
+                let until_ns = self.now_ns() + SERVED_NS;
+                while let Err(kind) = self.send_from(host, id, label(line as u32, end, sent))? {
+                    let may_wait = kind.is_temporary() && self.now_ns() < until_ns;
+                    ensure(may_wait, "served", || {
+                        format!("line {line} end {end} cannot send: {kind}")
+                    })?;
+                    self.pass(POLLED_NS)?;
                 }
+                self.lines[line].sent[end] += 1;
             }
             let is_there = |run: &Self| run.lines[line].sent == run.lines[line].came;
             let is_there = self.until(SERVED_NS, is_there)?;
@@ -377,10 +388,19 @@ impl<'c> HostileRun<'c> {
         Ok(())
     }
 
-    fn send_from(&mut self, host: usize, id: Option<ChannelId>, label: Label) -> Verdict<bool> {
+    /// Sends one message, or says why that cannot be.
+    fn send_from(
+        &mut self,
+        host: usize,
+        id: Option<ChannelId>,
+        label: Label,
+    ) -> Verdict<Result<(), SendErrorKind>> {
         let worker = &mut self.parties[host].workers[0];
-        let (Some(id), Some(mut lease)) = (id, worker.lease()) else {
-            return Ok(false);
+        let Some(id) = id else {
+            return Ok(Err(SendErrorKind::Closed));
+        };
+        let Some(mut lease) = worker.lease() else {
+            return Ok(Err(SendErrorKind::NoMemory));
         };
         lease
             .fill(&label.bytes(40))
@@ -390,15 +410,13 @@ impl<'c> HostileRun<'c> {
             .filter(|channel| channel.state() == ChannelState::Open)
         else {
             worker.release(lease);
-            return Ok(false);
+            return Ok(Err(SendErrorKind::Closed));
         };
-        match channel.post(Operation::Send, lease, PostFlags::empty()) {
-            Ok(_) => Ok(true),
-            Err(error) => {
-                error.item.into_iter().for_each(|lease| worker.release(lease));
-                Ok(false)
-            }
-        }
+        let posted = channel.post(Operation::Send, lease, PostFlags::empty());
+        Ok(posted.map(drop).map_err(|error| {
+            error.item.into_iter().for_each(|lease| worker.release(lease));
+            error.kind
+        }))
     }
 
     fn stranger(&mut self, is_new: bool) -> Verdict<Stranger> {
@@ -527,9 +545,7 @@ impl<'c> HostileRun<'c> {
             let slots = self.case.hosts[host].slots as usize;
             let worker = &mut self.parties[host].workers[0];
             let channels = worker.channels().count();
-            let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
-            let found = leases.len();
-            leases.into_iter().for_each(|lease| worker.release(lease));
+            let found = free_slots(worker, Worker::lease, Worker::release);
             let rejected = worker.statistics().snapshot().rejected;
             ensure(
                 channels == 0 && found == slots && rejected == 0,
@@ -544,7 +560,7 @@ impl<'c> HostileRun<'c> {
         ensure(self.fabric.queue_pairs() == 0, "conserved", || {
             format!("{} queue pairs are left", self.fabric.queue_pairs())
         })?;
-        self.audit()
+        audit(&self.fabric)
     }
 }
 
