@@ -106,6 +106,7 @@ fn line(random: &mut Random, hosts: usize) -> LineCase {
         rd_atomic_max: 1,
         timeout: 12 + random.below(2) as u8,
         retry_count: 3 + random.below(4) as u8,
+        is_probed_late: false,
     }
 }
 
