@@ -517,9 +517,9 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// Whether the sends of this channel are promised to a queue pair, or in use by one. They stay in use for good if
     /// the queue pair was dropped and the device refused to destroy it.
     ///
-    /// # Ordering By a lock, which the end of a queue pair takes, too. A thread that sees anything done after that end
-    /// also sees the channel free.
-    /// channel free.
+    /// # Ordering
+    /// By a lock, which the end of a queue pair takes, too. A thread that sees anything done after that end also sees
+    /// the channel free.
     fn is_claimed(&self, channel: u32) -> bool;
 
     /// The descriptor that becomes readable after [`CompletionQueue::arm`], where the

@@ -180,7 +180,8 @@ impl core::error::Error for NotLoaded {}
 impl Control {
     /// Returns the control of the shared object at this path, which this process has loaded already.
     ///
-    /// # Errors The process has not loaded it, or it is another library.
+    /// # Errors
+    /// The process has not loaded it, or it is another library.
     pub fn of(path: &Path) -> Result<Self, NotLoaded> {
         let name = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| NotLoaded("a path with a NUL".to_owned()))?;
