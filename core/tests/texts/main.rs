@@ -1,7 +1,7 @@
 //! The text of each error and name that a person reads: what failed, with the value and the limit.
 
+use core::fmt::Display;
 use core::net::Ipv4Addr;
-use std::fmt::Display;
 
 use doorbell_core::accept_queue::{ReserveError, TakeError};
 use doorbell_core::handshake::{Cause, Fault, HandshakeError, IoError, Misuse, Stage};
