@@ -30,6 +30,8 @@
 use core::fmt;
 use core::ops::Deref;
 
+use static_assertions::const_assert_eq;
+
 use crate::ordering::{
     ACCEPT_CLOSE, ACCEPT_CLOSED, ACCEPT_FREE, ACCEPT_PUBLISH, ACCEPT_RESERVE, ACCEPT_SETTLE, ACCEPT_TAKE,
 };
@@ -53,6 +55,7 @@ const HELD_ONE: u64 = 1;
 /// One more place that is reserved or published: bits 31 to 61.
 const PENDING_ONE: u64 = 1 << 31;
 const COUNT_MASK: u64 = PENDING_ONE - 1;
+const_assert_eq!(ACCEPT_SLOTS_MAX as u64, COUNT_MASK);
 /// No place can be reserved any more.
 const CLOSED: u64 = 1 << 63;
 

@@ -229,6 +229,14 @@ fn meets(message: &[u8]) -> Result<bool, CollectiveError<()>> {
 }
 
 #[test]
+fn a_header_is_read_as_it_was_written() {
+    let bytes = CollectiveHeader::new(Collective::AllGather, (group(), 3), 2, 16, 4).to_bytes();
+    let (header, rest) = CollectiveHeader::parse(&bytes).unwrap();
+    assert_eq!((header.group(), header.operation()), (group(), 3));
+    assert_eq!((header.step(), header.offset(), rest), (2, 16, &[][..]));
+}
+
+#[test]
 fn ranks_that_are_not_together_find_out() {
     let message = |operation, step, offset, bytes, payload: &[u8]| {
         let header = CollectiveHeader::new(Collective::AllGather, (group(), operation), step, offset, bytes);

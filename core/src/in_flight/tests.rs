@@ -93,6 +93,12 @@ fn foreign_ids_are_rejected() {
 }
 
 #[test]
+fn the_next_table_begins_one_generation_on() {
+    assert_eq!(table(4, 5).next_generation(), 6);
+    assert_eq!(table(4, 0x00ff_ffff).next_generation(), 0, "it comes round");
+}
+
+#[test]
 fn the_next_table_on_a_channel_knows_no_id_of_the_last() {
     for requests in 0..9_u32 {
         let mut old = table(4, 0x00ff_fffe);

@@ -34,6 +34,7 @@ fn post(table: &mut Table, slot: u32) -> WorkId {
 #[test]
 fn each_completion_retires_its_own() {
     let mut table = table(4);
+    assert_eq!(table.number(), NUMBER);
     let ids: Vec<_> = [[1, 2], [3, 4], [5, 6]]
         .map(|slots| table.stage(slots).unwrap().1)
         .into();
