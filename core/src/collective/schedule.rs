@@ -88,12 +88,6 @@ impl Schedule {
         })
     }
 
-    /// How many steps were given out.
-    #[must_use]
-    pub const fn steps(&self) -> u8 {
-        self.step
-    }
-
     fn barrier(&self, step: u8) -> Option<Step> {
         let places = 1_u8
             .checked_shl(step.into())

@@ -10,7 +10,9 @@ use doorbell_core::port::{Name, Unusable};
 use doorbell_core::provider::{LookFailure, OutOfWindow, PostError, ProviderError, PushError, Rejected};
 use doorbell_core::rail::{NotChosen, Verdict};
 use doorbell_core::session::{FinalReason, PushRefusal, RequestRefusal, UnknownReason, Violation};
-use doorbell_core::wire::{NoRails, NotAdvertisable, RefusalReason, Reject, RejectReason, SpeedClass};
+use doorbell_core::wire::{
+    InstanceId, NoRails, NotAdvertisable, RefusalReason, Reject, RejectReason, SpeedClass,
+};
 use doorbell_core::{
     Gid, GidKind, IpPrefix, Lkey, Mtu, ParsePrefixError, PortState, PrefixError, QpState, Qpn, Rank,
     WcStatus, WorkId, WorkKind,
@@ -181,7 +183,24 @@ fn of_handshakes() {
         stage: Stage::Welcome,
         cause: Cause::RejectedByPeer(Reject { reason, detail: 0 }),
     };
+    let stale = |stage| HandshakeError {
+        stage,
+        cause: Cause::StaleHandle {
+            meant: InstanceId::new(1).unwrap(),
+            found: InstanceId::new(2).unwrap(),
+        },
+    };
     assert_eq!(timed_out.fault(), Fault::Peer);
+    assert_eq!(
+        stale(Stage::Welcome).fault(),
+        Fault::Local,
+        "the handle was given here"
+    );
+    assert_eq!(
+        stale(Stage::Hello).fault(),
+        Fault::Peer,
+        "the handle was given to the peer"
+    );
     assert_eq!(rejected(RejectReason::WRONG_KEY).fault(), Fault::Both);
     assert_eq!(rejected(RejectReason::STALE_HANDLE).fault(), Fault::Local);
     read(&[
