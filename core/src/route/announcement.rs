@@ -140,6 +140,21 @@ mod tests {
     use crate::wire::{Field, Reason};
 
     #[test]
+    fn another_length_is_refused_as_what_it_is() {
+        let bytes = Announcement::new(Rank::FIRST, 1, 1, Ranks::NONE, Ranks::NONE).to_bytes();
+        let reason = |bytes: &[u8]| {
+            let error = Announcement::parse(bytes).err();
+            error.map(|error| (usize::from(error.offset), error.reason))
+        };
+        for length in 0..bytes.len() {
+            assert_eq!(reason(&bytes[..length]), Some((length, Reason::Truncated)));
+        }
+        assert_eq!(reason(&bytes), None);
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(reason(&longer), Some((bytes.len(), Reason::TooLong)));
+    }
+
+    #[test]
     fn nobody_is_without_a_rail_who_is_no_neighbour() {
         let of = |without_rail| {
             Announcement::new(

@@ -62,6 +62,27 @@ fn data(epoch: u32, sequence: u64, expected: u64, first: bool, last: bool) -> Ve
 }
 
 #[test]
+fn a_message_that_comes_again_is_counted_and_taken_once() {
+    let mut session = responder(0);
+    let message = data(1, 0, 0, true, true);
+    let taken = hear(&mut session, &message).unwrap();
+    assert!(!matches!(taken, Received::Nothing), "{taken:?}");
+    assert_eq!(session.counts().duplicates, 0);
+    assert_eq!(hear(&mut session, &message), Ok(Received::Nothing));
+    assert_eq!(session.counts().duplicates, 1);
+}
+
+#[test]
+fn a_session_that_its_caller_fails_is_over_for_that_reason() {
+    let mut session = responder(1);
+    session.fail(FinalReason::Unsuitable);
+    assert_eq!(session.over(), Some(FinalReason::Unsuitable));
+    assert_eq!(session.poll_action(NOW, 0), Some(Action::Shut { rail: 0 }));
+    session.fail(FinalReason::Closed);
+    assert_eq!(session.over(), Some(FinalReason::Unsuitable), "the first one counts");
+}
+
+#[test]
 fn a_frame_of_another_epoch_is_refused_and_counted() {
     let mut session = responder(0);
     for epoch in [2, 7, u32::MAX] {
