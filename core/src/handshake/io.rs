@@ -17,16 +17,6 @@ pub trait Io {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError>;
 }
 
-impl<I: Io + ?Sized> Io for &mut I {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError> {
-        (**self).read(buffer)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
-        (**self).write(bytes)
-    }
-}
-
 /// Why a stream gave or took nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
