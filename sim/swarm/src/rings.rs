@@ -2,7 +2,8 @@
 
 use doorbell::vocabulary::provider::PushError;
 use doorbell::{
-    ChannelId, Publication, RingChannel, RingConfig, RingError, RingOpening, RingReadError, SendErrorKind,
+    ChannelId, ChannelState, Publication, RingChannel, RingConfig, RingError, RingOpening, RingReadError,
+    SendErrorKind,
 };
 use doorbell_sim::Host;
 
@@ -127,8 +128,13 @@ impl Run<'_> {
         let Rings::Opening(opening) = &mut at.rings else {
             return Ok(());
         };
-        let Some(outcome) = opening.advance(&mut self.stations[host].workers[at.worker]) else {
-            return Ok(());
+        let worker = &mut self.stations[host].workers[at.worker];
+        let Some(outcome) = opening.advance(worker) else {
+            // A peer that closed sends nothing any more, and a channel that is over takes nothing.
+            let state = worker.channel(at.id).map(|channel| channel.state());
+            return ensure(state == Some(ChannelState::Open), "ring", || {
+                format!("line {line} end {end} goes on opening rings on a channel that is {state:?}")
+            });
         };
         let now_ns = self.fabric.now().to_ns();
         match outcome {
