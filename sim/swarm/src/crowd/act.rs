@@ -4,7 +4,7 @@ use doorbell::vocabulary::handshake::Cause;
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{ConnectError, SendErrorKind, SubmitErrorKind, Submitter};
 
-use super::{CrowdRun, IN_LINE_NS, SETTLED_NS, TCP_PORT, Visitor, host_at};
+use super::{CrowdRun, IN_LINE_NS, SETTLED_NS, SUBMITTERS, TCP_PORT, Visitor, host_at};
 use crate::crowd::case::{CrowdAct, Says};
 use crate::crowd::door::{Fate, Guest, Standing};
 use crate::crowd::room::{Held, Refusal};
@@ -55,6 +55,7 @@ impl CrowdRun<'_> {
             }
             CrowdAct::Flood { nth } => self.flood(line, end, nth),
             CrowdAct::SubmitFlood { nth } => self.submit_flood(line, end, nth),
+            CrowdAct::Contend { nth } => self.contend(line, end, nth),
         }
     }
 
@@ -439,14 +440,14 @@ impl CrowdRun<'_> {
         let worker = &mut self.parties[host].workers[0];
         let mut taken = 0;
         while let Some(mut lease) = worker.lease() {
-            let label = made.next(end);
+            let label = made.next(end, 0);
             let filled = lease.fill(&label.bytes(MESSAGE_BYTES));
             filled.map_err(|error| failure("lease", error.to_string()))?;
             let channel = worker.channel(id);
             let channel = channel.ok_or_else(|| failure("owner", "a channel is gone"))?;
             match channel.send(lease) {
                 Ok(_) => {
-                    made.sent[end] += 1;
+                    made.sent[end][0] += 1;
                     taken += 1;
                 }
                 Err(error) => {
@@ -474,7 +475,7 @@ impl CrowdRun<'_> {
         };
         let [slots, depth] = self.crowd.submitters;
         let depth = depth.next_power_of_two();
-        let taken = self.submit(host, id, at, end)?;
+        let taken = self.submit(host, id, at, end, 0)?;
         let due = slots.min(depth);
         ensure(taken == due, "limit", || {
             format!(
@@ -484,36 +485,90 @@ impl CrowdRun<'_> {
         // One poll takes so many out of the ring, and makes room for as many.
         let polled = self.crowd.submissions_per_poll.max(1).min(taken);
         self.poll_worker(host)?;
-        let again = self.submit(host, id, at, end)?;
+        let again = self.submit(host, id, at, end, 0)?;
         let left = slots - taken;
         // What was posted may be home by now, where it was done at once.
         ensure(again <= polled && again >= polled.min(left), "limit", || {
             format!("behind a poll that takes {polled}, {again} more are taken with {left} slots left")
         })?;
         self.settle()?;
-        let found = self.submitter_leases(host);
-        ensure(found == slots, "conserved", || {
-            format!("a submitter of h{host} lends {found} of {slots} slots")
-        })
+        self.submitters_have_their_slots(host)
     }
 
-    pub(super) fn submitter_leases(&mut self, host: usize) -> u32 {
-        let submitter = &mut self.parties[host].submitter;
-        free_slots(submitter, Submitter::lease, Submitter::release) as u32
+    /// All submitters of a host are loaded alike. In as many polls as there are of them each is the first once, and so has as much
+    /// taken as a poll takes.
+    fn contend(&mut self, line: usize, end: usize, nth: u8) -> Verdict {
+        let Some(at) = self.channel(line, nth) else {
+            return Ok(());
+        };
+        let host = self.host_of(line, end);
+        let Some(id) = self.made[at].ends[end] else {
+            return Ok(());
+        };
+        let [slots, depth] = self.crowd.submitters;
+        let loaded = slots.min(depth.next_power_of_two());
+        for who in 0..SUBMITTERS {
+            let taken = self.submit(host, id, at, end, who)?;
+            ensure(taken == loaded, "limit", || {
+                format!("submitter {who} of h{host} takes {taken} requests, where {loaded} are due")
+            })?;
+        }
+        for _ in 0..SUBMITTERS {
+            self.poll_worker(host)?;
+        }
+        let per_poll = self.crowd.submissions_per_poll.max(1);
+        // A slot may be home by now, where its request was done at once.
+        let share = per_poll.min(loaded).min(slots - loaded);
+        let mut all = 0;
+        for who in 0..SUBMITTERS {
+            let again = self.submit(host, id, at, end, who)?;
+            all += again;
+            ensure(again >= share, "share", || {
+                format!(
+                    "behind {SUBMITTERS} polls that take {per_poll} each, submitter {who} of h{host} has room for {again} \
+                     requests, and its share is {share}"
+                )
+            })?;
+        }
+        let most = per_poll.saturating_mul(SUBMITTERS as u32);
+        ensure(all <= most, "limit", || {
+            format!("{SUBMITTERS} polls of h{host} that take {per_poll} each made room for {all} requests")
+        })?;
+        self.settle()?;
+        self.submitters_have_their_slots(host)
+    }
+
+    /// Each submitter of a host lends all that it has, where nothing is under way.
+    pub(super) fn submitters_have_their_slots(&mut self, host: usize) -> Verdict {
+        let [slots, _] = self.crowd.submitters;
+        for (who, submitter) in self.parties[host].submitters.iter_mut().enumerate() {
+            let found = free_slots(submitter, Submitter::lease, Submitter::release) as u32;
+            ensure(found == slots, "conserved", || {
+                format!("submitter {who} of h{host} lends {found} of {slots} slots")
+            })?;
+        }
+        Ok(())
     }
 
     /// Submits until it is refused; how many were taken.
-    fn submit(&mut self, host: usize, id: doorbell::ChannelId, at: usize, end: usize) -> Verdict<u32> {
+    fn submit(
+        &mut self,
+        host: usize,
+        id: doorbell::ChannelId,
+        at: usize,
+        end: usize,
+        who: usize,
+    ) -> Verdict<u32> {
         let made = &mut self.made[at];
-        let submitter = &mut self.parties[host].submitter;
+        let submitter = &mut self.parties[host].submitters[who];
         let mut taken = 0;
         while let Some(mut lease) = submitter.lease() {
-            let label = made.next(end);
+            let label = made.next(end, who);
             let filled = lease.fill(&label.bytes(MESSAGE_BYTES));
             filled.map_err(|error| failure("lease", error.to_string()))?;
             match submitter.send(id, lease) {
                 Ok(()) => {
-                    made.sent[end] += 1;
+                    made.sent[end][who] += 1;
                     taken += 1;
                 }
                 Err(error) => {
@@ -530,13 +585,13 @@ impl CrowdRun<'_> {
 }
 
 impl super::Made {
-    /// The next message of an end.
-    const fn next(&self, end: usize) -> Label {
+    /// The next message of an end in a stream.
+    const fn next(&self, end: usize, stream: usize) -> Label {
         Label {
             connection: self.number,
             end: end as u8,
-            stream: 0,
-            number: self.sent[end],
+            stream: stream as u8,
+            number: self.sent[end][stream],
         }
     }
 }

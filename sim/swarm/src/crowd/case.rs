@@ -51,6 +51,8 @@ pub(crate) enum CrowdAct {
     Flood { nth: u8 },
     /// The same through the submitter of its host.
     SubmitFlood { nth: u8 },
+    /// All submitters of its host at once, so that each has its share of what is taken.
+    Contend { nth: u8 },
 }
 
 /// How much a stream says that stops.

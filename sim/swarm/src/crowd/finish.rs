@@ -89,11 +89,7 @@ impl CrowdRun<'_> {
                     )
                 },
             )?;
-            let [slots, _] = self.crowd.submitters;
-            let lent = self.submitter_leases(host);
-            ensure(lent == slots, "conserved", || {
-                format!("a submitter of h{host} lends {lent} of {slots} slots")
-            })?;
+            self.submitters_have_their_slots(host)?;
         }
         if !self.crowd.is_aside {
             return Ok(());

@@ -51,6 +51,9 @@ const LOOKS_EVERY_NS: u64 = 20_000_000;
 /// How long a peer waits for others of its address at most (`HandshakeLimits`: they have their turn).
 const IN_LINE_NS: u64 = 250_000_000;
 
+/// Submitters of each host.
+const SUBMITTERS: usize = 3;
+
 /// What may be accepted at a door.
 enum Entrance {
     Polled(Listener<Host, Host>),
@@ -61,7 +64,7 @@ enum Entrance {
 struct Party {
     // In this order they go.
     leases: Vec<Lease<Host>>,
-    submitter: Submitter<Host>,
+    submitters: Vec<Submitter<Host>>,
     workers: Vec<Worker<Host>>,
     node: Arc<Node<Host, Host>>,
     host: Host,
@@ -74,9 +77,10 @@ struct Made {
     ends: [Option<ChannelId>; 2],
     /// The ends whose application closes it.
     is_closing: [bool; 2],
-    /// The messages that each end sent, and how many of them came.
-    sent: [u64; 2],
-    came: [u64; 2],
+    /// The messages that each end sent, by their stream, and how many of them came: each submitter has a stream, of which the
+    /// Worker shares the first.
+    sent: [[u64; SUBMITTERS]; 2],
+    came: [[u64; SUBMITTERS]; 2],
 }
 
 /// An attempt to connect.
@@ -255,13 +259,14 @@ impl<'c> CrowdRun<'c> {
         for (id, event) in told {
             self.hear(host, id, event)?;
         }
-        if let Some(failed) = self.parties[host].submitter.failure() {
-            return Err(failure(
+        let mut submitters = self.parties[host].submitters.iter_mut();
+        match submitters.find_map(Submitter::failure) {
+            Some(failed) => Err(failure(
                 "excuse",
                 format!("a submission failed: {}", failed.error),
-            ));
+            )),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn hear(&mut self, host: usize, id: ChannelId, event: Event<Host>) -> Verdict {
@@ -280,13 +285,14 @@ impl<'c> CrowdRun<'c> {
         match event {
             Event::Received { message, .. } => {
                 let found = Label::of(message.payload());
+                let stream = found.map_or(0, |found| usize::from(found.stream) % SUBMITTERS);
                 let due = Label {
                     connection: made.number,
                     end: (1 - end) as u8,
-                    stream: 0,
-                    number: made.came[1 - end],
+                    stream: stream as u8,
+                    number: made.came[1 - end][stream],
                 };
-                made.came[1 - end] += 1;
+                made.came[1 - end][stream] += 1;
                 self.messages += 1;
                 let is_due = found == Some(due) && message.payload() == due.bytes(message.payload().len());
                 self.parties[host].workers[0].release(message);
@@ -369,8 +375,8 @@ impl<'c> CrowdRun<'c> {
                 number,
                 ends: [None; 2],
                 is_closing: [false; 2],
-                sent: [0; 2],
-                came: [0; 2],
+                sent: [[0; SUBMITTERS]; 2],
+                came: [[0; SUBMITTERS]; 2],
             });
             self.made.len() - 1
         });
@@ -593,10 +599,12 @@ impl Party {
         let mut submitting = SubmitterConfig::default();
         submitting.slot_bytes = of.slot_bytes;
         [submitting.slots, submitting.depth] = crowd.submitters;
-        let submitter = workers[0].submitter(&submitting)?;
+        let submitters = (0..SUBMITTERS)
+            .map(|_| workers[0].submitter(&submitting))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             leases: Vec::new(),
-            submitter,
+            submitters,
             workers,
             node,
             host,

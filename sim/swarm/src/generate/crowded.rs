@@ -131,7 +131,10 @@ fn operations(random: &mut Random, lines: usize) -> Vec<Operation> {
         79..88 => What::Crowd(CrowdAct::Flood {
             nth: random.below(4) as u8,
         }),
-        88..93 => What::Crowd(CrowdAct::SubmitFlood {
+        88..91 => What::Crowd(CrowdAct::SubmitFlood {
+            nth: random.below(4) as u8,
+        }),
+        91..93 => What::Crowd(CrowdAct::Contend {
             nth: random.below(4) as u8,
         }),
         _ => {
