@@ -148,9 +148,14 @@ impl LinkedRun<'_> {
                 });
             };
             if bond.is_ending() {
-                let (what, within_ns) = match bond.is_parting {
-                    true => ("the farewell of a link", bounds.farewell_ns),
-                    false => ("the end of a link", bounds.end_ns),
+                let (what, within_ns) = match (bond.is_parting, bond.is_struck) {
+                    (true, false) => ("the farewell of a link", bounds.farewell_ns),
+                    // It is said again by another rail once the one is lost that took it.
+                    (true, true) => (
+                        "the farewell of a link beside a cable that is cut",
+                        bounds.gone_ns + bounds.farewell_ns,
+                    ),
+                    (false, _) => ("the end of a link", bounds.end_ns),
                 };
                 push(0, what, 0, within_ns);
                 continue;

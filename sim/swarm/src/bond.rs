@@ -24,6 +24,8 @@ pub(crate) struct Bond {
     pub(crate) rails: BTreeSet<u8>,
     /// It is closed with all its rails up, nothing under way, and nothing going wrong.
     pub(crate) is_parting: bool,
+    /// One of its ways is cut meanwhile, and another is whole.
+    pub(crate) is_struck: bool,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +97,7 @@ impl Bond {
             flows: Default::default(),
             rails: BTreeSet::new(),
             is_parting: false,
+            is_struck: false,
         }
     }
 

@@ -225,6 +225,8 @@ pub(crate) struct LinkBounds {
     /// From when one end of a link that has all its rails, and nothing under way, is closed until both have heard of that: what
     /// came last is acknowledged, and farewell said.
     pub(crate) farewell_ns: u64,
+    /// Until either end of a rail that carries nothing any more takes it for lost.
+    pub(crate) gone_ns: u64,
     /// How long each end tries to recover, and how much later it may notice that the time is over.
     pub(crate) recover_ns: [u64; 2],
     pub(crate) polls_ns: u64,
@@ -286,6 +288,7 @@ impl LinkBounds {
             window_ns: recovered_ns + gone_ns + polls_ns,
             end_ns: closes_ns.saturating_add(gone_ns + recovered_ns + polls_ns),
             farewell_ns: 2 * (acknowledged_ns + channel.request_ns + polls_ns),
+            gone_ns,
             recover_ns,
             polls_ns,
             again_ns: 2 * most(|config| ns(config.session.backoff.first))

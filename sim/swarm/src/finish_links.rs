@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use doorbell::vocabulary::session::HealthState;
 use doorbell::{Deadline, Worker};
+use doorbell_sim::plan::{Action, End, Name};
 
 use crate::bond::Bond;
 use crate::bounds::{CLOSE_LINK_WITHIN, LinkBounds};
@@ -43,10 +44,12 @@ impl LinkedRun<'_> {
         self.weigh()?;
         self.check_counts()?;
         self.audit()?;
+        let cables = self.cables_to_cut();
         for line in 0..self.case.lines.len() {
             self.part(line);
             self.close(line, line % 2, CLOSE_LINK_WITHIN);
         }
+        self.cut(&cables)?;
         self.until("liveness", "a link is not over", |run| {
             run.strangers.is_empty() && run.bonds.iter().all(Bond::is_over)
         })?;
@@ -58,6 +61,53 @@ impl LinkedRun<'_> {
             Self::is_all_home,
         )?;
         self.check_rejected()
+    }
+
+    /// The links that have a rail in each of two subnets, and are to lose one cable as they are closed: one bit of the seed says
+    /// that of each line. They are marked, and those that share the cable with them.
+    fn cables_to_cut(&mut self) -> Vec<[usize; 2]> {
+        let lines = 0..self.case.lines.len();
+        let is_chosen = |line: &usize| self.case.seed >> (3 + line % 8) & 1 == 1;
+        let chosen: Vec<_> = lines
+            .clone()
+            .filter(is_chosen)
+            .map(|line| self.pair(line))
+            .collect();
+        let is_double = |line: usize| {
+            (0..2).all(|end| {
+                let carried = self.carried(line, end);
+                (0..2).all(|subnet| carried.iter().any(|(of, _)| *of == subnet))
+            })
+        };
+        let is_single = |line: usize, pair: [usize; 2]| self.pair(line) == pair && !is_double(line);
+        let has_single = |pair: &[usize; 2]| lines.clone().any(|line| is_single(line, *pair));
+        let cut: Vec<_> = chosen.into_iter().filter(|pair| !has_single(pair)).collect();
+        let struck: Vec<_> = lines.filter(|line| cut.contains(&self.pair(*line))).collect();
+        for line in struck {
+            if let Some(at) = self.current(line) {
+                self.bonds[at].is_struck = true;
+            }
+        }
+        cut
+    }
+
+    /// The hosts of a line, in one order for both directions.
+    fn pair(&self, line: usize) -> [usize; 2] {
+        let [from, to] = self.case.lines[line].hosts;
+        [from.min(to), from.max(to)]
+    }
+
+    /// Cuts these in one subnet, in front of a farewell, under it or behind it.
+    fn cut(&mut self, cables: &[[usize; 2]]) -> Verdict {
+        self.pass(self.case.seed % 4 * self.case.latency_ns / 2)?;
+        let subnet = (self.case.seed >> 2) as usize & 1;
+        let is_one_device = self.case.links.is_some_and(|links| links.is_one_device);
+        for [from, to] in cables {
+            let end = |host: usize| port(host, subnet, is_one_device);
+            let (from, to) = (end(*from)?, end(*to)?);
+            self.fabric.perform(&Action::Link(from, to, false));
+        }
+        Ok(())
     }
 
     fn is_all_home(&mut self) -> bool {
@@ -204,4 +254,18 @@ impl LinkedRun<'_> {
         }
         Ok(())
     }
+}
+
+/// The port of a host in a subnet.
+fn port(host: usize, subnet: usize, is_one_device: bool) -> Verdict<End> {
+    let name = |text: String| Name::new(&text).ok_or_else(|| failure("set-up", "a name"));
+    let (device, number) = match is_one_device {
+        true => ("sim0".to_owned(), subnet as u8 + 1),
+        false => (format!("sim{subnet}"), 1),
+    };
+    Ok(End {
+        host: name(format!("h{host}"))?,
+        device: Some(name(device)?),
+        port: Some(number),
+    })
 }

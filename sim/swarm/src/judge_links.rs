@@ -314,7 +314,7 @@ impl LinkedRun<'_> {
         Ok(())
     }
 
-    fn carried(&self, line: usize, end: usize) -> Carried {
+    pub(crate) fn carried(&self, line: usize, end: usize) -> Carried {
         let Some(bond) = self.current(line).map(|at| &self.bonds[at]) else {
             return Vec::new();
         };
