@@ -90,7 +90,7 @@ impl Run<'_> {
     }
 
     /// Where an end is that can post.
-    fn place(&mut self, line: usize, end: usize) -> Option<Place> {
+    pub(crate) fn place(&mut self, line: usize, end: usize) -> Option<Place> {
         let at = self.lines[line].connection.as_ref()?.ends[end].as_ref()?;
         let host = self.case.lines[line].hosts[end];
         let (worker, id) = (at.worker, at.id);
@@ -276,7 +276,7 @@ impl Run<'_> {
         }
     }
 
-    fn send(&mut self, place: Place, count: u8, bytes: u16) -> Verdict {
+    pub(crate) fn send(&mut self, place: Place, count: u8, bytes: u16) -> Verdict {
         let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
         let mut made = Vec::new();
         for ahead in 0..usize::from(count) {

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use doorbell::{CloseProgress, Deadline, Lease, Submitter, Worker};
 use doorbell_sim::plan::{Action, End, Name};
-use doorbell_sim::{Fabric, Host};
+use doorbell_sim::{Fabric, Host, Plan};
 
 use crate::bounds::{Bounds, CLOSE_WITHIN, STEP_NS};
 use crate::failure::{Verdict, ensure, failure};
@@ -32,6 +32,12 @@ impl Run<'_> {
         self.until("liveness", "what was posted last is not done", |run| {
             run.is_quiet() && run.told.iter().all(|[line, end]| run.is_told(*line, *end))
         })?;
+        self.refuse_parts()?;
+        self.until(
+            "liveness",
+            "what was posted of a refused doorbell is not done",
+            |run| run.is_quiet() && run.told.iter().all(|[line, end]| run.is_told(*line, *end)),
+        )?;
         self.until("lost", "what was sent did not come", |run| run.is_all_heard())?;
         // What was given back last is posted again by the next poll.
         self.poll_all()?;
@@ -247,6 +253,29 @@ impl Run<'_> {
                     self.told.push([line, end]);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The device refuses a part of one more doorbell of each of these ends, any part. They hear of the rest nevertheless, whatever
+    /// their line leaves unsignaled, and though they post nothing behind it.
+    fn refuse_parts(&mut self) -> Verdict {
+        let excuses = self.excuses;
+        for [line, end] in self.told.clone() {
+            let is_open = self.sent(line, end).is_some();
+            let Some(place) = self.place(line, end).filter(|_| is_open) else {
+                continue;
+            };
+            let text = format!("fail 1st post of h{} with 12", self.case.lines[line].hosts[end]);
+            let plan: Plan = text
+                .parse()
+                .map_err(|error| failure("set-up", format!("{error}")))?;
+            self.fabric.follow(&plan);
+            self.excuses.posts = true;
+            let sent = self.send(place, 2, 40);
+            self.excuses = excuses;
+            self.fabric.perform(&Action::Calm);
+            sent?;
         }
         Ok(())
     }
