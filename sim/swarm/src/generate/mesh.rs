@@ -17,7 +17,7 @@ const TROUBLE_NS: u64 = 400 * MS;
 pub(crate) fn case(random: &mut Random) -> Case {
     let (members, subnets) = subnets(random);
     let is_troubled = random.happens(450_000);
-    let recover_within_ns = one_of(random, &[300, 1000, 3000]) * MS;
+    let recover_within_ns = one_of(random, &[300, 1000, 3000, 10_000]) * MS;
     let fragment_bytes = one_of(random, &[256, 1000, 2048]);
     let mut mesh = MeshCase {
         members: (0..members).map(|_| member(random)).collect(),
@@ -136,6 +136,10 @@ fn steps(random: &mut Random, mesh: &MeshCase, is_troubled: bool) -> Vec<MeshSte
     let may_restart = random.happens(500_000);
     let bytes_most = u64::from(mesh.message_bytes_max) - 16;
     let has_keys = mesh.has_keys;
+    // Before anything else is in its way.
+    if !is_troubled && random.happens(400_000) {
+        steps.extend(cut(random, mesh));
+    }
     for _ in 0..3 + pick(random, 10) {
         let any = |random: &mut Random| pick(random, mesh.ranks()) as u8;
         let most = one_of(random, &[60, 60, bytes_most]);
@@ -175,17 +179,11 @@ fn steps(random: &mut Random, mesh: &MeshCase, is_troubled: bool) -> Vec<MeshSte
                     _ => Start::Now,
                 },
             },
-            67..86 => MeshStep::Collective(collective(random, mesh, may_restart && !is_troubled)),
-            86..90 if !is_troubled => {
-                let subnet = one_of(random, &mesh.subnets);
-                let inside: Vec<u8> = (0..8).filter(|at| subnet >> at & 1 == 1).collect();
-                MeshStep::Cut {
-                    one: one_of(random, &inside),
-                    other: one_of(random, &inside),
-                    ns: 210 * MS + span(random, &[200]),
-                    is_again: random.happens(400_000),
-                }
-            }
+            67..82 => MeshStep::Collective(collective(random, mesh, may_restart && !is_troubled)),
+            82..90 if !is_troubled => match cut(random, mesh) {
+                Some(cut) => cut,
+                None => continue,
+            },
             90..94 => MeshStep::Stranger {
                 target: from,
                 what: match random.below(if has_keys { 6 } else { 2 }) {
@@ -207,6 +205,22 @@ fn steps(random: &mut Random, mesh: &MeshCase, is_troubled: bool) -> Vec<MeshSte
         steps.push(step);
     }
     steps
+}
+
+/// A cable between two members of a subnet, where it has two, is cut for a while.
+fn cut(random: &mut Random, mesh: &MeshCase) -> Option<MeshStep> {
+    let subnet = one_of(random, &mesh.subnets);
+    let mut inside: Vec<u8> = (0..8).filter(|at| subnet >> at & 1 == 1).collect();
+    let one = inside.swap_remove(pick(random, inside.len()));
+    if inside.is_empty() {
+        return None;
+    }
+    Some(MeshStep::Cut {
+        one,
+        other: one_of(random, &inside),
+        ns: 210 * MS + span(random, &[200]),
+        is_again: random.happens(400_000),
+    })
 }
 
 /// A span of up to one of these milliseconds.

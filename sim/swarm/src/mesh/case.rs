@@ -200,10 +200,15 @@ impl MeshCase {
         hops
     }
 
-    /// How far it is from one to another beside what is between the two.
-    pub(crate) fn hops_beside(&self, one: usize, other: usize, is_there: &[bool]) -> Option<u8> {
+    /// How far it is from one to another without what is between two others.
+    pub(crate) fn hops_without(
+        &self,
+        [one, other]: [usize; 2],
+        [from, to]: [usize; 2],
+        is_there: &[bool],
+    ) -> Option<u8> {
         let mut far = vec![None; self.ranks()];
-        let mut edge = vec![one];
+        let mut edge = vec![from];
         let mut hops = 0;
         while !edge.is_empty() {
             for at in &edge {
@@ -218,7 +223,7 @@ impl MeshCase {
                 |to: &usize| far[*to].is_none() && is_there[*to] && edge.iter().any(|at| leads(*at, *to));
             edge = (0..self.ranks()).filter(is_next).collect();
         }
-        far[other]
+        far[to]
     }
 
     /// The configuration of a member.

@@ -21,19 +21,22 @@ impl MeshRun<'_> {
     pub(super) fn cut(&mut self, one: usize, other: usize, ns: u64, is_again: bool) -> Verdict {
         let ranks = self.mesh.ranks();
         let detected_ns = DETECTION_MAX.as_nanos() as u64;
-        let is_still = self
-            .seats
-            .iter()
-            .any(|seat| seat.stops_until_ns.max(seat.holds_until_ns) > self.now_ns());
         let is_pair = one != other && one < ranks && other < ranks && self.mesh.shares(one, other);
-        let can_be = is_pair && self.is_untroubled() && !is_still && ns > detected_ns;
-        if !can_be || self.unsettled().is_some() {
+        let can_be = is_pair && self.is_untroubled() && ns > detected_ns;
+        let is_there = self.is_there();
+        if !can_be || !is_there[one] || !is_there[other] {
+            return Ok(());
+        }
+        self.pass(self.still_ns())?;
+        if self.unsettled().is_some() {
             return Ok(());
         }
         self.delivers()?;
         // Nobody holds a link down on account of what was before.
         self.pass(self.held_ns())?;
-        let hops = self.mesh.hops_beside(one, other, &self.is_there());
+        let hops = self
+            .mesh
+            .hops_without([one, other], [one, other], &self.is_there());
         let is_beside = hops.is_some_and(|hops| hops <= self.mesh.hops_max.saturating_add(1));
         let again_ns = [one, other]
             .map(|at| self.mesh.members[at].resend_after_ns)
@@ -62,8 +65,10 @@ impl MeshRun<'_> {
                 self.put_out(one, other, SAID, 30);
                 self.put_out(other, one, SAID, 30);
             }
+            self.goes_round([one, other])?;
             if is_beside {
-                let is_done = self.pass_until(round_ns, |run| Ok(run.is_delivered()))?;
+                let left_ns = (began_ns + round_ns).saturating_sub(self.now_ns());
+                let is_done = self.pass_until(left_ns, |run| Ok(run.is_delivered()))?;
                 ensure(is_done, "round", || {
                     format!(
                         "{}, after {round_ns} ns without the cable",
@@ -117,6 +122,38 @@ impl MeshRun<'_> {
         self.pass(self.held_ns())?;
         self.is_cut = None;
         Ok(())
+    }
+
+    /// Messages of members whose way leads over the cable that was cut this moment go another way, where there is one, as soon as
+    /// their senders have heard of it: none waits until it is sent again for being late.
+    fn goes_round(&mut self, cable: [usize; 2]) -> Verdict {
+        let is_there = self.is_there();
+        let hops_most = self.mesh.hops_max.saturating_add(1);
+        let mut round = Vec::new();
+        for (from, seat) in self.seats.iter().enumerate() {
+            for (to, by) in seat.process.iter().flat_map(|process| process.mesh.ways()) {
+                let all = core::iter::once(rank(from)).chain(by.iter().copied()).chain([to]);
+                let all: Vec<_> = all.map(|rank| rank.index()).collect();
+                let ends = [from, to.index()];
+                let is_of_it = |pair: &[usize]| pair.contains(&cable[0]) && pair.contains(&cable[1]);
+                let hops = self.mesh.hops_without(cable, ends, &is_there);
+                let is_round = hops.is_some_and(|hops| hops <= hops_most);
+                if all.windows(2).any(is_of_it) && all.len() > 2 && is_round {
+                    round.push(ends);
+                }
+            }
+        }
+        for [from, to] in &round {
+            self.put_out(*from, *to, 1, 30);
+        }
+        // The news, and then the message, by a hop each.
+        let within_ns = DETECTION_MAX.as_nanos() as u64 + 2 * self.mesh.ranks() as u64 * self.turn_ns();
+        let left = |run: &Self| run.undelivered_of(|from, to| round.contains(&[from, to]));
+        let is_done = self.pass_until(within_ns, |run| Ok(left(run).is_none()))?;
+        ensure(is_done, "round", || {
+            let left = left(self).unwrap_or_default();
+            format!("{left}, {within_ns} ns after the cable between {cable:?} was cut")
+        })
     }
 
     /// The longest that a link is held down.

@@ -580,12 +580,17 @@ impl<'c> MeshRun<'c> {
     }
 
     fn undelivered(&self) -> Option<String> {
+        self.undelivered_of(|_, _| true)
+    }
+
+    /// The same of what these members are sent by those.
+    fn undelivered_of(&self, is_meant: impl Fn(usize, usize) -> bool) -> Option<String> {
         let is_there = |(at, started): (usize, u64)| {
             let process = self.seats[at].process.as_ref();
             process.is_some_and(|process| process.started == started)
         };
         let is_awaited = |from: (usize, u64), to: (usize, u64)| {
-            is_there(from) && is_there(to) && self.is_reachable(from.0, to.0)
+            is_meant(from.0, to.0) && is_there(from) && is_there(to) && self.is_reachable(from.0, to.0)
         };
         if let Some(pair) = self.pairs.waiting(is_awaited) {
             return Some(format!("{} of {} of {:?} came", pair.taken, pair.sent, pair.ends));
@@ -597,7 +602,8 @@ impl<'c> MeshRun<'c> {
             .filter(|(_, seat)| seat.process.is_some());
         for (at, seat) in seats {
             for (to, outbox) in seat.outboxes.iter().enumerate() {
-                let can = self.is_reachable(at, to) && self.seats[to].process.is_some();
+                let is_there = self.seats[to].process.is_some();
+                let can = is_meant(at, to) && is_there && self.is_reachable(at, to);
                 if can && !outbox.is_empty() {
                     return Some(format!("{} of {at} for {to} are not sent", outbox.len()));
                 }

@@ -124,9 +124,12 @@ impl MeshRun<'_> {
     /// How long members take to be linked and known to all where nothing is in their way: handshakes of some round trips, and news
     /// of each that go as far as all of them are.
     pub(super) fn joined_ns(&self) -> u64 {
-        let ranks = self.mesh.ranks() as u64;
-        let turn_ns = 2 * self.case.latency_ns + 2 * self.mesh.polls_every_ns + MS;
-        100 * MS + 20 * ranks * turn_ns
+        100 * MS + 20 * self.mesh.ranks() as u64 * self.turn_ns()
+    }
+
+    /// How long a frame and its answer take between two members that poll.
+    pub(super) const fn turn_ns(&self) -> u64 {
+        2 * self.case.latency_ns + 2 * self.mesh.polls_every_ns + MS
     }
 
     /// Whether a way leads from one to another, through those that are there and as far as messages go.
@@ -526,19 +529,22 @@ impl MeshRun<'_> {
     /// Nothing goes wrong any more, and all that was planned is over.
     pub(super) fn calm_down(&mut self) -> Verdict {
         let left_ns = self.weakness.ends_ns.saturating_sub(self.now_ns());
-        let stops_ns = self
-            .seats
-            .iter()
-            .map(|seat| seat.stops_until_ns.max(seat.holds_until_ns))
-            .max();
-        let left_ns = left_ns.max(stops_ns.unwrap_or(0).saturating_sub(self.now_ns()));
-        self.pass(left_ns)?;
+        self.pass(left_ns.max(self.still_ns()))?;
         self.fabric.perform(&Action::Calm);
         let bound_ns = self.settle_ns();
         self.settles(bound_ns, "settles")?;
         // Also once all has been heard of links that came back and are held down.
         self.pass(self.joined_ns())?;
         self.settles(bound_ns, "settles")
+    }
+
+    /// How long it takes until no process stands still, and no application.
+    pub(super) fn still_ns(&self) -> u64 {
+        let seats = self.seats.iter();
+        let until_ns = seats
+            .map(|seat| seat.stops_until_ns.max(seat.holds_until_ns))
+            .max();
+        until_ns.unwrap_or(0).saturating_sub(self.now_ns())
     }
 
     /// All messages that were sent come within so long.
