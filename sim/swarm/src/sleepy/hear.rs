@@ -102,6 +102,7 @@ impl SleepRun<'_> {
         self.lines[line][end].moved_ns = self.now_ns();
         let found = Label::of(bytes);
         let stream = found.map_or(0, |label| usize::from(label.stream));
+        let is_unheard = self.is_unheard(line, end, stream);
         let Some(flow) = self.lines[line][end].flows.get_mut(stream) else {
             return Err(failure("made up", format!("{found:?}")));
         };
@@ -114,6 +115,9 @@ impl SleepRun<'_> {
                 && !due.is_lost
         });
         ensure(is_it, "made up", || format!("{found:?} came to line {line}"))?;
+        if is_unheard {
+            flow.lose_before(number);
+        }
         // Each message before it came, but for those that came back, whatever happens to the channel later.
         let before = flow.sent[..number].iter().filter(|sent| !sent.is_lost).count();
         ensure(before <= flow.came, "order", || {
@@ -122,6 +126,13 @@ impl SleepRun<'_> {
         ensure(before == flow.came, "twice", || format!("{found:?} came again"))?;
         flow.came += 1;
         self.check_race(line, end, stream)
+    }
+
+    /// Whether messages of a stream may come back and nobody hears of it: their submitter was dropped.
+    fn is_unheard(&self, line: usize, end: usize, stream: usize) -> bool {
+        let submitters = &self.sleepers[self.host(line, end)].submitters;
+        let submitter = stream.checked_sub(2).and_then(|which| submitters.get(which));
+        submitter.is_some_and(Option::is_none) && self.may_fail(line)
     }
 
     /// A message came back that was not sent.
@@ -263,5 +274,18 @@ impl SleepRun<'_> {
                 "line {line} end {end}: of {count} messages in each way {all:?} came, and no fewer than {due} were due"
             )
         })
+    }
+}
+
+impl Flow {
+    /// Those that are lacking before a message that came are lost: they are the last before it, as messages keep their order.
+    fn lose_before(&mut self, number: usize) {
+        let on_their_way = self.sent[..number].iter().filter(|sent| !sent.is_lost).count();
+        let lacking = on_their_way.saturating_sub(self.came);
+        let before = self.sent[..number].iter_mut().rev();
+        for sent in before.filter(|sent| !sent.is_lost).take(lacking) {
+            sent.is_lost = true;
+            self.lost += 1;
+        }
     }
 }
