@@ -225,12 +225,13 @@ impl<'c> RequestsRun<'c> {
         for _ in 0..ASKS_MAX {
             self.answer_due(host)?;
             self.send_wanted(host)?;
+            // Before it asks: who begins to close a channel behind that has to ask again.
+            self.tend_channels(host)?;
             let asked = match self.parties[host].linked.is_some() {
                 true => self.poll_links(host)?,
                 false => self.poll(host)?,
             };
             let ended = self.settle(host)?;
-            self.tend_channels(host)?;
             let Some(at_most_ns) = asked.filter(|_| !ended) else {
                 continue;
             };
