@@ -79,7 +79,11 @@ fn a_session_that_its_caller_fails_is_over_for_that_reason() {
     assert_eq!(session.over(), Some(FinalReason::Unsuitable));
     assert_eq!(session.poll_action(NOW, 0), Some(Action::Shut { rail: 0 }));
     session.fail(FinalReason::Closed);
-    assert_eq!(session.over(), Some(FinalReason::Unsuitable), "the first one counts");
+    assert_eq!(
+        session.over(),
+        Some(FinalReason::Unsuitable),
+        "the first one counts"
+    );
 }
 
 #[test]

@@ -225,13 +225,19 @@ impl<'c> RequestsRun<'c> {
         for _ in 0..ASKS_MAX {
             self.answer_due(host)?;
             self.send_wanted(host)?;
-            // Before it asks: who begins to close a channel behind that has to ask again.
-            self.tend_channels(host)?;
-            let asked = match self.parties[host].linked.is_some() {
+            let is_linked = self.parties[host].linked.is_some();
+            if !is_linked {
+                // Before it asks: a host that begins to close a channel behind that has to ask again.
+                self.tend_channels(host)?;
+            }
+            let asked = match is_linked {
                 true => self.poll_links(host)?,
                 false => self.poll(host)?,
             };
             let ended = self.settle(host)?;
+            if is_linked {
+                self.tend_channels(host)?;
+            }
             let Some(at_most_ns) = asked.filter(|_| !ended) else {
                 continue;
             };
