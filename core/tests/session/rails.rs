@@ -205,7 +205,7 @@ fn a_rail_that_was_up_is_connected_again_after_the_first_wait() {
     );
 }
 
-/// What tells that messages came may be the peer's first word on a rail, and nothing behind it.
+/// The peer's first word on a rail may be the only acknowledgement.
 #[test]
 fn a_peer_that_says_on_a_new_rail_that_it_has_all_is_stalled_no_more() {
     let tables = ([Retained::default(); 8], [Kept::default(); 8]);

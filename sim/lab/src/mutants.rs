@@ -62,7 +62,7 @@ fn shard(text: &str) -> Result<(usize, usize), String> {
         .ok_or_else(|| format!("a part is K/N with K below N, as 0/8, not {text:?}"))
 }
 
-/// What became of a mutant.
+/// The end of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum End {
@@ -111,7 +111,7 @@ impl Counts {
     }
 }
 
-/// What came of all of them.
+/// The ends of all mutants, counted.
 #[derive(Debug, Serialize)]
 struct Summary {
     budget_seconds: u64,
@@ -261,22 +261,10 @@ fn difference(args: &MutantsArgs, workspace: &Path, out: &Path) -> Result<Option
 }
 
 fn git(workspace: &Path, arguments: &[&str]) -> Result<String> {
-    let output = Command::new("git")
-        .current_dir(workspace)
-        .args(arguments)
-        .output();
-    let output = output.context("cannot run git")?;
-    if !output.status.success() {
-        bail!(
-            "git {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    crate::tool::output_of(Command::new("git").current_dir(workspace).args(arguments))
 }
 
-/// Those that are to be tried, in their order.
+/// Returns the mutants to try, in their order.
 fn chosen<'m>(all: &[&'m Mutant], args: &MutantsArgs) -> Vec<&'m Mutant> {
     let (first, every) = args.shard.unwrap_or((0, 1));
     let mut part: Vec<(usize, &Mutant)> = all
@@ -286,14 +274,14 @@ fn chosen<'m>(all: &[&'m Mutant], args: &MutantsArgs) -> Vec<&'m Mutant> {
         .step_by(every)
         .enumerate()
         .collect();
-    // What is drawn of a line does not hang on the other lines.
+    // By name, so that the draw of one line does not depend on other lines.
     part.sort_by_key(|(_, mutant)| Sha256::digest(format!("{}: {}", mutant.file, mutant.change())));
     part.truncate(args.most.unwrap_or(usize::MAX));
     part.sort_by_key(|(index, _)| *index);
     part.into_iter().map(|(_, mutant)| mutant).collect()
 }
 
-/// What became of each.
+/// Tries mutants by tests and by the swarm; gives the end of each.
 fn ends<'m>(chosen: &[&'m Mutant], args: &MutantsArgs, out: &Path) -> Result<Vec<(&'m Mutant, End)>> {
     let mut ends = Vec::new();
     let mut left = chosen.to_vec();
@@ -349,7 +337,7 @@ fn by_tests<'m>(
     Ok(missed)
 }
 
-/// What the swarm writes of planted mistakes.
+/// The swarm's report, as far as it is about planted mistakes.
 #[derive(Deserialize)]
 struct Swarm {
     mutations: Vec<Planted>,

@@ -231,7 +231,7 @@ impl Bond {
             }
             SessionEvent::Recovering => {
                 at.lost_ns = Some(now_ns);
-                // That says more.
+                // A recovery says more than a stall.
                 (at.is_stalled, at.goes_on) = (false, false);
                 Ok(())
             }

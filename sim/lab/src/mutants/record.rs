@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::tool::Mutant;
 
-/// Where it is, from the workspace on.
+/// Its path, from the workspace on.
 pub(crate) const FILE: &str = "sim/mutations/survivors.toml";
 
 /// The pattern of the line that says when all mutants were last tried. The commit that changed it is where changed lines begin.
@@ -72,7 +72,7 @@ impl Record {
     }
 }
 
-/// What to write for a mutant, but for the reason.
+/// Returns the entry of a mutant, but for the reason.
 pub(crate) fn entry(mutant: &Mutant, line: &str) -> String {
     let text = |text: &str| toml::Value::from(text).to_string();
     format!(

@@ -79,7 +79,7 @@ impl Mutant {
     }
 }
 
-/// What became of a mutant by tests.
+/// The outcome of a mutant's tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum Outcome {
     /// A test failed.
@@ -131,18 +131,12 @@ pub(crate) fn list(files: &[String], diff: Option<&Path>) -> Result<Vec<Mutant>>
     if let Some(diff) = diff {
         command.arg("--in-diff").arg(diff);
     }
-    let output = command.output().context("cannot run cargo mutants")?;
-    ensure!(
-        output.status.success(),
-        "cargo mutants lists nothing ({}): {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let listed = crate::tool::output_of(&mut command)?;
     // Without a line of Rust in a difference it says so, and lists nothing.
-    if !output.stdout.starts_with(b"[") {
+    if !listed.starts_with('[') {
         return Ok(Vec::new());
     }
-    serde_json::from_slice(&output.stdout).context("cargo mutants lists something else")
+    serde_json::from_str(&listed).context("cargo mutants lists something else")
 }
 
 /// The tests of one try: of these packages, as far as these arguments of cargo leave them in.
@@ -252,7 +246,7 @@ fn mutants() -> Result<Command> {
         .current_dir(programs::workspace()?)
         .env("CARGO_TERM_COLOR", "never")
         .env("CARGO_INCREMENTAL", "1")
-        // Where the lab itself is built is none of the copy's business.
+        // The copy is not built where the lab itself is.
         .env_remove("CARGO_TARGET_DIR");
     Ok(command)
 }

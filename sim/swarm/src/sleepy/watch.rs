@@ -7,9 +7,6 @@ use crate::failure::{Failure, Verdict};
 /// Nothing that is awaited without a completion is looked for less often (`Sleep::at_most`).
 const NAP_NS: u64 = 1_000_000;
 
-/// A closing has so many stages, and who sleeps begins each a nap late.
-const NAPS: u64 = 4;
-
 /// A channel that is lost is gone some 10 ms behind what told that, and all its requests (`ChannelConfig::close_when_lost`).
 const FORGOTTEN_NS: u64 = 40_000_000;
 
@@ -51,7 +48,7 @@ impl SleepRun<'_> {
                 continue;
             }
             if at.is_closing {
-                push(end, "closing", 0, bounds.close_ns + FORGOTTEN_NS + NAPS * NAP_NS);
+                push(end, "closing", 0, bounds.close_ns + FORGOTTEN_NS);
                 continue;
             }
             // A closing is for a whole Worker.
