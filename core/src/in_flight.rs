@@ -8,6 +8,9 @@
 //! The table is what makes slots sound: it owns them while the device does. Each provider
 //! embeds it privately and feeds it only completions of the device.
 //!
+//! A request may have no slots: its bytes went inline, or lie in a cell of the queue ([`InFlight::next_place`]). While no
+//! request in flight has slots, a completion retires all up to it by one comparison and looks at none of them.
+//!
 //! A completion is found by the position in its `wr_id` alone. A stale or duplicate completion lies outside the window
 //! of posted requests and is rejected. Queue pairs may use one channel one after the other: for the check to hold
 //! across them, a new table begins at a generation behind all that the old one used ([`InFlight::next_generation`]).
@@ -34,6 +37,8 @@ pub struct InFlight<S, Requests> {
     posted: u64,
     /// The next request.
     head: u64,
+    /// Behind the last request that was staged with slots: no request from here on has any.
+    slots_end: u64,
     owned: PhantomData<S>,
 }
 
@@ -115,6 +120,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
             end: start.wrapping_add(depth.into()),
             posted: start,
             head: start,
+            slots_end: start,
             owned: PhantomData,
         })
     }
@@ -157,6 +163,22 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.end.wrapping_sub(self.head) as u32
     }
 
+    /// How many places its storage has: the depth, rounded up to a power of two.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.requests.as_ref().len()
+    }
+
+    /// The place of the next request among as many as the storage has, or `None` while the table is full. No other request
+    /// in flight has the same place.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
+    pub fn next_place(&self) -> Option<usize> {
+        let mask = self.requests.as_ref().len().wrapping_sub(1);
+        (self.head != self.end).then_some(self.head as usize & mask)
+    }
+
     /// Stages a request with these slots and says what it is to be posted with.
     ///
     /// # Errors
@@ -168,14 +190,17 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         if position == self.end {
             return Err(slots);
         }
-        if let Some(request) = at(self.requests.as_mut(), position) {
-            for (place, slot) in request.0.iter_mut().zip(&mut slots.map(Some)) {
-                // The place is empty: its request was retired. Nothing is forgotten, and no code
-                // stands here for a slot that would have to go home.
-                mem::forget(mem::replace(place, slot.take()));
+        self.head = position.wrapping_add(1);
+        if N != 0 {
+            self.slots_end = self.head;
+            if let Some(request) = at(self.requests.as_mut(), position) {
+                for (place, slot) in request.0.iter_mut().zip(&mut slots.map(Some)) {
+                    // The place is empty: its request was retired. Nothing is forgotten, and no code
+                    // stands here for a slot that would have to go home.
+                    mem::forget(mem::replace(place, slot.take()));
+                }
             }
         }
-        self.head = position.wrapping_add(1);
         Ok((Ticket(position), self.base.forward(position)))
     }
 
@@ -225,19 +250,21 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         let end = last.wrapping_add(1);
         // Noted before `each` is called, which may panic.
         self.move_tail(end);
-        let rest = Rest {
-            requests: self.requests.as_mut(),
-            first,
-            end,
-        };
-        if first == last {
-            if let Some(request) = at(rest.requests, last) {
-                take(request, Ticket(last), &mut each);
+        if self.slots_end > first {
+            let rest = Rest {
+                requests: self.requests.as_mut(),
+                first,
+                end,
+            };
+            if first == last {
+                if let Some(request) = at(rest.requests, last) {
+                    take(request, Ticket(last), &mut each);
+                }
+            } else {
+                take_all(rest.requests, first, end, each);
             }
-        } else {
-            take_all(rest.requests, first, end, each);
+            mem::forget(rest);
         }
-        mem::forget(rest);
         Ok(Range {
             first: Ticket(first),
             last: Ticket(last),

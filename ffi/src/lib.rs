@@ -14,6 +14,7 @@
 mod address;
 mod arena;
 mod attacher;
+mod cells;
 mod channels;
 mod clock;
 mod completion;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    ATOMIC_BYTES, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired,
-    SendQueue as _,
+    ATOMIC_BYTES, CellsError, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected,
+    Retired, SendQueue as _,
 };
 use doorbell_core::{Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
+use crate::cells::Cells;
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, WorkList};
 use crate::{Completion, Slot, unposted};
@@ -25,6 +26,8 @@ pub struct SendQueue {
     /// Owns the slots whose memory requests name, from staging until the device is done. Inline bytes are
     /// borrowed for longer than their batch, and the address handle of a datagram stays in its half (`datagram`).
     table: ManuallyDrop<Table>,
+    /// The memory of requests without slots, at the place of each in the table.
+    cells: ManuallyDrop<Cells>,
     /// Made for as many requests as the table is deep.
     list: WorkList<ibv_send_wr>,
     post_send: PostSend,
@@ -46,6 +49,7 @@ impl SendQueue {
             // The table is empty: it has room for all it is deep.
             list: WorkList::new(table.room()),
             table: ManuallyDrop::new(table),
+            cells: ManuallyDrop::default(),
             post_send,
             ledger,
             gather_max: limits.gather_max,
@@ -73,6 +77,26 @@ impl SendQueue {
         &self.shared
     }
 
+    /// Unstages what a batch that was forgotten left.
+    #[inline]
+    fn unstage_left(&mut self) {
+        if self.table.staged() != 0 {
+            unposted::discard(&mut *self.table);
+        }
+    }
+
+    /// The cell of the next request, with this limit on its elements.
+    #[inline]
+    fn next_cell(&mut self, segments_limit: u8) -> Result<&mut [u8], PushError> {
+        if segments_limit <= 1 {
+            return Err(self.refused_segments(1));
+        }
+        let place = self.table.next_place().ok_or(PushError::Full)?;
+        // SAFETY: no other request in flight has the place of the next one, which is not even staged.
+        let cell = unsafe { self.cells.lend(place) };
+        cell.ok_or(PushError::NoCells)
+    }
+
     /// Why a request of so many elements cannot be staged, whatever room there is.
     #[cold]
     fn refused_segments(&self, segments: usize) -> PushError {
@@ -93,12 +117,25 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     type Completion = Completion;
     type Batch<'q> = SendBatch<'q>;
 
+    fn furnish<I: IntoIterator<Item = Slot>>(&mut self, slots: I) -> Result<(), CellsError> {
+        let domain = self.shared.domain().id();
+        self.cells.furnish(slots.into_iter(), self.table.places(), domain)
+    }
+
+    #[inline]
+    fn cell_bytes(&self) -> u32 {
+        self.cells.bytes()
+    }
+
+    #[inline]
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        self.unstage_left();
+        self.next_cell(self.shared.segments_limit())
+    }
+
     #[inline]
     fn stage(&mut self) -> SendBatch<'_> {
-        if self.table.staged() != 0 {
-            // Left by a batch that was forgotten.
-            unposted::discard(&mut *self.table);
-        }
+        self.unstage_left();
         SendBatch {
             segments_limit: self.shared.segments_limit(),
             queue: self,
@@ -151,8 +188,11 @@ impl Drop for SendQueue {
     fn drop(&mut self) {
         // SAFETY: taken here once, the half being dropped.
         let table = unsafe { ManuallyDrop::take(&mut self.table) };
-        // The device may still have its requests: the table waits for the queue pair to end.
+        // SAFETY: as above.
+        let cells = unsafe { ManuallyDrop::take(&mut self.cells) };
+        // The device may still have its requests: table and cells wait for the queue pair to end.
         self.shared.park(WorkKind::Send, table);
+        self.shared.park_cells(cells);
     }
 }
 
@@ -166,6 +206,38 @@ impl fmt::Debug for SendQueue {
 }
 
 /// Requests staged for one doorbell. Dropping it rings nothing.
+///
+/// The bytes of a cell are out of reach once its request is staged:
+/// ```compile_fail,E0499
+/// # use doorbell_core::provider::{Operation, PostFlags, SendBatch as _, SendQueue as _};
+/// # fn f(send: &mut doorbell_ffi::SendQueue) {
+/// let mut batch = send.stage();
+/// if let Ok(cell) = batch.cell() {
+///     batch.push_cell(Operation::Send, 1, PostFlags::SIGNALED).ok();
+///     cell[0] = 1;
+/// }
+/// # }
+/// ```
+/// and those that were lent outside of a batch, once one begins:
+/// ```compile_fail,E0499
+/// # use doorbell_core::provider::SendQueue as _;
+/// # fn f(send: &mut doorbell_ffi::SendQueue) {
+/// if let Ok(cell) = send.cell() {
+///     let batch = send.stage();
+///     cell[0] = 1;
+/// }
+/// # }
+/// ```
+/// or the queue is gone:
+/// ```compile_fail,E0505
+/// # use doorbell_core::provider::SendQueue as _;
+/// # fn f(mut send: doorbell_ffi::SendQueue) {
+/// if let Ok(cell) = send.cell() {
+///     drop(send);
+///     cell[0] = 1;
+/// }
+/// # }
+/// ```
 pub struct SendBatch<'q> {
     queue: &'q mut SendQueue,
     /// How many requests the table has staged, which are the first of the list: no more than the
@@ -289,6 +361,45 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         request.wr_id = work_id.to_raw();
         request.num_sge = i32::from(length != 0);
         write_operation(request, operation, flags | PostFlags::INLINE);
+        Ok(ticket)
+    }
+
+    #[inline]
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        self.queue.next_cell(self.segments_limit)
+    }
+
+    #[inline(always)]
+    fn push_cell(&mut self, operation: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
+        if self.segments_limit <= 1 {
+            return Err(self.queue.refused_segments(1));
+        }
+        if operation.writes_slots() {
+            return Err(PushError::NotInline);
+        }
+        if let Some(reason) = self
+            .too_long_inline(bytes)
+            .filter(|_| flags.contains(PostFlags::INLINE))
+        {
+            return Err(reason);
+        }
+        let queue = &mut *self.queue;
+        let place = queue.table.next_place().ok_or(PushError::Full)?;
+        let piece = queue.cells.piece(place).ok_or(PushError::NoCells)?;
+        if bytes > piece.bytes {
+            let bytes_max = piece.bytes;
+            return Err(PushError::CellTooLong { bytes, bytes_max });
+        }
+        let Ok((ticket, work_id)) = queue.table.stage([]) else {
+            return Err(PushError::Full);
+        };
+        // SAFETY: as in `push`.
+        let (request, [element, ..]) = unsafe { queue.list.entry(self.staged) };
+        self.staged = self.staged.wrapping_add(1);
+        *element = piece.element(bytes);
+        request.wr_id = work_id.to_raw();
+        request.num_sge = i32::from(bytes != 0);
+        write_operation(request, operation, flags);
         Ok(ticket)
     }
 

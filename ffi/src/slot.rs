@@ -120,7 +120,7 @@ impl Slot {
 
     /// Returns the start of the slot.
     #[inline]
-    fn start(&self) -> NonNull<u8> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
         // SAFETY: the index is below the number of the arena's slots (`from_parts`).
         unsafe { self.inner().start_of(self.index) }
     }

@@ -65,6 +65,7 @@
 //! are zero.
 
 mod capture;
+mod cells;
 mod completion;
 mod datagram;
 mod descriptor;

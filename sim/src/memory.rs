@@ -133,6 +133,11 @@ impl Slot {
     pub(crate) fn domain(&self) -> Id {
         self.home.domain
     }
+
+    /// Whether the other is of the same arena.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.home, &other.home)
+    }
 }
 
 impl doorbell_core::provider::Slot for Slot {

@@ -146,6 +146,10 @@ impl Shared {
         self.qpn
     }
 
+    pub(crate) fn domain(&self) -> &DomainInner {
+        &self.domain
+    }
+
     /// To ERR: everything posted is flushed.
     pub(crate) fn fail(&self) -> Result<(), ProviderError> {
         self.with(|world, key| {
@@ -638,8 +642,8 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         if !send.is_of(&self.shared) || !receive.is_of(&self.shared) {
             return Err(failed("modify to RESET", EINVAL));
         }
-        self.shared.with(World::reset)?;
-        send.forget();
+        let forgotten = self.shared.with(World::reset)?;
+        send.forget(forgotten);
         receive.forget();
         Ok(())
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    Completion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired,
-    SendQueue as _, Slot as _,
+    CellsError, Completion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused,
+    Rejected, Retired, SendQueue as _, Slot as _,
 };
 use doorbell_core::{QpState, Ticket, WorkKind};
 
+use crate::cells::Cells;
 use crate::errno::failed;
 use crate::gather::Gather;
 use crate::memory::WORD_BYTES;
@@ -27,6 +28,7 @@ pub struct SendQueue {
     retired: Vec<Request>,
     /// Buffers of requests that went inline, for those to come.
     spare: Vec<Vec<u8>>,
+    cells: Cells,
     ledger: Ledger,
     gather_max: u8,
     inline_bytes_max: u32,
@@ -40,6 +42,7 @@ impl SendQueue {
             staged: Vec::new(),
             retired: Vec::new(),
             spare: Vec::new(),
+            cells: Cells::default(),
             ledger,
             gather_max: limits.gather_max,
             inline_bytes_max: limits.inline_bytes_max,
@@ -57,15 +60,28 @@ impl SendQueue {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    /// Forgets what is posted, which the device did before.
-    pub(crate) fn forget(&mut self) {
+    /// Forgets what is posted: these requests, which the device forgot before. Their slots go home.
+    pub(crate) fn forget(&mut self, requests: impl Iterator<Item = Request>) {
         self.unstage();
         self.table.drain(|never| match never {});
+        requests.for_each(|mut request| self.cells.put_back(&mut request));
+    }
+
+    /// The cell of the next request, in this state.
+    fn next_cell(&mut self, state: QpState) -> Result<&mut [u8], PushError> {
+        if !state.accepts_sends() {
+            return Err(PushError::State(state));
+        }
+        let place = self.table.next_place().ok_or(PushError::Full)?;
+        self.cells.lend(place)
     }
 
     /// Forgets what is staged; its slots go home.
     fn unstage(&mut self) {
         self.table.unstage(|_, never| match never {});
+        self.staged
+            .iter_mut()
+            .for_each(|request| self.cells.put_back(request));
         self.staged.clear();
     }
 }
@@ -74,6 +90,24 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     type Slot = Slot;
     type Completion = Completion;
     type Batch<'q> = SendBatch<'q>;
+
+    fn furnish<I: IntoIterator<Item = Slot>>(&mut self, slots: I) -> Result<(), CellsError> {
+        let domain = self.shared.domain().id();
+        self.cells
+            .furnish(slots.into_iter(), self.table.places(), |slot| {
+                slot.domain() == domain
+            })
+    }
+
+    fn cell_bytes(&self) -> u32 {
+        self.cells.bytes()
+    }
+
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        self.unstage();
+        let state = self.shared.state();
+        self.next_cell(state)
+    }
 
     fn stage(&mut self) -> SendBatch<'_> {
         // A batch that was forgotten leaves staged requests.
@@ -106,6 +140,10 @@ impl doorbell_core::provider::SendQueue for SendQueue {
             world.tally.check(untouched, Violation::RequestChanged(qp.qpn));
         });
         // Not under the lock: the callback may post.
+        // Before the callback, which may panic.
+        retired
+            .iter_mut()
+            .for_each(|request| self.cells.put_back(request));
         for request in retired.drain(..) {
             self.spare.extend(request.inline);
             let slots = request.slots.into_slots();
@@ -149,6 +187,38 @@ impl fmt::Debug for SendQueue {
 }
 
 /// Requests staged for one doorbell. Dropping it rings nothing.
+///
+/// The bytes of a cell are out of reach once its request is staged:
+/// ```compile_fail,E0499
+/// # use doorbell_core::provider::{Operation, PostFlags, SendBatch as _, SendQueue as _};
+/// # fn f(send: &mut doorbell_sim::SendQueue) {
+/// let mut batch = send.stage();
+/// if let Ok(cell) = batch.cell() {
+///     batch.push_cell(Operation::Send, 1, PostFlags::SIGNALED).ok();
+///     cell[0] = 1;
+/// }
+/// # }
+/// ```
+/// and those that were lent outside of a batch, once one begins:
+/// ```compile_fail,E0499
+/// # use doorbell_core::provider::SendQueue as _;
+/// # fn f(send: &mut doorbell_sim::SendQueue) {
+/// if let Ok(cell) = send.cell() {
+///     let batch = send.stage();
+///     cell[0] = 1;
+/// }
+/// # }
+/// ```
+/// or the queue is gone:
+/// ```compile_fail,E0505
+/// # use doorbell_core::provider::SendQueue as _;
+/// # fn f(mut send: doorbell_sim::SendQueue) {
+/// if let Ok(cell) = send.cell() {
+///     drop(send);
+///     cell[0] = 1;
+/// }
+/// # }
+/// ```
 pub struct SendBatch<'q> {
     queue: &'q mut SendQueue,
     state: QpState,
@@ -249,6 +319,32 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         Ok(request.ticket)
     }
 
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        self.queue.next_cell(self.state)
+    }
+
+    fn push_cell(&mut self, operation: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
+        if operation.writes_slots() {
+            return Err(PushError::NotInline);
+        }
+        let bytes_max = u32::try_from(self.cell()?.len()).unwrap_or(u32::MAX);
+        if bytes > bytes_max {
+            return Err(PushError::CellTooLong { bytes, bytes_max });
+        }
+        let refused = flags
+            .contains(PostFlags::INLINE)
+            .then(|| self.inline_refusal(operation, bytes as usize));
+        if let Some(reason) = refused.flatten() {
+            return Err(reason);
+        }
+        let place = self.queue.table.next_place().ok_or(PushError::Full)?;
+        let cell = self.queue.cells.take(place, bytes).ok_or(PushError::NoCells)?;
+        let request = self.write(operation, flags).ok_or(PushError::Full)?;
+        request.slots = Gather::of([cell]);
+        request.is_cell = true;
+        Ok(request.ticket)
+    }
+
     fn staged(&self) -> u32 {
         self.queue.table.staged()
     }
@@ -280,6 +376,10 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         };
         told(&mut error);
         queue.table.unstage(|_, never| match never {});
+        queue
+            .staged
+            .iter_mut()
+            .for_each(|request| queue.cells.put_back(request));
         for request in queue.staged.drain(..) {
             let slots = request.slots.into_slots();
             slots.for_each(|slot| unposted(request.ticket, slot));

@@ -280,3 +280,77 @@ fn a_panic_where_requests_come_back_loses_none() {
         assert_eq!(Rc::strong_count(&slot), 1);
     }
 }
+
+#[test]
+fn requests_without_slots_are_retired_beside_those_with() {
+    for generation in [0, 0x00ff_ffff] {
+        let mut table = table(4, generation);
+        for round in 0..40_u32 {
+            let mut last = None;
+            let with_slots = round % 3 + round % 2;
+            for request in 0..4 {
+                let staged = if request < with_slots {
+                    table.stage([round * 4 + request]).unwrap()
+                } else {
+                    table.stage([]).unwrap()
+                };
+                last = Some(staged.1);
+            }
+            table.post(4);
+            let back = retire(&mut table, last.unwrap()).unwrap();
+            let expected: Vec<u32> = (0..with_slots.min(4))
+                .map(|request| round * 4 + request)
+                .collect();
+            assert_eq!(back, expected, "round {round}");
+            assert_eq!((table.in_flight(), table.room()), (0, 4));
+        }
+    }
+}
+
+#[test]
+fn slots_staged_behind_a_request_without_any_come_back_with_their_own_completion() {
+    let mut table = table(4, 0);
+    let (_, bare) = table.stage([]).unwrap();
+    let (_, own) = table.stage([7]).unwrap();
+    let (_, behind) = table.stage([]).unwrap();
+    table.post(3);
+    assert_eq!(retire(&mut table, bare), Some(vec![]));
+    assert_eq!(retire(&mut table, own), Some(vec![7]));
+    assert_eq!(retire(&mut table, behind), Some(vec![]));
+}
+
+#[test]
+fn no_two_requests_in_flight_have_one_place() {
+    for depth in [1, 3, 4, 5, 8] {
+        let mut table = table(depth, 0);
+        assert_eq!(table.places(), depth.next_power_of_two() as usize);
+        let mut flying = VecDeque::new();
+        for step in 0..200_u32 {
+            if let Some(place) = table.next_place() {
+                assert!(place < table.places());
+                assert!(
+                    flying.iter().all(|(taken, _)| *taken != place),
+                    "{depth} at {step}"
+                );
+                flying.push_back((place, table.stage([]).unwrap().1));
+                table.post_all();
+            } else {
+                assert_eq!(table.room(), 0);
+            }
+            if step % 3 == 2 || table.room() == 0 {
+                let (_, id) = flying.pop_front().unwrap();
+                table.retire(id, |_, _| ()).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_that_was_not_posted_leaves_its_place_to_the_next() {
+    let mut table = table(4, 0);
+    let place = table.next_place();
+    table.stage([]).unwrap();
+    assert_ne!(table.next_place(), place);
+    table.unstage(|_, _| ());
+    assert_eq!(table.next_place(), place);
+}

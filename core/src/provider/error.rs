@@ -93,8 +93,17 @@ pub enum PushError {
     },
     /// Caller misuse: an atomic needs exactly one slot, with room for its eight bytes.
     AtomicNeedsEightBytes,
-    /// Caller misuse: an operation that cannot be inline, because it brings data back.
+    /// Caller misuse: an operation that cannot be inline or from a cell, because it brings data back.
     NotInline,
+    /// Caller misuse: the queue was given no cells.
+    NoCells,
+    /// Caller misuse: more bytes than a cell has.
+    CellTooLong {
+        /// The bytes asked for.
+        bytes: u32,
+        /// The bytes of each cell.
+        bytes_max: u32,
+    },
     /// Caller misuse: the address handle is another queue pair's, or was released.
     UnknownAddress,
     /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
@@ -147,7 +156,11 @@ impl fmt::Display for PushError {
                 )
             }
             Self::AtomicNeedsEightBytes => f.write_str("an atomic needs one slot of at least eight bytes"),
-            Self::NotInline => f.write_str("an operation that brings data back cannot be inline"),
+            Self::NotInline => f.write_str("an operation that brings data back cannot be inline or from a cell"),
+            Self::NoCells => f.write_str("the queue has no cells"),
+            Self::CellTooLong { bytes, bytes_max } => {
+                write!(f, "{bytes} bytes from a cell, where each has {bytes_max}")
+            }
             Self::UnknownAddress => f.write_str("the address handle names nothing of this queue pair"),
             Self::TooLong { bytes, bytes_max } => write!(
                 f,
@@ -175,6 +188,45 @@ impl fmt::Display for PushError {
 }
 
 impl core::error::Error for PushError {}
+
+/// Why a send queue was not given cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CellsError {
+    /// There were fewer slots than the queue needs.
+    TooFew {
+        /// The slots there were.
+        slots: u32,
+        /// The slots it needs.
+        needed: u32,
+    },
+    /// The slots are of several arenas.
+    Mixed,
+    /// The slots are registered in another protection domain than the queue pair's.
+    OtherMemory,
+    /// It has cells already.
+    Furnished,
+}
+
+impl fmt::Display for CellsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooFew { slots, needed } => {
+                write!(
+                    f,
+                    "{slots} slots for the cells of a send queue that needs {needed}"
+                )
+            }
+            Self::Mixed => f.write_str("the slots for the cells of a send queue are of several arenas"),
+            Self::OtherMemory => f.write_str(
+                "the slots for the cells are registered in another protection domain than the queue pair's",
+            ),
+            Self::Furnished => f.write_str("the send queue has cells already"),
+        }
+    }
+}
+
+impl core::error::Error for CellsError {}
 
 /// A request that was not staged, with its slots handed back.
 #[derive(Debug)]

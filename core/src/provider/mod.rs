@@ -27,7 +27,9 @@ pub use device::{
     AsyncEvent, ClaimedQueuePairParts, Context, DataInOrder, DeviceLimits, ProtectionDomain, Provider,
     QueuePair, QueuePairParts, ReceivesClaim, SharedQueuePairParts,
 };
-pub use error::{LookFailure, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
+pub use error::{
+    CellsError, LookFailure, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
+};
 pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{

@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::wire::RemoteWindow;
 use crate::{Qpn, Rkey, SharedReceiveId, Ticket, WcStatus, WorkId};
 
-use super::{PostError, ProviderError, Refused, Rejected, RemoteAccess, Slot};
+use super::{CellsError, PostError, ProviderError, PushError, Refused, Rejected, RemoteAccess, Slot};
 
 /// How many gather or scatter elements a request has at most.
 pub const GATHER_MAX: usize = 4;
@@ -198,6 +198,24 @@ pub trait SendQueue: Send + Sized + 'static {
     /// The posting guard.
     type Batch<'q>: SendBatch<'q, Slot = Self::Slot>;
 
+    /// Gives the queue its cells: memory of its own that requests go out from in place ([`SendBatch::cell`]). It takes as many
+    /// of these slots as it needs, one for each request that may be in flight, rounded up to a power of two. They are of one
+    /// arena, in the protection domain of the queue pair, and go home when the queue pair is destroyed.
+    ///
+    /// # Errors
+    /// [`CellsError`] says why not. The slots taken so far go home, and the queue is as it was.
+    fn furnish<I: IntoIterator<Item = Self::Slot>>(&mut self, slots: I) -> Result<(), CellsError>;
+
+    /// Returns how many bytes each cell has, or 0 before the queue has any.
+    fn cell_bytes(&self) -> u32;
+
+    /// Lends the cell of the next request outside of a batch, as [`SendBatch::cell`] does in one. If an earlier batch was
+    /// forgotten, its staged requests are unstaged first.
+    ///
+    /// # Errors
+    /// As for [`SendBatch::cell`].
+    fn cell(&mut self) -> Result<&mut [u8], PushError>;
+
     /// Begins a batch. If an earlier batch was forgotten, its staged requests are unstaged first.
     fn stage(&mut self) -> Self::Batch<'_>;
 
@@ -254,7 +272,20 @@ pub trait SendBatch<'q>: Sized {
         operation: Operation,
         bytes: &'q [u8],
         flags: PostFlags,
-    ) -> Result<Ticket, super::PushError>;
+    ) -> Result<Ticket, PushError>;
+
+    /// Lends the cell of the next request: all its bytes, to be written in place and sent by [`SendBatch::push_cell`]. They
+    /// hold what an earlier request left there. Any other push leaves the cell to the request after it.
+    ///
+    /// # Errors
+    /// The queue is full, has no cells, or takes no requests.
+    fn cell(&mut self) -> Result<&mut [u8], PushError>;
+
+    /// Stages one request of the first `bytes` of that cell.
+    ///
+    /// # Errors
+    /// The queue is full or has no cells, the cell has fewer bytes, or the operation brings data back.
+    fn push_cell(&mut self, operation: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError>;
 
     /// How many requests are staged.
     fn staged(&self) -> u32;

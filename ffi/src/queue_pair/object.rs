@@ -10,6 +10,7 @@ use doorbell_core::provider::ProviderError;
 use doorbell_core::{QpState, Qpn, WorkKind};
 
 use crate::address::Addresses;
+use crate::cells::Cells;
 use crate::completion_queue::CompletionInner;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
@@ -58,6 +59,8 @@ impl Receives {
 #[derive(Default)]
 struct Parked {
     send: Option<Table>,
+    /// The cells of that half.
+    cells: Cells,
     receive: Option<Table>,
     /// Address handles that requests of a datagram queue pair may name.
     addresses: Addresses,
@@ -156,6 +159,12 @@ impl Shared {
         }
     }
 
+    /// Keeps the cells of a send half that goes before the queue pair does.
+    pub(crate) fn park_cells(&self, cells: Cells) {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.cells = cells;
+    }
+
     /// Keeps the address handles of a send half that goes before the queue pair does.
     pub(crate) fn park_addresses(&self, addresses: Addresses) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,13 +182,14 @@ impl Drop for Shared {
         let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Parked {
             send,
+            cells,
             receive,
             addresses,
         } = core::mem::take(parked);
         if errno::from_value("ibv_destroy_qp", status).is_err() {
             // The device may still use the slots, and the queue pair all it was made from.
             Leaked::QueuePair.count();
-            core::mem::forget((send, receive, addresses));
+            core::mem::forget((send, cells, receive, addresses));
             return;
         }
         // The device is done with every request: the slots go home, and the channels are free.
@@ -196,8 +206,8 @@ impl Drop for Shared {
                     .give_back(kind, self.channel, next_generation);
             }
         }
-        // No request is left that names one.
-        drop(addresses);
+        // No request is left that names one of these.
+        drop((cells, addresses));
         // SAFETY: dropped here once, the queue pair that completed into it being gone.
         unsafe { ManuallyDrop::drop(&mut self.send_completions) };
         // SAFETY: dropped here once, the queue pair that took receives from there being gone.

@@ -180,6 +180,37 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         Ok(ticket)
     }
 
+    /// Lends the cell of the next message, if that could be staged now: all its bytes, to be written in place and sent by
+    /// [`Batch::push_cell`].
+    ///
+    /// # Errors
+    /// The queue is full or has no cells, or the peer has no receive for the message.
+    #[inline(always)]
+    pub fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        self.admit(Mark::Message)?;
+        self.inner.cell()
+    }
+
+    /// Stages one request of the first `bytes` of that cell.
+    ///
+    /// # Errors
+    /// As for [`Batch::push_inline`], and the cell has fewer bytes, or the queue has no cells.
+    #[inline(always)]
+    pub fn push_cell(
+        &mut self,
+        operation: Operation,
+        bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        let mark = Mark::of(operation);
+        self.limits.check(operation, bytes.into())?;
+        self.admit(mark)?;
+        let ticket = self.inner.push_cell(operation, bytes, flags)?;
+        self.signal(flags);
+        self.note_own(ticket, mark, flags, bytes.into());
+        Ok(ticket)
+    }
+
     /// How many requests the caller staged.
     #[must_use]
     #[inline]

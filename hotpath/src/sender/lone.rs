@@ -42,6 +42,25 @@ impl<S> Unposted<S> {
     }
 }
 
+/// Bytes of a request that has no slots.
+#[derive(Clone, Copy)]
+enum Payload<'b> {
+    /// The caller's own, which go inline.
+    Inline(&'b [u8]),
+    /// So many of the queue's cell.
+    Cell(u32),
+}
+
+impl Payload<'_> {
+    #[inline(always)]
+    const fn len_bytes(self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Cell(bytes) => bytes as u64,
+        }
+    }
+}
+
 impl From<PushError> for UnpostedReason {
     fn from(reason: PushError) -> Self {
         Self::Push(reason)
@@ -139,16 +158,64 @@ where
             batch.ring()?;
             return Ok(ticket);
         }
+        self.post_payload(operation, Payload::Inline(bytes), flags)
+    }
+
+    /// Lends the cell of the next message, if that could be posted by itself now, to be sent by [`Sender::post_cell_one`].
+    ///
+    /// Receives that would be announced beside the message are announced here, since an announcement takes a place in front of
+    /// it, and so its cell.
+    ///
+    /// # Errors
+    /// As for [`Batch::cell`](crate::Batch::cell).
+    #[inline(always)]
+    pub fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        if self.flow.announcer.is_due_beside() {
+            self.announce_in_front();
+        }
+        self.admit_one(Mark::Message)?;
+        self.queue.cell()
+    }
+
+    /// Posts one request of the first `bytes` of its cell by itself.
+    ///
+    /// # Errors
+    /// As for [`Batch::push_cell`](crate::Batch::push_cell) and [`Batch::ring`](crate::Batch::ring).
+    #[inline(always)]
+    pub fn post_cell_one(
+        &mut self,
+        operation: Operation,
+        bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, UnpostedReason> {
+        self.post_payload(operation, Payload::Cell(bytes), flags)
+    }
+
+    /// Posts one request without slots by itself, and announces nothing.
+    #[inline(always)]
+    fn post_payload(
+        &mut self,
+        operation: Operation,
+        payload: Payload<'_>,
+        flags: PostFlags,
+    ) -> Result<Ticket, UnpostedReason> {
         let mark = Mark::of(operation);
-        self.limits.check(operation, bytes.len() as u64)?;
+        let bytes = payload.len_bytes();
+        self.limits.check(operation, bytes)?;
         self.admit_one(mark)?;
         let flags = self.flags_of_one(flags);
         let mut batch = self.queue.stage();
-        let ticket = batch.push_inline(operation, bytes, flags)?;
+        let (ticket, flags) = match payload {
+            Payload::Inline(bytes) => (
+                batch.push_inline(operation, bytes, flags)?,
+                flags | PostFlags::INLINE,
+            ),
+            Payload::Cell(bytes) => (batch.push_cell(operation, bytes, flags)?, flags),
+        };
         self.marks.view().set(ticket.position(), mark);
         match batch.ring_returning(|_, slot| drop(slot)) {
             Ok(_) => {
-                self.note_one(mark, flags | PostFlags::INLINE, bytes.len() as u64);
+                self.note_one(mark, flags, bytes);
                 Ok(ticket)
             }
             Err(error) => {
@@ -156,6 +223,12 @@ where
                 Err(error.into())
             }
         }
+    }
+
+    /// Announces receives before a cell is lent. Where that fails they stay due, and the next poll announces them.
+    #[cold]
+    fn announce_in_front(&mut self) {
+        let _ = self.announce();
     }
 
     /// Posts one request with receives announced in front.

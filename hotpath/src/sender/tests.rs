@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
-    Completion, DetachedSlot, DomainId, Operation, OutOfWindow, Placement, PostError, PostFlags,
+    CellsError, Completion, DetachedSlot, DomainId, Operation, OutOfWindow, Placement, PostError, PostFlags,
     ProviderError, PushError, Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
@@ -125,7 +125,10 @@ struct Queue {
     staged_inline: Vec<(WorkId, Vec<u8>)>,
     /// How many of a doorbell the device takes.
     takes: usize,
+    cells: Vec<[u8; CELL_BYTES]>,
 }
+
+const CELL_BYTES: usize = 16;
 
 impl Queue {
     fn new(depth: u32) -> Self {
@@ -137,6 +140,7 @@ impl Queue {
             inline: Vec::new(),
             staged_inline: Vec::new(),
             takes: usize::MAX,
+            cells: Vec::new(),
         }
     }
 }
@@ -146,6 +150,17 @@ impl SendQueue for Queue {
     type Completion = Success;
     type Batch<'q> = &'q mut Queue;
 
+    fn furnish<I: IntoIterator<Item = Bytes>>(&mut self, _: I) -> Result<(), CellsError> {
+        self.cells = vec![[0; CELL_BYTES]; self.table.places()];
+        Ok(())
+    }
+    fn cell_bytes(&self) -> u32 {
+        self.cells.first().map_or(0, |cell| cell.len() as u32)
+    }
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        let place = self.table.next_place().ok_or(PushError::Full)?;
+        Ok(self.cells.get_mut(place).ok_or(PushError::NoCells)?)
+    }
     fn stage(&mut self) -> &mut Queue {
         self.table.unstage(|_, _| ());
         self.staged.clear();
@@ -200,6 +215,17 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
         let (ticket, id) = self.table.stage([]).map_err(|_| PushError::Full)?;
         self.staged.push((id, flags.contains(PostFlags::SIGNALED)));
         self.staged_inline.push((id, bytes.into()));
+        Ok(ticket)
+    }
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        SendQueue::cell(*self)
+    }
+    fn push_cell(&mut self, _: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
+        let cell = SendQueue::cell(*self)?;
+        let bytes = cell[..bytes as usize].into();
+        let (ticket, id) = self.table.stage([]).map_err(|_| PushError::Full)?;
+        self.staged.push((id, flags.contains(PostFlags::SIGNALED)));
+        self.staged_inline.push((id, bytes));
         Ok(ticket)
     }
     fn staged(&self) -> u32 {
@@ -665,4 +691,5 @@ fn a_refused_announcement_is_made_again() {
     assert_eq!(announced(&sender), [6], "once");
 }
 
+mod cells;
 mod lone;

@@ -3,7 +3,7 @@
 use core::fmt::{self, Display, Write as _};
 
 use doorbell_core::provider::{
-    AsyncEvent, MemoryError, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
+    AsyncEvent, CellsError, MemoryError, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
 };
 use doorbell_core::{QpState, Qpn, WcStatus};
 
@@ -66,6 +66,12 @@ impl From<MemoryError> for Trouble {
 
 impl From<PushError> for Trouble {
     fn from(error: PushError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<CellsError> for Trouble {
+    fn from(error: CellsError) -> Self {
         Self(error.to_string())
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Request {
     /// Destination, if it is a datagram.
     pub(crate) way: Option<Way>,
     pub(crate) slots: Gather,
+    /// Whether its slot is a cell of the queue.
+    pub(crate) is_cell: bool,
     /// Bytes that are sent instead of the slots' bytes.
     pub(crate) inline: Option<Vec<u8>>,
     /// Checksum of the bytes when the request was posted.
@@ -55,6 +57,7 @@ impl Request {
             flags,
             way: None,
             slots: Gather::default(),
+            is_cell: false,
             inline: None,
             seal: 0,
             first_psn: Psn::from_low_bits(0),
@@ -187,6 +190,11 @@ impl Requester {
     /// How many requests ended and were not retired.
     pub(crate) const fn unretired(&self) -> usize {
         self.ended
+    }
+
+    /// Lets go of all its requests.
+    pub(crate) fn into_requests(self) -> impl Iterator<Item = Request> {
+        self.requests.into_iter()
     }
 
     /// Ends all that did not, with completions or silently: the queue pair has failed (S6).

@@ -8,7 +8,7 @@ use super::World;
 use crate::errno::{EINVAL, failed};
 use crate::queue_pair::QueuePairKey;
 use crate::receive::Receives;
-use crate::requester::Requester;
+use crate::requester::Request;
 use crate::responder::Responder;
 
 impl World {
@@ -56,22 +56,25 @@ impl World {
         }
     }
 
-    /// Any state to RESET: what was posted is forgotten.
-    pub(crate) fn reset(&mut self, key: QueuePairKey) -> Result<(), ProviderError> {
+    /// Any state to RESET: what was posted is forgotten, and its requests come back.
+    pub(crate) fn reset(
+        &mut self,
+        key: QueuePairKey,
+    ) -> Result<impl Iterator<Item = Request> + use<>, ProviderError> {
         let qp = self.queue_pairs.get_mut(key);
         let qp = qp.ok_or(failed("modify to RESET", EINVAL))?;
         let unretired = qp.requester.unretired();
         let requests = qp.requester.outstanding().saturating_add(unretired);
         let receives = qp.receives.counts().iter().sum::<usize>();
         let held = usize::from(qp.responder.stop().is_some());
-        // The slots go home with what held them.
-        qp.requester = Requester::default();
+        let forgotten = core::mem::take(&mut qp.requester);
+        // The slots of receives go home with what held them.
         qp.responder = Responder::default();
         qp.receives = Receives::default();
         (qp.state, qp.port, qp.access) = (QpState::Reset, 0, Access::empty());
         (qp.connection, qp.route, qp.tells_drained) = (None, None, false);
         self.tally.requests.destroyed_more(requests);
         self.tally.receives.destroyed_more(receives.saturating_add(held));
-        Ok(())
+        Ok(forgotten.into_requests())
     }
 }

@@ -2,8 +2,8 @@
 
 use doorbell_core::in_flight::{InFlight, Request};
 use doorbell_core::provider::{
-    Arrival, ArrivalKind, Operation, PostError, PostFlags, PushError, ReceiveBatch, ReceiveQueue, Refused,
-    Rejected, Retired, SendBatch, SendQueue,
+    Arrival, ArrivalKind, CellsError, Operation, PostError, PostFlags, PushError, ReceiveBatch, ReceiveQueue,
+    Refused, Rejected, Retired, SendBatch, SendQueue,
 };
 use doorbell_core::{Ticket, WcStatus, WorkId, WorkKind};
 
@@ -59,6 +59,15 @@ impl SendQueue for Sends {
     type Completion = Done;
     type Batch<'q> = &'q mut Self;
 
+    fn furnish<I: IntoIterator<Item = Bytes>>(&mut self, _: I) -> Result<(), CellsError> {
+        Err(CellsError::OtherMemory)
+    }
+    fn cell_bytes(&self) -> u32 {
+        0
+    }
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        Err(PushError::NoCells)
+    }
     fn stage(&mut self) -> &mut Self {
         self.table.unstage(|_, _| ());
         self.staged = Staged::default();
@@ -112,6 +121,12 @@ impl<'q> SendBatch<'q> for &'q mut Sends {
         }
         self.note(operation, id, flags);
         Ok(ticket)
+    }
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        Err(PushError::NoCells)
+    }
+    fn push_cell(&mut self, _: Operation, _: u32, _: PostFlags) -> Result<Ticket, PushError> {
+        Err(PushError::NoCells)
     }
     fn staged(&self) -> u32 {
         self.table.staged()

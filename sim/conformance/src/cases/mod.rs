@@ -1,5 +1,6 @@
 //! The cases, in the order of their rows.
 
+mod cells;
 mod changes;
 mod completions;
 mod data;
@@ -76,6 +77,7 @@ pub fn cases<R: Rig>() -> Vec<Case<R>> {
     all.extend(states::cases());
     all.extend(changes::cases());
     all.extend(posting::cases());
+    all.extend(cells::cases());
     all.extend(completions::cases());
     all.extend(refused::cases());
     all.extend(retries::cases());

@@ -1,0 +1,183 @@
+//! Cells: requests that go out from memory of the send queue (S4, S5, S29).
+
+use core::iter;
+
+use doorbell_core::provider::{
+    Arena, ArenaConfig, CellsError, Context, Operation, PostFlags, ProtectionDomain, Provider, PushError,
+    QueuePair, SendBatch, SendQueue,
+};
+
+use super::table;
+use crate::notes::{either, list};
+use crate::side::{SLOT_BYTES, Side, connected};
+use crate::{Notes, Rig, Trouble};
+
+table! {
+    5 s05_a_cell_is_used_again_once_its_request_is_done
+        "messages of four times the depth, written in place, with an unsignaled one before each signaled one"
+        => "arrived: each as it was written; in flight: 0";
+    5 s05_cells_slots_and_inline_bytes_complete_in_posting_order
+        "a signaled completion proves all before it done, whatever they went out from"
+        => "done: 4; given back: slot; received: cell-1 inline slot cell-2";
+    4 s04_a_cell_that_was_not_rung_is_the_next_ones
+        "a batch that is dropped or forgotten posts nothing"
+        => "dropped: still there; forgotten: still there; sent: SUCCESS; received: rung; then: nothing";
+    29 s29_what_no_cell_can_do_is_refused
+        "no cells, more bytes than a cell has, a READ, a full queue: refused when posted"
+        => "without cells: refused; too few slots: refused; slots of another domain: refused; cells twice: refused; \
+            too long: refused; a READ: refused; beyond the depth: refused; sent: SUCCESS";
+}
+
+/// Gives the send queue cells of the side's own slots.
+fn furnish<P: Provider>(side: &mut Side<P>) -> Result<(), Trouble> {
+    let Side { send, arena, .. } = side;
+    Ok(send.furnish(iter::from_fn(|| arena.lease()))?)
+}
+
+/// Stages a message of this text from the next cell.
+fn push<'q, B: SendBatch<'q>>(batch: &mut B, text: &str, flags: PostFlags) -> Result<(), Trouble> {
+    let bytes = write(batch.cell()?, text);
+    batch.push_cell(Operation::Send, bytes, flags)?;
+    Ok(())
+}
+
+/// Writes a text to the beginning of a cell, and returns its length.
+fn write(cell: &mut [u8], text: &str) -> u32 {
+    if let Some(place) = cell.get_mut(..text.len()) {
+        place.copy_from_slice(text.as_bytes());
+    }
+    u32::try_from(text.len()).unwrap_or(u32::MAX)
+}
+
+fn s05_a_cell_is_used_again_once_its_request_is_done<R: Rig>(
+    rig: &R,
+    notes: &mut Notes,
+) -> Result<(), Trouble> {
+    let [mut near, mut far] = connected(rig)?;
+    furnish(&mut near)?;
+    let pairs = near.control.limits().send_depth.saturating_mul(2);
+    let mut as_written = true;
+    for pair in 0..pairs {
+        far.post_receives(2)?;
+        let texts = [format!("first of {pair}"), format!("second of {pair}")];
+        let mut batch = near.send.stage();
+        push(&mut batch, &texts[0], PostFlags::empty())?;
+        push(&mut batch, &texts[1], PostFlags::SIGNALED)?;
+        batch.ring()?;
+        near.sent(1)?;
+        let came = far.received(2)?;
+        as_written &= came.iter().zip(&texts).all(|(came, text)| came.text() == *text);
+    }
+    notes.put(
+        "arrived",
+        either(as_written, "each as it was written", "otherwise"),
+    );
+    notes.put("in flight", near.send.in_flight());
+    Ok(())
+}
+
+fn s05_cells_slots_and_inline_bytes_complete_in_posting_order<R: Rig>(
+    rig: &R,
+    notes: &mut Notes,
+) -> Result<(), Trouble> {
+    let [mut near, mut far] = connected(rig)?;
+    furnish(&mut near)?;
+    far.post_receives(4)?;
+    let slot = near.slot(b"slot")?;
+    let mut batch = near.send.stage();
+    push(&mut batch, "cell-1", PostFlags::empty())?;
+    batch.push_inline(Operation::Send, b"inline", PostFlags::empty())?;
+    batch.push(Operation::Send, [slot], PostFlags::empty())?;
+    push(&mut batch, "cell-2", PostFlags::SIGNALED)?;
+    batch.ring()?;
+    let sent = near.sent(1)?;
+    let done = sent.first().map_or(0, |sent| sent.retired.count());
+    let slots = sent.iter().flat_map(|sent| &sent.slots);
+    let given_back = slots.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    notes.put("done", done);
+    notes.put("given back", list(given_back));
+    notes.put("received", list(far.received(4)?.iter().map(|came| came.text())));
+    Ok(())
+}
+
+fn s04_a_cell_that_was_not_rung_is_the_next_ones<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
+    let [mut near, mut far] = connected(rig)?;
+    furnish(&mut near)?;
+    far.post_receives(2)?;
+    for (how, is_dropped) in [("dropped", true), ("forgotten", false)] {
+        let mut batch = near.send.stage();
+        push(&mut batch, how, PostFlags::SIGNALED)?;
+        push(&mut batch, "another", PostFlags::SIGNALED)?;
+        if is_dropped {
+            drop(batch);
+        } else {
+            core::mem::forget(batch);
+        }
+        let is_there = near.send.cell()?.starts_with(how.as_bytes());
+        notes.put(how, either(is_there, "still there", "gone"));
+    }
+    let bytes = write(near.send.cell()?, "rung");
+    let mut batch = near.send.stage();
+    batch.push_cell(Operation::Send, bytes, PostFlags::SIGNALED)?;
+    batch.ring()?;
+    notes.put("sent", near.send_ends(1)?);
+    notes.put("received", list(far.received(1)?.iter().map(|came| came.text())));
+    notes.put("then", far.stray_ends()?);
+    Ok(())
+}
+
+const fn word(refused: bool) -> &'static str {
+    either(refused, "refused", "taken")
+}
+
+fn s29_what_no_cell_can_do_is_refused<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
+    let [mut near, mut far] = connected(rig)?;
+    let remote = far.at(0)?;
+    let depth = near.control.limits().send_depth;
+    let mut batch = near.send.stage();
+    let without = batch.push_cell(Operation::Send, 1, PostFlags::empty());
+    notes.put("without cells", word(without == Err(PushError::NoCells)));
+    drop(batch);
+
+    let one = near.slot(b"")?;
+    let too_few = near.send.furnish([one]);
+    let expected = CellsError::TooFew {
+        slots: 1,
+        needed: depth,
+    };
+    notes.put("too few slots", word(too_few == Err(expected)));
+    let domain = near.context.protection_domain()?;
+    let mut foreign = domain.arena(&ArenaConfig::new(depth, SLOT_BYTES))?;
+    let other = near.send.furnish(iter::from_fn(|| foreign.lease()));
+    notes.put(
+        "slots of another domain",
+        word(other == Err(CellsError::OtherMemory)),
+    );
+    furnish(&mut near)?;
+    let again = furnish(&mut near);
+    notes.put("cells twice", word(again.is_err()));
+
+    far.post_receives(depth)?;
+    let mut batch = near.send.stage();
+    let bytes_max = SLOT_BYTES;
+    let bytes = bytes_max.saturating_add(1);
+    let too_long = batch.push_cell(Operation::Send, bytes, PostFlags::empty());
+    let expected = PushError::CellTooLong { bytes, bytes_max };
+    notes.put("too long", word(too_long == Err(expected)));
+    let read = batch.push_cell(Operation::Read(remote), 8, PostFlags::empty());
+    notes.put("a READ", word(read == Err(PushError::NotInline)));
+    for left in (0..depth).rev() {
+        let flags = if left == 0 {
+            PostFlags::SIGNALED
+        } else {
+            PostFlags::empty()
+        };
+        push(&mut batch, "x", flags)?;
+    }
+    let full = batch.push_cell(Operation::Send, 1, PostFlags::empty());
+    let is_refused = full == Err(PushError::Full) && batch.cell() == Err(PushError::Full);
+    notes.put("beyond the depth", word(is_refused));
+    batch.ring()?;
+    notes.put("sent", near.send_ends(1)?);
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! The cells of a send queue: memory of its own that requests go out from in place.
+//!
+//! A cell is with the request that is sent from it until that is retired, and else here, at the place of its position.
+
+use doorbell_core::provider::{CellsError, PushError, Slot as _};
+
+use crate::Slot;
+use crate::requester::Request;
+
+/// One for each place of the in-flight table, or none.
+#[derive(Default)]
+pub(crate) struct Cells {
+    slots: Vec<Option<Slot>>,
+    bytes: usize,
+}
+
+impl Cells {
+    /// Takes so many cells of these slots, which are of one arena and registered in this domain.
+    pub(crate) fn furnish(
+        &mut self,
+        slots: impl Iterator<Item = Slot>,
+        needed: usize,
+        is_ours: impl Fn(&Slot) -> bool,
+    ) -> Result<(), CellsError> {
+        if !self.slots.is_empty() {
+            return Err(CellsError::Furnished);
+        }
+        let slots: Vec<Slot> = slots.take(needed).collect();
+        if slots.len() < needed {
+            let count = |slots| u32::try_from(slots).unwrap_or(u32::MAX);
+            return Err(CellsError::TooFew {
+                slots: count(slots.len()),
+                needed: count(needed),
+            });
+        }
+        if !slots
+            .iter()
+            .zip(slots.iter().skip(1))
+            .all(|(slot, next)| slot.is_beside(next))
+        {
+            return Err(CellsError::Mixed);
+        }
+        if !slots.iter().all(is_ours) {
+            return Err(CellsError::OtherMemory);
+        }
+        self.bytes = slots.first().map_or(0, Slot::capacity_bytes);
+        self.slots = slots.into_iter().map(Some).collect();
+        Ok(())
+    }
+
+    /// How many bytes each has.
+    pub(crate) fn bytes(&self) -> u32 {
+        // Slots have no more.
+        u32::try_from(self.bytes).unwrap_or(u32::MAX)
+    }
+
+    /// The bytes of the cell at this place.
+    pub(crate) fn lend(&mut self, place: usize) -> Result<&mut [u8], PushError> {
+        let cell = self.slots.get_mut(place).and_then(Option::as_mut);
+        Ok(cell.ok_or(PushError::NoCells)?.buffer_mut())
+    }
+
+    /// Takes the cell at this place out, for a request of its first `bytes`.
+    pub(crate) fn take(&mut self, place: usize, bytes: u32) -> Option<Slot> {
+        let mut cell = self.slots.get_mut(place)?.take()?;
+        cell.set_len_bytes(bytes as usize);
+        Some(cell)
+    }
+
+    /// Puts the cell of a request back, if it has one: the request is the device's no more.
+    pub(crate) fn put_back(&mut self, request: &mut Request) {
+        if !request.is_cell {
+            return;
+        }
+        let places = self.slots.len() as u64;
+        let place = request.ticket.position().checked_rem(places);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        if let Some(place) = place.and_then(|place| self.slots.get_mut(place)) {
+            *place = core::mem::take(&mut request.slots).into_slots().next();
+        }
+    }
+}
