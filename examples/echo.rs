@@ -75,7 +75,7 @@ fn serve<P: Provider, N: Network>(
     let mut failed = None;
     while echoed < messages && failed.is_none() {
         let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
-            Event::Received { message, .. } => match turn.channel.send(message) {
+            Event::Received { message, .. } => match turn.channel.send_lease(message) {
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
             },

@@ -158,7 +158,7 @@ fn serve<P: Watched>(
     let mut failed = None;
     while echoed < MESSAGES && failed.is_none() {
         engine.turn(worker, |turn, event| match event {
-            Event::Received { message, .. } => match turn.channel.send(message) {
+            Event::Received { message, .. } => match turn.channel.send_lease(message) {
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
             },

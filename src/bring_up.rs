@@ -18,6 +18,7 @@ use doorbell_hotpath::{
     SenderConfig, Share, Statistics, WindowWord, marks_for,
 };
 
+use crate::cells::Cells;
 use crate::channel::Channel;
 use crate::ending::{Care, Ending};
 use crate::error::ConnectError;
@@ -30,6 +31,7 @@ use crate::{ChannelConfig, ChannelId, Peer, ReceiveHalf, SendHalf, Worker};
 
 /// Objects that queue pairs of a Worker are made from; other threads may hold them, too.
 pub(crate) struct Ground<P: Provider> {
+    cells: Arc<Cells<P>>,
     domain: Arc<P::ProtectionDomain>,
     context: Arc<P::Context>,
     statistics: Arc<Statistics>,
@@ -39,6 +41,7 @@ pub(crate) struct Ground<P: Provider> {
 impl<P: Provider> Ground<P> {
     pub(crate) fn of(worker: &Worker<P>) -> Self {
         Self {
+            cells: Arc::clone(&worker.cells),
             domain: Arc::clone(&worker.domain),
             context: Arc::clone(&worker.context),
             statistics: Arc::clone(&worker.statistics),
@@ -118,7 +121,16 @@ pub(crate) fn prepare<P: Provider>(
         let port = Some(port);
         ConnectError::Port(LookFailure { port, error })
     })?;
-    let parts = ground.domain.queue_pair_of(place.sends, place.receives, &asked)?;
+    let mut parts = ground.domain.queue_pair_of(place.sends, place.receives, &asked)?;
+    ground
+        .cells
+        .furnish(
+            &mut parts.send,
+            &ground.domain,
+            asked.send_depth,
+            config.cell_bytes,
+        )
+        .map_err(ConnectError::Cells)?;
     let mut control = parts.control;
     // The peer announces its receives by WRITE.
     let remote = RemoteAccess {
@@ -415,6 +427,7 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::NoShare { .. }
         | ConnectError::NoSlots { .. }
         | ConnectError::NoMemory
+        | ConnectError::Cells(_)
         | ConnectError::TooManyChannels
         | ConnectError::TooManyChannelsFrom(_)
         | ConnectError::TooManyUnaccepted

@@ -11,6 +11,7 @@ use doorbell_ffi::Rdma;
 use doorbell_hotpath::UnpostedReason;
 
 use crate::batch::Batch;
+use crate::claim::Claim;
 use crate::event::{ChannelState, Event};
 use crate::half::{Held, Lost, ReceiveHalf, Receives, SendHalf, Sends};
 use crate::lease::Lease;
@@ -222,13 +223,46 @@ impl<P: Provider> Channel<P> {
         self.send.batch()
     }
 
-    /// Sends one message by itself.
+    /// Sends one message of these bytes by itself. They are copied, and may be reused at once: into the request where they are
+    /// few ([`ChannelConfig::inline_alone_bytes_max`](crate::ChannelConfig::inline_alone_bytes_max)), else into a cell of the channel.
+    ///
+    /// # Errors
+    /// [`SendErrorKind::TooLong`]: they are more than a cell has ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)), or
+    /// than the peer takes. [`Channel::send_lease`] sends longer ones. Else as for [`Channel::post`].
+    #[inline(always)]
+    pub fn send(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+        self.send.send(bytes)
+    }
+
+    /// Lends the memory that the next message of so many bytes goes out from: it is written in place, and nothing is copied.
+    ///
+    /// The message could be sent now: room and credit are there. Receives that are to be announced beside it are announced by
+    /// themselves here.
+    ///
+    /// ```
+    /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut claim = channel.claim(8)?;
+    /// claim.bytes().copy_from_slice(&7_u64.to_le_bytes());
+    /// claim.send()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`SendErrorKind::WouldBlock`]: there is no room or no credit. [`SendErrorKind::TooLong`]: a cell has fewer bytes
+    /// ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
+    #[inline(always)]
+    pub fn claim(&mut self, len_bytes: usize) -> Result<Claim<'_, P>, SendErrorKind> {
+        self.send.claim(len_bytes)
+    }
+
+    /// Sends one message of leased memory by itself, which is not copied: for what is longer than a cell, or leased already.
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
     #[inline(always)]
-    pub fn send(&mut self, message: Lease<P>) -> Result<Ticket, SendError<Lease<P>>> {
-        self.send.send(message)
+    pub fn send_lease(&mut self, message: Lease<P>) -> Result<Ticket, SendError<Lease<P>>> {
+        self.send.send_lease(message)
     }
 
     /// Posts one request of any kind by itself.

@@ -168,6 +168,12 @@ pub struct ChannelConfig {
     /// bytes, which takes longer than copying a few. Default 64, one cache line; with more, or in batches, the copying is what
     /// costs. 0 leaves it to [`PostFlags::INLINE`](crate::PostFlags). Never more than `inline_bytes_max`.
     pub inline_alone_bytes_max: u32,
+    /// Bytes of each cell of the send queue: memory of the channel's own that messages are written to and sent from
+    /// ([`Channel::send`](crate::Channel::send), [`Channel::claim`](crate::Channel::claim)). There is one for each request that may
+    /// be in flight, rounded up to a power of two. Default 256, four cache lines: an order, a quote or a small command with its
+    /// headers, in 64 KiB for a channel of default depth. Longer messages are sent by leases. With 0 there are no cells, and only what
+    /// fits inline is sent without a lease. A multiple of 64 wastes nothing.
+    pub cell_bytes: u32,
     /// Unsignaled requests in a row at most; see [`doorbell_hotpath::SenderConfig`].
     /// Default 0: each doorbell is known done by itself. The last of a doorbell of what a
     /// [`Submitter`](crate::Submitter) submitted is signaled whatever this says: its memory comes
@@ -245,6 +251,7 @@ impl Default for ChannelConfig {
             gather_max: 4,
             inline_bytes_max: 220,
             inline_alone_bytes_max: 64,
+            cell_bytes: 256,
             unsignaled_max: 0,
             repost_batch: 16,
             remote: RemoteAccess {

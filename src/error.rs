@@ -122,6 +122,8 @@ pub enum ConnectError {
     },
     /// The Worker has slots for all receives of the channel, but too few of them are free now: the others are leased.
     NoMemory,
+    /// There is no memory for the cells of the channel ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
+    Cells(MemoryError),
     /// The Worker has as many channels as it was made for.
     TooManyChannels,
     /// The Worker has as many channels of peers from this address as one may have.
@@ -194,6 +196,10 @@ impl fmt::Display for ConnectError {
             Self::NoMemory => f.write_str(
                 "too few of the Worker's slots are free now for the channel's receives: give leases and messages \
                  back, and try again",
+            ),
+            Self::Cells(error) => write!(
+                f,
+                "no memory for the cells of the channel: {error}: raise the limit on locked memory, or lower cell_bytes"
             ),
             Self::TooManyChannels => f.write_str("the Worker has as many channels as its channels_max"),
             Self::TooManyChannelsFrom(address) => {

@@ -16,6 +16,7 @@ use doorbell_hotpath::{
 
 use crate::batch::Batch;
 use crate::channel::{ChannelId, SendError, SendErrorKind};
+use crate::claim::Claim;
 use crate::ending::{Care, Ending};
 use crate::event::{ChannelState, Event};
 use crate::lease::Lease;
@@ -189,12 +190,82 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// Sends one message by itself.
+    /// Sends one message of these bytes by itself; see [`Channel::send`](crate::Channel::send).
+    ///
+    /// # Errors
+    /// As for [`Channel::send`](crate::Channel::send).
+    #[inline]
+    pub fn send(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+        if bytes.len() <= self.inline_alone_bytes_max as usize {
+            return self.post_inline(Operation::Send, bytes);
+        }
+        if bytes.len() > self.sender.cell_bytes() as usize {
+            return self.send_without_cell(bytes);
+        }
+        let mut claim = self.claim(bytes.len())?;
+        claim.bytes().copy_from_slice(bytes);
+        claim.send()
+    }
+
+    /// Sends one message that is longer than a cell: inline, if it may.
+    #[cold]
+    fn send_without_cell(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+        let inline_bytes_max = self.limits().inline_bytes_max;
+        if bytes.len() <= inline_bytes_max as usize {
+            return self.post_inline(Operation::Send, bytes);
+        }
+        Err(SendErrorKind::TooLong {
+            bytes: bytes.len(),
+            bytes_max: inline_bytes_max.max(self.sender.cell_bytes()) as usize,
+        })
+    }
+
+    /// Lends the memory of the next message; see [`Channel::claim`](crate::Channel::claim).
+    ///
+    /// # Errors
+    /// As for [`Channel::claim`](crate::Channel::claim).
+    #[inline(always)]
+    pub fn claim(&mut self, len_bytes: usize) -> Result<Claim<'_, P>, SendErrorKind> {
+        let bytes_max = self.sender.cell_bytes();
+        let len_bytes = match u32::try_from(len_bytes) {
+            Ok(bytes) if bytes <= bytes_max => bytes,
+            _ => {
+                let bytes_max = bytes_max as usize;
+                return Err(SendErrorKind::TooLong {
+                    bytes: len_bytes,
+                    bytes_max,
+                });
+            }
+        };
+        match self.sender.cell() {
+            Ok(_) => {}
+            Err(reason) => return Err(unposted(&mut self.notice, reason.into())),
+        }
+        Ok(Claim {
+            half: self,
+            len_bytes,
+        })
+    }
+
+    /// Posts the bytes of a claim.
+    #[inline(always)]
+    pub(crate) fn post_cell(
+        &mut self,
+        operation: Operation,
+        len_bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, SendErrorKind> {
+        self.sender
+            .post_cell_one(operation, len_bytes, flags)
+            .map_err(|reason| unposted(&mut self.notice, reason))
+    }
+
+    /// Sends one message of leased memory by itself.
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
     #[inline]
-    pub fn send(&mut self, message: Lease<P>) -> Result<Ticket, SendError<Lease<P>>> {
+    pub fn send_lease(&mut self, message: Lease<P>) -> Result<Ticket, SendError<Lease<P>>> {
         self.post(Operation::Send, message, PostFlags::empty())
     }
 
@@ -295,11 +366,12 @@ impl<P: Provider> SendHalf<P> {
             .map_err(|reason| unposted(&mut self.notice, reason))
     }
 
-    /// Sends one message of these bytes: inline if the queue pair takes them so, else from memory of this arena.
+    /// Sends one message of these bytes: inline or from a cell, and where they are too long for that from memory of this arena.
     #[inline]
     pub(crate) fn send_bytes(&mut self, arena: &mut P::Arena, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
-        if bytes.len() <= self.limits().inline_bytes_max as usize {
-            return self.post_inline(Operation::Send, bytes);
+        let in_place_bytes_max = self.limits().inline_bytes_max.max(self.sender.cell_bytes());
+        if bytes.len() <= in_place_bytes_max as usize {
+            return self.send(bytes);
         }
         let bytes_max = arena.slot_bytes().min(self.peer.message_bytes_max()) as usize;
         let too_long = SendErrorKind::TooLong {
@@ -312,7 +384,7 @@ impl<P: Provider> SendHalf<P> {
         let mut lease = self.lease_for(arena)?;
         // It fits.
         lease.fill(bytes).map_err(|_| too_long)?;
-        Ok(self.send(lease)?)
+        Ok(self.send_lease(lease)?)
     }
 
     /// Leases memory of this arena for a message that could be sent now.

@@ -24,7 +24,7 @@
 //! let (deadline, mut done) = (worker.within(Duration::from_secs(60)), false);
 //! while !done {
 //!     let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
-//!         Event::Received { message, .. } => done = turn.channel.send(message).is_err(),
+//!         Event::Received { message, .. } => done = turn.channel.send_lease(message).is_err(),
 //!         Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => done = true,
 //!         _ => {}
 //!     })?;
@@ -40,7 +40,9 @@ mod arena;
 mod asking;
 mod batch;
 mod bring_up;
+mod cells;
 mod channel;
+mod claim;
 mod config;
 mod connecting;
 mod dial;
@@ -83,6 +85,7 @@ pub use arena::Arena;
 pub use asking::Asking;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
+pub use claim::{BatchClaim, Claim};
 pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};
 pub use connecting::Connecting;
 pub use doorbell_core as vocabulary;

@@ -32,7 +32,7 @@ fn messages_arrive_as_they_were_sent() {
             (&mut b, &mut a)
         };
         let (lease, id) = (from.lease(&bytes), from.id());
-        let ticket = from.worker().channel(id).unwrap().send(lease).unwrap();
+        let ticket = from.worker().channel(id).unwrap().send_lease(lease).unwrap();
         assert_eq!(to.until(received), (bytes, None));
         assert_eq!(
             from.until(|event| matches!(event, Event::Done { through } if through == ticket).then_some(())),
@@ -192,7 +192,7 @@ fn access_that_was_not_granted_fails_with_its_cause() {
         "the flushes do not hide it"
     );
     let lease = b.lease(b"late");
-    let late = b.worker().channel(id).unwrap().send(lease);
+    let late = b.worker().channel(id).unwrap().send_lease(lease);
     assert!(
         late.is_ok() || late.is_err_and(|error| error.item.is_some()),
         "nothing is lost"
@@ -208,7 +208,7 @@ fn a_full_queue_hands_the_message_back() {
     let mut sent = 0_u32;
     let refused = loop {
         let lease = b.lease(&sent.to_be_bytes());
-        match b.worker().channel(id).unwrap().send(lease) {
+        match b.worker().channel(id).unwrap().send_lease(lease) {
             Ok(_) => sent += 1,
             Err(error) => break error,
         }
@@ -223,7 +223,7 @@ fn a_full_queue_hands_the_message_back() {
         b.worker()
             .channel(id)
             .unwrap()
-            .send(refused.item.unwrap())
+            .send_lease(refused.item.unwrap())
             .is_ok()
     );
     assert_eq!(a.until(received).0, sent.to_be_bytes());
@@ -242,7 +242,7 @@ fn a_receiver_that_keeps_its_messages_starves_and_recovers() {
         let channel = b.worker().channel(id).unwrap();
         if channel.room() > 0 && channel.credits() > 0 {
             let lease = b.lease(&sent.to_be_bytes());
-            b.worker().channel(id).unwrap().send(lease).unwrap();
+            b.worker().channel(id).unwrap().send_lease(lease).unwrap();
             sent += 1;
         }
         b.worker().poll(|_, _| {}).unwrap();
@@ -308,7 +308,7 @@ fn a_peer_that_goes_away_fails_what_was_posted_and_memory_comes_back() {
     let before = leasable(&mut b);
     drop(a);
     let (lease, id) = (b.lease(b"to nobody"), b.id());
-    b.worker().channel(id).unwrap().send(lease).unwrap();
+    b.worker().channel(id).unwrap().send_lease(lease).unwrap();
     let status = b.until(|event| match event {
         Event::Failed { status, .. } => Some(status),
         _ => None,
@@ -342,7 +342,7 @@ fn unsignaled_messages_are_done_with_the_next_that_is_told() {
     let before = leasable(&mut b);
     for round in 0..1000_u32 {
         let lease = b.lease(&round.to_be_bytes());
-        b.worker().channel(id).unwrap().send(lease).unwrap();
+        b.worker().channel(id).unwrap().send_lease(lease).unwrap();
         assert_eq!(a.until(received).0, round.to_be_bytes());
         b.worker().poll(|_, _| {}).unwrap();
         assert!(b.worker().channel(id).unwrap().in_flight() < 16);
@@ -370,7 +370,7 @@ fn closing_has_a_deadline() {
     let theirs = a.id();
     a.worker().channel(theirs).unwrap().shut().unwrap();
     let lease = b.lease(b"unread");
-    b.worker().channel(id).unwrap().send(lease).unwrap();
+    b.worker().channel(id).unwrap().send_lease(lease).unwrap();
     let soon = b.worker().within(Duration::from_millis(50));
     let closed = b.worker().close(id, soon, |_, _| {});
     assert_eq!(closed, Err(CloseError::TimedOut));
@@ -412,7 +412,7 @@ fn closed_channels_give_their_completions_room_back() {
     let _server = accepting.join().unwrap();
     let mut lease = workers[0].lease().unwrap();
     lease.fill(b"through").unwrap();
-    workers[0].channel(id).unwrap().send(lease).unwrap();
+    workers[0].channel(id).unwrap().send_lease(lease).unwrap();
     // Which waits for its completion.
     assert_eq!(
         workers[0].close(id, b.within(LONG), |_, event| assert!(
@@ -437,7 +437,7 @@ fn closing_by_polling_waits_for_nothing() {
     let (id, before) = (b.id(), leasable(&mut b));
     assert_eq!(b.worker().close_progress(id), CloseProgress::Unknown);
     let lease = b.lease(b"the last");
-    let ticket = b.worker().channel(id).unwrap().send(lease).unwrap();
+    let ticket = b.worker().channel(id).unwrap().send_lease(lease).unwrap();
     let long = b.worker().within(LONG);
     b.worker().begin_close(id, long).unwrap();
     assert_eq!(b.worker().close_progress(id), CloseProgress::UnderWay);

@@ -23,7 +23,7 @@ fn flood(end: &mut End, first: u32) -> u32 {
     for sent in 0.. {
         let number = (first + sent).to_be_bytes();
         let lease = end.lease(&number);
-        if let Err(error) = end.worker().channel(id).unwrap().send(lease) {
+        if let Err(error) = end.worker().channel(id).unwrap().send_lease(lease) {
             assert_eq!(error.kind, SendErrorKind::WouldBlock);
             assert_eq!(error.item.unwrap().payload(), number, "handed back as it was");
             return sent;
@@ -139,7 +139,7 @@ impl Talker {
                 return;
             };
             lease.fill(&self.sent.to_be_bytes()).unwrap();
-            match self.end.worker().channel(id).unwrap().send(lease) {
+            match self.end.worker().channel(id).unwrap().send_lease(lease) {
                 Ok(ticket) => {
                     self.sent += 1;
                     self.tickets.insert(ticket);

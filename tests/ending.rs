@@ -100,7 +100,7 @@ fn a_peer_that_closes_is_told_behind_its_messages() {
                 told.note(&event);
                 if let Event::PeerClosed { .. } = event {
                     let lease = turn.lease().unwrap();
-                    refused.push(turn.channel.send(lease).unwrap_err());
+                    refused.push(turn.channel.send_lease(lease).unwrap_err());
                     let inline = turn.channel.post_inline(Operation::Send, b"x");
                     assert_eq!(inline, Err(SendErrorKind::PeerClosed));
                     assert_eq!(

@@ -26,7 +26,7 @@ fn send(end: &mut End, next: u32) -> u32 {
             return number;
         };
         lease.fill(&text(number)).unwrap();
-        match end.worker().channel(id).unwrap().send(lease) {
+        match end.worker().channel(id).unwrap().send_lease(lease) {
             Ok(_) => (),
             Err(error) if error.kind == SendErrorKind::WouldBlock => return number,
             Err(error) => panic!("{}", error.kind),

@@ -24,7 +24,7 @@ fn of(end: &mut End) -> Metrics {
 fn a_worker_and_its_channels() {
     let (mut a, mut b) = pair();
     let (lease, id) = (a.lease(b"seven b"), a.id());
-    a.worker().channel(id).unwrap().send(lease).unwrap();
+    a.worker().channel(id).unwrap().send_lease(lease).unwrap();
     let in_flight = "doorbell_channel_in_flight_requests{host=\"here\"}";
     assert_eq!(value(&of(&mut a), in_flight), Some(1));
     b.until(|event| matches!(event, Event::Received { .. }).then_some(()));
@@ -65,7 +65,7 @@ fn a_channel_that_failed_is_one() {
     let (mut a, b) = pair();
     drop(b);
     let (lease, id) = (a.lease(b"?"), a.id());
-    a.worker().channel(id).unwrap().send(lease).unwrap();
+    a.worker().channel(id).unwrap().send_lease(lease).unwrap();
     a.until(|event| matches!(event, Event::Failed { .. }).then_some(()));
     let metrics = of(&mut a);
     let state = |state| format!("doorbell_channels{{host=\"here\",peer=\"127.0.0.2\",state=\"{state}\"}}");

@@ -20,7 +20,7 @@ const REPEATING: Quirks = Quirks {
 fn send(end: &mut End, bytes: &[u8]) {
     let lease = end.lease(bytes);
     let id = end.id();
-    assert!(end.worker().channel(id).unwrap().send(lease).is_ok());
+    assert!(end.worker().channel(id).unwrap().send_lease(lease).is_ok());
 }
 
 fn received(event: Event) -> Option<Vec<u8>> {

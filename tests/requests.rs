@@ -34,7 +34,7 @@ fn asked(end: &mut End) -> Vec<Asked<Host>> {
 
 fn send(end: &mut End, message: Lease<Host>) {
     let id = end.id();
-    end.worker().channel(id).unwrap().send(message).unwrap();
+    end.worker().channel(id).unwrap().send_lease(message).unwrap();
 }
 
 #[test]

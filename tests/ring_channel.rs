@@ -151,7 +151,7 @@ fn what_is_written_right_behind_the_invitation_is_not_lost() {
         let (mut a, mut b) = ends(order);
         let beside = beside(&mut a, &mut b);
         let lease = b.lease(b"look here");
-        b.worker().channel(beside).unwrap().send(lease).unwrap();
+        b.worker().channel(beside).unwrap().send_lease(lease).unwrap();
         let (looks_away, is_away) = mpsc::channel();
         let (has_written, is_written) = mpsc::channel();
         let writer = thread::spawn(move || {
@@ -229,7 +229,7 @@ fn a_full_ring_is_back_pressure_and_loses_nothing() {
 fn what_is_no_invitation_is_told() {
     let (mut a, mut b) = pair();
     let (lease, id) = (a.lease(b"hello"), a.id());
-    a.worker().channel(id).unwrap().send(lease).unwrap();
+    a.worker().channel(id).unwrap().send_lease(lease).unwrap();
     let (id, long) = (b.id(), b.node.within(LONG));
     let config = RingConfig::default();
     let refused = RingChannel::open(b.worker(), id, &config, long, |_, _| {});
@@ -251,7 +251,7 @@ fn an_invitation_that_cannot_be_sent_is_given_up_in_time() {
     let id = a.id();
     loop {
         let lease = a.lease(b"in the way");
-        match a.worker().channel(id).unwrap().send(lease) {
+        match a.worker().channel(id).unwrap().send_lease(lease) {
             Ok(_) => {}
             Err(error) => break assert_eq!(error.kind, SendErrorKind::WouldBlock),
         }
@@ -260,7 +260,7 @@ fn an_invitation_that_cannot_be_sent_is_given_up_in_time() {
     let window = b.worker().window(&window).unwrap().remote();
     let invitation = RingInvitation::new(window, 2, 64, Publication::Immediate).unwrap();
     let (lease, b_id) = (b.lease(&invitation.to_bytes()), b.id());
-    b.worker().channel(b_id).unwrap().send(lease).unwrap();
+    b.worker().channel(b_id).unwrap().send_lease(lease).unwrap();
     let soon = a.worker().within(Duration::from_millis(50));
     let config = RingConfig::default();
     let refused = RingChannel::open(a.worker(), id, &config, soon, |_, _| {});

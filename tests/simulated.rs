@@ -35,7 +35,7 @@ fn hosts_of_one_call_connect() {
     let (mut server, client) = connect((server, client), small(), small());
     let mut client = client.unwrap();
     let (id, message) = (client.id(), client.lease(b"hello"));
-    client.worker().channel(id).unwrap().send(message).unwrap();
+    client.worker().channel(id).unwrap().send_lease(message).unwrap();
     let came = server.until(|event| match event {
         Event::Received { message, .. } => Some(message),
         _ => None,
@@ -84,7 +84,7 @@ fn a_fabric_in_real_time_goes_by_its_clock() {
     TICK_NS.store(0, Ordering::SeqCst);
     let stands = fabric.now();
     let (id, message) = (client.id(), client.lease(b"slow"));
-    client.worker().channel(id).unwrap().send(message).unwrap();
+    client.worker().channel(id).unwrap().send_lease(message).unwrap();
     let End { workers, .. } = &mut server;
     let [worker] = &mut workers[..] else {
         panic!("one Worker")
@@ -131,7 +131,7 @@ fn hear(worker: &mut Worker<Host>, messages: usize, echo: bool) -> VecDeque<Vec<
             if let Event::Received { message, .. } = event {
                 came.push_back(message.payload().to_vec());
                 match echo {
-                    true => drop(turn.channel.send(message).unwrap()),
+                    true => drop(turn.channel.send_lease(message).unwrap()),
                     false => turn.release(message),
                 }
             }
@@ -181,7 +181,7 @@ fn hosts_in_real_time_wake_each_other_through_descriptors() {
         for number in 0..MESSAGES {
             let mut message = worker.lease().unwrap();
             message.fill(&number.to_be_bytes()).unwrap();
-            worker.channel(to.channel).unwrap().send(message).unwrap();
+            worker.channel(to.channel).unwrap().send_lease(message).unwrap();
             heard += usize::from(hear(worker, 1, false) == [number.to_be_bytes()]);
         }
         [serving.join().unwrap(), heard]
@@ -212,6 +212,6 @@ fn who_waits_in_real_time_is_woken() {
         came
     });
     let (id, message) = (client.id(), client.lease(b"wake up"));
-    client.worker().channel(id).unwrap().send(message).unwrap();
+    client.worker().channel(id).unwrap().send_lease(message).unwrap();
     assert_eq!(sleeping.join().unwrap(), 1);
 }

@@ -29,14 +29,14 @@ fn a_hundred_channels_work_from_the_defaults_of_one_call() {
         for number in 0..8 {
             let mut lease = two.peer[0].lease().expect("memory is kept");
             lease.fill(&[number; 200]).unwrap();
-            two.peer[0].channel(*there).unwrap().send(lease).unwrap();
+            two.peer[0].channel(*there).unwrap().send_lease(lease).unwrap();
         }
     }
     let mut echoed = 0;
     while echoed < CHANNELS * 8 {
         two.hub[0]
             .poll(|turn, event| match event {
-                Event::Received { message, .. } => drop(turn.channel.send(message).unwrap()),
+                Event::Received { message, .. } => drop(turn.channel.send_lease(message).unwrap()),
                 Event::Done { .. } => {}
                 other => panic!("{other:?}"),
             })
@@ -111,7 +111,7 @@ fn there_is_a_lease_again_however_many_channels_are_admitted() {
     let [here, _] = two.channels[0];
     for mut lease in held {
         lease.set_len_bytes(200);
-        two.hub[0].channel(here).unwrap().send(lease).unwrap();
+        two.hub[0].channel(here).unwrap().send_lease(lease).unwrap();
     }
     assert!(two.hub[0].lease().is_none());
     while two.hub[0].poll(|_, _| {}).unwrap() == 0 {}

@@ -65,7 +65,7 @@ fn a_message_is_forwarded_within_the_poll_that_brought_it() {
                     if let Event::Received { message, .. } = event {
                         let at = names.iter().position(|name| *name == turn.channel.id()).unwrap();
                         let next = names[(at + 1) % 3];
-                        turn.other(next).unwrap().send(message).unwrap();
+                        turn.other(next).unwrap().send_lease(message).unwrap();
                         forwarded += 1;
                     }
                 })
@@ -164,7 +164,7 @@ fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {
                             let refused = if is_submitting {
                                 other.submit(Operation::Send, message, PostFlags::empty()).err()
                             } else {
-                                other.send(message).err()
+                                other.send_lease(message).err()
                             };
                             if let Some(error) = refused {
                                 assert_eq!(error.kind, SendErrorKind::WouldBlock);
@@ -177,7 +177,7 @@ fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {
                 .unwrap();
             for (to, queue) in waiting.iter_mut().enumerate() {
                 while let Some(message) = queue.pop_front() {
-                    if let Err(error) = many.hub[0].channel(names[to]).unwrap().send(message) {
+                    if let Err(error) = many.hub[0].channel(names[to]).unwrap().send_lease(message) {
                         queue.push_front(error.item.unwrap());
                         break;
                     }
@@ -239,7 +239,7 @@ fn names_have_an_index_and_channels_a_word_of_the_applications() {
     // The half that sends sends bytes, too.
     sending.send(here, b"of a half").unwrap();
     let lease = sending.lease_for(here).unwrap();
-    sending.channel(here).unwrap().send(lease).unwrap();
+    sending.channel(here).unwrap().send_lease(lease).unwrap();
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn errors_of_sending_go_through_the_question_mark() {
         many.hub[0]
             .channel(id)
             .ok_or(SendErrorKind::Closed)?
-            .send(lease)?;
+            .send_lease(lease)?;
         many.hub[0].send(id, b"bytes")?;
         Ok(())
     }
@@ -370,7 +370,7 @@ fn errors_of_sending_go_through_the_question_mark() {
         many.hub[0]
             .channel(id)
             .ok_or(SendErrorKind::Closed)?
-            .send(lease)?;
+            .send_lease(lease)?;
         Ok(())
     }
     let mut many = hub(1);

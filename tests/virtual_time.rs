@@ -629,7 +629,7 @@ fn closing_and_opening_rings_are_polled_to_their_deadlines() {
     fabric.follow(&"at 0ns link a-b down".parse().unwrap());
     step(&fabric, deadline);
     let lease = b.lease(b"x");
-    b.worker().channel(id_b).unwrap().send(lease).unwrap();
+    b.worker().channel(id_b).unwrap().send_lease(lease).unwrap();
     let deadline = b.worker().within(Duration::from_millis(7));
     b.worker().begin_close(id_b, deadline).unwrap();
     let mut flushed = None;

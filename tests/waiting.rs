@@ -44,7 +44,7 @@ fn wait(end: &mut End, how: Wait, deadline: Duration, into: &mut Vec<Lease<Host>
 
 fn send(end: &mut End, bytes: &[u8]) -> Result<(), SendErrorKind> {
     let (lease, id) = (end.lease(bytes), end.id());
-    let sent = end.worker().channel(id).unwrap().send(lease);
+    let sent = end.worker().channel(id).unwrap().send_lease(lease);
     sent.map(|_| ()).map_err(|error| error.kind)
 }
 
@@ -59,7 +59,7 @@ fn messages_to_and_fro_wake_either_side_however_it_waits() {
                 assert_eq!(wait(&mut a, how, LONG, &mut messages), Woken::Progress);
                 for message in messages.drain(..) {
                     let id = a.id();
-                    a.worker().channel(id).unwrap().send(message).unwrap();
+                    a.worker().channel(id).unwrap().send_lease(message).unwrap();
                     echoed += 1;
                 }
             }

@@ -1,10 +1,10 @@
 //! Sends 64-byte messages through the public `Channel`, for callgrind to count:
-//! `channel_instructions BATCH BATCHES`, with a libibverbs whose queue pairs find each other in one process.
+//! `channel_instructions cells|leases BATCH BATCHES`, with a libibverbs whose queue pairs find each other in one process.
 //!
-//! Everything is as it is by default: leases, credits, the in-flight table and statistics. Two Workers of one Node are
-//! connected and polled in turns by one thread; only the side that sends is in the functions `measured_…`. For each
-//! message it leases memory and sets its length, as an application does that has written it; for each batch it rings
-//! once and polls until the batch is done.
+//! Everything is as it is by default: credits, the in-flight table and statistics. But no message goes inline, since by hand
+//! none does. Two Workers of one Node are connected and polled in turns by one thread; only the side that sends is in the
+//! functions `measured_…`. For each message it claims a cell, or leases memory and sets its length, as an application does
+//! that has written it; for each batch it rings once and polls until the batch is done.
 
 use core::error::Error;
 use core::time::Duration;
@@ -34,6 +34,11 @@ impl End {
 
 fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
+    let by_cells = match words.next().as_deref() {
+        Some("cells") => true,
+        Some("leases") => false,
+        _ => return Err("cells|leases BATCH BATCHES".into()),
+    };
     let mut number = || -> Result<u32, Failure> { Ok(words.next().ok_or("BATCH BATCHES")?.parse()?) };
     let (batch, batches) = (number()?, number()?);
     let (mut sender, mut receiver) = pair()?;
@@ -46,10 +51,11 @@ fn main() -> Result<(), Failure> {
             taken = taken.wrapping_add(receive(receiver.worker()?)?);
         }
         let worker = sender.worker()?;
-        if batch == 1 {
-            measured_one(worker, channel)?;
-        } else {
-            measured_batch(worker, channel, batch, &mut leases)?;
+        match (by_cells, batch) {
+            (true, 1) => measured_cell(worker, channel)?,
+            (true, _) => measured_cells(worker, channel, batch)?,
+            (false, 1) => measured_lease(worker, channel)?,
+            (false, _) => measured_leases(worker, channel, batch, &mut leases)?,
         }
         taken = taken.wrapping_add(receive(receiver.worker()?)?);
     }
@@ -79,19 +85,39 @@ fn receive(worker: &mut Worker) -> Result<u64, Failure> {
     Ok(taken)
 }
 
-/// One message by itself.
+/// One message by itself, from a cell.
 #[inline(never)]
-fn measured_one(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
-    let mut lease = worker.lease().ok_or("no memory")?;
-    lease.set_len_bytes(MESSAGE_BYTES);
+fn measured_cell(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
     let open = worker.channel(channel).ok_or("closed")?;
-    open.send(lease).map_err(|refused| refused.kind.to_string())?;
+    open.claim(MESSAGE_BYTES)?.send()?;
     until_done(worker)
 }
 
-/// Several with one doorbell.
+/// Several with one doorbell, from cells.
 #[inline(never)]
-fn measured_batch(
+fn measured_cells(worker: &mut Worker, channel: ChannelId, batch: u32) -> Result<(), Failure> {
+    let mut staged = worker.channel(channel).ok_or("closed")?.batch();
+    for _ in 0..batch {
+        staged.claim(MESSAGE_BYTES)?.send()?;
+    }
+    staged.ring().map_err(SendErrorKind::Post)?;
+    until_done(worker)
+}
+
+/// One message by itself, from a lease.
+#[inline(never)]
+fn measured_lease(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
+    let mut lease = worker.lease().ok_or("no memory")?;
+    lease.set_len_bytes(MESSAGE_BYTES);
+    let open = worker.channel(channel).ok_or("closed")?;
+    open.send_lease(lease)
+        .map_err(|refused| refused.kind.to_string())?;
+    until_done(worker)
+}
+
+/// Several with one doorbell, from leases.
+#[inline(never)]
+fn measured_leases(
     worker: &mut Worker,
     channel: ChannelId,
     batch: u32,
@@ -136,7 +162,8 @@ fn pair() -> Result<(End, End), Failure> {
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     let mut theirs = node.workers(&WorkerConfig::default())?;
     let mut ours = node.workers(&WorkerConfig::default())?;
-    let config = ChannelConfig::default();
+    let mut config = ChannelConfig::default();
+    config.inline_alone_bytes_max = 0;
     let mut listener = Listener::bind(&node, &theirs, "127.0.0.1:0".parse()?, &config)?;
     let address = listener.address();
     let (accepted, connected) = std::thread::scope(|scope| {

@@ -268,7 +268,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
                 return Err(gone.error(to));
             }
             let channel = worker.channel(peer.at.channel).ok_or(no_such(to))?;
-            match channel.send(message) {
+            match channel.send_lease(message) {
                 Ok(_) => return Ok(()),
                 Err(error) => match (error.kind, error.item) {
                     (SendErrorKind::WouldBlock, Some(back)) => message = back,

@@ -273,7 +273,7 @@ impl<P: Provider> Audience<P> {
             let mut message = worker.lease().ok_or("no memory")?;
             message.fill(&bytes)?;
             let channel = worker.channel(subscriber.at.channel).ok_or("closed")?;
-            if let Err(error) = channel.send(message) {
+            if let Err(error) = channel.send_lease(message) {
                 subscriber.lost = Some(error.kind.to_string());
             }
         }

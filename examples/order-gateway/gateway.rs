@@ -93,7 +93,7 @@ impl<P: Provider> Desk<'_, P> {
     /// Sends answers, oldest first, as far as there is room.
     fn send(&mut self, channel: &mut Channel<P>) {
         while let Some(answer) = self.unsent.pop_front() {
-            match channel.send(answer) {
+            match channel.send_lease(answer) {
                 Ok(_) => self.served.answered += 1,
                 Err(error) if error.kind == SendErrorKind::WouldBlock => {
                     self.served.answers_delayed += 1;

@@ -28,7 +28,9 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
                 let asked = Asked::of(message).ok().filter(|_| orders % MUTE_EVERY != 0)?;
                 let number = asked.body().to_vec();
                 // If there is no room, the trader's deadline ends the request.
-                let _ = asked.answer(&number).map(|answer| turn.channel.send(answer));
+                let _ = asked
+                    .answer(&number)
+                    .map(|answer| turn.channel.send_lease(answer));
                 None
             }
             Event::PeerClosed { .. } => Some(()),

@@ -30,7 +30,9 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     until(worker, |turn, event| {
         match event {
             Event::PeerClosed { .. } => closed += 1,
-            Event::Received { message, .. } => answered += u32::from(turn.channel.send(message).is_ok()),
+            Event::Received { message, .. } => {
+                answered += u32::from(turn.channel.send_lease(message).is_ok())
+            }
             _ => {}
         }
         (closed == CHANNELS).then_some(())

@@ -17,7 +17,7 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     for _ in 0..ROUNDS {
         let message = receive(worker)?;
         let channel = worker.channel(peer.channel).ok_or("closed")?;
-        channel.send(message).map_err(|error| error.kind)?;
+        channel.send_lease(message).map_err(|error| error.kind)?;
     }
     // The last one is on its way: closing waits for it.
     worker.close(peer.channel, worker.within(PATIENCE), |_, _| {})?;

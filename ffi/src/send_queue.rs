@@ -85,12 +85,9 @@ impl SendQueue {
         }
     }
 
-    /// The cell of the next request, with this limit on its elements.
+    /// The cell of the next request.
     #[inline]
-    fn next_cell(&mut self, segments_limit: u8) -> Result<&mut [u8], PushError> {
-        if segments_limit <= 1 {
-            return Err(self.refused_segments(1));
-        }
+    fn next_cell(&mut self) -> Result<&mut [u8], PushError> {
         let place = self.table.next_place().ok_or(PushError::Full)?;
         // SAFETY: no other request in flight has the place of the next one, which is not even staged.
         let cell = unsafe { self.cells.lend(place) };
@@ -130,7 +127,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     #[inline]
     fn cell(&mut self) -> Result<&mut [u8], PushError> {
         self.unstage_left();
-        self.next_cell(self.shared.segments_limit())
+        self.next_cell()
     }
 
     #[inline]
@@ -366,7 +363,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline]
     fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        self.queue.next_cell(self.segments_limit)
+        self.queue.next_cell()
     }
 
     #[inline(always)]

@@ -248,6 +248,13 @@ where
         self.unsignaled == UNTOLD && self.queue.in_flight() > 0
     }
 
+    /// How many bytes each cell of the queue has; 0 where it has none.
+    #[must_use]
+    #[inline]
+    pub fn cell_bytes(&self) -> u32 {
+        self.queue.cell_bytes()
+    }
+
     /// How many more requests can be staged now.
     #[must_use]
     #[inline]

@@ -67,11 +67,8 @@ impl SendQueue {
         requests.for_each(|mut request| self.cells.put_back(&mut request));
     }
 
-    /// The cell of the next request, in this state.
-    fn next_cell(&mut self, state: QpState) -> Result<&mut [u8], PushError> {
-        if !state.accepts_sends() {
-            return Err(PushError::State(state));
-        }
+    /// The cell of the next request.
+    fn next_cell(&mut self) -> Result<&mut [u8], PushError> {
         let place = self.table.next_place().ok_or(PushError::Full)?;
         self.cells.lend(place)
     }
@@ -105,8 +102,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
 
     fn cell(&mut self) -> Result<&mut [u8], PushError> {
         self.unstage();
-        let state = self.shared.state();
-        self.next_cell(state)
+        self.next_cell()
     }
 
     fn stage(&mut self) -> SendBatch<'_> {
@@ -320,10 +316,13 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     }
 
     fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        self.queue.next_cell(self.state)
+        self.queue.next_cell()
     }
 
     fn push_cell(&mut self, operation: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
+        if !self.state.accepts_sends() {
+            return Err(PushError::State(self.state));
+        }
         if operation.writes_slots() {
             return Err(PushError::NotInline);
         }

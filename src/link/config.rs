@@ -15,7 +15,7 @@ pub struct LinkConfig {
     /// Timers of the sessions, and the length of a fragment.
     pub session: SessionConfig,
     /// Configuration of each rail's channel. Default that of a channel, with a timeout and retries that find a dead peer in
-    /// time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]). A rail is judged by its completions, so every request is
+    /// time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]), and without cells, which a link does not use. A rail is judged by its completions, so every request is
     /// signaled: [`ChannelConfig::unsignaled_max`] is 0 or 1. [`ChannelConfig::inline_bytes_max`] is at least
     /// [`SESSION_ATTACH_BYTES`], the first frame on a connection.
     pub channel: ChannelConfig,
@@ -49,6 +49,8 @@ impl Default for LinkConfig {
             retry_count: TRANSPORT_RETRY_COUNT,
             // A session probes its rails by itself.
             probe_after: None,
+            // Fragments are leases, which a link keeps until the peer has them.
+            cell_bytes: 0,
             ..ChannelConfig::default()
         };
         Self {

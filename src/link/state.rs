@@ -348,7 +348,7 @@ fn send<P: Provider>(
     channel: &mut Channel<P>,
     lease: Lease<P>,
 ) -> Result<Posted, (Posted, Option<Lease<P>>)> {
-    match channel.send(lease) {
+    match channel.send_lease(lease) {
         Ok(ticket) => Ok(Posted::Done(ticket)),
         // The device has not said that it does not have it.
         Err(SendError { item: None, .. }) => Err((Posted::InDoubt, None)),

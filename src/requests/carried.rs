@@ -257,6 +257,6 @@ fn post<P: Provider>(
         return Err(NotSentKind::TooLong { bytes, bytes_max });
     }
     let channel = worker.channel(channel).ok_or(SendErrorKind::Closed)?;
-    channel.send(lease).map_err(SendErrorKind::from)?;
+    channel.send_lease(lease).map_err(SendErrorKind::from)?;
     Ok(())
 }

@@ -48,7 +48,7 @@
 //!         if let Event::Received { message, .. } = event {
 //!             let answer = Asked::of(message).ok().and_then(|asked| asked.answer(b"all of it").ok());
 //!             // Where there is no room, the requester's deadline tells.
-//!             let _ = answer.map(|answer| turn.channel.send(answer));
+//!             let _ = answer.map(|answer| turn.channel.send_lease(answer));
 //!         }
 //!     })?;
 //!     Ok(())

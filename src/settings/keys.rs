@@ -58,6 +58,7 @@ macro_rules! channel_keys {
             "gather_max": Kind::count(1, 4) => gather_max;
             "inline_bytes_max": Kind::bytes(0, 1 << 16) => inline_bytes_max;
             "inline_alone_bytes_max": Kind::bytes(0, 1 << 16) => inline_alone_bytes_max;
+            "cell_bytes": Kind::bytes(0, 1 << 20) => cell_bytes;
             "unsignaled_max": Kind::count(0, 1 << 20) => unsignaled_max;
             "repost_batch": RECEIVES => repost_batch;
             "rd_atomic_max": Kind::count(0, 255) => rd_atomic_max;

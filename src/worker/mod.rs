@@ -35,6 +35,7 @@ use doorbell_core::{Clock as _, Deadline, Qpn, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
+use crate::cells::Cells;
 use crate::channel::{Channel, ChannelId, SendErrorKind};
 use crate::config::{Notify, WorkerConfig};
 use crate::edge::reaper::{Reaped, Reaper};
@@ -69,6 +70,8 @@ pub struct Worker<P: Provider = Rdma> {
     pub(crate) arena: Reaped<P::Arena>,
     /// A word for each channel, in which its peer announces receives.
     pub(crate) credit_words: Arc<P::Window>,
+    /// Memory for the cells of its channels.
+    pub(crate) cells: Arc<Cells<P>>,
     pub(crate) domain: Arc<P::ProtectionDomain>,
     pub(crate) context: Arc<P::Context>,
     device_events: DeviceEvents,
@@ -90,6 +93,7 @@ pub struct Worker<P: Provider = Rdma> {
 /// The foundation of a Worker's objects.
 struct Under<P: Provider> {
     credit_words: Arc<P::Window>,
+    cells: Arc<Cells<P>>,
     domain: Arc<P::ProtectionDomain>,
     context: Arc<P::Context>,
 }
@@ -98,6 +102,7 @@ impl<P: Provider> Clone for Under<P> {
     fn clone(&self) -> Self {
         Self {
             credit_words: Arc::clone(&self.credit_words),
+            cells: Arc::clone(&self.cells),
             domain: Arc::clone(&self.domain),
             context: Arc::clone(&self.context),
         }
@@ -259,11 +264,13 @@ impl<P: Provider> Worker<P> {
         credits.placement.pages = Pages::Ordinary;
         let under = Under {
             credit_words: Arc::new(domain.window(&credits)?),
+            cells: Arc::new(Cells::new(config.placement)),
             domain: Arc::new(domain),
             context: Arc::new(context),
         };
         let Under {
             credit_words,
+            cells,
             domain,
             context,
         } = under.clone();
@@ -281,6 +288,7 @@ impl<P: Provider> Worker<P> {
             arena: reaper.keep(arena),
             places: Places::new(reaper),
             credit_words,
+            cells,
             domain,
             context,
             device_events: DeviceEvents::new(),

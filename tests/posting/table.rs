@@ -63,7 +63,7 @@ pub(crate) fn posted_where_it_failed<P: Provider + Debug>(two: &mut Two<P>) {
     let before = two.leasable();
     two.channel().shut().unwrap();
     let lease = two.lease(2048);
-    let ticket = two.channel().send(lease).unwrap();
+    let ticket = two.channel().send_lease(lease).unwrap();
     let status = two.until(|event| match event {
         Event::Failed { ticket: of, status } if of == ticket => Some(status),
         _ => None,
@@ -236,7 +236,7 @@ fn message_too_long<P: Provider + Debug>(two: &mut Two<P>) {
         two.refused_inline(operation, &vec![1; bytes], kind);
     }
     let lease = two.lease(bytes);
-    let error = two.channel().send(lease).unwrap_err();
+    let error = two.channel().send_lease(lease).unwrap_err();
     assert_eq!(error.kind, kind);
     assert!(error.item.is_some());
     // A submitter knows the channel by its name alone: the Worker refuses what it posts.
@@ -257,7 +257,7 @@ fn message_too_long<P: Provider + Debug>(two: &mut Two<P>) {
 fn message_that_just_fits<P: Provider + Debug>(two: &mut Two<P>) {
     let bytes_max = two.message_bytes_max();
     let lease = two.lease(bytes_max);
-    two.channel().send(lease).unwrap();
+    two.channel().send_lease(lease).unwrap();
     let pieces = [two.lease(bytes_max - 1), two.lease(1)];
     let mut batch = two.channel().batch();
     batch.push(Operation::Send, pieces, PostFlags::SIGNALED).unwrap();

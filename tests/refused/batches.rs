@@ -27,7 +27,7 @@ pub fn two_batches_at_a_time(channel: &mut Channel) {
 
 pub fn a_message_past_a_batch(channel: &mut Channel, lease: Lease) {
     let batch = channel.batch();
-    channel.send(lease).ok(); //~ E0499
+    channel.send_lease(lease).ok(); //~ E0499
     batch.ring().ok();
 }
 

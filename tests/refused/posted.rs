@@ -3,7 +3,7 @@
 use doorbell::{Channel, Event, Lease, Operation, PostFlags, Worker};
 
 pub fn read_after_it_was_sent(channel: &mut Channel, lease: Lease) {
-    channel.send(lease).ok();
+    channel.send_lease(lease).ok();
     lease.payload(); //~ E0382
 }
 
@@ -20,19 +20,19 @@ pub fn written_after_it_was_staged(channel: &mut Channel, mut lease: Lease) {
 }
 
 pub fn read_after_its_queue_pair_is_gone(mut worker: Worker, id: doorbell::ChannelId, lease: Lease) {
-    worker.channel(id).map(|channel| channel.send(lease).ok());
+    worker.channel(id).map(|channel| channel.send_lease(lease).ok());
     drop(worker);
     lease.payload(); //~ E0382
 }
 
 pub fn dropped_while_it_is_sent(channel: &mut Channel, lease: Lease) {
-    channel.send(lease).ok();
+    channel.send_lease(lease).ok();
     drop(lease); //~ E0382
 }
 
 pub fn posted_twice(channel: &mut Channel, lease: Lease) {
-    channel.send(lease).ok();
-    channel.send(lease).ok(); //~ E0382
+    channel.send_lease(lease).ok();
+    channel.send_lease(lease).ok(); //~ E0382
 }
 
 pub fn gathered_twice(channel: &mut Channel, lease: Lease) {
@@ -42,7 +42,7 @@ pub fn gathered_twice(channel: &mut Channel, lease: Lease) {
 
 pub fn bytes_kept_while_it_is_sent(channel: &mut Channel, lease: Lease) {
     let bytes = lease.payload();
-    channel.send(lease).ok(); //~ E0505
+    channel.send_lease(lease).ok(); //~ E0505
     assert!(bytes.is_empty());
 }
 

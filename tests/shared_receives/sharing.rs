@@ -77,7 +77,7 @@ fn the_hub_sends_as_any_other() {
     for number in 0..100_u32 {
         let mut lease = hub.worker().lease().unwrap();
         lease.fill(&number.to_be_bytes()).unwrap();
-        hub.worker().channel(id).unwrap().send(lease).unwrap();
+        hub.worker().channel(id).unwrap().send_lease(lease).unwrap();
         let mut heard = None;
         hub.peers[1]
             .worker()

@@ -80,7 +80,7 @@ fn answers_given_during_a_poll_are_one_doorbell() {
     let mut submitter = a.worker().submitter(&config(8, 8)).unwrap();
     for number in 0..4_u32 {
         let (lease, id) = (b.lease(&number.to_be_bytes()), b.id());
-        b.worker().channel(id).unwrap().send(lease).unwrap();
+        b.worker().channel(id).unwrap().send_lease(lease).unwrap();
     }
     numbers(&mut b);
     submit(&mut submitter, to, 10);

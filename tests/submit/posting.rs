@@ -263,7 +263,7 @@ fn a_short_request_goes_inline_where_it_is_alone() {
     for (bytes, expected) in [(8, 1), (9, 0)] {
         let before = inline(&mut a);
         let lease = a.lease(&vec![7; bytes]);
-        a.worker().channel(to).unwrap().send(lease).unwrap();
+        a.worker().channel(to).unwrap().send_lease(lease).unwrap();
         assert_eq!(inline(&mut a) - before, expected, "{bytes}");
     }
     let mut sizes = Vec::new();

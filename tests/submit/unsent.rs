@@ -99,7 +99,7 @@ fn nobody_sleeps_on_what_a_handler_submitted_late() {
     fabric.follow(&"fail every 1st post of a with 12".parse().unwrap());
     for number in 0..12_u32 {
         let (lease, id) = (b.lease(&number.to_be_bytes()), b.id());
-        b.worker().channel(id).unwrap().send(lease).unwrap();
+        b.worker().channel(id).unwrap().send_lease(lease).unwrap();
     }
     settle(&mut b);
     settle(&mut a);

@@ -34,7 +34,7 @@ fn wait(hub: &mut Hub, span: Duration) -> Woken {
 fn credits_end_a_wait_whichever_channel_was_refused_and_however() {
     type Refused = fn(&mut Channel<Host>, Lease<Host>) -> SendErrorKind;
     let ways: [Refused; 4] = [
-        |channel, lease| channel.send(lease).unwrap_err().kind,
+        |channel, lease| channel.send_lease(lease).unwrap_err().kind,
         |channel, _| channel.post_inline(Operation::Send, b"x").unwrap_err(),
         |channel, lease| {
             let mut batch = channel.batch();

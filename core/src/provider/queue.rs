@@ -275,10 +275,11 @@ pub trait SendBatch<'q>: Sized {
     ) -> Result<Ticket, PushError>;
 
     /// Lends the cell of the next request: all its bytes, to be written in place and sent by [`SendBatch::push_cell`]. They
-    /// hold what an earlier request left there. Any other push leaves the cell to the request after it.
+    /// hold what an earlier request left there. A request of another kind takes the position of the cell: the next
+    /// request then has the next cell.
     ///
     /// # Errors
-    /// The queue is full, has no cells, or takes no requests.
+    /// The queue is full, or has no cells.
     fn cell(&mut self) -> Result<&mut [u8], PushError>;
 
     /// Stages one request of the first `bytes` of that cell.

@@ -198,7 +198,7 @@ impl Apart {
             let lease = from.filled(number)?;
             let half = from.half()?;
             let credits = half.credits();
-            match half.send(lease) {
+            match half.send_lease(lease) {
                 Ok(_) => {
                     to.messages = to.messages.wrapping_add(1);
                     self.requests = self.requests.wrapping_add(1);
@@ -285,7 +285,7 @@ impl Halves {
     fn alone(&mut self, number: u64) -> Result<(), Stuck> {
         let lease = self.filled(number)?;
         let half = self.half()?;
-        let is_sent = half.send(lease).is_ok()
+        let is_sent = half.send_lease(lease).is_ok()
             && half
                 .post_inline(Operation::SendWithImmediate(NO_ANSWER), &message(number))
                 .is_ok();

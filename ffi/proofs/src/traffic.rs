@@ -207,7 +207,7 @@ impl Traffic {
         let lease = filled(&mut from.worker, number)?;
         let channel = from.channel().ok_or(Stuck("the channel is closed"))?;
         channel
-            .send(lease)
+            .send_lease(lease)
             .map_err(|_| Stuck("a message alone was refused"))?;
         for word in [NO_ANSWER, ANSWER_THIS] {
             channel
@@ -395,7 +395,7 @@ impl Traffic {
             let lease = filled(&mut from.worker, number)?;
             let channel = from.channel().ok_or(refused)?;
             let credits = channel.credits();
-            match channel.send(lease) {
+            match channel.send_lease(lease) {
                 Ok(_) => {
                     let [ours, _] = self.owed(of);
                     ours.messages = ours.messages.wrapping_add(1);
@@ -533,7 +533,7 @@ fn take(mut turn: Turn<'_>, message: Lease, immediate: Option<u32>, requests: &m
     match immediate {
         Some(ANSWER_THIS) => {
             *requests = requests.wrapping_add(1);
-            return turn.channel.send(message).is_ok();
+            return turn.channel.send_lease(message).is_ok();
         }
         Some(NO_ANSWER) | None if number % 2 == 0 => turn.release(message),
         Some(NO_ANSWER) | None => drop(message),

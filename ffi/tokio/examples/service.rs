@@ -32,7 +32,7 @@ async fn serve<P: Watched>(node: Arc<Node<P>>, tell: Sender<Handle>, mut end: Re
             _ = &mut end => break,
         };
         if let Next::Event(from, Event::Received { message, .. }) = next {
-            let sent = worker.worker().channel(from).map(|to| to.send(message));
+            let sent = worker.worker().channel(from).map(|to| to.send_lease(message));
             echoed += u32::from(matches!(sent, Some(Ok(_))));
         }
     }

@@ -191,6 +191,12 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         self.inner.cell()
     }
 
+    /// The cell that [`Batch::cell`] lent, as long as nothing was staged since.
+    #[inline(always)]
+    pub fn claimed(&mut self) -> &mut [u8] {
+        self.inner.cell().unwrap_or_default()
+    }
+
     /// Stages one request of the first `bytes` of that cell.
     ///
     /// # Errors

@@ -177,6 +177,12 @@ where
         self.queue.cell()
     }
 
+    /// The cell that [`Sender::cell`] lent, as long as nothing else was called since.
+    #[inline(always)]
+    pub fn claimed(&mut self) -> &mut [u8] {
+        self.queue.cell().unwrap_or_default()
+    }
+
     /// Posts one request of the first `bytes` of its cell by itself.
     ///
     /// # Errors

@@ -291,7 +291,7 @@ impl Run<'_> {
             let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
                 return Ok(());
             };
-            return match channel.send(lease) {
+            return match channel.send_lease(lease) {
                 Ok(ticket) => self.note(place, ticket, Kind::Message, Some(sent)),
                 Err(error) => self.refused(error.kind),
             };

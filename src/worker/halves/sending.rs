@@ -13,6 +13,7 @@ use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
 use crate::arena::Arena;
+use crate::cells::Cells;
 use crate::channel::{ChannelId, SendErrorKind};
 use crate::edge::reaper::Reaped;
 use crate::event::Event;
@@ -38,6 +39,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(in crate::worker) sends: SendSide<P>,
     pub(super) arena: Arena<P>,
     pub(super) credit_words: Arc<P::Window>,
+    pub(super) cells: Arc<Cells<P>>,
     pub(in crate::worker) domain: Arc<P::ProtectionDomain>,
     pub(super) context: Arc<P::Context>,
     pub(super) device: String,

@@ -102,8 +102,8 @@ pub(super) fn profile(
     Profile::read(out)
 }
 
-/// Instructions of posting and polling through the fake libibverbs: the bare guard and the public `Channel`, each beside
-/// the loop by hand.
+/// Instructions of posting and polling through the fake libibverbs: `ffi` alone and the public `Channel`, by cells and by
+/// slots, each beside the loop by hand.
 ///
 /// # Errors
 ///
@@ -111,14 +111,14 @@ pub(super) fn profile(
 pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
     setup::install_missing(|need| need.file == "valgrind")?;
     let folder = bench.folder("posting")?;
-    let printed = step("counting the posting guard and the loop by hand", || {
+    let printed = step("counting `ffi` and the loop by hand", || {
         programs::run_bench(
             "doorbell-proofs",
             "posting",
             &["--keep", &folder.to_string_lossy()],
         )
     })?;
-    let guards = guards(&printed)?;
+    let counts = counts(&printed)?;
     let (program, library) = step("building the program that sends through a channel", || {
         let program = programs::build_example("doorbell-benches", "channel_instructions")?;
         Ok((
@@ -128,30 +128,32 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
     })?;
     step("counting the public channel", || {
         let mut findings = Findings::default();
-        for Guard {
+        for Counted {
             batch,
-            guard,
+            cells,
             by_hand,
-        } in guards
+        } in counts
         {
-            let count = |batches: u32| -> Result<u64> {
-                let out = folder.join(format!("channel.{batch}.{batches}"));
-                let arguments = [batch.to_string(), batches.to_string()];
+            let count = |how: &str, batches: u32| -> Result<u64> {
+                let out = folder.join(format!("channel.{how}.{batch}.{batches}"));
+                let arguments = [how.to_owned(), batch.to_string(), batches.to_string()];
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
                 let profile = profile(&program, &arguments, "*::measured_*", Some(&library), &out)?;
                 let ours = profile.total_without(PROVIDER);
                 ensure!(ours < profile.total(), "nothing was counted of {PROVIDER}");
                 Ok(ours)
             };
-            let more = count(LONG)?.saturating_sub(count(SHORT)?);
-            let messages = f64::from(LONG.saturating_sub(SHORT)) * f64::from(batch);
             let beside = |ours: f64| Measured {
                 theirs: Some(by_hand),
                 note: Some("the provider's own instructions are out; every poll finds something".to_owned()),
                 ..Measured::of(ours)
             };
-            findings.add(format!("guard/{batch}"), beside(guard));
-            findings.add(format!("channel/{batch}"), beside(more as f64 / messages));
+            findings.add(format!("cells/{batch}"), beside(cells));
+            let messages = f64::from(LONG.saturating_sub(SHORT)) * f64::from(batch);
+            for (how, figure) in [("cells", "channel"), ("leases", "leases")] {
+                let more = count(how, LONG)?.saturating_sub(count(how, SHORT)?);
+                findings.add(format!("{figure}/{batch}"), beside(more as f64 / messages));
+            }
         }
         Ok(findings)
     })
@@ -159,27 +161,28 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
 
 /// A line of what the benchmark `posting` prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Guard {
+struct Counted {
     batch: u32,
-    guard: f64,
+    cells: f64,
     by_hand: f64,
 }
 
-/// The lines `BATCH GUARD HAND DIFFERENCE …`.
-fn guards(printed: &str) -> Result<Vec<Guard>> {
+/// The lines `BATCH CELLS GUARD HAND DIFFERENCE …`.
+fn counts(printed: &str) -> Result<Vec<Counted>> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let batch = words.next()?.parse().ok()?;
-        let guard = words.next()?.parse().ok()?;
+        let cells = words.next()?.parse().ok()?;
+        words.next()?.parse::<f64>().ok()?;
         let by_hand = words.next()?.parse().ok()?;
         words.next()?.parse::<f64>().ok()?;
-        Some(Guard {
+        Some(Counted {
             batch,
-            guard,
+            cells,
             by_hand,
         })
     };
-    let found: Vec<Guard> = printed.lines().filter_map(line).collect();
+    let found: Vec<Counted> = printed.lines().filter_map(line).collect();
     ensure!(
         !found.is_empty(),
         "the benchmark `posting` printed no counts: {printed}"
@@ -194,19 +197,20 @@ mod tests {
     #[test]
     fn counts_are_read_from_what_is_printed() {
         let printed = "instructions per 64 B message, post and poll, without the provider's own\n\
-                       batch    guard     hand   difference   goal\n    1    150.0    120.5        +29.5   +25 missed\n\
-                       \u{20}  16     60.0     55.0         +5.0   +8 met\n";
-        let first = Guard {
+                       batch    cells    guard     hand   cells over hand   goal\n\
+                       \u{20}   1    130.0    150.0    120.5              +9.5   +25 met\n\
+                       \u{20}  16     56.0     60.0     55.0              +1.0   +0 missed\n";
+        let first = Counted {
             batch: 1,
-            guard: 150.0,
+            cells: 130.0,
             by_hand: 120.5,
         };
-        let second = Guard {
+        let second = Counted {
             batch: 16,
-            guard: 60.0,
+            cells: 56.0,
             by_hand: 55.0,
         };
-        assert_eq!(guards(printed).unwrap(), [first, second]);
-        assert!(guards("nothing").is_err());
+        assert_eq!(counts(printed).unwrap(), [first, second]);
+        assert!(counts("nothing").is_err());
     }
 }

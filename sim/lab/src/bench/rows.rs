@@ -144,42 +144,60 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 41] = [
+pub(super) static ROWS: [Row; 44] = [
     posting(
-        "posting-guard-1",
-        "64 B message by the bare posting guard, 1 a doorbell",
-        "guard/1",
+        "posting-cells-1",
+        "64 B message from a cell of `ffi`, 1 a doorbell",
+        "cells/1",
         25.0,
     ),
     posting(
-        "posting-guard-16",
-        "64 B message by the bare posting guard, 16 a doorbell",
-        "guard/16",
-        8.0,
+        "posting-cells-16",
+        "64 B message from a cell of `ffi`, 16 a doorbell",
+        "cells/16",
+        0.0,
     ),
     posting(
-        "posting-guard-32",
-        "64 B message by the bare posting guard, 32 a doorbell",
-        "guard/32",
-        8.0,
+        "posting-cells-32",
+        "64 B message from a cell of `ffi`, 32 a doorbell",
+        "cells/32",
+        0.0,
     ),
     posting(
         "posting-channel-1",
-        "64 B message by the public Channel, 1 a doorbell",
+        "64 B message from a cell of the public Channel, 1 a doorbell",
         "channel/1",
-        60.0,
+        130.0,
     ),
     posting(
         "posting-channel-16",
-        "64 B message by the public Channel, 16 a doorbell",
+        "64 B message from a cell of the public Channel, 16 a doorbell",
         "channel/16",
-        30.0,
+        6.0,
     ),
     posting(
         "posting-channel-32",
-        "64 B message by the public Channel, 32 a doorbell",
+        "64 B message from a cell of the public Channel, 32 a doorbell",
         "channel/32",
-        30.0,
+        2.0,
+    ),
+    posting(
+        "posting-leases-1",
+        "64 B message from a lease of the public Channel, 1 a doorbell",
+        "leases/1",
+        220.0,
+    ),
+    posting(
+        "posting-leases-16",
+        "64 B message from a lease of the public Channel, 16 a doorbell",
+        "leases/16",
+        70.0,
+    ),
+    posting(
+        "posting-leases-32",
+        "64 B message from a lease of the public Channel, 32 a doorbell",
+        "leases/32",
+        60.0,
     ),
     instructions(
         "instructions-send-1",

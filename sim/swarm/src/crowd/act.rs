@@ -445,7 +445,7 @@ impl CrowdRun<'_> {
             filled.map_err(|error| failure("lease", error.to_string()))?;
             let channel = worker.channel(id);
             let channel = channel.ok_or_else(|| failure("owner", "a channel is gone"))?;
-            match channel.send(lease) {
+            match channel.send_lease(lease) {
                 Ok(_) => {
                     made.sent[end][0] += 1;
                     taken += 1;

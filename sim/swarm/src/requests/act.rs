@@ -312,7 +312,7 @@ impl RequestsRun<'_> {
                 (answer.map_err(|_| too_long(bytes, most))?, bytes)
             }
         };
-        match channel.send(lease) {
+        match channel.send_lease(lease) {
             Ok(_) => {
                 self.note_answered((line, end), number, of(bytes));
                 Ok(None)

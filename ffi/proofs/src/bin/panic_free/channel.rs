@@ -46,7 +46,7 @@ fn drop_lease(lease: Lease) {
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
 fn send(channel: &mut Channel, lease: Lease) -> Option<Lease> {
-    match channel.send(lease) {
+    match channel.send_lease(lease) {
         Ok(_) => None,
         Err(error) => error.item,
     }

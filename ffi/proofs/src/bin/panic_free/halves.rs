@@ -29,7 +29,7 @@ fn release_to_half(half: &mut SendWorker, lease: Lease) {
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
 fn send_by_half(half: &mut SendHalf, lease: Lease) -> Option<Lease> {
-    match half.send(lease) {
+    match half.send_lease(lease) {
         Ok(_) => None,
         Err(error) => error.item,
     }

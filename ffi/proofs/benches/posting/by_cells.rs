@@ -1,0 +1,63 @@
+//! The loop on `ffi` by cells: each message is claimed in place, and completions retire what came before them.
+
+use core::iter;
+
+use doorbell_core::provider::{
+    Arena as _, CompletionQueue as _, Operation, PostFlags, SendBatch as _, SendQueue as _,
+};
+use doorbell_ffi::{CompletionQueue, SendQueue};
+use doorbell_proofs::Bare;
+
+use crate::{DEPTH, Failure, MESSAGE_BYTES};
+
+/// Posts so many batches; says how many messages were taken back.
+pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
+    let mut bare = Bare::new(DEPTH).map_err(Failure::new)?;
+    let Bare {
+        send, sends, arena, ..
+    } = &mut bare;
+    send.furnish(iter::from_fn(|| arena.lease()))
+        .map_err(Failure::new)?;
+    Ok(measured_by_cells(send, sends, batch, batches))
+}
+
+/// The loop whose instructions are counted.
+#[inline(never)]
+fn measured_by_cells(
+    send: &mut SendQueue,
+    completions: &mut CompletionQueue,
+    batch: u32,
+    batches: u32,
+) -> u64 {
+    let mut done = 0_u64;
+    for _ in 0..batches {
+        let mut staged = send.stage();
+        for left in (0..batch).rev() {
+            let flags = if left == 0 {
+                PostFlags::SIGNALED
+            } else {
+                PostFlags::empty()
+            };
+            if staged.push_cell(Operation::Send, MESSAGE_BYTES, flags).is_err() {
+                return done;
+            }
+        }
+        if staged.ring().is_err() {
+            return done;
+        }
+        let before = done;
+        while done == before {
+            let polled = completions.poll(|completion| {
+                let retired = send.retire(completion, |_, slot| drop(slot));
+                done = match retired {
+                    Ok(retired) if retired.status.is_success() => done.wrapping_add(retired.count()),
+                    _ => u64::MAX,
+                };
+            });
+            if polled.is_err() {
+                return done;
+            }
+        }
+    }
+    done
+}

@@ -1,0 +1,73 @@
+//! Memory for the cells of a Worker's channels: blocks that are registered once each, and serve channel after channel.
+
+use core::iter;
+use std::sync::{Mutex, PoisonError};
+
+use doorbell_core::in_flight::storage_for;
+use doorbell_core::provider::{
+    Arena, ArenaConfig, MemoryError, Pages, PlacementConfig, ProtectionDomain, Provider, SendQueue,
+};
+
+/// The least size of a block: many channels of little depth share a registration.
+const BLOCK_BYTES: u32 = 1 << 16;
+
+/// The blocks of a Worker. Cells come home to them when their queue pair is destroyed, on whichever thread.
+pub(crate) struct Cells<P: Provider> {
+    blocks: Mutex<Vec<Block<P>>>,
+    placement: PlacementConfig,
+}
+
+/// A registration, cut into cells of one size.
+struct Block<P: Provider> {
+    arena: P::Arena,
+    /// The size that was asked for, which a provider may round up.
+    cell_bytes: u32,
+}
+
+impl<P: Provider> Cells<P> {
+    /// No block yet, each to be placed as the slots of the Worker are, on ordinary pages: a huge one would mostly be wasted.
+    pub(crate) fn new(mut placement: PlacementConfig) -> Self {
+        placement.pages = Pages::Ordinary;
+        Self {
+            blocks: Mutex::default(),
+            placement,
+        }
+    }
+
+    /// Gives a send queue of this depth its cells. It registers a block where none has room, which takes long.
+    ///
+    /// # Errors
+    /// The device refused, or what is required of the placement cannot be had.
+    pub(crate) fn furnish(
+        &self,
+        queue: &mut P::SendQueue,
+        domain: &P::ProtectionDomain,
+        depth: u32,
+        cell_bytes: u32,
+    ) -> Result<(), MemoryError> {
+        let cells = storage_for(depth).and_then(|cells| u32::try_from(cells).ok());
+        let (Some(cells), 1..) = (cells, cell_bytes) else {
+            return Ok(());
+        };
+        // A block is added whole, or not.
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has_room = blocks
+            .iter_mut()
+            .position(|block| block.cell_bytes == cell_bytes && block.arena.free_slots() >= cells);
+        if has_room.is_none() {
+            let of_a_block = BLOCK_BYTES.checked_div(cell_bytes).unwrap_or(0);
+            let arena = domain.arena(&ArenaConfig {
+                slots: cells.max(of_a_block),
+                slot_bytes: cell_bytes,
+                placement: self.placement,
+            })?;
+            has_room = Some(blocks.len());
+            blocks.push(Block { arena, cell_bytes });
+        }
+        if let Some(block) = has_room.and_then(|at| blocks.get_mut(at)) {
+            // There are enough of this domain, and the queue has none yet.
+            let _ = queue.furnish(iter::from_fn(|| block.arena.lease()));
+        }
+        Ok(())
+    }
+}

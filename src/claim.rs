@@ -1,0 +1,147 @@
+//! A message that is written in place: in the cell of the send queue that it goes out from.
+
+use core::fmt;
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::{Operation, PostFlags, Provider};
+use doorbell_ffi::Rdma;
+
+use crate::batch::Batch;
+use crate::channel::SendErrorKind;
+use crate::half::SendHalf;
+
+/// Bytes of a channel's next cell, to be written and then sent. Dropping it sends nothing.
+///
+/// What it holds at first is undefined: the bytes of an earlier message. Nobody else reaches them until it is sent, and then
+/// nobody until the request is done:
+/// ```compile_fail,E0382
+/// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut claim = channel.claim(64)?;
+/// claim.send()?;
+/// claim.bytes()[0] = 1;
+/// # Ok(())
+/// # }
+/// ```
+/// nor may the bytes be kept:
+/// ```compile_fail,E0505
+/// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut claim = channel.claim(64)?;
+/// let bytes = claim.bytes();
+/// claim.send()?;
+/// bytes[0] = 1;
+/// # Ok(())
+/// # }
+/// ```
+/// nor may the channel be used meanwhile:
+/// ```compile_fail,E0499
+/// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
+/// let claim = channel.claim(64)?;
+/// channel.send(b"in between")?;
+/// claim.send()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a claim that is dropped sends nothing"]
+pub struct Claim<'c, P: Provider = Rdma> {
+    pub(crate) half: &'c mut SendHalf<P>,
+    pub(crate) len_bytes: u32,
+}
+
+impl<P: Provider> Claim<'_, P> {
+    /// The bytes, as many as were claimed.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        part(self.half.sender.claimed(), self.len_bytes)
+    }
+
+    /// Makes the message shorter than was claimed; a greater length changes nothing.
+    #[inline]
+    pub fn truncate(&mut self, len_bytes: usize) {
+        self.len_bytes = shorter(self.len_bytes, len_bytes);
+    }
+
+    /// Sends the message by itself.
+    ///
+    /// # Errors
+    /// The queue pair failed, or the device refused. The cell is the next message's.
+    #[inline(always)]
+    pub fn send(self) -> Result<Ticket, SendErrorKind> {
+        self.post(Operation::Send, PostFlags::empty())
+    }
+
+    /// Posts the bytes by a request of any kind that carries bytes to the peer.
+    ///
+    /// # Errors
+    /// As for [`Claim::send`], and what [`Channel::post`](crate::Channel::post) refuses.
+    #[inline(always)]
+    pub fn post(self, operation: Operation, flags: PostFlags) -> Result<Ticket, SendErrorKind> {
+        self.half.post_cell(operation, self.len_bytes, flags)
+    }
+}
+
+impl<P: Provider> fmt::Debug for Claim<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim")
+            .field("len_bytes", &self.len_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A claim within a batch: it is staged with what was pushed before. Dropping it stages nothing. See [`Claim`].
+#[must_use = "a claim that is dropped sends nothing"]
+pub struct BatchClaim<'b, 'q, P: Provider = Rdma> {
+    pub(crate) batch: &'b mut Batch<'q, P>,
+    pub(crate) len_bytes: u32,
+}
+
+impl<P: Provider> BatchClaim<'_, '_, P> {
+    /// The bytes, as many as were claimed.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        part(self.batch.inner.claimed(), self.len_bytes)
+    }
+
+    /// Makes the message shorter than was claimed; a greater length changes nothing.
+    #[inline]
+    pub fn truncate(&mut self, len_bytes: usize) {
+        self.len_bytes = shorter(self.len_bytes, len_bytes);
+    }
+
+    /// Stages the message.
+    ///
+    /// # Errors
+    /// As for [`Batch::push_inline`].
+    #[inline(always)]
+    pub fn send(self) -> Result<Ticket, SendErrorKind> {
+        self.push(Operation::Send, PostFlags::empty())
+    }
+
+    /// Stages a request of any kind that carries bytes to the peer.
+    ///
+    /// # Errors
+    /// As for [`Batch::push_inline`].
+    #[inline(always)]
+    pub fn push(self, operation: Operation, flags: PostFlags) -> Result<Ticket, SendErrorKind> {
+        self.batch.push_cell(operation, self.len_bytes, flags)
+    }
+}
+
+impl<P: Provider> fmt::Debug for BatchClaim<'_, '_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchClaim")
+            .field("len_bytes", &self.len_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The lesser of both lengths.
+#[inline]
+fn shorter(len_bytes: u32, asked: usize) -> u32 {
+    u32::try_from(asked).map_or(len_bytes, |asked| asked.min(len_bytes))
+}
+
+/// The first bytes of a cell, which has as many.
+#[inline(always)]
+fn part(cell: &mut [u8], len_bytes: u32) -> &mut [u8] {
+    cell.get_mut(..len_bytes as usize).unwrap_or_default()
+}
