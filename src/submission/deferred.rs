@@ -29,9 +29,11 @@ pub(crate) struct Deferred<P: Provider> {
     first: u32,
     waiting: u32,
     end: u32,
+    /// The first request of the last doorbell. A callback that panicked may have left requests of earlier doorbells in front.
+    doorbell: u32,
     /// While the device gives back what it did not take: the position behind the last, and how many were staged up to it.
     given_back: Option<(u32, u64)>,
-    /// Error of the last doorbell, if the device did not take all of it.
+    /// Error of the last doorbell of which the device did not take all; of an earlier one where that named no request.
     refusal: Option<PostError>,
     channel: u32,
     /// The Worker's, that tells it of the channel: a channel does not know its Worker.
@@ -49,6 +51,7 @@ impl<P: Provider> Deferred<P> {
             first: 0,
             waiting: 0,
             end: 0,
+            doorbell: 0,
             given_back: None,
             refusal: None,
             channel,
@@ -104,6 +107,12 @@ impl<P: Provider> Deferred<P> {
         self.at(self.waiting)?.as_mut()
     }
 
+    /// The requests that wait are about to be staged for a doorbell, as far as there is room.
+    #[inline]
+    pub(crate) const fn begin_doorbell(&mut self) {
+        self.doorbell = self.waiting;
+    }
+
     /// The oldest does not wait any more: it was staged, or comes back.
     #[inline]
     pub(crate) const fn pass(&mut self) {
@@ -123,7 +132,7 @@ impl<P: Provider> Deferred<P> {
     /// it is one behind those that it was said of before.
     #[cold]
     pub(crate) fn return_one(&mut self, before: u64, slot: P::Slot) {
-        let (mut position, mut staged) = self.given_back.unwrap_or((self.first, 0));
+        let (mut position, mut staged) = self.given_back.unwrap_or((self.doorbell, 0));
         while position != self.waiting {
             let request = self.at(position).and_then(Option::as_mut);
             position = position.wrapping_add(1);
@@ -143,8 +152,20 @@ impl<P: Provider> Deferred<P> {
     /// The device did not take all of a doorbell in which some of these were staged: those come back that it named,
     /// and where it named none, this is told.
     #[cold]
-    pub(crate) const fn note_refusal(&mut self, error: PostError) {
-        self.refusal = Some(error);
+    pub(crate) fn note_refusal(&mut self, error: PostError) {
+        let mut position = self.doorbell;
+        while position != self.waiting {
+            if let Some(request) = self.at(position).and_then(Option::as_mut) {
+                if request.slot.is_some() && request.refused.is_none() {
+                    request.refused = Some(posting(&error));
+                }
+            }
+            position = position.wrapping_add(1);
+        }
+        // A refusal of an earlier doorbell that named none may not be told yet.
+        if self.refusal.as_ref().is_none_or(|before| before.unposted != 0) {
+            self.refusal = Some(error);
+        }
         self.given_back = None;
     }
 
@@ -161,9 +182,7 @@ impl<P: Provider> Deferred<P> {
                 ..
             }) = request
             {
-                let posting = || self.refusal.as_ref().map(posting);
-                let error = refused.or_else(posting);
-                return Some((Some(slot), error.unwrap_or(SubmissionError::Refused)));
+                return Some((Some(slot), refused.unwrap_or(SubmissionError::Refused)));
             }
         }
         self.refusal.is_some().then(|| self.take_refusal()).flatten()

@@ -196,6 +196,7 @@ fn stage_own<P: Provider>(
     left: &mut Left,
 ) -> Option<Ticket> {
     let mut first = None;
+    deferred.begin_doorbell();
     while let Some(next) = deferred.oldest() {
         let (operation, flags) = (next.operation, next.flags);
         let takes_receive = operation.takes_receive();

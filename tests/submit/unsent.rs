@@ -1,6 +1,8 @@
 //! Unsent requests of the polling thread: the poll reports them, in whatever way they come back.
 
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
+use std::panic::{catch_unwind, resume_unwind};
 
 use doorbell::vocabulary::QpState;
 use doorbell::vocabulary::provider::PushError;
@@ -254,4 +256,41 @@ fn what_is_refused_by_itself_is_not_taken_for_another() {
         settle(&mut a);
     }
     assert_eq!(parts, [true, true, true, false]);
+}
+
+#[test]
+fn requests_that_a_panic_left_come_back_beside_those_of_a_later_doorbell() {
+    let (mut a, mut b) = pair();
+    drop(a.worker().submitter(&config(8, 8)).unwrap());
+    let fabric = a.node.provider().fabric().clone();
+    let mut are_left = [false; 4];
+    for _ in 0..40 {
+        let mut back = Vec::new();
+        (0..3).for_each(|number| submit_own(&mut a, number));
+        fabric.follow(&"fail 1st post of a with 12".parse().unwrap());
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            a.worker().poll(|mut turn, event| {
+                if let Event::Unsent { lease, error } = event {
+                    let lease = lease.expect("it is named");
+                    back.push((lease.payload().to_vec(), error));
+                    turn.release(lease);
+                    resume_unwind(Box::new("the callback's own"));
+                }
+            })
+        }));
+        assert!(polled.is_err());
+        (3..6).for_each(|number| submit_own(&mut a, number));
+        fabric.follow(&"fail 1st post of a with 11".parse().unwrap());
+        back.extend(unsent(&mut a));
+        let came = numbers(&mut b);
+        let expected = (0..6_u32).filter(|number| !came.contains(number)).map(|number| {
+            let errno = if number < 3 { 12 } else { 11 };
+            (number.to_be_bytes().to_vec(), SubmissionError::Post { errno })
+        });
+        assert!(back.iter().cloned().eq(expected), "{back:?}, and {came:?} came");
+        assert_eq!(unsent(&mut a), []);
+        are_left[3 - came.iter().filter(|number| **number < 3).count()] = true;
+        settle(&mut a);
+    }
+    assert_eq!(are_left, [false, true, true, true]);
 }
