@@ -348,6 +348,8 @@ impl SleepRun<'_> {
 
     fn split(&mut self, host: usize) -> Verdict {
         self.wake(host)?;
+        // A closing that just ended is seen on a whole Worker alone.
+        self.tend_closings(host)?;
         let slot_bytes = self.case.hosts[host].slot_bytes;
         let Sleeper { body, .. } = &mut self.sleepers[host];
         if matches!(body, Body::Whole(_)) {
@@ -378,6 +380,8 @@ impl SleepRun<'_> {
         for (id, event) in told {
             self.hear(host, 0, id, event)?;
         }
+        // Other threads hear of what came back before messages behind it arrive.
+        self.hear_submitters(host)?;
         let now_ns = self.now_ns();
         let until_ns = deadline.instant().to_ns();
         self.note(host, format_args!("waited: {woken:?}"));

@@ -128,11 +128,12 @@ impl SleepRun<'_> {
         self.check_race(line, end, stream)
     }
 
-    /// Whether messages of a stream may come back and nobody hears of it: their submitter was dropped.
-    fn is_unheard(&self, line: usize, end: usize, stream: usize) -> bool {
+    /// Whether messages of a stream may come back and nobody hears of it: their submitter was dropped, and the device may refuse
+    /// them.
+    pub(super) fn is_unheard(&self, line: usize, end: usize, stream: usize) -> bool {
         let submitters = &self.sleepers[self.host(line, end)].submitters;
         let submitter = stream.checked_sub(2).and_then(|which| submitters.get(which));
-        submitter.is_some_and(Option::is_none) && self.may_fail(line)
+        submitter.is_some_and(Option::is_none) && self.excuses.posts
     }
 
     /// A message came back that was not sent.

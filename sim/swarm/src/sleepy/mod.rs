@@ -446,13 +446,14 @@ impl<'c> SleepRun<'c> {
 
     /// On channels that are open, all that is to be sent was, and came.
     fn is_quiet(&self) -> bool {
-        let is_done = |end: &End| {
-            let flows = &mut end.flows.iter();
-            flows.all(|flow| flow.wanted.is_empty() && flow.came + flow.lost >= flow.sent.len())
+        let is_done = |line: usize, end: usize| {
+            let mut flows = (0..).zip(&self.lines[line][end].flows);
+            flows.all(|(stream, flow)| {
+                flow.wanted.is_empty() && (!flow.awaits() || self.is_unheard(line, end, stream))
+            })
         };
-        self.lines
-            .iter()
-            .all(|ends| ends.iter().any(End::is_ending) || ends.iter().all(is_done))
+        let mut lines = (0..).zip(&self.lines);
+        lines.all(|(line, ends)| ends.iter().any(End::is_ending) || (0..2).all(|end| is_done(line, end)))
     }
 
     /// What is still under way.
