@@ -70,16 +70,8 @@ impl RequestsRun<'_> {
                 return Err(failure("liveness", format!("{what}: {left:?}")));
             }
             self.run_for(1_000_000)?;
-            self.forget_all_gone();
         }
         self.run_for(2_000_000)
-    }
-
-    /// Forgets the channels that are gone since their host went to sleep.
-    fn forget_all_gone(&mut self) {
-        for line in 0..self.seats.len() {
-            (0..2).for_each(|end| self.forget_gone(line, end));
-        }
     }
 
     /// All memory of a host is home.

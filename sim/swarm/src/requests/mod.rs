@@ -225,20 +225,14 @@ impl<'c> RequestsRun<'c> {
         for _ in 0..ASKS_MAX {
             self.answer_due(host)?;
             self.send_wanted(host)?;
-            let is_linked = self.parties[host].linked.is_some();
-            if !is_linked {
-                // Before it asks: a host that begins to close a channel behind that has to ask again.
-                self.tend_channels(host)?;
-            }
-            let asked = match is_linked {
+            let asked = match self.parties[host].linked.is_some() {
                 true => self.poll_links(host)?,
                 false => self.poll(host)?,
             };
             let ended = self.settle(host)?;
-            if is_linked {
-                self.tend_channels(host)?;
-            }
-            let Some(at_most_ns) = asked.filter(|_| !ended) else {
+            // A host that begins to close a channel asks again, since the leave that it has is of before.
+            let began = self.tend_channels(host)?;
+            let Some(at_most_ns) = asked.filter(|_| !ended && !began) else {
                 continue;
             };
             let now_ns = self.now_ns();
@@ -447,14 +441,16 @@ impl<'c> RequestsRun<'c> {
         self.parties[host].duties.push(duty);
     }
 
-    /// Hears of channels that ended, closes those, and forgets those that are gone.
-    fn tend_channels(&mut self, host: usize) -> Verdict {
+    /// Hears of channels that ended, closes those, and forgets those that are gone; says whether any ended.
+    fn tend_channels(&mut self, host: usize) -> Verdict<bool> {
+        let mut has_ended = false;
         for line in 0..self.seats.len() {
             for end in 0..2 {
                 if self.seats[line][end].host != host {
                     continue;
                 }
                 for why in core::mem::take(&mut self.seats[line][end].told) {
+                    has_ended = true;
                     let is_excused = match why {
                         Why::PeerClosed => self.is_breaking[line],
                         Why::Link(FinalReason::Closed) => self.seats[line][end].is_closing,
@@ -476,7 +472,7 @@ impl<'c> RequestsRun<'c> {
                 self.forget_gone(line, end);
             }
         }
-        Ok(())
+        Ok(has_ended)
     }
 }
 
