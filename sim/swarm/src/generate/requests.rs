@@ -47,7 +47,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
             })
             .collect(),
         plan: match random.happens(TROUBLED_PER_MILLION) {
-            true => plan(random),
+            true => plan(random, hosts, device, is_linked),
             false => String::new(),
         },
         links: is_linked.then(|| LinksCase {
@@ -110,10 +110,15 @@ fn line(random: &mut Random, hosts: usize) -> LineCase {
     }
 }
 
-fn plan(random: &mut Random) -> String {
-    match random.below(3) {
-        0 => String::new(),
-        1 => format!("drop every {} packet of any->any", ordinal(5 + random.below(60))),
+fn plan(random: &mut Random, hosts: usize, device: Device, is_linked: bool) -> String {
+    let (at, number) = (1_000_000 + random.below(50_000_000), pick(random, hosts));
+    match random.below(4) {
+        0 => format!("at {at}ns port h{number} down for {}ms", 1 + random.below(300)),
+        // If late requests vanish, a channel whose host was killed while it was made never hears of that.
+        1 if !device.quirks().late_requests_vanish && !is_linked => {
+            format!("at {at}ns kill h{number} for {}ms", 1 + random.below(100))
+        }
+        2 => format!("drop every {} packet of any->any", ordinal(5 + random.below(60))),
         _ => format!(
             "delay every {} packet of any->any by {}us",
             ordinal(2 + random.below(9)),

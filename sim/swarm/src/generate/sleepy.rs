@@ -3,7 +3,7 @@
 use doorbell_sim::Random;
 
 use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, What};
-use crate::generate::quick::{one_of, panics_every, pick};
+use crate::generate::quick::{one_of, ordinal, panics_every, pick};
 use crate::generate::requests;
 use crate::sleepy::case::{SleepAct, SleepCase, Way};
 
@@ -19,6 +19,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
     let lines: Vec<LineCase> = (0..1 + pick(random, 3)).map(|_| line(random, hosts)).collect();
     let submitters = one_of(random, &[[0, 0], [1, 0], [2, 0], [2, 2], [0, 2], [3, 0]]);
     let hosts: Vec<HostCase> = (0..hosts).map(|number| host(random, &lines, number)).collect();
+    let plan = plan(random, hosts.len());
     Case {
         seed: random.draw(),
         // One that repeats, or lets what is late vanish, is told of as channels fail: that is for the quick profile.
@@ -28,7 +29,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         operations: operations(random, lines.len(), submitters),
         hosts,
         lines,
-        plan: String::new(),
+        plan,
         links: None,
         panics_every: panics_every(random),
         endings: None,
@@ -44,6 +45,24 @@ pub(crate) fn case(random: &mut Random) -> Case {
             // More than the lines leave unsignaled, of which nobody is told.
             half_slots: one_of(random, &[12, 32]),
         })),
+    }
+}
+
+/// Seven in ten go without faults. In others a port is down for a while, or a device refuses a request now and then, whole
+/// doorbells or the rest of one.
+fn plan(random: &mut Random, hosts: usize) -> String {
+    let host = pick(random, hosts);
+    match random.below(20) {
+        0..3 => format!(
+            "at {}ns port h{host} down for {}ms",
+            10_000_000 + random.below(100_000_000),
+            1 + random.below(3000)
+        ),
+        3..6 => format!(
+            "fail every {} post of h{host} with 12",
+            ordinal(2 + random.below(30))
+        ),
+        _ => String::new(),
     }
 }
 
