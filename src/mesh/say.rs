@@ -27,6 +27,8 @@ impl State {
         // Another link may lead the same way.
         let other = core::mem::take(&mut self.lost_links);
         let other = all.iter().filter(is_other).fold(other, Ranks::with);
+        // A link that was lost further on may leave the next step and the hops as they were.
+        let other = other.or(self.routes.cut_since(&before));
         // A frame is dropped by the member behind those that it may go through.
         let hops_max = self.config.hops_max.saturating_add(1);
         let is_near = |rank: &Rank| self.routes.hops(*rank).is_some_and(|hops| hops <= hops_max);

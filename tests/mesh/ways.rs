@@ -220,8 +220,10 @@ fn a_cable_that_breaks_for_good_costs_no_message_where_another_way_is_left() {
 
 /// With the time that links have to recover as it is by default, of which none of this needs to wait for the end.
 fn patient(cables: &[(usize, usize)], plan: &str) -> World {
-    let mut world = World::made(4, cables, plan, |at| {
-        let mut config = crate::world::config(at, 4, 1);
+    let ranks = cables.iter().map(|(one, other)| one.max(other) + 1).max();
+    let ranks = ranks.unwrap_or(0);
+    let mut world = World::made(ranks, cables, plan, |at| {
+        let mut config = crate::world::config(at, ranks, 1);
         config.link.session.recover_within = LinkConfig::default().session.recover_within;
         config
     });
@@ -257,6 +259,33 @@ fn a_cable_that_breaks_is_gone_round_while_its_link_is_still_trying() {
         .flatten()
         .for_each(|member| member.inbox.iter_mut().for_each(Vec::clear));
     all_come(&mut world, 10, 500);
+}
+
+/// The sender has the same next step by either way, and as many hops. It learns of the lost link from others.
+#[test]
+fn a_cable_that_breaks_between_others_is_gone_round_where_both_ways_begin_alike() {
+    const DIAMOND: [(usize, usize); 5] = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)];
+    for (cable, one, other) in [(1, 1, 2), (3, 2, 4)] {
+        let cut = format!("at 50ms link h{one}/sim{cable}-h{other}/sim{cable} down");
+        let mut world = patient(&DIAMOND, &cut);
+        assert_eq!(world.member(1).mesh.routes().next(rank(4)), Some(rank(2)));
+        world.run(ms(51), |_| false);
+        let begin = world.fabric.now();
+        let said = message(0, 4, 0);
+        world.member(0).outbox.push_back((rank(4), said.clone()));
+        let came = world.run(ms(2000), |world| {
+            world.member(4).take();
+            world.member(4).inbox[0] == [said.clone()]
+        });
+        let took = Duration::from_nanos(world.fabric.now().to_ns() - begin.to_ns());
+        assert!(came && took < DETECTION_MAX + ms(50), "{cable}: {took:?}");
+        let routes = world.member(0).mesh.routes();
+        assert_eq!(
+            (routes.hops(rank(4)), routes.next(rank(4))),
+            (Some(3), Some(rank(1)))
+        );
+        assert!(nobody_was_lost(&world));
+    }
 }
 
 #[test]

@@ -99,30 +99,36 @@ impl Map {
             hops: [None; RANKS_MAX as usize],
             through: [Ranks::NONE; RANKS_MAX as usize],
             between: [Ranks::NONE; RANKS_MAX as usize],
+            last: [Ranks::NONE; RANKS_MAX as usize],
         };
         // The distance to each member that was found, and the members whose route is known.
         let mut far = [u16::MAX; RANKS_MAX as usize];
         let mut open = Ranks::NONE.with(from);
         let mut known = Ranks::NONE;
         set(&mut far, from, 0);
-        routes.note(from, 0, Ranks::NONE, Ranks::NONE);
+        routes.note(from, 0, &Steps::default());
         while let Some(at) = open.iter().min_by_key(|rank| get(&far, *rank)) {
             (open, known) = (open.without(at), known.with(at));
             let hops = routes.hops(at).unwrap_or(0).saturating_add(1);
             for rank in self.neighbours(at).and_not(known).iter() {
                 let so_far = get(&far, at).saturating_add(self.hop(at, rank));
-                let (through, between) = if at == from {
-                    (Ranks::NONE.with(rank), Ranks::NONE)
-                } else {
-                    (routes.through(at), routes.between(at).with(at))
+                let mut steps = Steps {
+                    through: Ranks::NONE.with(rank),
+                    between: Ranks::NONE,
+                    last: Ranks::NONE.with(at),
                 };
+                if at != from {
+                    (steps.through, steps.between) = (routes.through(at), routes.between(at).with(at));
+                }
                 let before = get(&far, rank);
                 if so_far < before {
-                    routes.note(rank, hops, through, between);
+                    routes.note(rank, hops, &steps);
                 } else if so_far == before {
-                    // The first steps of all shortest routes to it, and all others.
-                    let through = routes.through(rank).or(through);
-                    routes.note(rank, hops, through, routes.between(rank).or(between));
+                    // The steps of all shortest routes to it.
+                    steps.through = routes.through(rank).or(steps.through);
+                    steps.between = routes.between(rank).or(steps.between);
+                    steps.last = routes.last(rank).or(steps.last);
+                    routes.note(rank, hops, &steps);
                 }
                 set(&mut far, rank, so_far.min(before));
                 open = open.with(rank);
@@ -171,6 +177,16 @@ pub struct Routes {
     through: [Ranks; RANKS_MAX as usize],
     /// The members in the middle of any of these routes.
     between: [Ranks; RANKS_MAX as usize],
+    /// The last members before each on these routes; the member itself before its neighbours.
+    last: [Ranks; RANKS_MAX as usize],
+}
+
+/// Members on the shortest routes to one: the first, those in the middle, and the last before it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps {
+    through: Ranks,
+    between: Ranks,
+    last: Ranks,
 }
 
 impl Routes {
@@ -216,19 +232,32 @@ impl Routes {
         self.between.get(to.index()).copied().unwrap_or_default()
     }
 
+    /// Returns the members that a link led to, on any of the shortest routes of `before`, which leads to them on none of
+    /// these. A message of then may have been on that link, though as many hops and the same next one lead to its destination now.
+    #[must_use]
+    pub fn cut_since(&self, before: &Self) -> Ranks {
+        let is_cut = |rank: &Rank| !before.last(*rank).and_not(self.last(*rank)).is_empty();
+        let all = Ranks::first(RANKS_MAX);
+        all.iter().filter(is_cut).fold(Ranks::NONE, Ranks::with)
+    }
+
+    fn last(&self, to: Rank) -> Ranks {
+        self.last.get(to.index()).copied().unwrap_or_default()
+    }
+
     fn through(&self, to: Rank) -> Ranks {
         self.through.get(to.index()).copied().unwrap_or_default()
     }
 
-    fn note(&mut self, rank: Rank, hops: u8, through: Ranks, between: Ranks) {
-        if let (Some(to_hops), Some(to_through), Some(to_between)) = (
+    fn note(&mut self, rank: Rank, hops: u8, steps: &Steps) {
+        if let (Some(to_hops), Some(through), Some(between), Some(last)) = (
             self.hops.get_mut(rank.index()),
             self.through.get_mut(rank.index()),
             self.between.get_mut(rank.index()),
+            self.last.get_mut(rank.index()),
         ) {
             *to_hops = Some(hops);
-            *to_through = through;
-            *to_between = between;
+            (*through, *between, *last) = (steps.through, steps.between, steps.last);
         }
     }
 }

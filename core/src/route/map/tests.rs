@@ -121,6 +121,34 @@ fn who_is_between_is_so_on_any_of_the_shortest_ways() {
     assert_eq!(between(5), [1, 2, 3, 4]);
 }
 
+#[test]
+fn a_link_that_is_lost_between_is_found_where_hops_and_next_steps_stay() {
+    let edges = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5)];
+    let before = map(6, &edges).routes(rank(0));
+    let cut_since = |left: &[(u8, u8)]| {
+        let routes = map(6, left).routes(rank(0));
+        let cut = routes.cut_since(&before);
+        (
+            routes.next(rank(5)),
+            cut.iter().map(Rank::number).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(cut_since(&edges), (Some(rank(1)), [].to_vec()));
+    // Either way behind the stem leads to 5, and the message may have been on the other.
+    for lost in [3, 4] {
+        let mut left = edges.to_vec();
+        left.remove(lost);
+        assert_eq!(cut_since(&left), (Some(rank(1)), [4].to_vec()));
+    }
+    assert_eq!(cut_since(&edges[..5]), (None, [5].to_vec()));
+    // A link that is new takes nothing away, nor does one that comes back.
+    let mut more = edges.to_vec();
+    more.push((2, 3));
+    assert_eq!(cut_since(&more), (Some(rank(1)), [].to_vec()));
+    let part = map(6, &[edges[0], edges[1], edges[3]]).routes(rank(0));
+    assert_eq!(map(6, &edges).routes(rank(0)).cut_since(&part), Ranks::NONE);
+}
+
 /// Says that of two neighbours the one has no rail to the other for now; the other has not noticed.
 fn cut(map: &mut Map, one: u8, other: u8, sequence: u32) {
     let (neighbours, other) = (map.neighbours(rank(one)), Ranks::NONE.with(rank(other)));
