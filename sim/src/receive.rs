@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    Arrival, ArrivalKind, Completion as _, PostError, PushError, QueuePairLimits, ReceiveQueue as _, Refused,
-    Rejected, Slot as _,
+    Arrival, ArrivalKind, Completion as _, PostError, ProviderError, PushError, QueuePairLimits,
+    ReceiveQueue as _, Refused, Rejected, Slot as _,
 };
 use doorbell_core::{QpState, Ticket, WorkId, WorkKind};
 
+use crate::errno::failed;
 use crate::gather::Gather;
 use crate::oracle::{self, Violation};
 use crate::queue_pair::{Shared, Table};
@@ -274,14 +275,30 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
         self.queue.table.staged()
     }
 
-    /// Posts all that is staged. The simulated device refuses nothing that could be staged.
+    /// Posts all that is staged. The simulated device refuses only what a plan says; the slots of what it did not take go home.
     fn ring(self) -> Result<u32, PostError> {
         let queue = &mut *self.queue;
-        let count = queue.table.staged();
-        queue.table.post(count);
         let staged = &mut queue.staged;
-        queue.shared.with(|world, key| world.post_receives(key, staged));
-        Ok(count)
+        let (count, refused) = queue.shared.with(|world, key| world.post_receives(key, staged));
+        queue.table.post(count);
+        // Dropping the guard unstages the rest.
+        posted(
+            count,
+            queue.table.staged(),
+            refused.map(|errno| failed("post_recv", errno)),
+        )
+    }
+}
+
+/// Outcome of a post: all, or so many, and why not the rest.
+pub(crate) fn posted(posted: u32, unposted: u32, refused: Option<ProviderError>) -> Result<u32, PostError> {
+    match refused {
+        None => Ok(posted),
+        Some(cause) => Err(PostError {
+            posted,
+            unposted,
+            cause,
+        }),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::errno::{EINVAL, failed};
 use crate::host::DomainInner;
 use crate::id::Id;
 use crate::oracle::Violation;
-use crate::receive::Receive;
+use crate::receive::{Receive, posted};
 use crate::slab::Key;
 use crate::world::{ContextKey, World};
 use crate::{Completion, CompletionQueue, Slot};
@@ -48,6 +48,10 @@ pub(crate) type SharedReceiveKey = Key<SharedReceiveState>;
 impl SharedReceiveState {
     pub(crate) fn is_empty(&self) -> bool {
         self.receives.is_empty()
+    }
+
+    pub(crate) fn post(&mut self, receives: impl Iterator<Item = Receive>) {
+        self.receives.extend(receives);
     }
 
     /// Consumes the next receive, and notes where the limit is passed (S22).
@@ -316,19 +320,18 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
         self.queue.table.staged()
     }
 
-    /// Posts all that is staged. The simulated device refuses nothing that could be staged.
+    /// Posts all that is staged. The simulated device refuses only what a plan says; the slots of what it did not take go home.
     fn ring(self) -> Result<u32, PostError> {
         let queue = &mut *self.queue;
-        let count = queue.table.staged();
-        queue.table.post(count);
         let (staged, key) = (&mut queue.staged, queue.inner.key);
-        queue.inner.with(|world| {
-            if let Some(state) = world.shared_receives.get_mut(key) {
-                world.tally.receives.posted_more(staged.len());
-                state.receives.extend(staged.drain(..));
-            }
-        });
-        Ok(count)
+        let (count, refused) = queue.inner.with(|world| world.post_shared_receives(key, staged));
+        queue.table.post(count);
+        // Dropping the guard unstages the rest.
+        posted(
+            count,
+            queue.table.staged(),
+            refused.map(|errno| failed("post_srq_recv", errno)),
+        )
     }
 }
 

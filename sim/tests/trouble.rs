@@ -14,8 +14,9 @@ use core::time::Duration;
 
 use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::{
-    Arena, AsyncEvent, CompletionQueue, Context, Operation, PostFlags, Provider, QueuePair, ReceiveBatch,
-    ReceiveQueue, SendBatch, SendQueue,
+    Arena, AsyncEvent, CompletionQueue, Context, Operation, PostError, PostFlags, ProtectionDomain, Provider,
+    QueuePair, ReceiveBatch, ReceiveQueue, SendBatch, SendQueue, SharedReceiveQueue,
+    SharedReceiveQueueConfig,
 };
 use doorbell_core::{Clock, Deadline, Instant, IpPrefix, Mtu, PortState, QpState, Qpn, WcStatus};
 use doorbell_sim::plan::{Action, Name};
@@ -182,6 +183,84 @@ fn a_post_that_fails_hands_back_what_was_not_taken() {
     near.post(Operation::Write(far.at(0)), b"y");
     assert!(near.status().is_success(), "and then it works");
     on.0.audit().unwrap();
+}
+
+/// Stages so many receives and posts them.
+fn post_receives<R: ReceiveBatch<Slot = doorbell_sim::Slot>>(
+    mut batch: R,
+    slots: impl IntoIterator<Item = doorbell_sim::Slot>,
+) -> Result<u32, PostError> {
+    for slot in slots {
+        batch.push([slot]).map_err(|refused| refused.reason).unwrap();
+    }
+    batch.ring()
+}
+
+#[test]
+fn a_post_of_receives_that_fails_takes_the_first_of_them_and_the_slots_of_the_rest_go_home() {
+    let on = On::new("fail 1st receive-post of a with 12; seed 3");
+    let [mut near, mut far] = on.sides();
+    // Requests are counted apart, and so are other hosts.
+    far.post_receives(1);
+    near.post(Operation::Send, b"x");
+    assert!(near.status().is_success());
+    let slots = [0_u8; 4].map(|byte| near.slot(&[byte]));
+    let error = post_receives(near.receive.stage(), slots).unwrap_err();
+    assert_eq!((error.cause.call, error.cause.errno), ("post_recv", ENOMEM));
+    assert_eq!(
+        (error.posted + error.unposted, error.posted),
+        (4, near.receive.in_flight())
+    );
+    assert!(error.posted > 0 && error.unposted > 0, "{error:?}");
+    assert_eq!(near.slots_home() + error.posted, SLOTS);
+    let slots = [0_u8; 4].map(|byte| near.slot(&[byte]));
+    assert_eq!(
+        post_receives(near.receive.stage(), slots),
+        Ok(4),
+        "and then it works"
+    );
+    let due = error.posted + 4;
+    for _ in 0..due {
+        far.post(Operation::Send, b"came");
+    }
+    far.sent(due as usize);
+    let received = near.received(due as usize);
+    assert!(received.iter().all(|received| received.payload == b"came"));
+    assert_eq!((near.receive.in_flight(), near.slots_home()), (0, SLOTS));
+    on.0.audit().unwrap();
+}
+
+#[test]
+fn a_post_to_a_shared_receive_queue_fails_alike() {
+    let on = On::new("fail every 2nd receive-post of b with 12; seed 3");
+    let [_near, mut far] = on.sides();
+    let config = SharedReceiveQueueConfig {
+        depth: 6,
+        scatter_max: 1,
+    };
+    let queue = far.domain.shared_receive_queue(&far.receive_completions, &config);
+    let mut queue = queue.unwrap();
+    let slots = [0_u8; 2].map(|byte| far.slot(&[byte]));
+    assert_eq!(post_receives(queue.stage(), slots), Ok(2));
+    let slots = [0_u8; 4].map(|byte| far.slot(&[byte]));
+    let error = post_receives(queue.stage(), slots).unwrap_err();
+    assert_eq!((error.cause.call, error.cause.errno), ("post_srq_recv", ENOMEM));
+    assert_eq!(
+        (error.posted + error.unposted, 2 + error.posted),
+        (4, queue.in_flight())
+    );
+    assert!(error.unposted > 0);
+    assert_eq!(far.slots_home() + queue.in_flight(), SLOTS);
+    let missing = queue.room();
+    let slots: Vec<_> = (0..missing).map(|_| far.slot(&[0])).collect();
+    assert_eq!(
+        post_receives(queue.stage(), slots),
+        Ok(missing),
+        "and then it works"
+    );
+    on.0.audit().unwrap();
+    drop(queue);
+    assert_eq!(far.slots_home(), SLOTS);
 }
 
 #[test]

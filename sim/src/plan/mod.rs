@@ -23,12 +23,14 @@
 //! fail 3rd post of a with 12
 //! fail every 1st read post of a with 22
 //! fail every 2nd unclear-post of a with 5
+//! fail 2nd receive-post of a with 12
 //! fail 1st shut of a with 5
 //! ```
 //! Times are counted from when the fabric was made. An end is a host, a device of it (`a/sim0`),
 //! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends. A `stream` is a segment of a
-//! stream, by which connections are made, and never a `packet`. An `unclear-post` takes all staged requests and reports a refusal; `shut` is the call that
-//! fails a queue pair. A plan may name hosts that are not there yet; a host that never appears is never struck.
+//! stream, by which connections are made, and never a `packet`. An `unclear-post` takes all staged requests and reports a refusal. A `receive-post` posts receives, to
+//! a queue pair or to a shared receive queue, and the device takes part of them, in order; a `post` is never one. `shut` is the call that fails a
+//! queue pair. A plan may name hosts that are not there yet; a host that never appears is never struck.
 
 mod parse;
 #[cfg(test)]
@@ -169,6 +171,8 @@ pub enum Call {
     Post(Option<PacketKind>),
     /// Posting requests, and the device does not say which of them it refused: it may have all.
     UnclearPost,
+    /// Posting receives, to a queue pair or to a shared receive queue. The device takes part of what was staged.
+    ReceivePost,
     /// Failing a queue pair.
     Shut,
 }

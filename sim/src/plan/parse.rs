@@ -202,7 +202,7 @@ impl<'t> Words<'t> {
 
     fn calls(&mut self) -> Result<CallRule, PlanError> {
         let which = self.which()?;
-        let call = self.take("post, unclear-post, shut, or of which kind", called)?;
+        let call = self.take("post, unclear-post, receive-post, shut, or of which kind", called)?;
         if matches!(call, Call::Post(Some(_))) {
             self.word("post")?;
         }
@@ -283,6 +283,7 @@ fn called(word: &str) -> Option<Call> {
     match word {
         "post" => return Some(Call::Post(None)),
         "unclear-post" => return Some(Call::UnclearPost),
+        "receive-post" => return Some(Call::ReceivePost),
         "shut" => return Some(Call::Shut),
         _ => {}
     }

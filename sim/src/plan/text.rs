@@ -111,6 +111,7 @@ impl Display for CallRule {
             Call::Post(None) => f.write_str("post")?,
             Call::Post(Some(kind)) => write!(f, "{} post", kind.name())?,
             Call::UnclearPost => f.write_str("unclear-post")?,
+            Call::ReceivePost => f.write_str("receive-post")?,
             Call::Shut => f.write_str("shut")?,
         }
         write!(f, " of {} with {}", self.host, self.errno)

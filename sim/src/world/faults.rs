@@ -221,14 +221,28 @@ impl World {
         let refused = self.judge_call(device, |call| match call {
             Call::Post(kind) => kind.is_none_or(is_of),
             Call::UnclearPost => true,
-            Call::Shut => false,
+            Call::ReceivePost | Call::Shut => false,
         });
-        let taken = self.random.below(staged.len() as u64);
-        let taken = usize::try_from(taken).unwrap_or_default();
+        let taken = self.part_of(staged.len());
         refused.map(|(call, errno)| match call {
             Call::UnclearPost => (staged.len(), errno),
             _ => (taken, errno),
         })
+    }
+
+    /// Whether a call that posts so many receives is refused: after how many, and with which error number.
+    pub(super) fn judge_receive_post(&mut self, device: DeviceId, staged: usize) -> Option<(usize, i32)> {
+        if self.faults.calls.is_empty() || staged == 0 {
+            return None;
+        }
+        let (_, errno) = self.judge_call(device, |call| call == Call::ReceivePost)?;
+        Some((self.part_of(staged), errno))
+    }
+
+    /// How many of so many requests a device takes that refuses a post of them.
+    fn part_of(&mut self, staged: usize) -> usize {
+        let taken = self.random.below(staged as u64);
+        usize::try_from(taken).unwrap_or_default()
     }
 
     /// Whether a call that fails a queue pair is refused: with which error number.

@@ -28,7 +28,7 @@ use crate::quirks::Quirks;
 use crate::random::Random;
 use crate::receive::Receive;
 use crate::requester::Request;
-use crate::shared_receive::SharedReceiveState;
+use crate::shared_receive::{SharedReceiveKey, SharedReceiveState};
 use crate::slab::{Key, Slab};
 use crate::timeline::Recorder;
 use crate::window::Windows;
@@ -230,23 +230,48 @@ impl World {
         } else {
             self.kick(key);
         }
-        // At most the depth of the queue.
-        (
-            u32::try_from(taken).unwrap_or(u32::MAX),
-            refused.map(|(_, errno)| errno),
-        )
+        (count_of(taken), refused.map(|(_, errno)| errno))
     }
 
-    /// Posts receives to a queue pair of its own.
-    pub(crate) fn post_receives(&mut self, key: QueuePairKey, staged: &mut Vec<Receive>) {
+    /// Posts receives to a queue pair of its own, as many as the device takes. Returns how many, and why not the rest.
+    pub(crate) fn post_receives(
+        &mut self,
+        key: QueuePairKey,
+        staged: &mut Vec<Receive>,
+    ) -> (u32, Option<i32>) {
+        let device = self.queue_pairs.get(key).map(|qp| qp.device);
+        let refused = device.and_then(|device| self.judge_receive_post(device, staged.len()));
+        if let Some((taken, errno)) = refused {
+            self.record_refused_post(key, taken, errno);
+        }
         let Some(qp) = self.queue_pairs.get_mut(key) else {
-            return;
+            return (count_of(staged.len()), None);
         };
-        self.tally.receives.posted_more(staged.len());
-        qp.receives.post(staged.drain(..));
+        let taken = refused.map_or(staged.len(), |(taken, _)| taken);
+        self.tally.receives.posted_more(taken);
+        qp.receives.post(staged.drain(..taken));
         if qp.state == QpState::Error && self.quirks_of(key).late_receives_are_flushed {
             self.flush_receives(key);
         }
+        (count_of(taken), refused.map(|(_, errno)| errno))
+    }
+
+    /// Posts receives to a shared receive queue, as many as the device takes. Returns how many, and why not the rest.
+    pub(crate) fn post_shared_receives(
+        &mut self,
+        key: SharedReceiveKey,
+        staged: &mut Vec<Receive>,
+    ) -> (u32, Option<i32>) {
+        let context = self.shared_receives.get(key).map(|state| state.context);
+        let device = context.and_then(|context| Some(self.contexts.get(context)?.device));
+        let refused = device.and_then(|device| self.judge_receive_post(device, staged.len()));
+        let Some(state) = self.shared_receives.get_mut(key) else {
+            return (count_of(staged.len()), None);
+        };
+        let taken = refused.map_or(staged.len(), |(taken, _)| taken);
+        self.tally.receives.posted_more(taken);
+        state.post(staged.drain(..taken));
+        (count_of(taken), refused.map(|(_, errno)| errno))
     }
 
     pub(crate) fn quirks_of(&self, key: QueuePairKey) -> Quirks {
@@ -440,4 +465,9 @@ impl World {
         balanced((counted.sent, known), Violation::Packets)?;
         Ok(tally)
     }
+}
+
+/// How many requests of one queue these are: at most its depth.
+fn count_of(requests: usize) -> u32 {
+    u32::try_from(requests).unwrap_or(u32::MAX)
 }
