@@ -4,7 +4,7 @@ use core::str::FromStr as _;
 
 use anyhow::{Context as _, Result};
 use doorbell::vocabulary::provider::DataInOrder;
-use doorbell_sim::plan::{Action, Clause, Effect, PacketRule, Which};
+use doorbell_sim::plan::{Action, Call, Clause, Effect, PacketRule, Which};
 use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};
 
@@ -417,6 +417,8 @@ pub(crate) struct Excuses {
     pub(crate) kills: bool,
     /// A post may be refused.
     pub(crate) posts: bool,
+    /// A post of receives may be refused. That ends no channel that is open: its peer hears of those alone that are posted.
+    pub(crate) receives: bool,
     /// A completion may be lost.
     pub(crate) overruns: bool,
     /// A clock may jump. That ends no channel that is open.
@@ -456,6 +458,7 @@ impl Excuses {
                     Action::Port(..) | Action::Gid(..) => (excuses.retries, excuses.ports) = (true, true),
                     _ => excuses.retries = true,
                 },
+                Clause::Calls(rule) if rule.call == Call::ReceivePost => excuses.receives = true,
                 Clause::Calls(_) => excuses.posts = true,
                 _ => {}
             }
@@ -488,6 +491,8 @@ mod tests {
         assert!(of("drop 1% ack of a->b").retries);
         assert!(of("at 3ms kill a for 1ms").kills && !of("at 3ms pause a for 1ms").kills);
         assert!(of("fail 3rd post of a with 12").posts);
+        let receives = of("fail 3rd receive-post of a with 12");
+        assert!(receives.receives && !receives.may_fail());
         assert!(of("at 3ms gid a 10.0.0.1 becomes 10.0.0.2").may_fail());
         assert!(of("at 3ms overrun a").overruns && of("at 3ms overrun a").may_fail());
         // A clock ends what is awaited by it, and no channel.

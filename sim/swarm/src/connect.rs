@@ -158,7 +158,8 @@ impl Run<'_> {
             },
             _ => false,
         };
-        let is_troubled = !self.is_calm && (self.excuses.may_fail() || self.excuses.clocks);
+        let excuses = self.excuses;
+        let is_troubled = !self.is_calm && (excuses.may_fail() || excuses.clocks || excuses.receives);
         ensure(is_excused || is_troubled, "connect", || error.to_string())
     }
 

@@ -45,6 +45,7 @@ impl Run<'_> {
             self.check_receives(line)?;
         }
         self.audit()?;
+        self.refuse_receives()?;
         self.close_all()?;
         self.until("liveness", "a channel is not closed", |run| run.is_closed())?;
         self.poll_all()?;
@@ -280,6 +281,20 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The device of each host refuses a part of the next receives, as channels are closed and leave what they had. All are posted
+    /// nevertheless, though no message comes any more.
+    fn refuse_receives(&mut self) -> Verdict {
+        for host in 0..self.stations.len() {
+            let text = format!("fail 1st receive-post of h{host} with 12");
+            let plan: Plan = text
+                .parse()
+                .map_err(|error| failure("set-up", format!("{error}")))?;
+            self.fabric.follow(&plan);
+        }
+        self.excuses.receives = true;
+        Ok(())
+    }
+
     /// Whether an end was told of everything it posted, or is there no more.
     fn is_told(&self, line: usize, end: usize) -> bool {
         let connection = self.lines[line].connection.as_ref();
@@ -475,13 +490,12 @@ impl Run<'_> {
                     format!("h{number} has {channels} channels left")
                 })?;
                 let found = free_slots(worker, Worker::lease, Worker::release);
-                // Shared receives are posted again when the next message comes.
-                let missing_max = self.case.hosts[number].shared_receives.unwrap_or(0);
-                ensure(
-                    (lendable as usize..=(lendable + missing_max) as usize).contains(&found),
-                    "conserved",
-                    || format!("Worker {index} of h{number} lends {found} of {lendable} slots"),
-                )?;
+                ensure(found == lendable as usize, "conserved", || {
+                    let shared = worker.shared_receives();
+                    format!(
+                        "Worker {index} of h{number} lends {found} of {lendable} slots, and posts {shared:?}"
+                    )
+                })?;
                 let rejected = worker.statistics().snapshot().rejected;
                 ensure(rejected <= excused[index], "rejected", || {
                     format!("Worker {index} of h{number} rejected {rejected} completions")

@@ -93,6 +93,9 @@ impl Run<'_> {
             Event::AnnouncementRefused { error } => ensure(self.excuses.posts, "excuse", || {
                 format!("an announcement was refused: {error}")
             }),
+            Event::ReceivesRefused { error } => ensure(self.excuses.receives, "excuse", || {
+                format!("receives were refused: {error}")
+            }),
             other => Err(failure("event", format!("{other:?}"))),
         }
     }

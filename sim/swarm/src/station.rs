@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use anyhow::{Context as _, Result};
 use doorbell::vocabulary::{IpPrefix, Mtu};
 use doorbell::{
-    ChannelConfig, ChannelId, Lease, LinkConfig, Listener, LocalWindow, Node, Notify, PrivateData,
+    ChannelConfig, ChannelId, Lease, LinkConfig, Listener, LocalWindow, Node, NodeError, Notify, PrivateData,
     RemoteAccess, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, WindowConfig, Worker,
     WorkerConfig,
 };
@@ -36,6 +36,9 @@ const TCP_PORT: u16 = 4000;
 const PROBED_LATE_NS: u64 = 1_500_000_000;
 /// Places of each completion queue.
 pub(crate) const COMPLETION_DEPTH: u64 = 512;
+
+/// How often Workers are made again whose receives a device refused.
+const MADE_AGAIN_MAX: usize = 500;
 
 /// A message that the application keeps.
 pub(crate) struct Held {
@@ -89,7 +92,8 @@ impl Station {
     pub(crate) fn new(fabric: &Fabric, case: &Case, number: usize) -> Result<Self> {
         let host = fabric.host(&format!("h{number}"), ports(case, number)?)?;
         let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose())?;
-        let mut workers = node.workers(&worker_config(&case.hosts[number], case.endings))?;
+        let config = worker_config(&case.hosts[number], case.endings);
+        let mut workers = until_taken(|| node.workers(&config))?;
         let windows = workers
             .iter()
             .map(|worker| window(worker, case))
@@ -124,7 +128,7 @@ impl Station {
     pub(crate) fn replace_worker(&mut self, case: &Case, number: usize, worker: usize) -> Result<()> {
         let config = worker_config(&case.hosts[number], case.endings);
         let device = self.workers[worker].device().to_owned();
-        self.workers[worker] = self.node.worker(&device, &config)?;
+        self.workers[worker] = until_taken(|| self.node.worker(&device, &config))?;
         self.windows[worker] = window(&self.workers[worker], case)?;
         if let Some(old) = self.submitters.get_mut(worker) {
             *old = submitter(&mut self.workers[worker], &case.hosts[number])?;
@@ -194,6 +198,17 @@ pub(crate) fn worker_config(case: &HostCase, endings: Option<EndingsCase>) -> Wo
         shared
     });
     config
+}
+
+/// Makes Workers, and tries again where a device refused the receives that their channels share: no plan has it refuse all posts.
+fn until_taken<T>(mut make: impl FnMut() -> Result<T, NodeError>) -> Result<T> {
+    for _ in 0..MADE_AGAIN_MAX {
+        match make() {
+            Err(NodeError::Provider(error)) if error.call == "post_srq_recv" => {}
+            made => return Ok(made?),
+        }
+    }
+    Ok(make()?)
 }
 
 /// A window with a part for each line.

@@ -5,7 +5,7 @@ use doorbell_sim::Random;
 use crate::case::{
     Ask, Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, TimesCase, What,
 };
-use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick};
+use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick, receives_refused};
 use crate::station::{MOVED, address};
 
 /// What lasts for a moment is over by then.
@@ -18,6 +18,8 @@ pub(crate) struct Shape {
     pub(crate) trouble_ns: u64,
     /// How many plans strike packets and posts at any time, too.
     pub(crate) striking_per_million: u32,
+    /// How many of those have posts of receives refused.
+    pub(crate) refusing_per_million: u32,
     /// How many of the faults last for a moment: as long as a rail takes to notice.
     pub(crate) short_per_million: u32,
     /// How many plans cut all cables for long, and for moments behind that.
@@ -35,6 +37,7 @@ impl Shape {
     pub(crate) const QUICK: Self = Self {
         trouble_ns: 400_000_000,
         striking_per_million: 1_000_000,
+        refusing_per_million: 150_000,
         short_per_million: 0,
         returning_per_million: 0,
         odd_per_million: 300_000,
@@ -270,6 +273,9 @@ fn plan(
         let number = pick(random, hosts.len());
         let nth = ordinal(1 + random.below(60));
         clauses.push(format!("fail {nth} post of h{number} with 12"));
+    }
+    if shape.refusing_per_million > 0 && random.happens(shape.refusing_per_million) {
+        clauses.push(receives_refused(random, hosts.len()));
     }
     clauses.join("; ")
 }

@@ -15,6 +15,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
     let shape = Shape {
         trouble_ns,
         striking_per_million: 250_000,
+        refusing_per_million: 0,
         short_per_million: 500_000,
         returning_per_million: 400_000,
         odd_per_million: 600_000,

@@ -10,14 +10,24 @@ use crate::mesh::case::{
 
 const MS: u64 = 1_000_000;
 
+/// How many meshes have two ways of one length behind a stem.
+const DIAMONDS_PER_MILLION: u32 = 200_000;
+
 /// Nothing of a plan begins later than this.
 const TROUBLE_NS: u64 = 400 * MS;
 
 /// A case of random members, subnets, steps and faults.
 pub(crate) fn case(random: &mut Random) -> Case {
-    let (members, subnets) = subnets(random);
-    let is_troubled = random.happens(450_000);
-    let recover_within_ns = one_of(random, &[300, 1000, 3000, 10_000]) * MS;
+    let is_diamond = random.happens(DIAMONDS_PER_MILLION);
+    let (members, subnets) = subnets(random, is_diamond);
+    let is_troubled = random.happens(if is_diamond { 200_000 } else { 450_000 });
+    // Behind a stem what counts is how soon messages go another way while the link still recovers.
+    let recovers_ms: &[u64] = if is_diamond {
+        &[3000, 10_000]
+    } else {
+        &[300, 1000, 3000, 10_000]
+    };
+    let recover_within_ns = one_of(random, recovers_ms) * MS;
     let fragment_bytes = one_of(random, &[256, 1000, 2048]);
     let mut mesh = MeshCase {
         members: (0..members).map(|_| member(random)).collect(),
@@ -45,7 +55,17 @@ pub(crate) fn case(random: &mut Random) -> Case {
             (member.retained, member.ahead) = (member.retained.max(32), member.ahead.max(32));
         }
     }
+    // Longer than a lost link takes to be noticed.
+    if is_diamond && random.happens(800_000) {
+        for member in &mut mesh.members {
+            member.resend_after_ns = 500 * MS;
+        }
+    }
     mesh.steps = steps(random, &mesh, is_troubled);
+    if is_diamond && !is_troubled {
+        let cuts: Vec<_> = (0..2).filter_map(|_| cut(random, &mesh)).collect();
+        mesh.steps.splice(0..0, cuts);
+    }
     let plan = if is_troubled {
         plan(random, &mesh)
     } else {
@@ -70,9 +90,14 @@ pub(crate) fn case(random: &mut Random) -> Case {
 }
 
 /// How many members, and which of them are in each subnet.
-fn subnets(random: &mut Random) -> (usize, Vec<u8>) {
+fn subnets(random: &mut Random, is_diamond: bool) -> (usize, Vec<u8>) {
     let members = 3 + pick(random, 6).min(pick(random, 6));
     let pair = |one: usize, other: usize| 1 << one | 1 << other;
+    if is_diamond {
+        let members = members.max(6);
+        let subnets = diamond(random, members);
+        return (members, renamed(random, members, subnets));
+    }
     let mut subnets: Vec<u8> = match random.below(7) {
         // A line, in any order of ranks.
         0 => (1..members).map(|at| pair(at - 1, at)).collect(),
@@ -103,7 +128,35 @@ fn subnets(random: &mut Random) -> (usize, Vec<u8>) {
         let again = subnets[pick(random, subnets.len())];
         subnets.push(again);
     }
-    // Ranks are given out anew, so that who is between is of any.
+    (members, renamed(random, members, subnets))
+}
+
+/// A stem, behind it two or more ways of one length, and a stem where they meet again: members of both stems begin alike by each way, and
+/// end alike. Of some meshes each way has two members.
+fn diamond(random: &mut Random, members: usize) -> Vec<u8> {
+    let pair = |one: usize, other: usize| 1 << one | 1 << other;
+    let (mut first, mut last, mut middle) = (2, 2, 2);
+    for _ in first + middle + last..members {
+        let part = one_of(random, &[0, 1, 2, 2]);
+        *[&mut first, &mut last, &mut middle][part] += 1;
+    }
+    let (fork, join) = (first - 1, first + middle);
+    let mut subnets: Vec<u8> = (1..=fork).map(|at| pair(at - 1, at)).collect();
+    subnets.extend((join + 1..join + last).map(|at| pair(at - 1, at)));
+    if middle == 4 && random.happens(500_000) {
+        for way in [first, first + 2] {
+            subnets.extend([pair(fork, way), pair(way, way + 1), pair(way + 1, join)]);
+        }
+        return subnets;
+    }
+    for way in first..join {
+        subnets.extend([pair(fork, way), pair(way, join)]);
+    }
+    subnets
+}
+
+/// Ranks are given out anew, so that members between others are of any rank.
+fn renamed(random: &mut Random, members: usize, mut subnets: Vec<u8>) -> Vec<u8> {
     let mut order: Vec<usize> = (0..members).collect();
     for at in (1..members).rev() {
         order.swap(at, pick(random, at + 1));
@@ -113,7 +166,7 @@ fn subnets(random: &mut Random) -> (usize, Vec<u8>) {
         let moved = (0..members).filter(|at| before >> at & 1 == 1);
         *subnet = moved.fold(0, |bits, at| bits | 1 << order[at]);
     }
-    (members, subnets)
+    subnets
 }
 
 fn member(random: &mut Random) -> MemberCase {

@@ -260,12 +260,28 @@ fn plan(random: &mut Random, hosts: &[HostCase], device: Device) -> String {
         let (at, ahead) = (random.below(TROUBLE_NS), random.below(10_000));
         clauses.push(format!("at {at}ns clock {} ahead {ahead}ms", host(random)));
     }
+    // So do devices that refuse receives.
+    if random.happens(200_000) {
+        clauses.push(receives_refused(random, hosts.len()));
+    }
     if severity == 2 {
         for _ in 0..random.below(3) {
             clauses.extend(trouble(random, hosts, device));
         }
     }
     clauses.join("; ")
+}
+
+/// A device takes a part of some posts of receives.
+pub(crate) fn receives_refused(random: &mut Random, hosts: usize) -> String {
+    let host = any_host(random, hosts);
+    let which = match random.below(3) {
+        0 => ordinal(1 + random.below(30)),
+        // Not each second: no host with two Workers whose channels share receives could be made.
+        1 => format!("every {}", ordinal(3 + random.below(4))),
+        _ => format!("{}%", 5 + random.below(60)),
+    };
+    format!("fail {which} receive-post of {host} with 12")
 }
 
 /// One host, or all, as plans say it.

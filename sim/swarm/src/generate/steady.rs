@@ -22,6 +22,7 @@ const FAR_PER_MILLION: u32 = 400_000;
 const LINKS: Shape = Shape {
     trouble_ns: 400_000_000,
     striking_per_million: 300_000,
+    refusing_per_million: 0,
     short_per_million: 300_000,
     returning_per_million: 0,
     odd_per_million: 600_000,

@@ -127,6 +127,8 @@ pub(crate) struct MeshRun<'c> {
     is_pristine: bool,
     /// These two are cut from each other.
     is_cut: Option<(usize, usize)>,
+    /// Whether a link led from one to another since both started, by members.
+    have_met: Vec<Vec<bool>>,
     /// Starts too far ahead, by member.
     aheads: Vec<usize>,
     /// A collective is under way, which takes what comes.
@@ -176,6 +178,7 @@ impl<'c> MeshRun<'c> {
             has_collectives: false,
             is_pristine: case.plan.is_empty(),
             is_cut: None,
+            have_met: vec![vec![false; mesh.ranks()]; mesh.ranks()],
             aheads: vec![0; mesh.ranks()],
             is_collecting: false,
             messages: 0,
@@ -472,6 +475,9 @@ impl<'c> MeshRun<'c> {
             })
         });
         polled.map_err(|error| failure("poll", error.to_string()))?;
+        for (other, has_met) in self.have_met[at].iter_mut().enumerate() {
+            *has_met |= process.mesh.is_linked(rank(other));
+        }
         for event in events {
             self.hear(at, event)?;
         }

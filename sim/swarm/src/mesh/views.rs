@@ -367,6 +367,11 @@ impl MeshRun<'_> {
         if self.expected.parting || (self.is_cut.is_some() && is_short) {
             return true;
         }
+        // A member that stood still from the beginning finds no link to a neighbour whose cable is cut as it goes on.
+        let have_met = |one: usize, other: usize| {
+            let is_struck = self.weakness.is_struck[one][other];
+            !is_struck || self.have_met[one][other] || self.have_met[other][one]
+        };
         // By those alone that nothing happened to for as long as it takes to settle.
         let is_steady = |member: usize| !self.seats[member].is_gone && !self.is_changing(member);
         let mut far = vec![None; ranks];
@@ -378,9 +383,10 @@ impl MeshRun<'_> {
             let next = (0..ranks).filter(|to| {
                 far[*to].is_none()
                     && is_steady(*to)
-                    && edge
-                        .iter()
-                        .any(|from| self.mesh.shares(*from, *to) && !self.weakness.may_end(*from, *to))
+                    && edge.iter().any(|from| {
+                        let is_sound = !self.weakness.may_end(*from, *to) && have_met(*from, *to);
+                        self.mesh.shares(*from, *to) && is_sound
+                    })
             });
             edge = next.collect();
         }
@@ -446,6 +452,9 @@ impl MeshRun<'_> {
         self.is_pristine = false;
         self.seats[at].changed_ns = Some(self.now_ns());
         self.seats[at].process = None;
+        for other in 0..self.seats.len() {
+            (self.have_met[at][other], self.have_met[other][at]) = (false, false);
+        }
         self.seats.iter_mut().for_each(|seat| seat.group = None);
         self.seats[at].stops_until_ns = 0;
     }
