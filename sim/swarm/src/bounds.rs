@@ -124,14 +124,7 @@ impl Bounds {
             .handshake_stage
             .saturating_mul(2)
             .max(Duration::from_secs(5));
-        let closes = case
-            .operations
-            .iter()
-            .filter_map(|operation| match operation.what {
-                What::Close { within_ns } => Some(within_ns),
-                _ => None,
-            });
-        let closes_ns = closes.fold(ns(CLOSE_WITHIN), u64::max);
+        let closes_ns = closes_ns(case, CLOSE_WITHIN);
         let probe_ns = case.endings.and(config.probe_after).map_or(0, ns);
         Ok(Self {
             request_ns,
@@ -152,6 +145,18 @@ impl Bounds {
             u64::saturating_add,
         )
     }
+}
+
+/// The longest deadline of a closing: of those in a case, and of those in the end.
+fn closes_ns(case: &Case, in_the_end: Duration) -> u64 {
+    let closes = case
+        .operations
+        .iter()
+        .filter_map(|operation| match operation.what {
+            What::Close { within_ns } => Some(within_ns),
+            _ => None,
+        });
+    closes.fold(ns(in_the_end), u64::max)
 }
 
 /// How long a channel that is gone may stay in a completion queue's way: until a poll finds that empty, or as many polls as it has
@@ -274,14 +279,7 @@ impl LinkBounds {
         let acknowledged_ns = most(|config| ns(config.session.acknowledge_after)) + polls_every_ns;
         let recover_ns = configs.each_ref().map(|config| ns(config.session.recover_within));
         let recovered_ns = recover_ns[0].max(recover_ns[1]);
-        let closes = case
-            .operations
-            .iter()
-            .filter_map(|operation| match operation.what {
-                What::Close { within_ns } => Some(within_ns),
-                _ => None,
-            });
-        let closes_ns = closes.fold(ns(CLOSE_LINK_WITHIN), u64::max);
+        let closes_ns = closes_ns(case, CLOSE_LINK_WITHIN);
         Ok(Self {
             rail_ns,
             message_ns: rail_ns + retained * acknowledged_ns + channel.request_ns,

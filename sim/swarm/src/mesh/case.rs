@@ -184,20 +184,7 @@ impl MeshCase {
 
     /// How far it is from one to all others, through those that are there.
     pub(crate) fn hops(&self, from: usize, is_there: &[bool]) -> Vec<Option<u8>> {
-        let mut hops = vec![None; self.ranks()];
-        let mut edge = vec![from];
-        let mut far = 0;
-        while !edge.is_empty() {
-            for at in &edge {
-                hops[*at] = Some(far);
-            }
-            far += 1;
-            let is_next = |to: &usize| {
-                hops[*to].is_none() && is_there[*to] && edge.iter().any(|at| self.shares(*at, *to))
-            };
-            edge = (0..self.ranks()).filter(is_next).collect();
-        }
-        hops
+        self.hops_by(from, |at, to| is_there[to] && self.shares(at, to))
     }
 
     /// How far it is from one to another without what is between two others.
@@ -207,23 +194,25 @@ impl MeshCase {
         [from, to]: [usize; 2],
         is_there: &[bool],
     ) -> Option<u8> {
-        let mut far = vec![None; self.ranks()];
+        let leads = |at: usize, to: usize| {
+            let is_it = (at, to) == (one, other) || (at, to) == (other, one);
+            !is_it && is_there[to] && self.shares(at, to)
+        };
+        self.hops_by(from, leads)[to]
+    }
+
+    /// How far it is from one to all others, by the steps that lead from a member to the next.
+    pub(crate) fn hops_by(&self, from: usize, leads: impl Fn(usize, usize) -> bool) -> Vec<Option<u8>> {
+        let mut hops = vec![None; self.ranks()];
         let mut edge = vec![from];
-        let mut hops = 0;
+        let mut far = 0;
         while !edge.is_empty() {
-            for at in &edge {
-                far[*at] = Some(hops);
-            }
-            hops += 1;
-            let leads = |at: usize, to: usize| {
-                let is_it = (at, to) == (one, other) || (at, to) == (other, one);
-                !is_it && self.shares(at, to)
-            };
-            let is_next =
-                |to: &usize| far[*to].is_none() && is_there[*to] && edge.iter().any(|at| leads(*at, *to));
+            edge.iter().for_each(|at| hops[*at] = Some(far));
+            far += 1;
+            let is_next = |to: &usize| hops[*to].is_none() && edge.iter().any(|at| leads(*at, *to));
             edge = (0..self.ranks()).filter(is_next).collect();
         }
-        far[to]
+        hops
     }
 
     /// The configuration of a member.

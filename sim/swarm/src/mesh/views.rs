@@ -374,22 +374,11 @@ impl MeshRun<'_> {
         };
         // By those alone that nothing happened to for as long as it takes to settle.
         let is_steady = |member: usize| !self.seats[member].is_gone && !self.is_changing(member);
-        let mut far = vec![None; ranks];
-        let mut edge = vec![at];
-        let mut hops = 0_u8;
-        while !edge.is_empty() {
-            edge.iter().for_each(|member| far[*member] = Some(hops));
-            hops += 1;
-            let next = (0..ranks).filter(|to| {
-                far[*to].is_none()
-                    && is_steady(*to)
-                    && edge.iter().any(|from| {
-                        let is_sound = !self.weakness.may_end(*from, *to) && have_met(*from, *to);
-                        self.mesh.shares(*from, *to) && is_sound
-                    })
-            });
-            edge = next.collect();
-        }
+        let leads = |from: usize, to: usize| {
+            let is_sound = !self.weakness.may_end(from, to) && have_met(from, to);
+            is_steady(to) && is_sound && self.mesh.shares(from, to)
+        };
+        let far = self.mesh.hops_by(at, leads);
         let is_struck = self.weakness.ends_ns > 0 && self.now_ns() < self.weakness.ends_ns + self.settle_ns();
         // Ways that are longer for a while may be too long.
         let most = self.mesh.hops_max.saturating_add(1);
