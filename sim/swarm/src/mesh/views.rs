@@ -395,6 +395,10 @@ impl MeshRun<'_> {
         }
         self.note(at, format_args!("is gone"));
         let was_settled = self.unsettled().is_none();
+        // Others that are gone may have left no way to it.
+        let is_there = self.is_there();
+        let mut others = (0..self.mesh.ranks()).filter(|other| *other != at && is_there[*other]);
+        let was_reached = others.any(|other| self.is_reachable(other, at));
         self.vanish(at);
         self.seats[at].is_gone = true;
         if !is_awaited || !self.is_untroubled() {
@@ -429,7 +433,7 @@ impl MeshRun<'_> {
         // Ways round it may be too long.
         let is_far = usize::from(self.mesh.hops_max) < self.mesh.ranks();
         ensure(
-            took_ns >= self.mesh.recover_within_ns || !was_settled || is_far,
+            took_ns >= self.mesh.recover_within_ns || !was_settled || !was_reached || is_far,
             "early",
             || format!("rank {at} is given up after {took_ns} ns"),
         )
