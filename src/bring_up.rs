@@ -1,7 +1,7 @@
 //! From an agreement with a peer to a channel: the queue pair made, connected and filled.
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
@@ -31,7 +31,8 @@ use crate::{ChannelConfig, ChannelId, Peer, ReceiveHalf, SendHalf, Worker};
 
 /// Objects that queue pairs of a Worker are made from; other threads may hold them, too.
 pub(crate) struct Ground<P: Provider> {
-    cells: Arc<Cells<P>>,
+    /// The Worker's own: it ends with the Worker.
+    cells: Weak<Cells<P>>,
     domain: Arc<P::ProtectionDomain>,
     context: Arc<P::Context>,
     statistics: Arc<Statistics>,
@@ -41,7 +42,7 @@ pub(crate) struct Ground<P: Provider> {
 impl<P: Provider> Ground<P> {
     pub(crate) fn of(worker: &Worker<P>) -> Self {
         Self {
-            cells: Arc::clone(&worker.cells),
+            cells: Arc::downgrade(&worker.cells),
             domain: Arc::clone(&worker.domain),
             context: Arc::clone(&worker.context),
             statistics: Arc::clone(&worker.statistics),
@@ -122,8 +123,8 @@ pub(crate) fn prepare<P: Provider>(
         ConnectError::Port(LookFailure { port, error })
     })?;
     let mut parts = ground.domain.queue_pair_of(place.sends, place.receives, &asked)?;
-    ground
-        .cells
+    let cells = ground.cells.upgrade().ok_or(ConnectError::OtherWorkers)?;
+    cells
         .furnish(
             &mut parts.send,
             &ground.domain,

@@ -5,16 +5,31 @@ use std::sync::{Mutex, PoisonError};
 
 use doorbell_core::in_flight::storage_for;
 use doorbell_core::provider::{
-    Arena, ArenaConfig, MemoryError, Pages, PlacementConfig, ProtectionDomain, Provider, SendQueue,
+    Arena, ArenaConfig, MemoryError, Pages, PlacementConfig, ProtectionDomain, Provider, ProviderError,
+    SendQueue,
 };
 
 /// The least size of a block: many channels of little depth share a registration.
 const BLOCK_BYTES: u32 = 1 << 16;
 
+const EINVAL: i32 = 22;
+
 /// The blocks of a Worker. Cells come home to them when their queue pair is destroyed, on whichever thread.
 pub(crate) struct Cells<P: Provider> {
     blocks: Mutex<Vec<Block<P>>>,
     placement: PlacementConfig,
+}
+
+/// The memory that a Worker has registered for the cells of its channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CellCounts {
+    /// Registrations. They are used again by later channels, and are gone with the Worker.
+    pub blocks: u32,
+    /// Cells in all blocks.
+    pub cells: u32,
+    /// Those of these that channels have, and queue pairs that are being destroyed.
+    pub in_use: u32,
 }
 
 /// A registration, cut into cells of one size.
@@ -32,6 +47,20 @@ impl<P: Provider> Cells<P> {
             blocks: Mutex::default(),
             placement,
         }
+    }
+
+    /// What is registered now.
+    pub(crate) fn counts(&self) -> CellCounts {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = CellCounts::default();
+        for Block { arena, .. } in blocks.iter_mut() {
+            let cells = arena.slots();
+            counts.blocks = counts.blocks.saturating_add(1);
+            counts.cells = counts.cells.saturating_add(cells);
+            let in_use = cells.saturating_sub(arena.free_slots());
+            counts.in_use = counts.in_use.saturating_add(in_use);
+        }
+        counts
     }
 
     /// Gives a send queue of this depth its cells. It registers a block where none has room, which takes long.
@@ -66,7 +95,11 @@ impl<P: Provider> Cells<P> {
         }
         if let Some(block) = has_room.and_then(|at| blocks.get_mut(at)) {
             // There are enough of this domain, and the queue has none yet.
-            let _ = queue.furnish(iter::from_fn(|| block.arena.lease()));
+            let outcome = queue.furnish(iter::from_fn(|| block.arena.lease()));
+            outcome.map_err(|_| ProviderError {
+                call: "the cells of a send queue",
+                errno: EINVAL,
+            })?;
         }
         Ok(())
     }

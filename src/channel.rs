@@ -199,6 +199,12 @@ impl<P: Provider> Channel<P> {
         self.send.credits()
     }
 
+    /// How many bytes each of its cells has: what [`Channel::claim`] lends at most. 0 where it has none.
+    #[must_use]
+    pub fn cell_bytes(&self) -> u32 {
+        self.send.sender.cell_bytes()
+    }
+
     /// How many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {

@@ -84,6 +84,7 @@ pub use acceptances::Acceptances;
 pub use arena::Arena;
 pub use asking::Asking;
 pub use batch::Batch;
+pub use cells::CellCounts;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub use claim::{BatchClaim, Claim};
 pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};

@@ -92,13 +92,12 @@ fn a_batch_takes_claims_leases_and_inline_bytes_in_posting_order() {
 }
 
 #[test]
-fn a_claim_that_is_dropped_or_forgotten_sends_nothing() {
+fn a_claim_that_is_dropped_and_a_batch_that_is_forgotten_send_nothing() {
     let (mut a, mut b) = pair();
     let id = a.id();
     let channel = a.worker().channel(id).unwrap();
     let (room, credits) = (channel.room(), channel.credits());
     drop(channel.claim(4).unwrap());
-    core::mem::forget(channel.claim(4).unwrap());
     let mut batch = channel.batch();
     drop(batch.claim(4).unwrap());
     batch.send(b"staged").unwrap();

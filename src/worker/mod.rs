@@ -35,7 +35,7 @@ use doorbell_core::{Clock as _, Deadline, Qpn, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
-use crate::cells::Cells;
+use crate::cells::{CellCounts, Cells};
 use crate::channel::{Channel, ChannelId, SendErrorKind};
 use crate::config::{Notify, WorkerConfig};
 use crate::edge::reaper::{Reaped, Reaper};
@@ -346,6 +346,12 @@ impl<P: Provider> Worker<P> {
     #[inline]
     pub fn release(&mut self, lease: Lease<P>) {
         self.arena.release(lease.slot);
+    }
+
+    /// The memory that is registered for the cells of its channels ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
+    #[must_use]
+    pub fn cells(&self) -> CellCounts {
+        self.cells.counts()
     }
 
     /// The bytes of each piece of memory it lends.

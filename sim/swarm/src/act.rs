@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use doorbell::vocabulary::provider::Window as _;
 use doorbell::{
-    ChannelId, ChannelState, Event, Operation, PostFlags, RemoteAddress, SendErrorKind, SubmitErrorKind,
-    Ticket,
+    Channel, ChannelId, ChannelState, Event, Operation, PostFlags, RemoteAddress, SendErrorKind,
+    SubmitErrorKind, Ticket,
 };
 use doorbell_sim::Host;
 
@@ -278,22 +278,35 @@ impl Run<'_> {
 
     pub(crate) fn send(&mut self, place: Place, count: u8, bytes: u16) -> Verdict {
         let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
+        let has_cells = self.stations[place.host].workers[place.worker]
+            .channel(place.id)
+            .is_some_and(|channel| channel.cell_bytes() as usize >= bytes);
         let mut made = Vec::new();
         for ahead in 0..usize::from(count) {
             let sent = self.next(place, ahead, bytes, ahead % 2 == 1)?;
-            let Some(lease) = self.lease(place, &sent.label.bytes(bytes)) else {
-                break;
+            // Some of them in turns with leases.
+            let from = match sent.label.number % 4 {
+                way @ (1 | 2) if has_cells => Source::Cell(way),
+                _ => match self.lease(place, &sent.label.bytes(bytes)) {
+                    Some(lease) => Source::Lease(lease),
+                    None => break,
+                },
             };
-            made.push((sent, lease));
+            made.push((sent, from));
         }
         if let [_] = &made[..] {
-            let (sent, lease) = made.remove(0);
+            let (sent, from) = made.remove(0);
             let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
                 return Ok(());
             };
-            return match channel.send_lease(lease) {
+            let posted = match from {
+                Source::Lease(lease) => channel.send_lease(lease).map_err(|error| error.kind),
+                Source::Cell(1) => channel.send(&sent.label.bytes(bytes)),
+                Source::Cell(_) => claimed(channel, &sent.label.bytes(bytes)),
+            };
+            return match posted {
                 Ok(ticket) => self.note(place, ticket, Kind::Message, Some(sent)),
-                Err(error) => self.refused(error.kind),
+                Err(kind) => self.refused(kind),
             };
         }
         let mut staged = Vec::new();
@@ -304,7 +317,7 @@ impl Run<'_> {
                 return Ok(());
             };
             let mut batch = channel.batch();
-            for (index, (sent, lease)) in made.into_iter().enumerate() {
+            for (index, (sent, from)) in made.into_iter().enumerate() {
                 let operation = if sent.has_word {
                     Operation::SendWithImmediate(sent.label.immediate())
                 } else {
@@ -315,22 +328,40 @@ impl Run<'_> {
                 } else {
                     PostFlags::empty()
                 };
-                match batch.push(operation, [lease], flags) {
-                    Ok(ticket) => staged.push((ticket, sent)),
-                    Err(error) => {
-                        refused = Some(error.kind);
+                let pushed = match from {
+                    Source::Lease(lease) => batch
+                        .push(operation, [lease], flags)
+                        .map(|ticket| (ticket, true))
+                        .map_err(|error| error.kind),
+                    Source::Cell(_) => batch
+                        .claim(bytes)
+                        .and_then(|mut claim| {
+                            claim.bytes().copy_from_slice(&sent.label.bytes(bytes));
+                            claim.push(operation, flags)
+                        })
+                        .map(|ticket| (ticket, false)),
+                };
+                match pushed {
+                    Ok((ticket, is_lease)) => staged.push((ticket, is_lease, sent)),
+                    Err(kind) => {
+                        refused = Some(kind);
                         break;
                     }
                 }
             }
             if let Err(error) = batch.ring_returning(|ticket, _| unposted.push(ticket)) {
+                // Of cells nothing comes back.
+                let back = staged.split_off((error.posted as usize).min(staged.len()));
+                let leases = back.iter().filter(|(_, is_lease, _)| *is_lease);
+                let due: Vec<_> = leases.map(|(ticket, ..)| *ticket).collect();
+                ensure(unposted == due, "refused", || {
+                    format!("{unposted:?} came back of a doorbell, where {due:?} were not posted")
+                })?;
                 refused = Some(SendErrorKind::Post(error));
             }
         }
-        for (ticket, sent) in staged {
-            if !unposted.contains(&ticket) {
-                self.note(place, ticket, Kind::Message, Some(sent))?;
-            }
+        for (ticket, _, sent) in staged {
+            self.note(place, ticket, Kind::Message, Some(sent))?;
         }
         refused.map_or(Ok(()), |kind| self.refused(kind))
     }
@@ -613,4 +644,21 @@ impl Run<'_> {
         }
         polled.or_else(|_| self.replace_worker(host, worker))
     }
+}
+
+/// What a message goes out from.
+enum Source {
+    Lease(Lease),
+    /// A cell, in one of the ways there are.
+    Cell(u64),
+}
+
+/// Sends a message that is written in place, behind a claim that is dropped.
+fn claimed(channel: &mut Channel<Host>, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+    let mut dropped = channel.claim(bytes.len())?;
+    dropped.bytes().fill(0xee);
+    drop(dropped);
+    let mut claim = channel.claim(bytes.len())?;
+    claim.bytes().copy_from_slice(bytes);
+    claim.send()
 }

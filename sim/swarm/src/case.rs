@@ -213,6 +213,9 @@ pub(crate) struct LineCase {
     pub(crate) unsignaled_max: u32,
     pub(crate) inline_bytes_max: u32,
     pub(crate) inline_alone_bytes_max: u32,
+    /// Of the cells that its ends send from; 0 for none.
+    #[serde(default)]
+    pub(crate) cell_bytes: u32,
     pub(crate) rd_atomic_max: u8,
     pub(crate) timeout: u8,
     pub(crate) retry_count: u8,

@@ -471,13 +471,8 @@ impl Run<'_> {
 
     /// All memory is home, none is registered but what was before anything was connected, and no completion was of nobody.
     fn check_conserved(&mut self) -> Verdict {
-        let registered = self.fabric.registrations();
-        ensure(registered == self.registrations, "conserved", || {
-            format!(
-                "{registered} windows and arenas, where {} began",
-                self.registrations
-            )
-        })?;
+        let workers = self.stations.iter().flat_map(|station| &station.workers);
+        conserved(&self.fabric, self.registrations, workers)?;
         for number in 0..self.stations.len() {
             let excused: Vec<u64> = (0..self.stations[number].workers.len())
                 .map(|worker| self.rejects_max(number, worker))
@@ -552,4 +547,25 @@ pub(crate) fn whole_again(fabric: &Fabric) -> Verdict {
         fabric.perform(&action);
     }
     Ok(())
+}
+
+/// Whether no memory is registered but what was at first and the blocks of cells, which these Workers keep, and no cell is in use.
+pub(crate) fn conserved<'w>(
+    fabric: &Fabric,
+    at_first: usize,
+    workers: impl Iterator<Item = &'w Worker<Host>>,
+) -> Verdict {
+    let (mut blocks, mut in_use) = (0, 0);
+    for worker in workers {
+        let cells = worker.cells();
+        blocks += cells.blocks as usize;
+        in_use += cells.in_use;
+    }
+    let registered = fabric.registrations();
+    ensure(registered == at_first + blocks, "conserved", || {
+        format!("{registered} windows and arenas, where {at_first} began and {blocks} blocks of cells came")
+    })?;
+    ensure(in_use == 0, "conserved", || {
+        format!("{in_use} cells are in use, and no channel is there")
+    })
 }

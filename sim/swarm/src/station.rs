@@ -271,6 +271,7 @@ pub(crate) fn channel_config(
     config.unsignaled_max = own.unsignaled_max;
     config.inline_bytes_max = own.inline_bytes_max;
     config.inline_alone_bytes_max = own.inline_alone_bytes_max;
+    config.cell_bytes = case.cell_bytes;
     config.rd_atomic_max = own.rd_atomic_max;
     config.timeout = own.timeout;
     config.retry_count = own.retry_count;

@@ -4,7 +4,7 @@ use doorbell::Worker;
 
 use super::{CrowdRun, Entrance};
 use crate::failure::{Verdict, ensure, failure};
-use crate::finish::free_slots;
+use crate::finish::{conserved, free_slots};
 
 /// Longer than anything waits that goes by itself: a stage, what is turned away, and what retries.
 const ALL_OVER_NS: u64 = 8_000_000_000;
@@ -58,19 +58,12 @@ impl CrowdRun<'_> {
         let is_even =
             counts.begun >= over && counts.begun <= over + counts.refused && counts.port_failures == 0;
         ensure(is_even, "counts", || format!("{counts:?}"))?;
-        let left = [
-            (self.fabric.queue_pairs(), 0, "queue pairs"),
-            (
-                self.fabric.registrations(),
-                self.registrations,
-                "windows and arenas",
-            ),
-        ];
-        for (found, due, what) in left {
-            ensure(found == due, "conserved", || {
-                format!("{found} {what}, where {due} are due")
-            })?;
-        }
+        let queue_pairs = self.fabric.queue_pairs();
+        ensure(queue_pairs == 0, "conserved", || {
+            format!("{queue_pairs} queue pairs, where none is due")
+        })?;
+        let workers = self.parties.iter().flat_map(|party| &party.workers);
+        conserved(&self.fabric, self.registrations, workers)?;
         ensure(self.fabric.next_at().is_none(), "conserved", || {
             "something is to happen yet, and nobody waits for it".into()
         })?;

@@ -56,6 +56,7 @@ fn line_of(random: &mut Random, from: usize, send_depth: u32, receive_depth: u32
         unsignaled_max: 0,
         inline_bytes_max: one_of(random, &[0, 64, 220]),
         inline_alone_bytes_max: 0,
+        cell_bytes: 0,
         rd_atomic_max: 1,
         timeout: 12,
         retry_count: 6,

@@ -18,6 +18,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         unsignaled_max: 0,
         inline_bytes_max: one_of(random, &[0, 64, 220]),
         inline_alone_bytes_max: one_of(random, &[0, 64]),
+        cell_bytes: 0,
         rd_atomic_max: one_of(random, &[1, 4]),
         timeout: 12,
         retry_count: 6,

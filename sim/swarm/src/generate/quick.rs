@@ -141,6 +141,7 @@ pub(crate) fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
                 },
             ),
             inline_alone_bytes_max: one_of(random, &[0, 64]),
+            cell_bytes: one_of(random, &[0, 64, 256]),
             rd_atomic_max: one_of(random, &[1, 2, 4, 16]),
             timeout: 12 + random.below(3) as u8,
             retry_count: 3 + random.below(4) as u8,

@@ -103,6 +103,7 @@ fn line(random: &mut Random, hosts: usize) -> LineCase {
         unsignaled_max: one_of(random, &[0, 0, 1, 3]),
         inline_bytes_max: one_of(random, &[0, 64, 220]),
         inline_alone_bytes_max: one_of(random, &[0, 64]),
+        cell_bytes: 0,
         rd_atomic_max: 1,
         timeout: 12 + random.below(2) as u8,
         retry_count: 3 + random.below(4) as u8,

@@ -78,6 +78,7 @@ fn line(random: &mut Random, hosts: usize) -> LineCase {
         unsignaled_max: one_of(random, &[0, 0, 1, 3]),
         inline_bytes_max: one_of(random, &[0, 64, 220]),
         inline_alone_bytes_max: one_of(random, &[0, 64]),
+        cell_bytes: one_of(random, &[0, 64, 256]),
         rd_atomic_max: 1,
         timeout: 12 + random.below(2) as u8,
         retry_count: 3 + random.below(4) as u8,
