@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::Ticket;
-use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, Refused};
+use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, PushError, Refused};
 use doorbell_ffi::Rdma;
 
 use crate::channel::SendErrorKind;
@@ -80,6 +80,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     pub fn claim(&mut self, len_bytes: usize) -> Result<BatchClaim<'_, 'q, P>, SendErrorKind> {
         let bytes_max = match self.inner.cell() {
             Ok(cell) => cell.len(),
+            Err(PushError::NoCells) => 0,
             Err(reason) => return Err(self.notice.note_refused(reason)),
         };
         match u32::try_from(len_bytes) {
