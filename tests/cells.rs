@@ -5,7 +5,7 @@ mod fabric;
 use doorbell::{ChannelState, RemoteAccess, RemoteAddress};
 use doorbell::{Event, Operation, PostFlags, SendErrorKind, Window as _, WindowConfig};
 use doorbell_sim::Host;
-use fabric::{End, pair, pair_with, small};
+use fabric::{End, LONG, pair, pair_with, small};
 
 fn received(event: Event<Host>) -> Option<Vec<u8>> {
     match event {
@@ -198,4 +198,33 @@ fn what_is_in_flight_when_a_channel_fails_is_told_and_its_cells_are_used_again()
     let state = a.worker().state(id).unwrap();
     assert!(matches!(state, ChannelState::Failed { .. }), "{state}");
     drop((a, b.workers.pop()));
+}
+
+#[test]
+fn a_worker_tells_what_is_registered_for_cells_and_keeps_it_for_later_channels() {
+    let (mut a, b) = pair();
+    let id = a.id();
+    assert_eq!(a.worker().channel(id).unwrap().cell_bytes(), 256);
+    // One more than the 16 requests of the application may be in flight: 32 is the next power of two.
+    let counts = a.worker().cells();
+    assert_eq!((counts.blocks, counts.cells, counts.in_use), (1, 256, 32));
+    let long = a.node.within(LONG);
+    a.worker().close(id, long, |_, _| {}).unwrap();
+    let counts = a.worker().cells();
+    assert_eq!((counts.blocks, counts.cells, counts.in_use), (1, 256, 0));
+    drop(b);
+
+    let mut without = small();
+    without.cell_bytes = 0;
+    let (mut a, _b) = pair_with(without, small());
+    let id = a.id();
+    assert_eq!(a.worker().channel(id).unwrap().cell_bytes(), 0);
+    assert_eq!(a.worker().cells().blocks, 0);
+    let too_long = SendErrorKind::TooLong {
+        bytes: 1,
+        bytes_max: 0,
+    };
+    let channel = a.worker().channel(id).unwrap();
+    assert_eq!(channel.batch().send(b"x"), Err(too_long));
+    assert_eq!(channel.claim(1).map(drop), Err(too_long));
 }

@@ -144,7 +144,8 @@ fn a_cell_that_the_device_refused_is_the_next_ones() {
 #[test]
 fn cells_count_in_the_statistics_as_other_messages_do() {
     let mut sender = sender(4, 100);
-    let most = u32::try_from(CELL_BYTES).unwrap();
+    let most = sender.cell_bytes();
+    assert_eq!(most as usize, CELL_BYTES);
     sender.cell().unwrap();
     sender
         .post_cell_one(Operation::Send, most, PostFlags::empty())
