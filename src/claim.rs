@@ -145,3 +145,54 @@ fn shorter(len_bytes: u32, asked: usize) -> u32 {
 fn part(cell: &mut [u8], len_bytes: u32) -> &mut [u8] {
     cell.get_mut(..len_bytes as usize).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use doorbell_sim::Fabric;
+
+    use crate::connected::connected;
+    use crate::{ChannelConfig, Event, SendErrorKind};
+
+    #[test]
+    fn what_is_written_into_a_claim_is_what_arrives() {
+        let fabric = Fabric::new();
+        let [mut server, mut client] = connected(&fabric, &ChannelConfig::default());
+        let channel = client.workers[0].channel(client.channel).unwrap();
+        assert_eq!(channel.cell_bytes(), 256);
+        let mut claim = channel.claim(100).unwrap();
+        assert_eq!(claim.bytes().len(), 100);
+        claim.bytes().fill(7);
+        claim.truncate(80);
+        claim.send().unwrap();
+        channel.send(&[8; 256]).unwrap();
+        let mut batch = channel.batch();
+        let mut claim = batch.claim(3).unwrap();
+        claim.bytes().copy_from_slice(b"one");
+        claim.send().unwrap();
+        batch.send(b"two").unwrap();
+        let too_long = SendErrorKind::TooLong {
+            bytes: 257,
+            bytes_max: 256,
+        };
+        assert_eq!(batch.claim(257).map(drop), Err(too_long));
+        batch.ring().unwrap();
+        fabric.run_for(Duration::from_millis(1));
+        let mut came = Vec::new();
+        server.workers[0]
+            .poll(|_, event| {
+                if let Event::Received { message, .. } = event {
+                    came.push(message.payload().to_vec());
+                }
+            })
+            .unwrap();
+        assert_eq!(
+            came,
+            [vec![7; 80], vec![8; 256], b"one".to_vec(), b"two".to_vec()]
+        );
+        let cells = client.workers[0].cells();
+        // One for each request that may be in flight, in the next power of two above 128.
+        assert_eq!((cells.blocks, cells.cells, cells.in_use), (1, 256, 256));
+    }
+}

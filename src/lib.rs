@@ -44,6 +44,8 @@ mod cells;
 mod channel;
 mod claim;
 mod config;
+#[cfg(test)]
+mod connected;
 mod connecting;
 mod dial;
 mod edge;

@@ -2,25 +2,11 @@
 
 use core::time::Duration;
 
-use doorbell_core::IpPrefix;
 use doorbell_core::provider::{Operation, RemoteAddress, Window};
-use doorbell_sim::{Fabric, Host, PortConfig};
+use doorbell_sim::Fabric;
 
-use crate::{
-    ArenaConfig, ChannelConfig, ChannelState, Event, Listener, Node, SendErrorKind, Trust, Worker,
-    WorkerConfig,
-};
-
-const SOON: Duration = Duration::from_secs(10);
-
-fn host(fabric: &Fabric, name: &str, address: &str) -> (Node<Host, Host>, Vec<Worker<Host>>) {
-    let prefix = IpPrefix::new(address.parse().unwrap(), 24).unwrap();
-    let port = PortConfig::new(name, &[prefix]);
-    let host = fabric.host(name, vec![port]).unwrap();
-    let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
-    let workers = node.workers(&WorkerConfig::default()).unwrap();
-    (node, workers)
-}
+use crate::connected::connected;
+use crate::{ArenaConfig, ChannelConfig, ChannelState, Event, SendErrorKind};
 
 /// The eight bytes of a farewell after so many messages, to a peer that counts from `start` (docs/wire-format.md, Farewell).
 fn farewell(messages: u32, start: u32) -> [u8; 8] {
@@ -33,26 +19,13 @@ fn farewell(messages: u32, start: u32) -> [u8; 8] {
 fn both_halves_say_whether_all_arrived() {
     for (messages, all_arrived) in [(0, true), (1, false), (5, false)] {
         let fabric = Fabric::new();
-        let (server, mut ours) = host(&fabric, "server", "10.0.0.1");
-        let (client, mut theirs) = host(&fabric, "client", "10.0.0.2");
         let config = ChannelConfig {
             close_when_lost: false,
             ..ChannelConfig::default()
         };
-        let any = "10.0.0.1:0".parse().unwrap();
-        let mut listener = Listener::bind(&server, &ours, any, &config).unwrap();
-        let mut connecting = client
-            .begin_connect(&theirs, listener.handle(), &config, client.within(SOON))
-            .unwrap();
-        let (mut here, mut there) = (None, None);
-        while here.is_none() || there.is_none() {
-            there = there.or_else(|| connecting.poll(&client, &mut theirs));
-            here = here.or_else(|| listener.poll_accept(&server, &mut ours).unwrap());
-            listener
-                .wait(&server, server.within(Duration::from_micros(10)))
-                .unwrap();
-        }
-        let (here, there) = (here.unwrap().channel, there.unwrap().unwrap().channel);
+        let [server, client] = connected(&fabric, &config);
+        let (here, there) = (server.channel, client.channel);
+        let (mut ours, mut theirs) = (server.workers, client.workers);
         let mut worker = ours.remove(0);
         let start = worker.channel(here).unwrap().receive.receiver.received();
         let word = RemoteAddress::within(&worker.credit_words.remote(), 0, 8).unwrap();
