@@ -7,9 +7,11 @@ use doorbell_core::provider::{CellsError, PushError, Slot as _};
 use crate::Slot;
 use crate::requester::Request;
 
-/// One for each place of the in-flight table, or none.
+/// One for each place of the in-flight table, or none. A queue without cells has a word for them.
 #[derive(Default)]
-pub(crate) struct Cells {
+pub(crate) struct Cells(Option<Box<Furnished>>);
+
+struct Furnished {
     slots: Vec<Option<Slot>>,
     bytes: usize,
 }
@@ -22,7 +24,7 @@ impl Cells {
         needed: usize,
         is_ours: impl Fn(&Slot) -> bool,
     ) -> Result<(), CellsError> {
-        if !self.slots.is_empty() {
+        if self.0.is_some() {
             return Err(CellsError::Furnished);
         }
         let slots: Vec<Slot> = slots.take(needed).collect();
@@ -43,39 +45,43 @@ impl Cells {
         if !slots.iter().all(is_ours) {
             return Err(CellsError::OtherMemory);
         }
-        self.bytes = slots.first().map_or(0, Slot::capacity_bytes);
-        self.slots = slots.into_iter().map(Some).collect();
+        self.0 = Some(Box::new(Furnished {
+            bytes: slots.first().map_or(0, Slot::capacity_bytes),
+            slots: slots.into_iter().map(Some).collect(),
+        }));
         Ok(())
     }
 
     /// How many bytes each has.
     pub(crate) fn bytes(&self) -> u32 {
         // Slots have no more.
-        u32::try_from(self.bytes).unwrap_or(u32::MAX)
+        let bytes = self.0.as_ref().map_or(0, |cells| cells.bytes);
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
     /// The bytes of the cell at this place.
     pub(crate) fn lend(&mut self, place: usize) -> Result<&mut [u8], PushError> {
-        let cell = self.slots.get_mut(place).and_then(Option::as_mut);
+        let cells = self.0.as_mut().and_then(|cells| cells.slots.get_mut(place));
+        let cell = cells.and_then(Option::as_mut);
         Ok(cell.ok_or(PushError::NoCells)?.buffer_mut())
     }
 
     /// Takes the cell at this place out, for a request of its first `bytes`.
     pub(crate) fn take(&mut self, place: usize, bytes: u32) -> Option<Slot> {
-        let mut cell = self.slots.get_mut(place)?.take()?;
+        let mut cell = self.0.as_mut()?.slots.get_mut(place)?.take()?;
         cell.set_len_bytes(bytes as usize);
         Some(cell)
     }
 
     /// Puts the cell of a request back, if it has one: the request is the device's no more.
     pub(crate) fn put_back(&mut self, request: &mut Request) {
-        if !request.is_cell {
+        let Some(cells) = self.0.as_mut().filter(|_| request.is_cell) else {
             return;
-        }
-        let places = self.slots.len() as u64;
+        };
+        let places = cells.slots.len() as u64;
         let place = request.ticket.position().checked_rem(places);
         let place = place.and_then(|place| usize::try_from(place).ok());
-        if let Some(place) = place.and_then(|place| self.slots.get_mut(place)) {
+        if let Some(place) = place.and_then(|place| cells.slots.get_mut(place)) {
             *place = core::mem::take(&mut request.slots).into_slots().next();
         }
     }

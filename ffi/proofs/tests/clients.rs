@@ -107,6 +107,8 @@ impl Serving {
         let mut config = ChannelConfig::default();
         // A probe takes its time here: that of the machine.
         config.probe_after = Some(Duration::from_millis(50));
+        // A block of cells stays for later clients.
+        config.cell_bytes = 0;
         (config.timeout, config.retry_count) = (8, 1);
         let any = "127.0.0.1:0".parse().unwrap();
         Self {
@@ -123,6 +125,7 @@ impl Serving {
     fn round(&mut self, going: Going) {
         let mut config = ChannelConfig::default();
         (config.send_depth, config.receive_depth, config.probe_after) = (8, 8, None);
+        config.cell_bytes = 0;
         let to = self.listener.address();
         let (mut dials, mut begun) = (Vec::<Connecting>::new(), 0);
         let (mut here, mut there) = (Vec::<ChannelId>::new(), Vec::<ChannelId>::new());

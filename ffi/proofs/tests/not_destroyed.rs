@@ -35,7 +35,9 @@ fn workers(node: &Node, shared: Option<SharedReceivesConfig>) -> Vec<Worker> {
 
 /// Connects the first Workers to each other; the channel of the one that connects.
 fn connect(node: &Node, a: &mut [Worker], b: &mut [Worker]) -> Result<ChannelId, ConnectError> {
-    let config = ChannelConfig::default();
+    let mut config = ChannelConfig::default();
+    // Their block would be one registration more.
+    config.cell_bytes = 0;
     let mut listener = Listener::bind(node, b, "127.0.0.1:0".parse().unwrap(), &config).unwrap();
     let address = listener.address();
     let mut connecting = node.begin_connect_at(a, address, &config, within(SOON))?;

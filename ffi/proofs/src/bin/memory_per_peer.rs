@@ -156,6 +156,8 @@ fn channel() -> ChannelConfig {
     config.receive_depth = DEPTH;
     config.gather_max = 1;
     config.handshake_stage = SOON;
+    // Cells are memory to send, as slots are.
+    config.cell_bytes = 0;
     config
 }
 
