@@ -412,7 +412,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     #[doc(alias = "ibv_post_send")]
     fn ring_telling<T, F>(mut self, told: T, each: F) -> Result<u32, PostError>
     where

@@ -317,6 +317,7 @@ pub trait SendBatch<'q>: Sized {
     ///
     /// # Errors
     /// The device took only part; the slots of the rest went home.
+    #[inline(always)]
     fn ring(self) -> Result<u32, PostError> {
         self.ring_returning(|_, slot| drop(slot))
     }
