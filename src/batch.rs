@@ -4,11 +4,10 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::Ticket;
-use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, PushError, Refused};
+use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, Refused};
 use doorbell_ffi::Rdma;
 
 use crate::channel::SendErrorKind;
-use crate::claim::BatchClaim;
 use crate::worker::Notice;
 use crate::{Lease, SendError};
 
@@ -69,43 +68,6 @@ impl<'q, P: Provider> Batch<'q, P> {
         let mut claim = self.claim(bytes.len())?;
         claim.bytes().copy_from_slice(bytes);
         claim.send()
-    }
-
-    /// Lends the memory that the next message of so many bytes goes out from; see [`Channel::claim`](crate::Channel::claim).
-    ///
-    /// # Errors
-    /// [`SendErrorKind::WouldBlock`]: there is no room or no credit. [`SendErrorKind::TooLong`]: a cell has fewer bytes
-    /// ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
-    #[inline(always)]
-    pub fn claim(&mut self, len_bytes: usize) -> Result<BatchClaim<'_, 'q, P>, SendErrorKind> {
-        let bytes_max = match self.inner.cell() {
-            Ok(cell) => cell.len(),
-            Err(PushError::NoCells) => 0,
-            Err(reason) => return Err(self.notice.note_refused(reason)),
-        };
-        match u32::try_from(len_bytes) {
-            Ok(len_bytes) if len_bytes as usize <= bytes_max => Ok(BatchClaim {
-                batch: self,
-                len_bytes,
-            }),
-            _ => Err(SendErrorKind::TooLong {
-                bytes: len_bytes,
-                bytes_max,
-            }),
-        }
-    }
-
-    /// Stages the bytes of a claim.
-    #[inline(always)]
-    pub(crate) fn push_cell(
-        &mut self,
-        operation: Operation,
-        len_bytes: u32,
-        flags: PostFlags,
-    ) -> Result<Ticket, SendErrorKind> {
-        self.inner
-            .push_cell(operation, len_bytes, flags)
-            .map_err(|reason| self.notice.note_refused(reason))
     }
 
     /// How many requests are staged.

@@ -28,7 +28,7 @@ pub struct CellCounts {
     pub blocks: u32,
     /// Cells in all blocks.
     pub cells: u32,
-    /// Those of these that channels have, and queue pairs that are being destroyed.
+    /// Cells that channels have, and queue pairs that are being destroyed.
     pub in_use: u32,
 }
 
@@ -49,7 +49,7 @@ impl<P: Provider> Cells<P> {
         }
     }
 
-    /// What is registered now.
+    /// Counts what is registered now.
     pub(crate) fn counts(&self) -> CellCounts {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut counts = CellCounts::default();

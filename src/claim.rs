@@ -3,16 +3,16 @@
 use core::fmt;
 
 use doorbell_core::Ticket;
-use doorbell_core::provider::{Operation, PostFlags, Provider};
+use doorbell_core::provider::{Operation, PostFlags, Provider, PushError};
 use doorbell_ffi::Rdma;
 
 use crate::batch::Batch;
 use crate::channel::SendErrorKind;
-use crate::half::SendHalf;
+use crate::half::{SendHalf, unposted};
 
 /// Bytes of a channel's next cell, to be written and then sent. Dropping it sends nothing.
 ///
-/// What it holds at first is undefined: the bytes of an earlier message. Nobody else reaches them until it is sent, and then
+/// Its bytes are undefined at first: those of an earlier message. Nobody else reaches them until it is sent, and then
 /// nobody until the request is done:
 /// ```compile_fail,E0382
 /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
@@ -43,8 +43,8 @@ use crate::half::SendHalf;
 /// ```
 #[must_use = "a claim that is dropped sends nothing"]
 pub struct Claim<'c, P: Provider = Rdma> {
-    pub(crate) half: &'c mut SendHalf<P>,
-    pub(crate) len_bytes: u32,
+    half: &'c mut SendHalf<P>,
+    len_bytes: u32,
 }
 
 impl<P: Provider> Claim<'_, P> {
@@ -75,7 +75,10 @@ impl<P: Provider> Claim<'_, P> {
     /// As for [`Claim::send`], and what [`Channel::post`](crate::Channel::post) refuses.
     #[inline(always)]
     pub fn post(self, operation: Operation, flags: PostFlags) -> Result<Ticket, SendErrorKind> {
-        self.half.post_cell(operation, self.len_bytes, flags)
+        let SendHalf { sender, notice, .. } = self.half;
+        sender
+            .post_cell_one(operation, self.len_bytes, flags)
+            .map_err(|reason| unposted(notice, reason))
     }
 }
 
@@ -90,8 +93,8 @@ impl<P: Provider> fmt::Debug for Claim<'_, P> {
 /// A claim within a batch: it is staged with what was pushed before. Dropping it stages nothing. See [`Claim`].
 #[must_use = "a claim that is dropped sends nothing"]
 pub struct BatchClaim<'b, 'q, P: Provider = Rdma> {
-    pub(crate) batch: &'b mut Batch<'q, P>,
-    pub(crate) len_bytes: u32,
+    batch: &'b mut Batch<'q, P>,
+    len_bytes: u32,
 }
 
 impl<P: Provider> BatchClaim<'_, '_, P> {
@@ -122,7 +125,10 @@ impl<P: Provider> BatchClaim<'_, '_, P> {
     /// As for [`Batch::push_inline`].
     #[inline(always)]
     pub fn push(self, operation: Operation, flags: PostFlags) -> Result<Ticket, SendErrorKind> {
-        self.batch.push_cell(operation, self.len_bytes, flags)
+        let Batch { inner, notice } = self.batch;
+        inner
+            .push_cell(operation, self.len_bytes, flags)
+            .map_err(|reason| notice.note_refused(reason))
     }
 }
 
@@ -131,6 +137,54 @@ impl<P: Provider> fmt::Debug for BatchClaim<'_, '_, P> {
         f.debug_struct("BatchClaim")
             .field("len_bytes", &self.len_bytes)
             .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> SendHalf<P> {
+    /// Lends the memory of the next message; see [`Channel::claim`](crate::Channel::claim).
+    ///
+    /// # Errors
+    /// As for [`Channel::claim`](crate::Channel::claim).
+    #[inline(always)]
+    pub fn claim(&mut self, len_bytes: usize) -> Result<Claim<'_, P>, SendErrorKind> {
+        let len_bytes = fitting(len_bytes, self.sender.cell_bytes() as usize)?;
+        if let Err(reason) = self.sender.cell() {
+            return Err(unposted(&mut self.notice, reason.into()));
+        }
+        Ok(Claim {
+            half: self,
+            len_bytes,
+        })
+    }
+}
+
+impl<'q, P: Provider> Batch<'q, P> {
+    /// Lends the memory that the next message of so many bytes goes out from; see [`Channel::claim`](crate::Channel::claim).
+    ///
+    /// # Errors
+    /// [`SendErrorKind::WouldBlock`]: there is no room or no credit. [`SendErrorKind::TooLong`]: a cell has fewer bytes
+    /// ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
+    #[inline(always)]
+    pub fn claim(&mut self, len_bytes: usize) -> Result<BatchClaim<'_, 'q, P>, SendErrorKind> {
+        let bytes_max = match self.inner.cell() {
+            Ok(cell) => cell.len(),
+            Err(PushError::NoCells) => 0,
+            Err(reason) => return Err(self.notice.note_refused(reason)),
+        };
+        let len_bytes = fitting(len_bytes, bytes_max)?;
+        Ok(BatchClaim {
+            batch: self,
+            len_bytes,
+        })
+    }
+}
+
+/// The length of a message that a cell of so many bytes has room for.
+#[inline(always)]
+fn fitting(bytes: usize, bytes_max: usize) -> Result<u32, SendErrorKind> {
+    match u32::try_from(bytes) {
+        Ok(fits) if bytes <= bytes_max => Ok(fits),
+        _ => Err(SendErrorKind::TooLong { bytes, bytes_max }),
     }
 }
 

@@ -5,7 +5,12 @@ use core::time::Duration;
 use doorbell_core::IpPrefix;
 use doorbell_sim::{Fabric, Host, PortConfig};
 
-use crate::{ChannelConfig, ChannelId, Listener, Node, Trust, Worker, WorkerConfig};
+use crate::channel::ChannelId;
+use crate::config::{ChannelConfig, WorkerConfig};
+use crate::listener::Listener;
+use crate::node::Node;
+use crate::trust::Trust;
+use crate::worker::Worker;
 
 const SOON: Duration = Duration::from_secs(10);
 

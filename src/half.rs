@@ -16,7 +16,6 @@ use doorbell_hotpath::{
 
 use crate::batch::Batch;
 use crate::channel::{ChannelId, SendError, SendErrorKind};
-use crate::claim::Claim;
 use crate::ending::{Care, Ending};
 use crate::event::{ChannelState, Event};
 use crate::lease::Lease;
@@ -220,46 +219,6 @@ impl<P: Provider> SendHalf<P> {
         })
     }
 
-    /// Lends the memory of the next message; see [`Channel::claim`](crate::Channel::claim).
-    ///
-    /// # Errors
-    /// As for [`Channel::claim`](crate::Channel::claim).
-    #[inline(always)]
-    pub fn claim(&mut self, len_bytes: usize) -> Result<Claim<'_, P>, SendErrorKind> {
-        let bytes_max = self.sender.cell_bytes();
-        let len_bytes = match u32::try_from(len_bytes) {
-            Ok(bytes) if bytes <= bytes_max => bytes,
-            _ => {
-                let bytes_max = bytes_max as usize;
-                return Err(SendErrorKind::TooLong {
-                    bytes: len_bytes,
-                    bytes_max,
-                });
-            }
-        };
-        match self.sender.cell() {
-            Ok(_) => {}
-            Err(reason) => return Err(unposted(&mut self.notice, reason.into())),
-        }
-        Ok(Claim {
-            half: self,
-            len_bytes,
-        })
-    }
-
-    /// Posts the bytes of a claim.
-    #[inline(always)]
-    pub(crate) fn post_cell(
-        &mut self,
-        operation: Operation,
-        len_bytes: u32,
-        flags: PostFlags,
-    ) -> Result<Ticket, SendErrorKind> {
-        self.sender
-            .post_cell_one(operation, len_bytes, flags)
-            .map_err(|reason| unposted(&mut self.notice, reason))
-    }
-
     /// Sends one message of leased memory by itself.
     ///
     /// # Errors
@@ -442,7 +401,7 @@ impl<P: Provider> SendHalf<P> {
 
 /// Has the Worker notice what it is to look at, where a request was not posted by itself; why it was not.
 #[inline]
-fn unposted(notice: &mut Notice, reason: UnpostedReason) -> SendErrorKind {
+pub(crate) fn unposted(notice: &mut Notice, reason: UnpostedReason) -> SendErrorKind {
     match reason {
         UnpostedReason::Push(reason) => notice.note_refused(reason),
         UnpostedReason::Post(error) => {

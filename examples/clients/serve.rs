@@ -77,7 +77,7 @@ impl Serve {
     ) -> Result<Served, Failure> {
         let mut workers = node.workers(&WorkerConfig::default())?;
         let mut config = ChannelConfig::default();
-        // What it sends goes inline. A block of cells would stay for later clients, and not be what was there before.
+        // Its answers go inline. A block of cells would stay for later clients, and not be what was there before.
         config.cell_bytes = 0;
         let mut listener = Listener::bind(node, &workers, self.listen, &config)?;
         let before = kept(node, &mut workers)?;

@@ -7,7 +7,7 @@
 use core::ptr::NonNull;
 use core::slice;
 
-use doorbell_core::provider::{CellsError, DomainId, Slot as _};
+use doorbell_core::provider::{CellsError, DomainId};
 
 use crate::Slot;
 
@@ -42,20 +42,7 @@ impl Cells {
             return Err(CellsError::Furnished);
         }
         let slots: Box<[Slot]> = slots.take(needed).collect();
-        let home = slots.first().map(Slot::home);
-        if slots.len() < needed {
-            let count = |slots| u32::try_from(slots).unwrap_or(u32::MAX);
-            return Err(CellsError::TooFew {
-                slots: count(slots.len()),
-                needed: count(needed),
-            });
-        }
-        if !slots.iter().all(|slot| Some(slot.home()) == home) {
-            return Err(CellsError::Mixed);
-        }
-        if !slots.iter().all(|slot| slot.domain() == domain) {
-            return Err(CellsError::OtherMemory);
-        }
+        CellsError::check(&slots, needed, domain, |slot, next| slot.home() == next.home())?;
         // Each is written from memory that is there: none is left to a first access.
         let pieces = slots.iter().map(Piece::of).collect();
         *self = Self { pieces, slots };

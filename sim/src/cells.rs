@@ -2,7 +2,7 @@
 //!
 //! A cell is with the request that is sent from it until that is retired, and else here, at the place of its position.
 
-use doorbell_core::provider::{CellsError, PushError, Slot as _};
+use doorbell_core::provider::{CellsError, DomainId, PushError, Slot as _};
 
 use crate::Slot;
 use crate::requester::Request;
@@ -22,29 +22,13 @@ impl Cells {
         &mut self,
         slots: impl Iterator<Item = Slot>,
         needed: usize,
-        is_ours: impl Fn(&Slot) -> bool,
+        domain: DomainId,
     ) -> Result<(), CellsError> {
         if self.0.is_some() {
             return Err(CellsError::Furnished);
         }
         let slots: Vec<Slot> = slots.take(needed).collect();
-        if slots.len() < needed {
-            let count = |slots| u32::try_from(slots).unwrap_or(u32::MAX);
-            return Err(CellsError::TooFew {
-                slots: count(slots.len()),
-                needed: count(needed),
-            });
-        }
-        if !slots
-            .iter()
-            .zip(slots.iter().skip(1))
-            .all(|(slot, next)| slot.is_beside(next))
-        {
-            return Err(CellsError::Mixed);
-        }
-        if !slots.iter().all(is_ours) {
-            return Err(CellsError::OtherMemory);
-        }
+        CellsError::check(&slots, needed, domain, Slot::is_beside)?;
         self.0 = Some(Box::new(Furnished {
             bytes: slots.first().map_or(0, Slot::capacity_bytes),
             slots: slots.into_iter().map(Some).collect(),

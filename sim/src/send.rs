@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    CellsError, Completion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused,
-    Rejected, Retired, SendQueue as _, Slot as _,
+    CellsError, Completion as _, DomainId, Operation, PostError, PostFlags, PushError, QueuePairLimits,
+    Refused, Rejected, Retired, SendQueue as _, Slot as _,
 };
 use doorbell_core::{QpState, Ticket, WorkKind};
 
@@ -89,11 +89,8 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     type Batch<'q> = SendBatch<'q>;
 
     fn furnish<I: IntoIterator<Item = Slot>>(&mut self, slots: I) -> Result<(), CellsError> {
-        let domain = self.shared.domain().id();
-        self.cells
-            .furnish(slots.into_iter(), self.table.places(), |slot| {
-                slot.domain() == domain
-            })
+        let domain = DomainId(self.shared.domain().id().to_u64());
+        self.cells.furnish(slots.into_iter(), self.table.places(), domain)
     }
 
     fn cell_bytes(&self) -> u32 {

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use super::{DomainId, Slot};
+
 /// A call of the provider failed.
 ///
 /// The errno says who can fix it. The call changed nothing.
@@ -206,6 +208,35 @@ pub enum CellsError {
     OtherMemory,
     /// It has cells already.
     Furnished,
+}
+
+impl CellsError {
+    /// Says whether a queue may have these slots as its cells: as many as it needs, of one arena, in its protection domain.
+    ///
+    /// # Errors
+    /// The first of these that does not hold.
+    pub fn check<S: Slot>(
+        slots: &[S],
+        needed: usize,
+        domain: DomainId,
+        are_of_one_arena: impl Fn(&S, &S) -> bool,
+    ) -> Result<(), Self> {
+        if slots.len() < needed {
+            let count = |slots| u32::try_from(slots).unwrap_or(u32::MAX);
+            return Err(Self::TooFew {
+                slots: count(slots.len()),
+                needed: count(needed),
+            });
+        }
+        let mut pairs = slots.iter().zip(slots.iter().skip(1));
+        if !pairs.all(|(slot, next)| are_of_one_arena(slot, next)) {
+            return Err(Self::Mixed);
+        }
+        if slots.iter().any(|slot| slot.domain() != domain) {
+            return Err(Self::OtherMemory);
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for CellsError {

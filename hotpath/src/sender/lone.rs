@@ -231,7 +231,7 @@ where
         }
     }
 
-    /// Announces receives before a cell is lent. Where that fails they stay due, and the next poll announces them.
+    /// Announces receives before a cell is lent. If that fails they stay due, and the next poll announces them.
     #[cold]
     fn announce_in_front(&mut self) {
         let _ = self.announce();

@@ -350,7 +350,7 @@ impl Run<'_> {
                 }
             }
             if let Err(error) = batch.ring_returning(|ticket, _| unposted.push(ticket)) {
-                // Of cells nothing comes back.
+                // Nothing comes back of cells.
                 let back = staged.split_off((error.posted as usize).min(staged.len()));
                 let leases = back.iter().filter(|(_, is_lease, _)| *is_lease);
                 let due: Vec<_> = leases.map(|(ticket, ..)| *ticket).collect();
@@ -646,7 +646,7 @@ impl Run<'_> {
     }
 }
 
-/// What a message goes out from.
+/// The memory that a message goes out from.
 enum Source {
     Lease(Lease),
     /// A cell, in one of the ways there are.

@@ -213,7 +213,7 @@ pub(crate) struct LineCase {
     pub(crate) unsignaled_max: u32,
     pub(crate) inline_bytes_max: u32,
     pub(crate) inline_alone_bytes_max: u32,
-    /// Of the cells that its ends send from; 0 for none.
+    /// The size of the cells that its ends send from; 0 for none.
     #[serde(default)]
     pub(crate) cell_bytes: u32,
     pub(crate) rd_atomic_max: u8,
@@ -420,7 +420,7 @@ pub(crate) struct Excuses {
     pub(crate) kills: bool,
     /// A post may be refused.
     pub(crate) posts: bool,
-    /// A post of receives may be refused. That ends no channel that is open: its peer hears of those alone that are posted.
+    /// A post of receives may be refused. No open channel ends by that: its peer hears of those alone that are posted.
     pub(crate) receives: bool,
     /// A completion may be lost.
     pub(crate) overruns: bool,

@@ -71,7 +71,7 @@ fn a_cell_is_lent_to_a_message_that_may_be_sent() {
     assert_eq!(sender.cell().unwrap_err(), PushError::NoCredit);
     assert!(sender.wants_credits());
     assert_eq!(sender.stage().cell().unwrap_err(), PushError::NoCredit);
-    // What takes no receive needs no credit.
+    // A request that takes no receive needs no credit.
     let write = Operation::Write(super::PEERS_WORD);
     sender.post_cell_one(write, 8, PostFlags::empty()).unwrap();
     sender.post_cell_one(write, 8, PostFlags::empty()).unwrap();

@@ -7,6 +7,7 @@ use doorbell_core::provider::{
     QueuePair, SendBatch, SendQueue,
 };
 
+use super::posting::word;
 use super::table;
 use crate::notes::{either, list};
 use crate::side::{SLOT_BYTES, Side, connected};
@@ -124,10 +125,6 @@ fn s04_a_cell_that_was_not_rung_is_the_next_ones<R: Rig>(rig: &R, notes: &mut No
     notes.put("received", list(far.received(1)?.iter().map(|came| came.text())));
     notes.put("then", far.stray_ends()?);
     Ok(())
-}
-
-const fn word(refused: bool) -> &'static str {
-    either(refused, "refused", "taken")
 }
 
 fn s29_what_no_cell_can_do_is_refused<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {

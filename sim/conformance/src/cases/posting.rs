@@ -57,7 +57,7 @@ fn s04_what_was_staged_before_a_refused_request_is_posted<R: Rig>(
     Ok(())
 }
 
-const fn word(refused: bool) -> &'static str {
+pub(super) const fn word(refused: bool) -> &'static str {
     either(refused, "refused", "taken")
 }
 

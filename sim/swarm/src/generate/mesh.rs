@@ -132,7 +132,7 @@ fn subnets(random: &mut Random, is_diamond: bool) -> (usize, Vec<u8>) {
 }
 
 /// A stem, behind it two or more ways of one length, and a stem where they meet again: members of both stems begin alike by each way, and
-/// end alike. Of some meshes each way has two members.
+/// end alike. Each way of some meshes has two members.
 fn diamond(random: &mut Random, members: usize) -> Vec<u8> {
     let pair = |one: usize, other: usize| 1 << one | 1 << other;
     let (mut first, mut last, mut middle) = (2, 2, 2);
