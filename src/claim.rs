@@ -3,12 +3,14 @@
 use core::fmt;
 
 use doorbell_core::Ticket;
-use doorbell_core::provider::{Operation, PostFlags, Provider, PushError};
+use doorbell_core::provider::{Operation, PostFlags, Provider};
 use doorbell_ffi::Rdma;
+use doorbell_hotpath::LoneCell;
 
 use crate::batch::Batch;
 use crate::channel::SendErrorKind;
 use crate::half::{SendHalf, unposted};
+use crate::worker::Notice;
 
 /// Bytes of a channel's next cell, to be written and then sent. Dropping it sends nothing.
 ///
@@ -43,7 +45,8 @@ use crate::half::{SendHalf, unposted};
 /// ```
 #[must_use = "a claim that is dropped sends nothing"]
 pub struct Claim<'c, P: Provider = Rdma> {
-    half: &'c mut SendHalf<P>,
+    cell: LoneCell<'c, P::SendQueue>,
+    notice: &'c mut Notice,
     len_bytes: u32,
 }
 
@@ -51,7 +54,7 @@ impl<P: Provider> Claim<'_, P> {
     /// The bytes, as many as were claimed.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
-        part(self.half.sender.claimed(), self.len_bytes)
+        part(self.cell.bytes(), self.len_bytes)
     }
 
     /// Makes the message shorter than was claimed; a greater length changes nothing.
@@ -63,7 +66,7 @@ impl<P: Provider> Claim<'_, P> {
     /// Sends the message by itself.
     ///
     /// # Errors
-    /// The queue pair failed, or the device refused. The cell is the next message's.
+    /// The device refused: the cell is the next message's. Or the peer takes no message as long.
     #[inline(always)]
     pub fn send(self) -> Result<Ticket, SendErrorKind> {
         self.post(Operation::Send, PostFlags::empty())
@@ -75,9 +78,9 @@ impl<P: Provider> Claim<'_, P> {
     /// As for [`Claim::send`], and what [`Channel::post`](crate::Channel::post) refuses.
     #[inline(always)]
     pub fn post(self, operation: Operation, flags: PostFlags) -> Result<Ticket, SendErrorKind> {
-        let SendHalf { sender, notice, .. } = self.half;
-        sender
-            .post_cell_one(operation, self.len_bytes, flags)
+        let notice = self.notice;
+        self.cell
+            .post(operation, self.len_bytes, flags)
             .map_err(|reason| unposted(notice, reason))
     }
 }
@@ -147,14 +150,16 @@ impl<P: Provider> SendHalf<P> {
     /// As for [`Channel::claim`](crate::Channel::claim).
     #[inline(always)]
     pub fn claim(&mut self, len_bytes: usize) -> Result<Claim<'_, P>, SendErrorKind> {
-        let len_bytes = fitting(len_bytes, self.sender.cell_bytes() as usize)?;
-        if let Err(reason) = self.sender.cell() {
-            return Err(unposted(&mut self.notice, reason.into()));
+        let len_bytes = fitting(len_bytes, self.sender.cell_bytes())?;
+        let notice = &mut self.notice;
+        match self.sender.cell() {
+            Ok(cell) => Ok(Claim {
+                cell,
+                notice,
+                len_bytes,
+            }),
+            Err(reason) => Err(unposted(notice, reason.into())),
         }
-        Ok(Claim {
-            half: self,
-            len_bytes,
-        })
     }
 }
 
@@ -162,16 +167,13 @@ impl<'q, P: Provider> Batch<'q, P> {
     /// Lends the memory that the next message of so many bytes goes out from; see [`Channel::claim`](crate::Channel::claim).
     ///
     /// # Errors
-    /// [`SendErrorKind::WouldBlock`]: there is no room or no credit. [`SendErrorKind::TooLong`]: a cell has fewer bytes
-    /// ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
+    /// As for [`Channel::claim`](crate::Channel::claim).
     #[inline(always)]
     pub fn claim(&mut self, len_bytes: usize) -> Result<BatchClaim<'_, 'q, P>, SendErrorKind> {
-        let bytes_max = match self.inner.cell() {
-            Ok(cell) => cell.len(),
-            Err(PushError::NoCells) => 0,
-            Err(reason) => return Err(self.notice.note_refused(reason)),
-        };
-        let len_bytes = fitting(len_bytes, bytes_max)?;
+        let len_bytes = fitting(len_bytes, self.inner.cell_bytes())?;
+        if let Err(reason) = self.inner.cell() {
+            return Err(self.notice.note_refused(reason));
+        }
         Ok(BatchClaim {
             batch: self,
             len_bytes,
@@ -181,10 +183,13 @@ impl<'q, P: Provider> Batch<'q, P> {
 
 /// The length of a message that a cell of so many bytes has room for.
 #[inline(always)]
-fn fitting(bytes: usize, bytes_max: usize) -> Result<u32, SendErrorKind> {
+fn fitting(bytes: usize, bytes_max: u32) -> Result<u32, SendErrorKind> {
     match u32::try_from(bytes) {
-        Ok(fits) if bytes <= bytes_max => Ok(fits),
-        _ => Err(SendErrorKind::TooLong { bytes, bytes_max }),
+        Ok(fits) if fits <= bytes_max => Ok(fits),
+        _ => Err(SendErrorKind::TooLong {
+            bytes,
+            bytes_max: bytes_max as usize,
+        }),
     }
 }
 

@@ -8,7 +8,7 @@
 //! The table is what makes slots sound: it owns them while the device does. Each provider
 //! embeds it privately and feeds it only completions of the device.
 //!
-//! A request may have no slots: its bytes went inline, or lie in a cell of the queue ([`InFlight::next_place`]). While no
+//! A request may have no slots: its bytes went inline, or lie in a cell of the queue ([`InFlight::vacancy`]). While no
 //! request in flight has slots, a completion retires all up to it by one comparison and looks at none of them.
 //!
 //! A completion is found by the position in its `wr_id` alone. A stale or duplicate completion lies outside the window
@@ -81,6 +81,37 @@ pub const fn storage_for(depth: u32) -> Option<usize> {
         return None;
     }
     Some(depth.next_power_of_two() as usize)
+}
+
+/// The position of the next request of a table, which has room for it.
+#[derive(Debug)]
+pub struct Vacancy<'t, S, Requests> {
+    table: &'t mut InFlight<S, Requests>,
+}
+
+impl<'t, S, Requests: AsRef<[Request<S>]>> Vacancy<'t, S, Requests> {
+    /// Its place among as many as the storage has. No request in flight has the same place.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
+    pub fn place(&self) -> usize {
+        self.table.head as usize & self.table.requests.as_ref().len().wrapping_sub(1)
+    }
+
+    /// The ticket of a request that is staged there.
+    #[must_use]
+    #[inline]
+    pub const fn ticket(&self) -> Ticket {
+        Ticket(self.table.head)
+    }
+
+    /// Stages a request without slots. Says what it is to be posted with, and gives the table back.
+    #[inline]
+    pub const fn stage(self) -> (Ticket, WorkId, &'t mut InFlight<S, Requests>) {
+        let position = self.table.head;
+        self.table.head = position.wrapping_add(1);
+        (Ticket(position), self.table.base.forward(position), self.table)
+    }
 }
 
 /// The requests that a completion retired.
@@ -169,14 +200,24 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.requests.as_ref().len()
     }
 
-    /// The place of the next request among as many as the storage has, or `None` while the table is full. No other request
-    /// in flight has the same place.
+    /// The position of the next request, or `None` while the table is full.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
-    pub fn next_place(&self) -> Option<usize> {
-        let mask = self.requests.as_ref().len().wrapping_sub(1);
-        (self.head != self.end).then_some(self.head as usize & mask)
+    pub const fn vacancy(&mut self) -> Option<Vacancy<'_, S, Requests>> {
+        if self.head == self.end {
+            None
+        } else {
+            Some(Vacancy { table: self })
+        }
+    }
+
+    /// Stages a request without slots where there is a vacancy, which the caller knows of.
+    #[inline]
+    pub const fn stage_vacant(&mut self) -> (Ticket, WorkId) {
+        debug_assert!(self.head != self.end, "there is no vacancy");
+        let position = self.head;
+        self.head = position.wrapping_add(1);
+        (Ticket(position), self.base.forward(position))
     }
 
     /// Stages a request with these slots and says what it is to be posted with.

@@ -50,6 +50,7 @@ mod work_list;
 
 pub use arena::Arena;
 pub use attacher::Attacher;
+pub use cells::LoneCell;
 pub use clock::now;
 pub use completion::Completion;
 pub use completion_queue::CompletionQueue;

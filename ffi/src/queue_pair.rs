@@ -23,7 +23,7 @@ mod object;
 pub use create::{Claim, SharedClaim};
 pub(crate) use create::{create, create_for_datagrams, create_of, create_on};
 pub(crate) use modify::no_attributes;
-pub(crate) use object::{Shared, Table};
+pub(crate) use object::{Shared, Table, Vacancy};
 
 /// The control side of a queue pair.
 pub struct QueuePair {

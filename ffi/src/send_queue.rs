@@ -13,13 +13,14 @@ use doorbell_core::provider::{
 use doorbell_core::{Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
-use crate::cells::Cells;
+use crate::cells::{Cells, Cursor, LoneCell, check};
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, WorkList};
 use crate::{Completion, Slot, unposted};
 
 /// Function of the provider that posts sends.
-type PostSend = unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
+pub(crate) type PostSend =
+    unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
@@ -85,15 +86,6 @@ impl SendQueue {
         }
     }
 
-    /// The cell of the next request.
-    #[inline]
-    fn next_cell(&mut self) -> Result<&mut [u8], PushError> {
-        let place = self.table.next_place().ok_or(PushError::Full)?;
-        // SAFETY: no other request in flight has the place of the next one, which is not even staged.
-        let cell = unsafe { self.cells.lend(place) };
-        cell.ok_or(PushError::NoCells)
-    }
-
     /// Why a request of so many elements cannot be staged, whatever room there is.
     #[cold]
     fn refused_segments(&self, segments: usize) -> PushError {
@@ -113,6 +105,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     type Slot = Slot;
     type Completion = Completion;
     type Batch<'q> = SendBatch<'q>;
+    type Cell<'q> = LoneCell<'q>;
 
     fn furnish<I: IntoIterator<Item = Slot>>(&mut self, slots: I) -> Result<(), CellsError> {
         let domain = self.shared.domain().id();
@@ -124,19 +117,34 @@ impl doorbell_core::provider::SendQueue for SendQueue {
         self.cells.bytes()
     }
 
-    #[inline]
-    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+    #[inline(always)]
+    fn cell(&mut self) -> Result<LoneCell<'_>, PushError> {
         self.unstage_left();
-        self.next_cell()
+        if self.shared.segments_limit() <= 1 {
+            return Err(self.refused_segments(1));
+        }
+        let vacancy = self.table.vacancy().ok_or(PushError::Full)?;
+        Ok(LoneCell {
+            piece: self.cells.piece(vacancy.place())?,
+            vacancy,
+            request: self.list.alone().ok_or(PushError::Full)?,
+            post_send: self.post_send,
+            shared: &self.shared,
+            inline_bytes_max: self.inline_bytes_max,
+        })
     }
 
     #[inline]
     fn stage(&mut self) -> SendBatch<'_> {
         self.unstage_left();
+        let segments_limit = self.shared.segments_limit();
+        let room = if segments_limit > 1 { self.table.room() } else { 0 };
+        let cells = self.cells.from(self.table.next(), room);
         SendBatch {
-            segments_limit: self.shared.segments_limit(),
+            segments_limit,
             queue: self,
             staged: 0,
+            cells,
         }
     }
 
@@ -217,21 +225,21 @@ impl fmt::Debug for SendQueue {
 /// ```
 /// and those that were lent outside of a batch, once one begins:
 /// ```compile_fail,E0499
-/// # use doorbell_core::provider::SendQueue as _;
+/// # use doorbell_core::provider::{LoneCell as _, SendQueue as _};
 /// # fn f(send: &mut doorbell_ffi::SendQueue) {
-/// if let Ok(cell) = send.cell() {
+/// if let Ok(mut cell) = send.cell() {
 ///     let batch = send.stage();
-///     cell[0] = 1;
+///     cell.bytes()[0] = 1;
 /// }
 /// # }
 /// ```
 /// or the queue is gone:
 /// ```compile_fail,E0505
-/// # use doorbell_core::provider::SendQueue as _;
+/// # use doorbell_core::provider::{LoneCell as _, SendQueue as _};
 /// # fn f(mut send: doorbell_ffi::SendQueue) {
-/// if let Ok(cell) = send.cell() {
+/// if let Ok(mut cell) = send.cell() {
 ///     drop(send);
-///     cell[0] = 1;
+///     cell.bytes()[0] = 1;
 /// }
 /// # }
 /// ```
@@ -242,9 +250,22 @@ pub struct SendBatch<'q> {
     staged: u32,
     /// Fewer elements than these a request may have: see [`Shared::segments_limit`].
     segments_limit: u8,
+    cells: Cursor,
 }
 
 impl SendBatch<'_> {
+    /// Why the next request has no cell.
+    #[cold]
+    fn no_cell(&self) -> PushError {
+        if self.segments_limit <= 1 {
+            self.queue.refused_segments(1)
+        } else if self.queue.cells.bytes() == 0 {
+            PushError::NoCells
+        } else {
+            PushError::Full
+        }
+    }
+
     /// Why a request with these slots cannot be staged, whatever room there is.
     #[inline]
     fn refusal<const N: usize>(
@@ -316,6 +337,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
                 self.staged = self.staged.wrapping_add(1);
                 request.wr_id = work_id.to_raw();
                 request.num_sge = description.write(elements);
+                request.sg_list = elements.as_mut_ptr();
                 write_operation(request, operation, flags);
                 Ok(ticket)
             }
@@ -348,56 +370,59 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Err(PushError::Full);
         };
         // SAFETY: as in `push`.
-        let (request, [element, ..]) = unsafe { queue.list.entry(self.staged) };
+        let (request, elements) = unsafe { queue.list.entry(self.staged) };
         self.staged = self.staged.wrapping_add(1);
         // Read during the post call alone, and `'q` outlives the batch (ibv_post_send(3), on
         // IBV_SEND_INLINE); the key is not looked at.
+        let [element, ..] = elements;
         element.addr = bytes.as_ptr().expose_provenance() as u64;
         element.length = length;
         element.lkey = 0;
+        request.sg_list = elements.as_mut_ptr();
         request.wr_id = work_id.to_raw();
         request.num_sge = i32::from(length != 0);
         write_operation(request, operation, flags | PostFlags::INLINE);
         Ok(ticket)
     }
 
-    #[inline]
-    fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        self.queue.next_cell()
+    #[inline(always)]
+    fn cell_bytes(&self) -> u32 {
+        self.cells.bytes()
     }
 
     #[inline(always)]
-    fn push_cell(&mut self, operation: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
-        if self.segments_limit <= 1 {
-            return Err(self.queue.refused_segments(1));
-        }
-        if operation.writes_slots() {
-            return Err(PushError::NotInline);
-        }
-        if let Some(reason) = self
-            .too_long_inline(bytes)
-            .filter(|_| flags.contains(PostFlags::INLINE))
-        {
-            return Err(reason);
-        }
-        let queue = &mut *self.queue;
-        let place = queue.table.next_place().ok_or(PushError::Full)?;
-        let piece = queue.cells.piece(place).ok_or(PushError::NoCells)?;
-        if bytes > piece.bytes {
-            let bytes_max = piece.bytes;
-            return Err(PushError::CellTooLong { bytes, bytes_max });
-        }
-        let Ok((ticket, work_id)) = queue.table.stage([]) else {
-            return Err(PushError::Full);
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        let Some(piece) = self.cells.piece(self.staged) else {
+            return Err(self.no_cell());
         };
-        // SAFETY: as in `push`.
-        let (request, [element, ..]) = unsafe { queue.list.entry(self.staged) };
+        // SAFETY: no request in flight has its place, and the batch has the cells for itself.
+        Ok(unsafe { piece.lend() })
+    }
+
+    #[inline(always)]
+    fn push_cell(
+        &mut self,
+        operation: Operation,
+        len_bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        let Some(piece) = self.cells.piece(self.staged) else {
+            return Err(self.no_cell());
+        };
+        let queue = &mut *self.queue;
+        check(
+            operation,
+            len_bytes,
+            flags,
+            [piece.bytes(), queue.inline_bytes_max],
+        )?;
+        // There is a vacancy: the batch began with room for more than it has staged.
+        let staged = queue.table.stage_vacant();
+        // SAFETY: the table has one more than `staged` requests staged, so that is below its depth, which the list was made for.
+        let (request, _) = unsafe { queue.list.entry(self.staged) };
         self.staged = self.staged.wrapping_add(1);
-        *element = piece.element(bytes);
-        request.wr_id = work_id.to_raw();
-        request.num_sge = i32::from(bytes != 0);
-        write_operation(request, operation, flags);
-        Ok(ticket)
+        piece.write(staged, request, operation, len_bytes, flags);
+        Ok(staged.0)
     }
 
     #[inline]
@@ -441,8 +466,8 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 }
 
 /// Writes what a request does; the rest of it stands.
-#[inline]
-fn write_operation(request: &mut ibv_send_wr, operation: Operation, flags: PostFlags) {
+#[inline(always)]
+pub(crate) fn write_operation(request: &mut ibv_send_wr, operation: Operation, flags: PostFlags) {
     request.send_flags = send_flags(flags);
     request.opcode = match operation {
         Operation::Send => ibv_wr_opcode::IBV_WR_SEND,

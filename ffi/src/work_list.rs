@@ -121,6 +121,15 @@ impl<R: Request> WorkList<R> {
         (request, elements)
     }
 
+    /// The request behind the last, which is linked to none.
+    #[inline]
+    pub(crate) fn alone(&mut self) -> Option<&mut R> {
+        // Borrowed exclusively through `&mut self`, as in `entry`.
+        let entry = self.entries.last()?;
+        // SAFETY: as in `entry`.
+        Some(unsafe { &mut *entry.request.get() })
+    }
+
     /// Hands the first `count` requests to `post`, which gets the first and a place for the
     /// first refused, and says how many were taken.
     ///

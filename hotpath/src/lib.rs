@@ -31,7 +31,7 @@ pub use marks::{StorageError, marks_for};
 pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter};
 pub use receiver::{Receiver, ReceiverConfig};
 pub use sender::{
-    Batch, FAREWELL, FAREWELL_BYTES, Flow, Outcome, RequestLimits, Sender, SenderConfig, Unposted,
+    Batch, FAREWELL, FAREWELL_BYTES, Flow, LoneCell, Outcome, RequestLimits, Sender, SenderConfig, Unposted,
     UnpostedReason,
 };
 pub use shared::{Share, SharedReceiver, Taken};

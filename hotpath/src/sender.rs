@@ -14,15 +14,19 @@ use crate::{FirstCause, Statistics};
 use limits::Limits;
 
 mod batch;
+mod cell;
 mod farewell;
 mod fetching;
 mod limits;
 mod lone;
 
 pub use batch::Batch;
+pub use cell::LoneCell;
 pub use farewell::{FAREWELL, FAREWELL_BYTES};
 pub use limits::RequestLimits;
-pub use lone::{Unposted, UnpostedReason};
+pub use lone::Unposted;
+
+pub use doorbell_core::provider::UnpostedReason;
 
 /// How a sender signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,15 @@
 //!
 //! A cell is with the request that is sent from it until that is retired, and else here, at the place of its position.
 
-use doorbell_core::provider::{CellsError, DomainId, PushError, Slot as _};
+use core::fmt;
 
-use crate::Slot;
+use doorbell_core::Ticket;
+use doorbell_core::provider::{
+    CellsError, DomainId, Operation, PostFlags, PushError, SendBatch as _, Slot as _, UnpostedReason,
+};
+
 use crate::requester::Request;
+use crate::{SendBatch, Slot};
 
 /// One for each place of the in-flight table, or none. A queue without cells has a word for them.
 #[derive(Default)]
@@ -68,5 +73,33 @@ impl Cells {
         if let Some(place) = place.and_then(|place| cells.slots.get_mut(place)) {
             *place = core::mem::take(&mut request.slots).into_slots().next();
         }
+    }
+}
+
+/// The cell of a request that is posted by itself.
+pub struct LoneCell<'q> {
+    pub(crate) batch: SendBatch<'q>,
+}
+
+impl doorbell_core::provider::LoneCell for LoneCell<'_> {
+    fn bytes(&mut self) -> &mut [u8] {
+        self.batch.queue.next_cell().unwrap_or_default()
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.batch.queue.next()
+    }
+
+    fn post(self, operation: Operation, len_bytes: u32, flags: PostFlags) -> Result<Ticket, UnpostedReason> {
+        let Self { batch } = self;
+        let ticket = batch.queue.push_cell(operation, len_bytes, flags)?;
+        batch.ring()?;
+        Ok(ticket)
+    }
+}
+
+impl fmt::Debug for LoneCell<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoneCell").finish_non_exhaustive()
     }
 }

@@ -101,6 +101,7 @@ mod window;
 mod world;
 
 pub use capture::{Frame, pcap};
+pub use cells::LoneCell;
 pub use completion::{Claim, Completion, CompletionQueue, Waker};
 pub use datagram::{
     DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,

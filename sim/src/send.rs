@@ -7,11 +7,11 @@ use std::sync::Arc;
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     CellsError, Completion as _, DomainId, Operation, PostError, PostFlags, PushError, QueuePairLimits,
-    Refused, Rejected, Retired, SendQueue as _, Slot as _,
+    Refused, Rejected, Retired, SendBatch as _, SendQueue as _, Slot as _,
 };
 use doorbell_core::{QpState, Ticket, WorkKind};
 
-use crate::cells::Cells;
+use crate::cells::{Cells, LoneCell};
 use crate::errno::failed;
 use crate::gather::Gather;
 use crate::memory::WORD_BYTES;
@@ -67,10 +67,46 @@ impl SendQueue {
         requests.for_each(|mut request| self.cells.put_back(&mut request));
     }
 
-    /// The cell of the next request.
-    fn next_cell(&mut self) -> Result<&mut [u8], PushError> {
-        let place = self.table.next_place().ok_or(PushError::Full)?;
-        self.cells.lend(place)
+    /// The ticket of the next request, none being staged.
+    pub(crate) const fn next(&self) -> Ticket {
+        self.table.next()
+    }
+
+    /// The bytes of the next request's cell.
+    pub(crate) fn next_cell(&mut self) -> Result<&mut [u8], PushError> {
+        let vacancy = self.table.vacancy().ok_or(PushError::Full)?;
+        self.cells.lend(vacancy.place())
+    }
+
+    /// Stages a request of the first bytes of that cell.
+    pub(crate) fn push_cell(
+        &mut self,
+        operation: Operation,
+        len_bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        if operation.writes_slots() {
+            return Err(PushError::NotInline);
+        }
+        let (bytes, bytes_max) = (len_bytes, self.cells.bytes());
+        if bytes > bytes_max {
+            return Err(PushError::CellTooLong { bytes, bytes_max });
+        }
+        if flags.contains(PostFlags::INLINE) && bytes > self.inline_bytes_max {
+            let bytes_max = self.inline_bytes_max;
+            return Err(PushError::InlineTooLong { bytes, bytes_max });
+        }
+        let vacancy = self.table.vacancy().ok_or(PushError::Full)?;
+        let cell = self
+            .cells
+            .take(vacancy.place(), bytes)
+            .ok_or(PushError::NoCells)?;
+        let (ticket, work_id, _) = vacancy.stage();
+        let mut request = Request::new(work_id, ticket, operation, flags);
+        request.slots = Gather::of([cell]);
+        request.is_cell = true;
+        self.staged.push(request);
+        Ok(ticket)
     }
 
     /// Forgets what is staged; its slots go home.
@@ -87,6 +123,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     type Slot = Slot;
     type Completion = Completion;
     type Batch<'q> = SendBatch<'q>;
+    type Cell<'q> = LoneCell<'q>;
 
     fn furnish<I: IntoIterator<Item = Slot>>(&mut self, slots: I) -> Result<(), CellsError> {
         let domain = DomainId(self.shared.domain().id().to_u64());
@@ -97,9 +134,10 @@ impl doorbell_core::provider::SendQueue for SendQueue {
         self.cells.bytes()
     }
 
-    fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        self.unstage();
-        self.next_cell()
+    fn cell(&mut self) -> Result<LoneCell<'_>, PushError> {
+        let mut batch = self.stage();
+        batch.cell()?;
+        Ok(LoneCell { batch })
     }
 
     fn stage(&mut self) -> SendBatch<'_> {
@@ -194,26 +232,26 @@ impl fmt::Debug for SendQueue {
 /// ```
 /// and those that were lent outside of a batch, once one begins:
 /// ```compile_fail,E0499
-/// # use doorbell_core::provider::SendQueue as _;
+/// # use doorbell_core::provider::{LoneCell as _, SendQueue as _};
 /// # fn f(send: &mut doorbell_sim::SendQueue) {
-/// if let Ok(cell) = send.cell() {
+/// if let Ok(mut cell) = send.cell() {
 ///     let batch = send.stage();
-///     cell[0] = 1;
+///     cell.bytes()[0] = 1;
 /// }
 /// # }
 /// ```
 /// or the queue is gone:
 /// ```compile_fail,E0505
-/// # use doorbell_core::provider::SendQueue as _;
+/// # use doorbell_core::provider::{LoneCell as _, SendQueue as _};
 /// # fn f(mut send: doorbell_sim::SendQueue) {
-/// if let Ok(cell) = send.cell() {
+/// if let Ok(mut cell) = send.cell() {
 ///     drop(send);
-///     cell[0] = 1;
+///     cell.bytes()[0] = 1;
 /// }
 /// # }
 /// ```
 pub struct SendBatch<'q> {
-    queue: &'q mut SendQueue,
+    pub(crate) queue: &'q mut SendQueue,
     state: QpState,
 }
 
@@ -312,33 +350,25 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         Ok(request.ticket)
     }
 
-    fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        self.queue.next_cell()
+    fn cell_bytes(&self) -> u32 {
+        self.queue.cells.bytes()
     }
 
-    fn push_cell(&mut self, operation: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
+    fn cell(&mut self) -> Result<&mut [u8], PushError> {
         if !self.state.accepts_sends() {
             return Err(PushError::State(self.state));
         }
-        if operation.writes_slots() {
-            return Err(PushError::NotInline);
-        }
-        let bytes_max = u32::try_from(self.cell()?.len()).unwrap_or(u32::MAX);
-        if bytes > bytes_max {
-            return Err(PushError::CellTooLong { bytes, bytes_max });
-        }
-        let refused = flags
-            .contains(PostFlags::INLINE)
-            .then(|| self.inline_refusal(operation, bytes as usize));
-        if let Some(reason) = refused.flatten() {
-            return Err(reason);
-        }
-        let place = self.queue.table.next_place().ok_or(PushError::Full)?;
-        let cell = self.queue.cells.take(place, bytes).ok_or(PushError::NoCells)?;
-        let request = self.write(operation, flags).ok_or(PushError::Full)?;
-        request.slots = Gather::of([cell]);
-        request.is_cell = true;
-        Ok(request.ticket)
+        self.queue.next_cell()
+    }
+
+    fn push_cell(
+        &mut self,
+        operation: Operation,
+        len_bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        self.cell()?;
+        self.queue.push_cell(operation, len_bytes, flags)
     }
 
     fn staged(&self) -> u32 {

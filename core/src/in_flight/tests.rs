@@ -326,13 +326,15 @@ fn no_two_requests_in_flight_have_one_place() {
         assert_eq!(table.places(), depth.next_power_of_two() as usize);
         let mut flying = VecDeque::new();
         for step in 0..200_u32 {
-            if let Some(place) = table.next_place() {
+            if let Some(vacancy) = table.vacancy() {
+                let place = vacancy.place();
+                let (_, id, table) = vacancy.stage();
                 assert!(place < table.places());
                 assert!(
                     flying.iter().all(|(taken, _)| *taken != place),
                     "{depth} at {step}"
                 );
-                flying.push_back((place, table.stage([]).unwrap().1));
+                flying.push_back((place, id));
                 table.post_all();
             } else {
                 assert_eq!(table.room(), 0);
@@ -348,9 +350,12 @@ fn no_two_requests_in_flight_have_one_place() {
 #[test]
 fn a_request_that_was_not_posted_leaves_its_place_to_the_next() {
     let mut table = table(4, 0);
-    let place = table.next_place();
-    table.stage([]).unwrap();
-    assert_ne!(table.next_place(), place);
+    let mut place = || table.vacancy().unwrap().place();
+    let first = place();
+    assert_eq!(place(), first, "it was not staged");
+    table.vacancy().unwrap().stage();
+    let mut place = || table.vacancy().unwrap().place();
+    assert_ne!(place(), first);
     table.unstage(|_, _| ());
-    assert_eq!(table.next_place(), place);
+    assert_eq!(table.vacancy().unwrap().place(), first);
 }

@@ -293,6 +293,30 @@ impl fmt::Display for PostError {
 
 impl core::error::Error for PostError {}
 
+/// Why a request was not posted by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it was not staged, or not posted")]
+pub enum UnpostedReason {
+    /// It could not be staged.
+    Push(PushError),
+    /// The device refused it.
+    Post(PostError),
+}
+
+impl From<PushError> for UnpostedReason {
+    #[inline]
+    fn from(reason: PushError) -> Self {
+        Self::Push(reason)
+    }
+}
+
+impl From<PostError> for UnpostedReason {
+    #[inline]
+    fn from(error: PostError) -> Self {
+        Self::Post(error)
+    }
+}
+
 /// A completion that names no request in flight on this queue: stale, duplicate, or another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejected(pub crate::WorkId);

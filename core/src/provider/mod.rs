@@ -7,6 +7,7 @@
 //! in, polling hands it back, and in between no caller can look. No sequence of calls, in any order, on any objects,
 //! may alias or free memory under the device; that proof is the provider's own, and nothing above it is trusted.
 
+mod cell;
 mod config;
 mod datagram;
 mod device;
@@ -15,6 +16,7 @@ mod memory;
 mod placement;
 mod queue;
 
+pub use cell::LoneCell;
 pub use config::{
     AddressVector, ArenaConfig, CompletionQueueConfig, DatagramConfig, QueuePairConfig, QueuePairLimits,
     ReadyToReceive, ReadyToSend, RemoteAccess, SharedReceiveQueueConfig, WindowConfig,
@@ -29,6 +31,7 @@ pub use device::{
 };
 pub use error::{
     CellsError, LookFailure, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
+    UnpostedReason,
 };
 pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};

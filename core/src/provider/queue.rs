@@ -5,7 +5,9 @@ use core::time::Duration;
 use crate::wire::RemoteWindow;
 use crate::{Qpn, Rkey, SharedReceiveId, Ticket, WcStatus, WorkId};
 
-use super::{CellsError, PostError, ProviderError, PushError, Refused, Rejected, RemoteAccess, Slot};
+use super::{
+    CellsError, LoneCell, PostError, ProviderError, PushError, Refused, Rejected, RemoteAccess, Slot,
+};
 
 /// How many gather or scatter elements a request has at most.
 pub const GATHER_MAX: usize = 4;
@@ -197,6 +199,8 @@ pub trait SendQueue: Send + Sized + 'static {
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: SendBatch<'q, Slot = Self::Slot>;
+    /// The cell of a request that is posted by itself.
+    type Cell<'q>: LoneCell;
 
     /// Gives the queue its cells: memory of its own that requests go out from in place ([`SendBatch::cell`]). It takes as many
     /// of these slots as it needs, one for each request that may be in flight, rounded up to a power of two. They are of one
@@ -209,12 +213,12 @@ pub trait SendQueue: Send + Sized + 'static {
     /// Returns how many bytes each cell has, or 0 before the queue has any.
     fn cell_bytes(&self) -> u32;
 
-    /// Lends the cell of the next request outside of a batch, as [`SendBatch::cell`] does in one. If an earlier batch was
-    /// forgotten, its staged requests are unstaged first.
+    /// Lends the cell of the next request, to be posted by itself. If an earlier batch was forgotten, its staged requests are
+    /// unstaged first.
     ///
     /// # Errors
     /// As for [`SendBatch::cell`].
-    fn cell(&mut self) -> Result<&mut [u8], PushError>;
+    fn cell(&mut self) -> Result<Self::Cell<'_>, PushError>;
 
     /// Begins a batch. If an earlier batch was forgotten, its staged requests are unstaged first.
     fn stage(&mut self) -> Self::Batch<'_>;
@@ -274,19 +278,26 @@ pub trait SendBatch<'q>: Sized {
         flags: PostFlags,
     ) -> Result<Ticket, PushError>;
 
+    /// Returns how many bytes each cell has, or 0 where the queue has none.
+    fn cell_bytes(&self) -> u32;
+
     /// Lends the cell of the next request: all its bytes, to be written in place and sent by [`SendBatch::push_cell`]. They
-    /// hold what an earlier request left there. A request of another kind takes the position of the cell: the next
-    /// request then has the next cell.
+    /// hold what an earlier request left there. Unless it is sent, the next request has it, from whatever memory that goes out.
     ///
     /// # Errors
-    /// The queue is full, or has no cells.
+    /// The queue is full or has no cells, or its state takes no requests.
     fn cell(&mut self) -> Result<&mut [u8], PushError>;
 
-    /// Stages one request of the first `bytes` of that cell.
+    /// Stages one request of the first `len_bytes` of that cell.
     ///
     /// # Errors
-    /// The queue is full or has no cells, the cell has fewer bytes, or the operation brings data back.
-    fn push_cell(&mut self, operation: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError>;
+    /// As for [`SendBatch::cell`]. Or the cell has fewer bytes, or the operation brings data back.
+    fn push_cell(
+        &mut self,
+        operation: Operation,
+        len_bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError>;
 
     /// How many requests are staged.
     fn staged(&self) -> u32;

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use doorbell_core::in_flight::{InFlight, Request};
+use doorbell_core::in_flight::{self, InFlight, Request};
 use doorbell_core::provider::ProviderError;
 use doorbell_core::{QpState, Qpn, WorkKind};
 
@@ -19,6 +19,7 @@ use crate::{Slot, errno, orphan};
 
 /// An in-flight table as a half embeds it.
 pub(crate) type Table = InFlight<Slot, Box<[Request<Slot>]>>;
+pub(crate) type Vacancy<'t> = in_flight::Vacancy<'t, Slot, Box<[Request<Slot>]>>;
 
 /// The queue pair in the device, with all that must outlive it.
 pub(crate) struct Shared {

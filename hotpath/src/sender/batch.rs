@@ -58,7 +58,7 @@ where
             return Ok(true);
         };
         batch.announce(announcement);
-        if batch.announced.is_none() {
+        if batch.tally.announced.is_none() {
             return Ok(false);
         }
         batch.post(|_, slot| drop(slot)).map(|_| true)
@@ -69,23 +69,27 @@ where
         let own_max = self.queue.room().saturating_sub(1);
         let batch = Batch {
             inner: self.queue.stage(),
-            marks: self.marks.view(),
-            last: 0,
-            staged_max: own_max,
-            sent: self.flow.credits.sent(),
-            credits: &mut self.flow.credits,
-            word: &self.flow.word,
-            announced: None,
-            announcements: &mut self.announcements,
-            bytes: 0,
-            inline: 0,
-            statistics: &self.statistics,
-            limit: self.unsignaled_limit,
-            limits: &self.limits,
-            unsignaled_max: &self.unsignaled_max,
-            unsignaled_now: self.unsignaled,
-            unsignaled: &mut self.unsignaled,
-            fetches_end: &mut self.fetches_end,
+            tally: Tally {
+                marks: self.marks.view(),
+                last: 0,
+                staged_max: own_max,
+                messages_max: own_max.min(self.flow.credits.available()),
+                is_admitted: false,
+                others: 0,
+                credits: &mut self.flow.credits,
+                word: &self.flow.word,
+                announced: None,
+                announcements: &mut self.announcements,
+                bytes: 0,
+                inline: 0,
+                statistics: &self.statistics,
+                limit: self.unsignaled_limit,
+                limits: &self.limits,
+                unsignaled_max: &self.unsignaled_max,
+                signaled_at: self.unsignaled_limit.saturating_sub(self.unsignaled),
+                unsignaled: &mut self.unsignaled,
+                fetches_end: &mut self.fetches_end,
+            },
         };
         (batch, &mut self.flow.announcer)
     }
@@ -93,15 +97,24 @@ where
 
 /// Requests staged for one doorbell. Dropping it rings nothing.
 pub struct Batch<'q, Q: SendQueue + 'q, W> {
-    inner: Q::Batch<'q>,
+    pub(super) inner: Q::Batch<'q>,
+    pub(super) tally: Tally<'q, W>,
+}
+
+/// What is counted of the requests of a batch, for the sender once its doorbell rings.
+pub(super) struct Tally<'q, W> {
     marks: Marked<'q>,
     /// The position of the last request staged.
     last: u64,
     /// Requests that may be staged at most. One place of the queue is kept back for an announcement, and is added
     /// once one is staged.
     staged_max: u32,
-    /// Messages sent, with those staged here.
-    sent: u32,
+    /// With so many staged, a message is refused: no more than `staged_max`.
+    messages_max: u32,
+    /// Whether the next message was admitted, with nothing staged since.
+    pub(super) is_admitted: bool,
+    /// Requests staged that are no messages.
+    others: u32,
     /// Credits as of the last doorbell, updated when this one rings.
     credits: &'q mut Credits,
     word: &'q WindowWord<W>,
@@ -112,14 +125,91 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     bytes: u64,
     inline: u32,
     statistics: &'q Statistics,
+    /// Unsignaled requests in a row at most.
     limit: u32,
-    limits: &'q Limits,
+    pub(super) limits: &'q Limits,
     unsignaled_max: &'q u32,
-    /// Unsignaled requests in a row, with those staged here.
-    unsignaled_now: u32,
+    /// With so many staged, the next request is signaled: `limit` behind the last that is.
+    signaled_at: u32,
     /// Unsignaled requests in a row as of the last doorbell, updated when this one rings.
     unsignaled: &'q mut u32,
     fetches_end: &'q mut u64,
+}
+
+impl<W: Deref<Target: Window>> Tally<'_, W> {
+    /// Whether a request may be staged beside so many, as far as room and credits go.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, staged: u32, mark: Mark) -> Result<(), PushError> {
+        let most = match mark {
+            Mark::Message => self.messages_max,
+            _ => self.staged_max,
+        };
+        if staged < most {
+            return Ok(());
+        }
+        let reason = if staged >= self.staged_max {
+            PushError::Full
+        } else if look(self.credits, self.word) {
+            self.messages_max = self
+                .staged_max
+                .min(self.others.saturating_add(self.credits.available()));
+            return Ok(());
+        } else {
+            PushError::NoCredit
+        };
+        self.statistics.would_block.add(1);
+        Err(reason)
+    }
+
+    /// Whether the policy has the next request signaled beside so many, whatever follows it.
+    #[inline(always)]
+    pub(super) const fn is_signal_due(&self, staged: u32) -> bool {
+        staged >= self.signaled_at
+    }
+
+    /// How many in a row are not signaled, with so many staged.
+    #[inline(always)]
+    const fn unsignaled(&self, staged: u32) -> u32 {
+        staged.wrapping_add(self.limit).wrapping_sub(self.signaled_at)
+    }
+
+    /// Notes that the last of so many is signaled.
+    #[inline(always)]
+    const fn note_signaled(&mut self, staged: u32) {
+        self.signaled_at = staged.saturating_add(self.limit);
+    }
+
+    /// The messages that were sent, once the so many that are staged are.
+    #[inline(always)]
+    const fn sent(&self, staged: u32) -> u32 {
+        self.credits.sent().wrapping_add(staged.wrapping_sub(self.others))
+    }
+
+    /// Notes a request of the caller that was staged behind so many, with these flags.
+    #[inline(always)]
+    pub(super) fn note_own(&mut self, staged: u32, ticket: Ticket, mark: Mark, flags: PostFlags, bytes: u64) {
+        self.note(staged, ticket, mark, flags);
+        self.bytes = self.bytes.wrapping_add(bytes);
+        let inline = flags.contains(PostFlags::INLINE);
+        self.inline = self.inline.wrapping_add(u32::from(inline));
+    }
+
+    #[inline(always)]
+    fn note(&mut self, staged: u32, ticket: Ticket, mark: Mark, flags: PostFlags) {
+        if flags.contains(PostFlags::SIGNALED) {
+            self.note_signaled(staged.wrapping_add(1));
+        }
+        if mark != Mark::Message {
+            self.others = self.others.wrapping_add(1);
+            self.messages_max = self.staged_max.min(self.messages_max.saturating_add(1));
+        }
+        self.is_admitted = false;
+        self.last = ticket.position();
+        self.marks.set(self.last, mark);
+        if mark == Mark::Fetch {
+            *self.fetches_end = self.last.wrapping_add(1);
+        }
+    }
 }
 
 impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
@@ -139,14 +229,16 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         let mut bytes = slots
             .iter()
             .fold(0, |sum: u64, slot| sum.wrapping_add(slot.len_bytes() as u64));
-        let checked = self
-            .limits
+        let limits = self.tally.limits;
+        let checked = limits
             .check(operation, bytes)
-            .and_then(|()| self.limits.check_memory(&slots, flags));
-        if let Err(reason) = checked.and_then(|()| self.admit(mark)) {
+            .and_then(|()| limits.check_memory(&slots, flags));
+        let staged = self.inner.staged();
+        let admitted = checked.and_then(|()| self.tally.admit(staged, mark));
+        if let Err(reason) = admitted {
             return Err(Refused { reason, item: slots });
         }
-        let fetching = Fetching::of(operation, bytes, self.limits);
+        let fetching = Fetching::of(operation, bytes, limits);
         if let Some(fetching) = fetching {
             bytes = fetching.set_lengths(&mut slots);
         }
@@ -154,8 +246,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             .inner
             .push(operation, slots, flags)
             .map_err(|refused| fetching::undone(fetching, refused))?;
-        self.signal(flags);
-        self.note_own(ticket, mark, flags, bytes);
+        let flags = self.signal(staged, flags);
+        self.tally.note_own(staged, ticket, mark, flags, bytes);
         Ok(ticket)
     }
 
@@ -172,48 +264,13 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
         let mark = Mark::of(operation);
-        self.limits.check(operation, bytes.len() as u64)?;
-        self.admit(mark)?;
+        self.tally.limits.check(operation, bytes.len() as u64)?;
+        let staged = self.inner.staged();
+        self.tally.admit(staged, mark)?;
         let ticket = self.inner.push_inline(operation, bytes, flags)?;
-        self.signal(flags);
-        self.note_own(ticket, mark, flags | PostFlags::INLINE, bytes.len() as u64);
-        Ok(ticket)
-    }
-
-    /// Lends the cell of the next message, if that could be staged now: all its bytes, to be written in place and sent by
-    /// [`Batch::push_cell`].
-    ///
-    /// # Errors
-    /// The queue is full or has no cells, or the peer has no receive for the message.
-    #[inline(always)]
-    pub fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        self.admit(Mark::Message)?;
-        self.inner.cell()
-    }
-
-    /// The cell that [`Batch::cell`] lent, as long as nothing was staged since.
-    #[inline(always)]
-    pub fn claimed(&mut self) -> &mut [u8] {
-        self.inner.cell().unwrap_or_default()
-    }
-
-    /// Stages one request of the first `bytes` of that cell.
-    ///
-    /// # Errors
-    /// As for [`Batch::push_inline`], and the cell has fewer bytes, or the queue has no cells.
-    #[inline(always)]
-    pub fn push_cell(
-        &mut self,
-        operation: Operation,
-        bytes: u32,
-        flags: PostFlags,
-    ) -> Result<Ticket, PushError> {
-        let mark = Mark::of(operation);
-        self.limits.check(operation, bytes.into())?;
-        self.admit(mark)?;
-        let ticket = self.inner.push_cell(operation, bytes, flags)?;
-        self.signal(flags);
-        self.note_own(ticket, mark, flags, bytes.into());
+        let flags = self.signal(staged, flags) | PostFlags::INLINE;
+        self.tally
+            .note_own(staged, ticket, mark, flags, bytes.len() as u64);
         Ok(ticket)
     }
 
@@ -221,7 +278,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     #[must_use]
     #[inline]
     pub fn staged(&self) -> u32 {
-        let announcement = u32::from(self.announced.is_some());
+        let announcement = u32::from(self.tally.announced.is_some());
         self.inner.staged().saturating_sub(announcement)
     }
 
@@ -229,9 +286,10 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// nobody posts another before they are known done.
     #[inline]
     pub fn signal_last(&mut self) {
-        if self.staged() > 0 && self.unsignaled_now > 0 {
+        let staged = self.inner.staged();
+        if self.staged() > 0 && self.tally.unsignaled(staged) > 0 {
             self.inner.signal_last();
-            self.unsignaled_now = 0;
+            self.tally.note_signaled(staged);
         }
     }
 
@@ -245,9 +303,11 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         if self.staged() == 0 {
             return Ok(0);
         }
-        if self.unsignaled_now >= *self.unsignaled_max && self.unsignaled_now > 0 {
+        let staged = self.inner.staged();
+        let unsignaled = self.tally.unsignaled(staged);
+        if unsignaled >= *self.tally.unsignaled_max && unsignaled > 0 {
             self.inner.signal_last();
-            self.unsignaled_now = 0;
+            self.tally.note_signaled(staged);
         }
         self.post(unposted)
     }
@@ -261,23 +321,6 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         self.ring_returning(|_, slot| drop(slot))
     }
 
-    /// Whether a request may be staged, as far as room and credits go.
-    #[inline(always)]
-    fn admit(&mut self, mark: Mark) -> Result<(), PushError> {
-        let refused = if self.inner.staged() >= self.staged_max {
-            PushError::Full
-        } else if mark == Mark::Message
-            && self.sent == self.credits.granted()
-            && !look(self.credits, self.word)
-        {
-            PushError::NoCredit
-        } else {
-            return Ok(());
-        };
-        self.statistics.would_block.add(1);
-        Err(refused)
-    }
-
     /// Stages an announcement, in the place that is kept back, where that is free.
     #[inline(always)]
     fn announce(&mut self, announcement: Announcement<'q>) {
@@ -289,74 +332,62 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             receipt,
         } = announcement;
         if let Ok(ticket) = self.inner.push_inline(Operation::Write(word), bytes, flags) {
-            self.signal(flags);
-            self.note(ticket, Mark::Announcement);
-            self.staged_max = self.staged_max.saturating_add(1);
-            self.announced = Some((count, receipt));
+            let flags = self.signal(0, flags);
+            let tally = &mut self.tally;
+            tally.staged_max = tally.staged_max.saturating_add(1);
+            tally.note(0, ticket, Mark::Announcement, flags);
+            tally.announced = Some((count, receipt));
         }
     }
 
-    /// Has the request just staged signaled where the policy has it, and counts those in a row
-    /// that are not.
+    /// Has the request just staged behind so many signaled where the policy has it; says with which flags it goes.
     #[inline(always)]
-    fn signal(&mut self, flags: PostFlags) {
-        if self.unsignaled_now >= self.limit {
+    pub(super) fn signal(&mut self, staged: u32, flags: PostFlags) -> PostFlags {
+        if self.tally.is_signal_due(staged) {
             self.inner.signal_last();
-            self.unsignaled_now = 0;
-        } else if flags.contains(PostFlags::SIGNALED) {
-            self.unsignaled_now = 0;
-        } else {
-            self.unsignaled_now = self.unsignaled_now.wrapping_add(1);
+            return flags | PostFlags::SIGNALED;
         }
-    }
-
-    #[inline]
-    fn note_own(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags, bytes: u64) {
-        self.note(ticket, mark);
-        self.bytes = self.bytes.wrapping_add(bytes);
-        let inline = flags.contains(PostFlags::INLINE);
-        self.inline = self.inline.wrapping_add(u32::from(inline));
-        self.sent = self.sent.wrapping_add(u32::from(mark == Mark::Message));
-    }
-
-    #[inline]
-    fn note(&mut self, ticket: Ticket, mark: Mark) {
-        self.last = ticket.position();
-        self.marks.set(self.last, mark);
-        if mark == Mark::Fetch {
-            *self.fetches_end = self.last.wrapping_add(1);
-        }
+        flags
     }
 
     /// Posts what is staged, and notes what was posted of it: before `unposted` is called, which may panic.
     #[inline(always)]
     fn post(self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
-        let Self {
-            inner,
-            mut announced,
+        let Self { inner, tally } = self;
+        let staged = inner.staged();
+        let (sent, unsignaled_now) = (tally.sent(staged), tally.unsignaled(staged));
+        let Tally {
             marks,
+            last,
+            credits,
+            mut announced,
+            announcements,
+            bytes,
+            inline,
+            statistics,
+            unsignaled,
             ..
-        } = self;
+        } = tally;
         let refusal = Refusal {
             marks,
-            last: self.last,
-            sent: self.sent,
-            credits: &mut *self.credits,
+            last,
+            sent,
+            credits: &mut *credits,
             announced: announced
                 .as_mut()
                 .map(|(count, receipt)| (*count, receipt.reborrow())),
-            announcements: &mut *self.announcements,
-            unsignaled: &mut *self.unsignaled,
-            statistics: self.statistics,
+            announcements: &mut *announcements,
+            unsignaled: &mut *unsignaled,
+            statistics,
         };
         let mut posted = inner.ring_telling(move |error| refusal.note(error), unposted)?;
-        self.statistics.doorbell(posted, self.bytes, self.inline);
-        *self.unsignaled = self.unsignaled_now;
-        self.credits.note_sent(self.sent);
+        statistics.doorbell(posted, bytes, inline);
+        *unsignaled = unsignaled_now;
+        credits.note_sent(sent);
         if let Some((count, receipt)) = announced {
             receipt.note_announced(count);
-            self.statistics.announcements.add(1);
-            *self.announcements = self.announcements.saturating_add(1);
+            statistics.announcements.add(1);
+            *announcements = announcements.saturating_add(1);
             posted = posted.saturating_sub(1);
         }
         Ok(posted)

@@ -4,13 +4,14 @@ use core::ops::Deref;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _, Window,
+    Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _,
+    UnpostedReason, Window,
 };
 
 use super::fetching::{self, Fetching};
 use super::{Sender, UNTOLD, look};
 use crate::Statistics;
-use crate::credits::Grants;
+use crate::credits::{Credits, Grants};
 use crate::marks::Mark;
 
 /// A request that was not posted by itself.
@@ -23,53 +24,12 @@ pub struct Unposted<S> {
     pub slot: Option<S>,
 }
 
-/// Why a request was not posted by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "it was not staged, or not posted")]
-pub enum UnpostedReason {
-    /// It could not be staged.
-    Push(PushError),
-    /// The device refused it.
-    Post(PostError),
-}
-
 impl<S> Unposted<S> {
     const fn refused(reason: PushError, slot: S) -> Self {
         Self {
             reason: UnpostedReason::Push(reason),
             slot: Some(slot),
         }
-    }
-}
-
-/// Bytes of a request that has no slots.
-#[derive(Clone, Copy)]
-enum Payload<'b> {
-    /// The caller's own, which go inline.
-    Inline(&'b [u8]),
-    /// So many of the queue's cell.
-    Cell(u32),
-}
-
-impl Payload<'_> {
-    #[inline(always)]
-    const fn len_bytes(self) -> u64 {
-        match self {
-            Self::Inline(bytes) => bytes.len() as u64,
-            Self::Cell(bytes) => bytes as u64,
-        }
-    }
-}
-
-impl From<PushError> for UnpostedReason {
-    fn from(reason: PushError) -> Self {
-        Self::Push(reason)
-    }
-}
-
-impl From<PostError> for UnpostedReason {
-    fn from(error: PostError) -> Self {
-        Self::Post(error)
     }
 }
 
@@ -158,70 +118,16 @@ where
             batch.ring()?;
             return Ok(ticket);
         }
-        self.post_payload(operation, Payload::Inline(bytes), flags)
-    }
-
-    /// Lends the cell of the next message, if that could be posted by itself now, to be sent by [`Sender::post_cell_one`].
-    ///
-    /// Receives that would be announced beside the message are announced here, since an announcement takes a place in front of
-    /// it, and so its cell.
-    ///
-    /// # Errors
-    /// As for [`Batch::cell`](crate::Batch::cell).
-    #[inline(always)]
-    pub fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        if self.flow.announcer.is_due_beside() {
-            self.announce_in_front();
-        }
-        self.admit_one(Mark::Message)?;
-        self.queue.cell()
-    }
-
-    /// The cell that [`Sender::cell`] lent, as long as nothing else was called since.
-    #[inline(always)]
-    pub fn claimed(&mut self) -> &mut [u8] {
-        self.queue.cell().unwrap_or_default()
-    }
-
-    /// Posts one request of the first `bytes` of its cell by itself.
-    ///
-    /// # Errors
-    /// As for [`Batch::push_cell`](crate::Batch::push_cell) and [`Batch::ring`](crate::Batch::ring).
-    #[inline(always)]
-    pub fn post_cell_one(
-        &mut self,
-        operation: Operation,
-        bytes: u32,
-        flags: PostFlags,
-    ) -> Result<Ticket, UnpostedReason> {
-        self.post_payload(operation, Payload::Cell(bytes), flags)
-    }
-
-    /// Posts one request without slots by itself, and announces nothing.
-    #[inline(always)]
-    fn post_payload(
-        &mut self,
-        operation: Operation,
-        payload: Payload<'_>,
-        flags: PostFlags,
-    ) -> Result<Ticket, UnpostedReason> {
         let mark = Mark::of(operation);
-        let bytes = payload.len_bytes();
-        self.limits.check(operation, bytes)?;
+        self.limits.check(operation, bytes.len() as u64)?;
         self.admit_one(mark)?;
         let flags = self.flags_of_one(flags);
         let mut batch = self.queue.stage();
-        let (ticket, flags) = match payload {
-            Payload::Inline(bytes) => (
-                batch.push_inline(operation, bytes, flags)?,
-                flags | PostFlags::INLINE,
-            ),
-            Payload::Cell(bytes) => (batch.push_cell(operation, bytes, flags)?, flags),
-        };
+        let ticket = batch.push_inline(operation, bytes, flags)?;
         self.marks.view().set(ticket.position(), mark);
         match batch.ring_returning(|_, slot| drop(slot)) {
             Ok(_) => {
-                self.note_one(mark, flags, bytes);
+                self.note_one(mark, flags | PostFlags::INLINE, bytes.len() as u64);
                 Ok(ticket)
             }
             Err(error) => {
@@ -229,12 +135,6 @@ where
                 Err(error.into())
             }
         }
-    }
-
-    /// Announces receives before a cell is lent. If that fails they stay due, and the next poll announces them.
-    #[cold]
-    fn announce_in_front(&mut self) {
-        let _ = self.announce();
     }
 
     /// Posts one request with receives announced in front.
@@ -272,7 +172,7 @@ where
 
     /// Whether a request may be posted by itself, as far as room and credits go.
     #[inline(always)]
-    fn admit_one(&mut self, mark: Mark) -> Result<(), PushError> {
+    pub(super) fn admit_one(&mut self, mark: Mark) -> Result<(), PushError> {
         let credits = &mut self.flow.credits;
         let refused = if self.queue.room() <= 1 {
             PushError::Full
@@ -288,46 +188,88 @@ where
     /// The flags of a request that has a doorbell of its own.
     #[inline(always)]
     fn flags_of_one(&self, flags: PostFlags) -> PostFlags {
-        if self.unsignaled >= self.unsignaled_alone_limit {
-            flags | PostFlags::SIGNALED
-        } else {
-            flags
-        }
+        flags_of_one(flags, self.unsignaled, self.unsignaled_alone_limit)
     }
 
     /// Notes that a request was posted by a doorbell of its own.
     #[inline(always)]
     fn note_one(&mut self, mark: Mark, flags: PostFlags, bytes: u64) {
-        self.statistics.doorbell_of_one(bytes);
-        if flags.contains(PostFlags::INLINE) {
-            self.statistics.inline.add(1);
-        }
-        self.note_sent(mark);
-        // Below the limit, since it is not signaled.
-        self.unsignaled = if flags.contains(PostFlags::SIGNALED) {
-            0
-        } else {
-            self.unsignaled.wrapping_add(1)
-        };
+        self.notes().posted(mark, flags, bytes);
     }
 
     /// Notes that the device refused it: it may have it all the same.
     #[cold]
     fn note_none(&mut self, mark: Mark, error: &PostError) {
+        self.notes().refused(mark, error);
+    }
+
+    #[inline(always)]
+    fn notes(&mut self) -> Notes<'_> {
+        Notes {
+            statistics: &self.statistics,
+            credits: &mut self.flow.credits,
+            unsignaled: &mut self.unsignaled,
+        }
+    }
+}
+
+/// The flags of a request that has a doorbell of its own, with so many unsignaled ones before it.
+#[inline(always)]
+fn flags_of_one(flags: PostFlags, unsignaled: u32, unsignaled_limit: u32) -> PostFlags {
+    if unsignaled >= unsignaled_limit {
+        flags | PostFlags::SIGNALED
+    } else {
+        flags
+    }
+}
+
+/// What is noted of a request that has a doorbell of its own.
+pub(super) struct Notes<'s> {
+    pub(super) statistics: &'s Statistics,
+    pub(super) credits: &'s mut Credits,
+    pub(super) unsignaled: &'s mut u32,
+}
+
+impl Notes<'_> {
+    /// Its flags, where one with so many unsignaled ones before it is signaled.
+    #[inline(always)]
+    pub(super) fn flags(&self, flags: PostFlags, unsignaled_limit: u32) -> PostFlags {
+        flags_of_one(flags, *self.unsignaled, unsignaled_limit)
+    }
+
+    /// It was posted.
+    #[inline(always)]
+    pub(super) fn posted(self, mark: Mark, flags: PostFlags, bytes: u64) {
+        self.statistics.doorbell_of_one(bytes);
+        if flags.contains(PostFlags::INLINE) {
+            self.statistics.inline.add(1);
+        }
+        // Below the limit, where it is not signaled.
+        *self.unsignaled = if flags.contains(PostFlags::SIGNALED) {
+            0
+        } else {
+            self.unsignaled.wrapping_add(1)
+        };
+        self.sent(mark);
+    }
+
+    /// The device refused it: it may have it all the same.
+    #[cold]
+    pub(super) fn refused(self, mark: Mark, error: &PostError) {
         self.statistics.doorbell(error.posted, 0, 0);
         self.statistics.refused.add(1);
         if error.posted != 0 {
-            self.note_sent(mark);
             // As for a batch of which part was refused.
-            self.unsignaled = UNTOLD;
+            *self.unsignaled = UNTOLD;
+            self.sent(mark);
         }
     }
 
     #[inline(always)]
-    fn note_sent(&mut self, mark: Mark) {
+    fn sent(self, mark: Mark) {
         if mark == Mark::Message {
-            let sent = self.flow.credits.sent().wrapping_add(1);
-            self.flow.credits.note_sent(sent);
+            let sent = self.credits.sent().wrapping_add(1);
+            self.credits.note_sent(sent);
         }
     }
 }

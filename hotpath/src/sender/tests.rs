@@ -7,8 +7,9 @@ use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
-    CellsError, Completion, DetachedSlot, DomainId, Operation, OutOfWindow, Placement, PostError, PostFlags,
-    ProviderError, PushError, Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
+    CellsError, Completion, DetachedSlot, DomainId, LoneCell, Operation, OutOfWindow, Placement, PostError,
+    PostFlags, ProviderError, PushError, Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue,
+    Slot, UnpostedReason, Window,
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::RemoteWindow;
@@ -145,10 +146,50 @@ impl Queue {
     }
 }
 
+/// The cell of the next request.
+struct Cell<'q>(&'q mut Queue);
+
+impl Queue {
+    fn next_cell(&mut self) -> Result<Cell<'_>, PushError> {
+        let place = self.table.vacancy().ok_or(PushError::Full)?.place();
+        self.cells.get(place).ok_or(PushError::NoCells)?;
+        Ok(Cell(self))
+    }
+}
+
+impl Cell<'_> {
+    fn bytes(&mut self) -> &mut [u8] {
+        let place = self.0.table.vacancy().unwrap().place();
+        &mut self.0.cells[place]
+    }
+    fn push(&mut self, bytes: u32, flags: PostFlags) -> Ticket {
+        let bytes = self.bytes()[..bytes as usize].into();
+        let (ticket, id, _) = self.0.table.vacancy().unwrap().stage();
+        self.0.staged.push((id, flags.contains(PostFlags::SIGNALED)));
+        self.0.staged_inline.push((id, bytes));
+        ticket
+    }
+}
+
+impl LoneCell for Cell<'_> {
+    fn bytes(&mut self) -> &mut [u8] {
+        Cell::bytes(self)
+    }
+    fn ticket(&self) -> Ticket {
+        self.0.table.next()
+    }
+    fn post(mut self, _: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, UnpostedReason> {
+        let ticket = self.push(bytes, flags);
+        self.0.ring()?;
+        Ok(ticket)
+    }
+}
+
 impl SendQueue for Queue {
     type Slot = Bytes;
     type Completion = Success;
     type Batch<'q> = &'q mut Queue;
+    type Cell<'q> = Cell<'q>;
 
     fn furnish<I: IntoIterator<Item = Bytes>>(&mut self, _: I) -> Result<(), CellsError> {
         self.cells = vec![[0; CELL_BYTES]; self.table.places()];
@@ -157,9 +198,9 @@ impl SendQueue for Queue {
     fn cell_bytes(&self) -> u32 {
         self.cells.first().map_or(0, |cell| cell.len() as u32)
     }
-    fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        let place = self.table.next_place().ok_or(PushError::Full)?;
-        Ok(self.cells.get_mut(place).ok_or(PushError::NoCells)?)
+    fn cell(&mut self) -> Result<Cell<'_>, PushError> {
+        self.stage();
+        self.next_cell()
     }
     fn stage(&mut self) -> &mut Queue {
         self.table.unstage(|_, _| ());
@@ -217,16 +258,16 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
         self.staged_inline.push((id, bytes.into()));
         Ok(ticket)
     }
+    fn cell_bytes(&self) -> u32 {
+        SendQueue::cell_bytes(*self)
+    }
     fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        SendQueue::cell(*self)
+        self.next_cell()?;
+        let place = self.table.vacancy().unwrap().place();
+        Ok(&mut self.cells[place])
     }
     fn push_cell(&mut self, _: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
-        let cell = SendQueue::cell(*self)?;
-        let bytes = cell[..bytes as usize].into();
-        let (ticket, id) = self.table.stage([]).map_err(|_| PushError::Full)?;
-        self.staged.push((id, flags.contains(PostFlags::SIGNALED)));
-        self.staged_inline.push((id, bytes));
-        Ok(ticket)
+        Ok(self.next_cell()?.push(bytes, flags))
     }
     fn staged(&self) -> u32 {
         self.table.staged()
@@ -267,6 +308,7 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
 }
 
 type Tested = Sender<Queue, Box<[u8]>, Arc<Word>, Arc<Grants>, Arc<Statistics>>;
+type TestedBatch<'q> = super::Batch<'q, Queue, Arc<Word>>;
 
 const PEERS_WORD: RemoteAddress = RemoteAddress::new(0x1000, Rkey(7));
 

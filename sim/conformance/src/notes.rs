@@ -4,6 +4,7 @@ use core::fmt::{self, Display, Write as _};
 
 use doorbell_core::provider::{
     AsyncEvent, CellsError, MemoryError, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
+    UnpostedReason,
 };
 use doorbell_core::{QpState, Qpn, WcStatus};
 
@@ -79,6 +80,15 @@ impl From<CellsError> for Trouble {
 impl From<PostError> for Trouble {
     fn from(error: PostError) -> Self {
         Self(error.to_string())
+    }
+}
+
+impl From<UnpostedReason> for Trouble {
+    fn from(reason: UnpostedReason) -> Self {
+        match reason {
+            UnpostedReason::Push(reason) => reason.into(),
+            UnpostedReason::Post(error) => error.into(),
+        }
     }
 }
 

@@ -38,7 +38,7 @@ fn measured_by_cells(
             } else {
                 PostFlags::empty()
             };
-            if staged.push_cell(Operation::Send, MESSAGE_BYTES, flags).is_err() {
+            if staged.cell().is_err() || staged.push_cell(Operation::Send, MESSAGE_BYTES, flags).is_err() {
                 return done;
             }
         }

@@ -1,5 +1,7 @@
 //! The two halves of a queue pair that is connected to itself.
 
+use core::convert::Infallible;
+
 use doorbell_core::in_flight::{InFlight, Request};
 use doorbell_core::provider::{
     Arrival, ArrivalKind, CellsError, Operation, PostError, PostFlags, PushError, ReceiveBatch, ReceiveQueue,
@@ -58,6 +60,7 @@ impl SendQueue for Sends {
     type Slot = Bytes;
     type Completion = Done;
     type Batch<'q> = &'q mut Self;
+    type Cell<'q> = Infallible;
 
     fn furnish<I: IntoIterator<Item = Bytes>>(&mut self, _: I) -> Result<(), CellsError> {
         Err(CellsError::OtherMemory)
@@ -65,7 +68,7 @@ impl SendQueue for Sends {
     fn cell_bytes(&self) -> u32 {
         0
     }
-    fn cell(&mut self) -> Result<&mut [u8], PushError> {
+    fn cell(&mut self) -> Result<Infallible, PushError> {
         Err(PushError::NoCells)
     }
     fn stage(&mut self) -> &mut Self {
@@ -121,6 +124,9 @@ impl<'q> SendBatch<'q> for &'q mut Sends {
         }
         self.note(operation, id, flags);
         Ok(ticket)
+    }
+    fn cell_bytes(&self) -> u32 {
+        0
     }
     fn cell(&mut self) -> Result<&mut [u8], PushError> {
         Err(PushError::NoCells)

@@ -4,8 +4,8 @@ use std::vec::Vec;
 
 use doorbell_core::provider::{Operation, PostFlags, PushError, SendQueue as _};
 
-use super::{CELL_BYTES, START, Tested, complete, sender_with, signaled};
-use crate::UnpostedReason;
+use super::{CELL_BYTES, Queue, START, Tested, TestedBatch, complete, sender_with, signaled};
+use crate::LoneCell;
 
 /// A sender with cells, whose peer has posted so many receives.
 fn sender(depth: u32, credits: u32) -> Tested {
@@ -14,9 +14,25 @@ fn sender(depth: u32, credits: u32) -> Tested {
     sender
 }
 
-fn write(cell: &mut [u8], text: &[u8]) -> u32 {
-    cell[..text.len()].copy_from_slice(text);
-    u32::try_from(text.len()).unwrap()
+/// Posts a message of this text by itself.
+fn post(sender: &mut Tested, text: &[u8]) {
+    let cell = sender.cell().unwrap();
+    post_cell(cell, text);
+}
+
+fn post_cell(mut cell: LoneCell<'_, Queue>, text: &[u8]) {
+    cell.bytes()[..text.len()].copy_from_slice(text);
+    let len_bytes = u32::try_from(text.len()).unwrap();
+    cell.post(Operation::Send, len_bytes, PostFlags::empty()).unwrap();
+}
+
+/// Stages one.
+fn push(batch: &mut TestedBatch<'_>, text: &[u8]) {
+    batch.cell().unwrap()[..text.len()].copy_from_slice(text);
+    let len_bytes = u32::try_from(text.len()).unwrap();
+    batch
+        .push_cell(Operation::Send, len_bytes, PostFlags::empty())
+        .unwrap();
 }
 
 fn sent(sender: &Tested) -> Vec<&[u8]> {
@@ -35,16 +51,10 @@ fn announced(sender: &Tested) -> Vec<u32> {
 fn what_was_written_is_what_goes_out() {
     let mut sender = sender(4, 100);
     for round in 0..20_u8 {
-        let bytes = write(sender.cell().unwrap(), &[round, round]);
-        sender
-            .post_cell_one(Operation::Send, bytes, PostFlags::empty())
-            .unwrap();
+        post(&mut sender, &[round, round]);
         let mut batch = sender.stage();
         for part in [&[round][..], &[], &[round; 3]] {
-            let bytes = write(batch.cell().unwrap(), part);
-            batch
-                .push_cell(Operation::Send, bytes, PostFlags::empty())
-                .unwrap();
+            push(&mut batch, part);
         }
         assert_eq!(batch.cell().unwrap_err(), PushError::Full);
         batch.ring().unwrap();
@@ -63,21 +73,27 @@ fn what_was_written_is_what_goes_out() {
 fn a_cell_is_lent_to_a_message_that_may_be_sent() {
     let mut sender = sender(4, 2);
     for _ in 0..2 {
-        sender.cell().unwrap();
-        sender
-            .post_cell_one(Operation::Send, 1, PostFlags::empty())
-            .unwrap();
+        post(&mut sender, b"a");
     }
     assert_eq!(sender.cell().unwrap_err(), PushError::NoCredit);
     assert!(sender.wants_credits());
     assert_eq!(sender.stage().cell().unwrap_err(), PushError::NoCredit);
-    // A request that takes no receive needs no credit.
+    assert_eq!(signaled(&sender), [true; 2]);
+}
+
+#[test]
+fn a_cell_is_lent_while_there_is_room() {
+    let mut sender = sender(4, 100);
     let write = Operation::Write(super::PEERS_WORD);
-    sender.post_cell_one(write, 8, PostFlags::empty()).unwrap();
-    sender.post_cell_one(write, 8, PostFlags::empty()).unwrap();
+    for _ in 0..3 {
+        let cell = sender.cell().unwrap();
+        cell.post(write, 8, PostFlags::empty()).unwrap();
+    }
+    assert_eq!(sender.credits(), 100, "a WRITE takes no receive");
+    post(&mut sender, b"a");
+    assert_eq!(sender.credits(), 99);
     assert_eq!(sender.cell().unwrap_err(), PushError::Full);
-    let full = sender.post_cell_one(write, 8, PostFlags::empty());
-    assert_eq!(full, Err(UnpostedReason::Push(PushError::Full)));
+    assert_eq!(sender.stage().cell().unwrap_err(), PushError::Full);
     assert_eq!(signaled(&sender), [true; 4]);
 }
 
@@ -87,30 +103,23 @@ fn receives_are_announced_in_front_of_the_cell() {
     let (mut sender, _, mut receives) = sender_with(8, 0, [100, OURS]);
     sender.queue.furnish([]).unwrap();
     receives.note_posted(OURS);
-    let bytes = write(sender.cell().unwrap(), b"behind");
+    drop(sender.cell().unwrap());
     assert_eq!(
         announced(&sender),
         [2 * OURS],
         "by itself, so that the cell stays the message's"
     );
-    sender
-        .post_cell_one(Operation::Send, bytes, PostFlags::empty())
-        .unwrap();
+    post(&mut sender, b"behind");
     assert_eq!(sent(&sender).last(), Some(&&b"behind"[..]));
     assert_eq!(sender.in_flight(), 1);
 
     // Receives that come due once the cell is lent wait for the next message.
-    let bytes = write(sender.cell().unwrap(), b"first");
+    let cell = sender.cell().unwrap();
     receives.note_posted(OURS);
-    sender
-        .post_cell_one(Operation::Send, bytes, PostFlags::empty())
-        .unwrap();
+    post_cell(cell, b"first");
     assert_eq!(sent(&sender).last(), Some(&&b"first"[..]));
     let mut batch = sender.stage();
-    let bytes = write(batch.cell().unwrap(), b"second");
-    batch
-        .push_cell(Operation::Send, bytes, PostFlags::empty())
-        .unwrap();
+    push(&mut batch, b"second");
     assert_eq!(batch.staged(), 1);
     batch.ring().unwrap();
     assert_eq!(sent(&sender).last(), Some(&&b"second"[..]));
@@ -123,10 +132,7 @@ fn a_cell_that_the_device_refused_is_the_next_ones() {
     sender.queue.takes = 1;
     let mut batch = sender.stage();
     for text in [b"a", b"b", b"c"] {
-        let bytes = write(batch.cell().unwrap(), text);
-        batch
-            .push_cell(Operation::Send, bytes, PostFlags::empty())
-            .unwrap();
+        push(&mut batch, text);
     }
     let refused = batch
         .ring_returning(|_, _| unreachable!("cells have no slots"))
@@ -134,10 +140,9 @@ fn a_cell_that_the_device_refused_is_the_next_ones() {
     assert_eq!((refused.posted, refused.unposted), (1, 2));
     assert_eq!(sender.credits(), 99);
     sender.queue.takes = usize::MAX;
-    assert_eq!(sender.cell().unwrap()[0], b'b');
-    sender
-        .post_cell_one(Operation::Send, 1, PostFlags::empty())
-        .unwrap();
+    let mut cell = sender.cell().unwrap();
+    assert_eq!(cell.bytes()[0], b'b');
+    cell.post(Operation::Send, 1, PostFlags::empty()).unwrap();
     assert_eq!(sent(&sender), [b"a", b"b"]);
 }
 
@@ -146,13 +151,10 @@ fn cells_count_in_the_statistics_as_other_messages_do() {
     let mut sender = sender(4, 100);
     let most = sender.cell_bytes();
     assert_eq!(most as usize, CELL_BYTES);
-    sender.cell().unwrap();
-    sender
-        .post_cell_one(Operation::Send, most, PostFlags::empty())
-        .unwrap();
+    let cell = sender.cell().unwrap();
+    cell.post(Operation::Send, most, PostFlags::empty()).unwrap();
     let mut batch = sender.stage();
-    batch.cell().unwrap();
-    batch.push_cell(Operation::Send, 3, PostFlags::empty()).unwrap();
+    push(&mut batch, b"abc");
     batch.ring().unwrap();
     let counts = sender.statistics.snapshot();
     assert_eq!(counts.doorbells, 2);

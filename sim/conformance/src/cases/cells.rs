@@ -3,8 +3,8 @@
 use core::iter;
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, CellsError, Context, Operation, PostFlags, ProtectionDomain, Provider, PushError,
-    QueuePair, SendBatch, SendQueue,
+    Arena, ArenaConfig, CellsError, Context, LoneCell, Operation, PostFlags, ProtectionDomain, Provider,
+    PushError, QueuePair, SendBatch, SendQueue,
 };
 
 use super::posting::word;
@@ -22,7 +22,7 @@ table! {
         => "done: 4; given back: slot; received: cell-1 inline slot cell-2";
     4 s04_a_cell_that_was_not_rung_is_the_next_ones
         "a batch that is dropped or forgotten posts nothing"
-        => "dropped: still there; forgotten: still there; sent: SUCCESS; received: rung; then: nothing";
+        => "dropped: still there; forgotten: still there; by itself: with its ticket; sent: SUCCESS; received: rung; then: nothing";
     29 s29_what_no_cell_can_do_is_refused
         "no cells, more bytes than a cell has, a READ, a full queue: refused when posted"
         => "without cells: refused; too few slots: refused; slots of another domain: refused; cells twice: refused; \
@@ -37,8 +37,8 @@ fn furnish<P: Provider>(side: &mut Side<P>) -> Result<(), Trouble> {
 
 /// Stages a message of this text from the next cell.
 fn push<'q, B: SendBatch<'q>>(batch: &mut B, text: &str, flags: PostFlags) -> Result<(), Trouble> {
-    let bytes = write(batch.cell()?, text);
-    batch.push_cell(Operation::Send, bytes, flags)?;
+    let len_bytes = write(batch.cell()?, text);
+    batch.push_cell(Operation::Send, len_bytes, flags)?;
     Ok(())
 }
 
@@ -114,13 +114,17 @@ fn s04_a_cell_that_was_not_rung_is_the_next_ones<R: Rig>(rig: &R, notes: &mut No
         } else {
             core::mem::forget(batch);
         }
-        let is_there = near.send.cell()?.starts_with(how.as_bytes());
+        let is_there = near.send.cell()?.bytes().starts_with(how.as_bytes());
         notes.put(how, either(is_there, "still there", "gone"));
     }
-    let bytes = write(near.send.cell()?, "rung");
-    let mut batch = near.send.stage();
-    batch.push_cell(Operation::Send, bytes, PostFlags::SIGNALED)?;
-    batch.ring()?;
+    let mut cell = near.send.cell()?;
+    let len_bytes = write(cell.bytes(), "rung");
+    let ticket = cell.ticket();
+    let posted = cell.post(Operation::Send, len_bytes, PostFlags::SIGNALED)?;
+    notes.put(
+        "by itself",
+        either(posted == ticket, "with its ticket", "with another"),
+    );
     notes.put("sent", near.send_ends(1)?);
     notes.put("received", list(far.received(1)?.iter().map(|came| came.text())));
     notes.put("then", far.stray_ends()?);
@@ -132,8 +136,8 @@ fn s29_what_no_cell_can_do_is_refused<R: Rig>(rig: &R, notes: &mut Notes) -> Res
     let remote = far.at(0)?;
     let depth = near.control.limits().send_depth;
     let mut batch = near.send.stage();
-    let without = batch.push_cell(Operation::Send, 1, PostFlags::empty());
-    notes.put("without cells", word(without == Err(PushError::NoCells)));
+    let without = batch.cell().err();
+    notes.put("without cells", word(without == Some(PushError::NoCells)));
     drop(batch);
 
     let one = near.slot(b"")?;
@@ -171,9 +175,8 @@ fn s29_what_no_cell_can_do_is_refused<R: Rig>(rig: &R, notes: &mut Notes) -> Res
         };
         push(&mut batch, "x", flags)?;
     }
-    let full = batch.push_cell(Operation::Send, 1, PostFlags::empty());
-    let is_refused = full == Err(PushError::Full) && batch.cell() == Err(PushError::Full);
-    notes.put("beyond the depth", word(is_refused));
+    let full = batch.cell().err();
+    notes.put("beyond the depth", word(full == Some(PushError::Full)));
     batch.ring()?;
     notes.put("sent", near.send_ends(1)?);
     Ok(())

@@ -1,0 +1,162 @@
+//! Messages that are written in place, in the cells of the send queue.
+
+use core::fmt;
+use core::ops::Deref;
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::{
+    LoneCell as _, Operation, PostFlags, PushError, SendBatch as _, SendQueue, UnpostedReason, Window,
+};
+
+use super::Sender;
+use super::batch::Batch;
+use super::limits::Limits;
+use super::lone::Notes;
+use crate::Statistics;
+use crate::credits::Grants;
+use crate::marks::{Mark, Marked};
+
+/// The cell of a message that could be posted by itself now. Dropping it posts nothing.
+pub struct LoneCell<'s, Q: SendQueue + 's> {
+    inner: Q::Cell<'s>,
+    marks: Marked<'s>,
+    limits: &'s Limits,
+    notes: Notes<'s>,
+    /// With so many unsignaled requests before it, it is signaled.
+    unsignaled_limit: u32,
+}
+
+impl<Q, Bytes, W, L, S> Sender<Q, Bytes, W, L, S>
+where
+    Q: SendQueue,
+    Bytes: AsRef<[u8]> + AsMut<[u8]>,
+    W: Deref<Target: Window>,
+    L: Deref<Target = Grants>,
+    S: Deref<Target = Statistics>,
+{
+    /// Lends the cell of the next message, if that could be posted by itself now.
+    ///
+    /// Receives that would be announced beside the message are announced here, since an announcement takes a place in front of
+    /// it, and so its cell.
+    ///
+    /// # Errors
+    /// As for [`Batch::cell`].
+    #[inline(always)]
+    pub fn cell(&mut self) -> Result<LoneCell<'_, Q>, PushError> {
+        if self.flow.announcer.is_due_beside() {
+            self.announce_in_front();
+        }
+        self.admit_one(Mark::Message)?;
+        Ok(LoneCell {
+            inner: self.queue.cell()?,
+            marks: self.marks.view(),
+            limits: &self.limits,
+            notes: Notes {
+                statistics: &self.statistics,
+                credits: &mut self.flow.credits,
+                unsignaled: &mut self.unsignaled,
+            },
+            unsignaled_limit: self.unsignaled_alone_limit,
+        })
+    }
+
+    /// Announces receives before a cell is lent. If that fails they stay due, and the next poll announces them.
+    #[cold]
+    fn announce_in_front(&mut self) {
+        let _ = self.announce();
+    }
+}
+
+impl<Q: SendQueue> LoneCell<'_, Q> {
+    /// All its bytes, which hold what an earlier request left there.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.inner.bytes()
+    }
+
+    /// Posts one request of its first `len_bytes`. Whether it is signaled is the policy's.
+    ///
+    /// # Errors
+    /// The cell has fewer bytes, the peer takes no message as long, or the operation brings data back. Or the device refused.
+    #[inline(always)]
+    pub fn post(
+        mut self,
+        operation: Operation,
+        len_bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, UnpostedReason> {
+        let mark = Mark::of(operation);
+        self.limits.check(operation, len_bytes.into())?;
+        let flags = self.notes.flags(flags, self.unsignaled_limit);
+        self.marks.set(self.inner.ticket().position(), mark);
+        match self.inner.post(operation, len_bytes, flags) {
+            Ok(ticket) => {
+                self.notes.posted(mark, flags, len_bytes.into());
+                Ok(ticket)
+            }
+            Err(reason) => {
+                if let UnpostedReason::Post(error) = &reason {
+                    self.notes.refused(mark, error);
+                }
+                Err(reason)
+            }
+        }
+    }
+}
+
+impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
+    /// How many bytes each cell of the queue has; 0 where it has none.
+    #[must_use]
+    #[inline(always)]
+    pub fn cell_bytes(&self) -> u32 {
+        self.inner.cell_bytes()
+    }
+
+    /// Lends the cell of the next message, if that could be staged now: all its bytes, to be written in place and sent by
+    /// [`Batch::push_cell`].
+    ///
+    /// # Errors
+    /// The queue is full, has no cells, or takes no requests in its state. Or the peer has no receive for the message.
+    #[inline(always)]
+    pub fn cell(&mut self) -> Result<&mut [u8], PushError> {
+        self.tally.admit(self.inner.staged(), Mark::Message)?;
+        let cell = self.inner.cell()?;
+        self.tally.is_admitted = true;
+        Ok(cell)
+    }
+
+    /// The cell that [`Batch::cell`] lent, as long as nothing was staged since.
+    #[inline(always)]
+    pub fn claimed(&mut self) -> &mut [u8] {
+        self.inner.cell().unwrap_or_default()
+    }
+
+    /// Stages one request of the first `len_bytes` of that cell. Whether it is signaled is the policy's.
+    ///
+    /// # Errors
+    /// As for [`Batch::cell`]. Or the cell has fewer bytes, the peer takes no message as long, or the operation brings data back.
+    #[inline(always)]
+    pub fn push_cell(
+        &mut self,
+        operation: Operation,
+        len_bytes: u32,
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        let mark = Mark::of(operation);
+        let staged = self.inner.staged();
+        self.tally.limits.check(operation, len_bytes.into())?;
+        if !self.tally.is_admitted {
+            self.tally.admit(staged, mark)?;
+        }
+        let ticket = self.inner.push_cell(operation, len_bytes, flags)?;
+        let flags = self.signal(staged, flags);
+        self.tally.note_own(staged, ticket, mark, flags, len_bytes.into());
+        Ok(ticket)
+    }
+}
+
+impl<Q: SendQueue> fmt::Debug for LoneCell<'_, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoneCell").finish_non_exhaustive()
+    }
+}
