@@ -1,4 +1,4 @@
-//! The answerer's side, and messages that are put together for links.
+//! The answerer's side, and messages that are put together to be copied.
 
 use core::fmt;
 
@@ -49,7 +49,7 @@ impl<P: Provider> Asked<P> {
         self.lease.capacity_bytes().saturating_sub(REQUEST_HEADER_BYTES)
     }
 
-    /// Writes the answer over the request, to be sent by [`Channel::send`](crate::Channel::send), now or later.
+    /// Writes the answer over the request, to be sent by [`Channel::send_lease`](crate::Channel::send_lease), now or later.
     ///
     /// # Errors
     /// It is longer than [`Asked::answer_bytes_max`]: the request is handed back.
@@ -94,7 +94,7 @@ pub(super) fn write<P: Provider>(
     Some(())
 }
 
-/// Memory in which a message is put together, for links, which copy what they are given.
+/// Memory in which a message is put together, for what copies it: links, and [`Channel::send`](crate::Channel::send).
 #[derive(Debug)]
 pub struct Framing {
     bytes: Vec<u8>,
@@ -118,7 +118,7 @@ impl Framing {
         self.body_bytes_max
     }
 
-    /// An answer, to be sent by [`Links::send`](crate::Links::send); `None` where the body is longer than bodies are here.
+    /// An answer, to be sent by [`Links::send`](crate::Links::send) or [`Channel::send`](crate::Channel::send); `None` where the body is longer than bodies are here.
     #[must_use]
     pub fn answer(&mut self, id: CorrelationId, body: &[u8]) -> Option<&[u8]> {
         self.message(RequestKind::Answer, id, body)

@@ -104,7 +104,14 @@ impl<T> Requests<T> {
         context: T,
     ) -> Result<CorrelationId, NotSent<T>> {
         let id = self.begin_body(body, deadline, context)?;
-        let outcome = post(worker, channel, id, body);
+        let copied = match fits_a_cell(worker, channel, body) {
+            true => self.framing.message(RequestKind::Request, id, body),
+            false => None,
+        };
+        let outcome = match copied {
+            Some(message) => worker.send(channel, message).map(drop).map_err(NotSentKind::from),
+            None => post(worker, channel, id, body),
+        };
         outcome.map_or_else(|kind| self.not_sent(id, kind), |()| Ok(id))
     }
 
@@ -242,7 +249,13 @@ impl<T> Requests<T> {
     }
 }
 
-/// Sends a request.
+/// Whether the channel copies a request with this body into a cell.
+fn fits_a_cell<P: Provider>(worker: &mut Worker<P>, channel: ChannelId, body: &[u8]) -> bool {
+    let cell_bytes = worker.channel(channel).map_or(0, |channel| channel.cell_bytes());
+    super::REQUEST_HEADER_BYTES.saturating_add(body.len()) <= cell_bytes as usize
+}
+
+/// Sends a request from a lease.
 fn post<P: Provider>(
     worker: &mut Worker<P>,
     channel: ChannelId,

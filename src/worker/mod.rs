@@ -382,7 +382,8 @@ impl<P: Provider> Worker<P> {
         self.places.named(id)
     }
 
-    /// Sends one message of these bytes on a channel: inline if the queue pair takes them so, else from a lease they are copied to.
+    /// Sends one message of these bytes on a channel, as [`Channel::send`] does, and from a lease they are copied to if they are longer
+    /// than its cells.
     ///
     /// # Errors
     /// The bytes are the caller's still. [`SendErrorKind`] says what failed; [`SendErrorKind::is_temporary`] whether to poll and try again.
