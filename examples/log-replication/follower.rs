@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, Event, FirstCause, Handle, LocalWindow, Network, Node, Notify, Operation,
-    RemoteAccess, SendErrorKind, Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
+    Channel, ChannelConfig, Event, FirstCause, Handle, LocalWindow, Network, Node, Notify, RemoteAccess,
+    SendErrorKind, Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -96,7 +96,7 @@ impl<P: Provider> Copy<P> {
         if !self.owes || self.failed.is_some() {
             return;
         }
-        match channel.post_inline(Operation::Send, &self.applied.bytes.to_le_bytes()) {
+        match channel.send(&self.applied.bytes.to_le_bytes()) {
             Ok(_) => self.owes = false,
             // Tried again at the next turn; a later one says all that an earlier one would have.
             Err(SendErrorKind::WouldBlock) => {}
@@ -145,7 +145,7 @@ pub(crate) fn run<P: Provider>(
     let window_bytes = window_bytes.map_err(|_| "the peer is no leader")? as usize;
     let window = worker.window(&WindowConfig::new(window_bytes, RemoteAccess::WRITE))?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
-    channel.post_inline(Operation::Send, &window.remote().to_bytes())?;
+    channel.send(&window.remote().to_bytes())?;
 
     let mut copy = Copy::<P> {
         window,

@@ -7,9 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{
-    ChannelConfig, Event, Handle, Listener, Network, Node, Operation, PrivateData, Worker, WorkerConfig,
-};
+use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, PrivateData, Worker, WorkerConfig};
 use serde::Serialize;
 
 use super::Lead;
@@ -225,7 +223,7 @@ impl<P: Provider> Leader<'_, P> {
                 continue;
             };
             let last: &[u8] = if replica.is_here() { &end } else { GIVEN_UP };
-            let sent = channel.post_inline(Operation::Send, last);
+            let sent = channel.send(last);
             let closed = worker.close(replica.at.channel, worker.within(patience), |_, _| {});
             // A follower that was lost before owes nothing more.
             if let Err(kind) = sent {

@@ -143,7 +143,11 @@ impl Subscriber {
                 self.lost = Some("its window is too small".into());
                 return;
             };
-            match batch.push_inline(Operation::Write(place), cell, PostFlags::empty()) {
+            let staged = batch.claim(CELL_BYTES).and_then(|mut claim| {
+                claim.bytes().copy_from_slice(cell);
+                claim.push(Operation::Write(place), PostFlags::empty())
+            });
+            match staged {
                 Ok(_) => {}
                 Err(SendErrorKind::WouldBlock) => break,
                 Err(kind) => {
@@ -270,11 +274,8 @@ impl<P: Provider> Audience<P> {
                 .workers
                 .get_mut(subscriber.at.worker)
                 .ok_or("no such worker")?;
-            let mut message = worker.lease().ok_or("no memory")?;
-            message.fill(&bytes)?;
-            let channel = worker.channel(subscriber.at.channel).ok_or("closed")?;
-            if let Err(error) = channel.send_lease(message) {
-                subscriber.lost = Some(error.kind.to_string());
+            if let Err(kind) = worker.send(subscriber.at.channel, &bytes) {
+                subscriber.lost = Some(kind.to_string());
             }
         }
         Ok(())
@@ -372,6 +373,7 @@ fn gather<P: Provider>(
     let mut config = ChannelConfig::default();
     // The queue is the way that can be full: what is in it is on its way, and cannot be replaced by newer.
     config.send_depth = arguments.in_flight;
+    config.cell_bytes = CELL_BYTES as u32;
     config.receive_depth = 8;
     config.repost_batch = 1;
     config.private_data = Greeting::new(arguments.instruments).to_private_data()?;

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, Event, FirstCause, LocalWindow, Network, Node, Operation, RemoteAccess, Window as _,
-    WindowConfig, Worker, WorkerConfig,
+    ChannelConfig, Event, FirstCause, LocalWindow, Network, Node, RemoteAccess, Window as _, WindowConfig,
+    Worker, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -72,7 +72,7 @@ pub(crate) fn run<P: Provider>(
     // Only the channel's own device can use a window, so it is made now, and announced.
     let window = worker.window(&WindowConfig::new(instruments * CELL_BYTES, RemoteAccess::WRITE))?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
-    channel.post_inline(Operation::Send, &window.remote().to_bytes())?;
+    channel.send(&window.remote().to_bytes())?;
 
     let mut board = Board {
         window,
@@ -85,7 +85,7 @@ pub(crate) fn run<P: Provider>(
     let published = book.finish(&last);
     let channel = worker.channel(to.channel).ok_or("closed")?;
     let summary = [book.delivered, book.last_missing].map(u64::to_le_bytes).concat();
-    channel.post_inline(Operation::Send, &summary)?;
+    channel.send(&summary)?;
     worker.close(to.channel, worker.within(patience), |_, _| {})?;
     Ok(Subscribed {
         role: "subscriber",

@@ -1,11 +1,11 @@
-//! The gateway: answers each order from the memory it came in.
+//! The gateway: answers each order as it comes.
 
 use core::fmt::{self, Display};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use doorbell::requests::Asked;
+use doorbell::requests::{Asked, Framing};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     Channel, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Network, Node, SendErrorKind, Turn,
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::Serve;
 use super::around::{Failure, Progress, Report, note_failure};
-use super::message::Order;
+use super::message::{Answer, BODY_BYTES, Order};
 
 /// Report of a gateway.
 #[derive(Debug, Serialize)]
@@ -35,9 +35,10 @@ pub(crate) struct Served {
 struct Desk<'a, P: Provider> {
     arguments: &'a Serve,
     served: Served,
-    /// Answers that could not go yet, in order. They hold the memory the next orders would come into. So a
-    /// trader that does not listen is refused new ones, and this does not grow beyond the registered memory.
-    unsent: VecDeque<Lease<P>>,
+    /// Orders whose answers could not go yet, oldest first, in the memory the next orders would come into. So a trader
+    /// that does not listen is refused new ones, and this does not grow beyond the registered memory.
+    unsent: VecDeque<(Asked<P>, Answer)>,
+    framing: Framing,
     /// The trader closed the connection, and all its orders had come.
     is_at_end: bool,
     failed: Option<String>,
@@ -63,7 +64,7 @@ impl<P: Provider> Desk<'_, P> {
 
     fn take(&mut self, mut turn: Turn<'_, P>, message: Lease<P>) {
         let order = |asked: &Asked<P>| Order::parse(asked.body());
-        let answer = Asked::of(message).and_then(|asked| match order(&asked) {
+        let asked = Asked::of(message).and_then(|asked| match order(&asked) {
             Some(order) => {
                 self.served.orders += 1;
                 self.work();
@@ -71,41 +72,40 @@ impl<P: Provider> Desk<'_, P> {
                     self.served.muted += 1;
                     return Err(asked.into_lease());
                 }
-                // An answer is as long as its order, so it fits.
-                asked
-                    .answer(&order.answer().to_bytes())
-                    .map_err(Asked::into_lease)
+                Ok((asked, order.answer()))
             }
             None => {
                 self.failed = Some("an order came that is damaged".into());
                 Err(asked.into_lease())
             }
         });
-        match answer {
-            Ok(answer) => {
-                self.unsent.push_back(answer);
-                self.send(turn.channel);
+        match asked {
+            Ok(unsent) => {
+                self.unsent.push_back(unsent);
+                while let Some(answered) = self.send(turn.channel) {
+                    turn.release(answered);
+                }
             }
             Err(unused) => turn.release(unused),
         }
     }
 
-    /// Sends answers, oldest first, as far as there is room.
-    fn send(&mut self, channel: &mut Channel<P>) {
-        while let Some(answer) = self.unsent.pop_front() {
-            match channel.send_lease(answer) {
-                Ok(_) => self.served.answered += 1,
-                Err(error) if error.kind == SendErrorKind::WouldBlock => {
-                    self.served.answers_delayed += 1;
-                    if let Some(answer) = error.item {
-                        self.unsent.push_front(answer);
-                    }
-                    break;
-                }
-                Err(error) => {
-                    self.failed.get_or_insert_with(|| error.kind.to_string());
-                    break;
-                }
+    /// Sends the oldest answer, if there is room; gives the memory of its order.
+    fn send(&mut self, channel: &mut Channel<P>) -> Option<Lease<P>> {
+        let (asked, answer) = self.unsent.front()?;
+        let sent = channel.send(self.framing.answer(asked.id(), &answer.to_bytes())?);
+        match sent {
+            Ok(_) => {
+                self.served.answered += 1;
+                self.unsent.pop_front().map(|(asked, _)| asked.into_lease())
+            }
+            Err(SendErrorKind::WouldBlock) => {
+                self.served.answers_delayed += 1;
+                None
+            }
+            Err(kind) => {
+                self.failed.get_or_insert_with(|| kind.to_string());
+                None
             }
         }
     }
@@ -161,6 +161,7 @@ pub(crate) fn run<P: Provider>(
             failures: Vec::new(),
         },
         unsent: VecDeque::with_capacity(arguments.backlog as usize),
+        framing: Framing::new(BODY_BYTES),
         is_at_end: false,
         failed: None,
     };
@@ -173,8 +174,11 @@ pub(crate) fn run<P: Provider>(
             desk.failed = Some(format!("nothing came for {} s", arguments.patience_s));
         }
         // Answers refused for want of room are sent again: a wait ends when there is some.
-        if let Some(channel) = worker.channel(trader.channel) {
-            desk.send(channel);
+        while let Some(answered) = worker
+            .channel(trader.channel)
+            .and_then(|channel| desk.send(channel))
+        {
+            worker.release(answered);
         }
         progress.tell(Instant::now(), || {
             format!("{} orders answered", desk.served.answered)
