@@ -60,7 +60,9 @@ const PORT: u16 = 18700;
 /// ib_write_lat); for read and atomics the whole round trip, in which the peer's processor
 /// has no part (ib_read_lat, ib_atomic_lat). write polls the last byte of memory, as
 /// ib_write_lat does, and counts the messages whose other bytes came later. Timed is from
-/// the post call to the moment polling hands the answer over.
+/// the post call to the moment polling hands the answer over. A SEND or WRITE of up to 4096
+/// bytes is copied within that time: inline, or into memory of the send queue. A longer one
+/// is made where it goes out from.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES_LAT)]
 pub(crate) struct LatArguments {
@@ -77,10 +79,12 @@ pub(crate) struct LatArguments {
 /// sections, and both fail when either saw a wrong one.
 ///
 /// Messages go in rounds of at most 4096, or what 64 MiB hold. A round is made before it is
-/// posted and checked after the last completion; the time between is what counts. The
-/// figures compare to ib_send_bw, ib_write_bw, ib_read_bw and ib_atomic_bw with the same
-/// --tx-depth (--depth), --post_list (--batch), --cq-mod (--unsignaled) and --inline_size.
-/// MB are 10^6 bytes; MiB/s is what perftest calls MB/sec.
+/// posted and checked after the last completion; the time between is what counts. A SEND or
+/// WRITE of up to 4096 bytes is copied within that time, but with --buffers: inline, or into
+/// memory of the send queue. A longer one is made where it goes out from. The figures compare
+/// to ib_send_bw, ib_write_bw, ib_read_bw and ib_atomic_bw with the same --tx-depth
+/// (--depth), --post_list (--batch), --cq-mod (--unsignaled) and --inline_size. MB are 10^6
+/// bytes; MiB/s is what perftest calls MB/sec.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES_BW)]
 pub(crate) struct BwArguments {
@@ -100,7 +104,7 @@ pub(crate) struct BwArguments {
     batch: u32,
     /// WRITE from this many buffers again and again, each message to the place of one before it: memory that
     /// stays in the caches, as with ib_write_bw, which has one buffer. The last message of a round in each
-    /// place is checked. 0 for a buffer for each message
+    /// place is checked. 0 for none: each message is new
     #[arg(long, value_name = "N", default_value_t = 0, requires = "drives")]
     buffers: u32,
 }

@@ -12,7 +12,7 @@ use quanta::Clock;
 use serde::Serialize;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{Event, Lease, Operation, PostFlags, SendErrorKind};
+use doorbell::{Batch, Event, Lease, Operation, PostFlags, SendErrorKind};
 
 use super::atomic::Counter;
 use super::error::PerfError;
@@ -55,8 +55,8 @@ fn per_second(count: u64, ns: u64) -> f64 {
 
 /// What a round posts, made before it begins.
 enum Stock<P: Provider> {
-    /// One message after the other, each to go inline.
-    Inline(Vec<u8>),
+    /// One message after the other, each to be copied as it is posted: inline, or into a cell.
+    Copied(Vec<u8>),
     /// Messages, or room for what is fetched.
     Leases(VecDeque<Lease<P>>),
 }
@@ -74,8 +74,8 @@ pub(super) fn measure<P: Provider>(
     let mut posting = run.source.counter(Role::Client);
     let mut checking = posting;
     let capacity = capacity_of(run.test);
-    let mut stock = if run.test.is_inline() {
-        Stock::Inline(Vec::with_capacity(capacity.saturating_mul(run.test.bytes())))
+    let mut stock = if run.test.is_inline() || run.test.is_by_cells() {
+        Stock::Copied(Vec::with_capacity(capacity.saturating_mul(run.test.bytes())))
     } else {
         Stock::Leases(VecDeque::with_capacity(capacity))
     };
@@ -259,6 +259,13 @@ fn pump<P: Provider>(
     }
 }
 
+/// The messages of one doorbell.
+struct Requests {
+    sequences: Range<u64>,
+    /// Whether the last of them tells when it is done.
+    tells: bool,
+}
+
 /// Posts `count` messages behind the first `posted` of a round with one doorbell; the last of them `tells` when it is
 /// done, or not.
 #[inline]
@@ -271,32 +278,48 @@ fn post_batch<P: Provider>(
     stock: &mut Stock<P>,
     counter: &mut Counter,
 ) -> Result<(), PerfError> {
-    let (test, remote, source) = (run.test, run.link.remote, run.source);
+    let (test, remote) = (run.test, run.link.remote);
     let first = round.first.saturating_add(posted);
-    let last_of_round = round.sequences().end.saturating_sub(1);
-    let last = first.saturating_add(count).saturating_sub(1);
+    let end = first.saturating_add(count);
     if test.buffers > 0 {
         stock.take_again(run, count)?;
     }
-    let (inline, mut leases) = match stock {
-        Stock::Inline(bytes) => (Some(bytes.as_slice()), None),
+    let requests = Requests {
+        sequences: first..end,
+        // The last of a round tells that all are done.
+        tells: tells || end == round.sequences().end,
+    };
+    let write = |sequence| remote_place(test, &remote, sequence, round.first).map(Operation::Write);
+    match (stock, test.op) {
+        (Stock::Copied(bytes), Op::Send) if test.is_by_cells() => {
+            let messages = messages_from(bytes, test, posted);
+            post_cells(run, messages, requests, |_| Ok(Operation::Send))
+        }
+        (Stock::Copied(bytes), Op::Write) if test.is_by_cells() => {
+            post_cells(run, messages_from(bytes, test, posted), requests, write)
+        }
+        (Stock::Leases(leases), Op::Send) => post_leases(run, leases, requests, |_| Ok(Operation::Send)),
+        (Stock::Leases(leases), Op::Write) => post_leases(run, leases, requests, write),
+        (stock, _) => post_others(run, round, stock, requests, counter),
+    }
+}
+
+/// Posts requests of any kind with one doorbell.
+fn post_others<P: Provider>(
+    run: &mut Run<'_, P>,
+    round: Round,
+    stock: &mut Stock<P>,
+    Requests { sequences, tells }: Requests,
+    counter: &mut Counter,
+) -> Result<(), PerfError> {
+    let (test, remote, source) = (run.test, run.link.remote, run.source);
+    let last = sequences.end.saturating_sub(1);
+    let (copied, mut leases) = match stock {
+        Stock::Copied(bytes) => (Some(bytes.as_slice()), None),
         Stock::Leases(leases) => (None, Some(leases)),
     };
-    if let Some(leases) = &mut leases {
-        let tells = tells || last == last_of_round;
-        let sequences = first..first.saturating_add(count);
-        match test.op {
-            Op::Send => return post_leases(run, leases, sequences, tells, |_| Ok(Operation::Send)),
-            Op::Write => {
-                return post_leases(run, leases, sequences, tells, |sequence| {
-                    remote_place(test, &remote, sequence, round.first).map(Operation::Write)
-                });
-            }
-            _ => {}
-        }
-    }
     let mut batch = run.link.channel()?.batch();
-    for sequence in first..first.saturating_add(count) {
+    for sequence in sequences {
         let operation = if test.op.is_atomic() {
             let word = remote_place(test, &remote, sequence, round.first)?;
             let operation = counter.request(sequence, word, source.is_planted(sequence));
@@ -305,21 +328,27 @@ fn post_batch<P: Provider>(
         } else {
             operation(test, &remote, sequence, round.first)?
         };
-        // The last of a round tells that all are done.
-        let flags = if sequence == last_of_round || (tells && sequence == last) {
+        let flags = if tells && sequence == last {
             PostFlags::SIGNALED
         } else {
             PostFlags::empty()
         };
-        match (inline, &mut leases) {
-            (Some(bytes), _) => {
-                let message = inline_message(bytes, test, sequence.saturating_sub(round.first));
-                batch.push_inline(operation, message, flags)?;
+        match copied {
+            Some(bytes) => {
+                let index = sequence.saturating_sub(round.first);
+                let message = messages_from(bytes, test, index).next();
+                let message = message.ok_or(PerfError::NoMemory)?;
+                if test.is_by_cells() {
+                    push_cell(&mut batch, message, operation, flags)?;
+                } else {
+                    batch.push_inline(operation, message, flags)?;
+                }
             }
-            (None, leases) => {
+            None => {
                 let lease = leases.as_mut().and_then(|leases| leases.pop_front());
+                let lease = lease.ok_or(PerfError::NoMemory)?;
                 batch
-                    .push(operation, [lease.ok_or(PerfError::NoMemory)?], flags)
+                    .push(operation, [lease], flags)
                     .map_err(|refused| refused.kind)?;
             }
         }
@@ -329,14 +358,12 @@ fn post_batch<P: Provider>(
     Ok(())
 }
 
-/// Posts leases in turn with one doorbell, each by the operation of its sequence; the last of them `tells` when it is
-/// done, or not. Where all are of one kind that is known here, little of posting is left to decide for each.
+/// Posts leases in turn with one doorbell, each by the operation of its sequence. Where all are of one kind that is known here, little of posting is left to decide for each.
 #[inline(always)]
 fn post_leases<P: Provider>(
     run: &mut Run<'_, P>,
     leases: &mut VecDeque<Lease<P>>,
-    sequences: Range<u64>,
-    tells: bool,
+    Requests { sequences, tells }: Requests,
     operation: impl Fn(u64) -> Result<Operation, PerfError>,
 ) -> Result<(), PerfError> {
     let last = sequences.end.saturating_sub(1);
@@ -368,21 +395,72 @@ fn post_leases<P: Provider>(
     Ok(())
 }
 
-/// The message of this index among those that go inline.
+/// Posts messages with one doorbell, each copied into its cell, as [`post_leases`] posts leases.
+#[inline(always)]
+fn post_cells<'b, P: Provider>(
+    run: &mut Run<'_, P>,
+    mut messages: impl Iterator<Item = &'b [u8]>,
+    Requests { sequences, tells }: Requests,
+    operation: impl Fn(u64) -> Result<Operation, PerfError>,
+) -> Result<(), PerfError> {
+    let last = sequences.end.saturating_sub(1);
+    let flags = if tells {
+        PostFlags::SIGNALED
+    } else {
+        PostFlags::empty()
+    };
+    let channel = run.link.channel()?;
+    if sequences.start == last {
+        let message = messages.next().ok_or(PerfError::NoMemory)?;
+        let mut claim = channel.claim(message.len())?;
+        claim.bytes().copy_from_slice(message);
+        claim.post(operation(last)?, flags)?;
+        return Ok(());
+    }
+    let mut batch = channel.batch();
+    for sequence in sequences.start..last {
+        let message = messages.next().ok_or(PerfError::NoMemory)?;
+        push_cell(&mut batch, message, operation(sequence)?, PostFlags::empty())?;
+    }
+    let message = messages.next().ok_or(PerfError::NoMemory)?;
+    push_cell(&mut batch, message, operation(last)?, flags)?;
+    batch
+        .ring()
+        .map_err(|error| PerfError::Send(SendErrorKind::Post(error)))?;
+    Ok(())
+}
+
+/// Pushes a message that is copied into its cell.
+#[inline(always)]
+fn push_cell<P: Provider>(
+    batch: &mut Batch<'_, P>,
+    message: &[u8],
+    operation: Operation,
+    flags: PostFlags,
+) -> Result<(), PerfError> {
+    let mut claim = batch.claim(message.len())?;
+    claim.bytes().copy_from_slice(message);
+    claim.push(operation, flags)?;
+    Ok(())
+}
+
+/// The messages of a round that are copied as they are posted, from this index on.
 #[inline]
-fn inline_message<'b>(bytes: &'b [u8], test: &Test, index: u64) -> &'b [u8] {
+fn messages_from<'b>(bytes: &'b [u8], test: &Test, index: u64) -> impl Iterator<Item = &'b [u8]> + use<'b> {
     let start = usize::try_from(index)
         .unwrap_or(usize::MAX)
         .saturating_mul(test.bytes());
-    let end = start.saturating_add(test.bytes());
-    bytes.get(start..end).unwrap_or_default()
+    bytes
+        .get(start..)
+        .unwrap_or_default()
+        .chunks_exact(test.bytes().max(1))
 }
 
 impl<P: Provider> Stock<P> {
     /// Makes the messages of a round, or room for what it fetches.
     fn fill(&mut self, run: &mut Run<'_, P>, round: Round) -> Result<(), PerfError> {
         match self {
-            Self::Inline(bytes) => {
+            Self::Copied(bytes) => {
                 let count = usize::try_from(round.count).unwrap_or(usize::MAX);
                 bytes.resize(count.saturating_mul(run.test.bytes()), 0);
                 let messages = bytes.chunks_exact_mut(run.test.bytes());

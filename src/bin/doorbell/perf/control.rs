@@ -45,6 +45,7 @@ pub(crate) fn channel_config() -> ChannelConfig {
     config.receive_depth = 8;
     config.gather_max = 1;
     config.inline_bytes_max = 0;
+    config.cell_bytes = CONTROL_BYTES_MAX;
     config.repost_batch = 1;
     // The side that has its last answer closes at once, and the other may still wait for an acknowledgement.
     config.close_when_lost = false;
@@ -103,13 +104,10 @@ impl<P: Provider> Control<P> {
                 self.nap(begun, "receive")?;
             }
         }
-        let worker = self.workers.get_mut(self.at).ok_or(GONE)?;
-        let mut lease = worker.lease().ok_or(PerfError::NoMemory)?;
-        lease.fill(&message.encode()).map_err(|_| PerfError::NoMemory)?;
-        let channel = worker.channel(self.id).ok_or(GONE)?;
-        channel
-            .post(Operation::Send, lease, PostFlags::SIGNALED)
-            .map_err(|refused| refused.kind)?;
+        let bytes = message.encode();
+        let mut claim = self.channel()?.claim(bytes.len())?;
+        claim.bytes().copy_from_slice(&bytes);
+        claim.post(Operation::Send, PostFlags::SIGNALED)?;
         while self.channel()?.in_flight() > 0 {
             if self.poll()? == 0 {
                 self.nap(begun, "acknowledgement")?;

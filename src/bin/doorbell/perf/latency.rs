@@ -167,9 +167,9 @@ fn exchange<P: Provider>(
         let outgoing = run.prepare(sequence, &mut early)?;
         let operation = operation(run.test, &run.link.remote, sequence, 0)?;
         let clock = &times.clock;
-        let inline = &run.inline;
+        let made = &run.made;
         let start = clock.raw();
-        post(run.link.channel()?, operation, outgoing, inline)?;
+        post(run.link.channel()?, operation, outgoing, made)?;
         let (end, arrival) = loop {
             let mut arrived = None;
             run.link.poll(|_, event| {
@@ -197,7 +197,7 @@ fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
         let operation = operation(run.test, &run.link.remote, sequence, 0)?;
         let arrival = match early {
             Some(arrival) => {
-                post(run.link.channel()?, operation, outgoing, &run.inline)?;
+                post(run.link.channel()?, operation, outgoing, &run.made)?;
                 arrival
             }
             None => await_and_post(run, operation, outgoing)?,
@@ -218,11 +218,11 @@ fn await_and_post<P: Provider>(
     loop {
         let mut arrived = None;
         let mut posted = Ok(());
-        let inline = &run.inline;
+        let made = &run.made;
         run.link.poll(|channel, event| {
             if let Some(arrival) = Arrival::of(event) {
                 if let Some(outgoing) = reply.take() {
-                    posted = post(channel, operation, outgoing, inline);
+                    posted = post(channel, operation, outgoing, made);
                 }
                 arrived = Some(arrival);
             }
@@ -244,9 +244,9 @@ fn write_and_poll<P: Provider>(
     for sequence in 0..run.test.total() {
         let outgoing = run.prepare(sequence, &mut early)?;
         let operation = operation(run.test, &run.link.remote, sequence, 0)?;
-        let inline = &run.inline;
+        let made = &run.made;
         let start = times.clock.raw();
-        post(run.link.channel()?, operation, outgoing, inline)?;
+        post(run.link.channel()?, operation, outgoing, made)?;
         await_byte(run, sequence)?;
         let end = times.clock.raw();
         run.moved();
@@ -265,8 +265,8 @@ fn poll_and_write<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
         let outgoing = run.prepare(sequence, &mut early)?;
         let operation = operation(run.test, &run.link.remote, sequence, 0)?;
         await_byte(run, sequence)?;
-        let inline = &run.inline;
-        post(run.link.channel()?, operation, outgoing, inline)?;
+        let made = &run.made;
+        post(run.link.channel()?, operation, outgoing, made)?;
         run.moved();
         run.check_window(sequence, 0, Ok(()))?;
         run.link.poll(|_, _| {})?;

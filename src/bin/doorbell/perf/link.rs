@@ -61,8 +61,8 @@ pub(crate) struct Run<'r, P: Provider> {
     /// What this side sends.
     pub(super) source: Source,
     pub(super) tally: Tally,
-    /// The message that goes inline next.
-    pub(super) inline: Vec<u8>,
+    /// The next message, where it is copied as it is posted.
+    pub(super) made: Vec<u8>,
     /// What is copied out of a window to be checked.
     copy: Vec<u8>,
     spins: u32,
@@ -71,8 +71,10 @@ pub(crate) struct Run<'r, P: Provider> {
 
 /// A message that is ready to be posted.
 pub(super) enum Outgoing<P: Provider> {
-    /// It is in [`Run::inline`].
+    /// It is in [`Run::made`], and goes inline.
     Inline,
+    /// It is in [`Run::made`], and goes out from a cell.
+    Cell,
     Lease(Lease<P>),
 }
 
@@ -166,10 +168,15 @@ pub(super) fn post<P: Provider>(
     channel: &mut Channel<P>,
     operation: Operation,
     outgoing: Outgoing<P>,
-    inline: &[u8],
+    made: &[u8],
 ) -> Result<(), PerfError> {
     match outgoing {
-        Outgoing::Inline => channel.post_inline(operation, inline)?,
+        Outgoing::Inline => channel.post_inline(operation, made)?,
+        Outgoing::Cell => {
+            let mut claim = channel.claim(made.len())?;
+            claim.bytes().copy_from_slice(made);
+            claim.post(operation, PostFlags::empty())?
+        }
         Outgoing::Lease(lease) => channel
             .post(operation, lease, PostFlags::empty())
             .map_err(|refused| refused.kind)?,
@@ -192,7 +199,7 @@ impl<'r, P: Provider> Run<'r, P> {
             control,
             source: Source::new(test, role, token),
             tally: Tally::default(),
-            inline: vec![0; if test.is_inline() { test.bytes() } else { 0 }],
+            made: vec![0; test.bytes()],
             copy: vec![0; test.bytes()],
             spins: 0,
             idle_since: None,
@@ -217,11 +224,13 @@ impl<'r, P: Provider> Run<'r, P> {
         while self.link.is_blocked(is_message)? {
             self.collect(early)?;
         }
-        if self.test.is_inline() {
-            let mut message = core::mem::take(&mut self.inline);
-            self.source.write(sequence, &mut message);
-            self.inline = message;
-            return Ok(Outgoing::Inline);
+        if self.test.is_inline() || self.test.is_by_cells() {
+            self.source.write(sequence, &mut self.made);
+            return Ok(if self.test.is_inline() {
+                Outgoing::Inline
+            } else {
+                Outgoing::Cell
+            });
         }
         let mut lease = loop {
             match self.link.worker.lease() {
@@ -376,16 +385,13 @@ impl<'r, P: Provider> Run<'r, P> {
     /// # Errors
     /// It was not posted, or the connection failed.
     pub(super) fn send_mark(&mut self, round: u64) -> Result<(), PerfError> {
-        let mut lease = self.link.worker.lease().ok_or(PerfError::NoMemory)?;
-        lease.fill(&mark(round)).map_err(|_| PerfError::NoMemory)?;
         let mut early = None;
         while self.link.is_blocked(true)? {
             self.collect(&mut early)?;
         }
-        let channel = self.link.channel()?;
-        channel
-            .post(Operation::Send, lease, PostFlags::SIGNALED)
-            .map_err(|refused| refused.kind)?;
+        let mut claim = self.link.channel()?.claim(MARK_BYTES)?;
+        claim.bytes().copy_from_slice(&mark(round));
+        claim.post(Operation::Send, PostFlags::SIGNALED)?;
         Ok(())
     }
 

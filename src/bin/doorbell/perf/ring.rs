@@ -90,10 +90,11 @@ impl<P: Provider> Ringed<P> {
 
     #[inline]
     fn send(&mut self, run: &mut Run<'_, P>, outgoing: Outgoing<P>) -> Result<(), PerfError> {
-        let Run { link, inline, .. } = run;
+        let Run { link, made, .. } = run;
         let channel = link.channel()?;
         match outgoing {
-            Outgoing::Inline => self.ring.send_inline(channel, inline)?,
+            // No message of a ring goes out from a cell of the send queue.
+            Outgoing::Inline | Outgoing::Cell => self.ring.send_inline(channel, made)?,
             Outgoing::Lease(lease) => self.ring.send(channel, lease).map_err(|refused| refused.kind)?,
         };
         Ok(())

@@ -33,6 +33,8 @@ const LINE_BYTES: u32 = 64;
 pub(crate) const ATOMIC_BYTES: u32 = 8;
 /// Receives for the marks that end a round.
 const MARK_RECEIVES: u32 = 4;
+/// The longest message that goes out from a cell of the send queue. Longer ones go out from leases.
+pub(crate) const CELL_MESSAGE_BYTES_MAX: u32 = 4096;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -300,6 +302,15 @@ impl Test {
         !self.op.fetches() && self.message_bytes <= self.inline_bytes_max
     }
 
+    /// Whether the messages are copied into cells of the send queue as they are posted: the way of a program that makes its
+    /// messages on the spot.
+    pub(crate) const fn is_by_cells(&self) -> bool {
+        matches!(self.op, Op::Send | Op::Write | Op::WriteImm)
+            && !self.is_inline()
+            && self.buffers == 0
+            && self.message_bytes <= CELL_MESSAGE_BYTES_MAX
+    }
+
     /// The message this side corrupts, if it is to.
     pub(crate) fn planted(&self, role: Role) -> Option<u64> {
         // Where but one side sends, it is the one, whoever was asked.
@@ -495,6 +506,7 @@ impl Test {
         let (sends, receives) = (self.send_depth(role), self.receive_depth(role));
         let round = u32::try_from(self.held_messages()).unwrap_or(u32::MAX);
         let held = match (self.kind, role) {
+            (Kind::Latency, _) | (Kind::Bandwidth, Role::Client) if self.is_by_cells() => MARK_RECEIVES,
             (Kind::Latency, _) => sends.saturating_add(2),
             // Filled before the round, or held until they are checked after it.
             (Kind::Bandwidth, Role::Client) => round.saturating_add(MARK_RECEIVES),
@@ -502,7 +514,9 @@ impl Test {
             (Kind::Bandwidth, Role::Listener) => MARK_RECEIVES,
         };
         let whole_messages = match (self.kind, role) {
-            (_, Role::Client) | (Kind::Latency, _) => true,
+            (Kind::Latency, _) => true,
+            // Only marks come to it.
+            (Kind::Bandwidth, Role::Client) => !self.is_by_cells(),
             (Kind::Bandwidth, Role::Listener) => self.op == Op::Send,
         };
         let mut config = WorkerConfig::default();
@@ -532,6 +546,11 @@ impl Test {
         };
         // A lease goes as it is, whatever its length: what goes inline was asked for.
         config.inline_alone_bytes_max = 0;
+        // Marks go out from cells, too, and fit into a line.
+        config.cell_bytes = match (self.kind, role) {
+            (Kind::Latency, _) | (Kind::Bandwidth, Role::Client) if self.is_by_cells() => self.place_bytes(),
+            _ => LINE_BYTES,
+        };
         if self.op == Op::Ring {
             // What is said of the ring itself goes inline, and a message with its trailer.
             let message_bytes = if self.is_inline() {

@@ -1,6 +1,6 @@
 use doorbell::vocabulary::Mtu;
 
-use super::{Kind, Op, Plant, ROUND_MESSAGES_MAX, Role, Round, Test};
+use super::{CELL_MESSAGE_BYTES_MAX, Kind, Op, Plant, ROUND_MESSAGES_MAX, Role, Round, Test};
 
 fn test(kind: Kind, op: Op) -> Test {
     Test {
@@ -47,6 +47,32 @@ fn bounds_hold_at_the_limit_and_not_past_it() {
         (test.op, test.kind) = (Op::Write, Kind::Latency);
         (test.message_bytes, test.plant) = (1, Some(Plant::Client));
     }));
+}
+
+#[test]
+fn what_is_made_on_the_spot_goes_out_from_cells() {
+    for op in Op::ALL {
+        for kind in [Kind::Latency, Kind::Bandwidth] {
+            let with = |message_bytes| Test {
+                message_bytes,
+                ..test(kind, op)
+            };
+            let carries = matches!(op, Op::Send | Op::Write | Op::WriteImm);
+            assert!(!with(220).is_by_cells(), "inline");
+            assert_eq!(with(221).is_by_cells(), carries);
+            let most = with(CELL_MESSAGE_BYTES_MAX);
+            assert_eq!(most.is_by_cells(), carries);
+            assert!(!with(CELL_MESSAGE_BYTES_MAX + 1).is_by_cells());
+            let cell_bytes = most.channel_config(Role::Client).cell_bytes;
+            assert_eq!(cell_bytes == CELL_MESSAGE_BYTES_MAX, carries);
+        }
+    }
+    let again = Test {
+        message_bytes: 4096,
+        buffers: 4,
+        ..test(Kind::Bandwidth, Op::Write)
+    };
+    assert!(!again.is_by_cells(), "from memory that is kept");
 }
 
 #[test]
