@@ -10,7 +10,7 @@ use doorbell_core::provider::{
 };
 
 /// The least size of a block: many channels of little depth share a registration.
-const BLOCK_BYTES: u32 = 1 << 16;
+pub(crate) const BLOCK_BYTES: u32 = 1 << 16;
 
 const EINVAL: i32 = 22;
 

@@ -26,14 +26,16 @@ impl WorkerConfig {
     /// - The slots are channels × depth for receives, and channels × depth for leases, but of these 4,096 at most.
     /// - The completions of each queue are channels × (depth + 1): one more for announcing receives.
     /// - The memory is slots × bytes of a message.
+    /// - Cells are beside that, registered as channels need them: for each the next power of two above its depth, ×
+    ///   [`ChannelConfig::cell_bytes`], in blocks of at least 64 KiB. Later channels use them again ([`Worker::cells`](crate::Worker::cells)).
     ///
-    /// | channels | depth | slots | for leases | completions | memory, 4 KiB each |
-    /// |---:|---:|---:|---:|---:|---:|
-    /// | 1 | 128 | 256 | 128 | 129 | 1 MiB |
-    /// | 10 | 128 | 2,560 | 1,280 | 1,290 | 10 MiB |
-    /// | 100 | 64 | 10,496 | 4,096 | 6,500 | 41 MiB |
-    /// | 1,000 | 8 | 12,096 | 4,096 | 9,000 | 47 MiB |
-    /// | 10,000 | 2 | 24,096 | 4,096 | 30,000 | 94 MiB |
+    /// | channels | depth | slots | for leases | completions | memory, 4 KiB each | cells, 256 bytes each |
+    /// |---:|---:|---:|---:|---:|---:|---:|
+    /// | 1 | 128 | 256 | 128 | 129 | 1 MiB | 64 KiB |
+    /// | 10 | 128 | 2,560 | 1,280 | 1,290 | 10 MiB | 640 KiB |
+    /// | 100 | 64 | 10,496 | 4,096 | 6,500 | 41 MiB | 3,200 KiB |
+    /// | 1,000 | 8 | 12,096 | 4,096 | 9,000 | 47 MiB | 4,032 KiB |
+    /// | 10,000 | 2 | 24,096 | 4,096 | 30,000 | 94 MiB | 10,048 KiB |
     ///
     /// A channel that is being closed counts until it is gone. A server whose clients are replaced while it is full asks for a few
     /// more channels than it serves. Receives are each channel's own; with many mutually trusting peers, shared ones cost the device
@@ -83,7 +85,10 @@ fn percent(part: u32, whole: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use doorbell_core::in_flight::storage_for;
+
     use super::*;
+    use crate::cells::BLOCK_BYTES;
 
     const BYTES: u32 = 4096;
 
@@ -93,6 +98,13 @@ mod tests {
             0..1000 => number.to_string(),
             _ => format!("{},{:03}", number / 1000, number % 1000),
         }
+    }
+
+    /// The blocks that the cells of so many channels take.
+    fn blocks(channels: u32, config: &ChannelConfig) -> u32 {
+        let cells = storage_for(send_depth(config)).unwrap() as u32;
+        assert!(cells * config.cell_bytes <= BLOCK_BYTES);
+        channels.div_ceil(BLOCK_BYTES / config.cell_bytes / cells)
     }
 
     #[test]
@@ -105,13 +117,14 @@ mod tests {
                 );
                 let receives = channels * channel.receive_depth;
                 let row = format!(
-                    "| {} | {} | {} | {} | {} | {} MiB |",
+                    "| {} | {} | {} | {} | {} | {} MiB | {} KiB |",
                     grouped(channels),
                     channel.receive_depth,
                     grouped(worker.slots),
                     grouped(worker.slots - receives),
                     grouped(worker.completion_depth),
-                    (u64::from(worker.slots) * u64::from(BYTES)) >> 20
+                    (u64::from(worker.slots) * u64::from(BYTES)) >> 20,
+                    grouped(blocks(channels, &channel) * (BLOCK_BYTES >> 10))
                 );
                 assert!(text.contains(&row), "{row}");
             }

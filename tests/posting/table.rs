@@ -44,6 +44,8 @@ pub(crate) fn rows<P: Provider + Debug>() -> Vec<Row<P>> {
         ("atomic_without_a_word", atomic_without_a_word),
         ("inline_too_long", inline_too_long),
         ("inline_that_fetches", inline_that_fetches),
+        ("claim_too_long", claim_too_long),
+        ("claim_that_fetches", claim_that_fetches),
         ("gathered_of_too_many", gathered_of_too_many),
         ("memory_of_another_worker", memory_of_another_worker),
         ("queue_without_room", queue_without_room),
@@ -189,6 +191,17 @@ impl<P: Provider + Debug> Two<P> {
         assert_eq!(back.map(|lease| lease.len_bytes()), bytes);
     }
 
+    /// Posts bytes of a claim, by themselves and in a batch; each refuses them so.
+    fn refused_claimed(&mut self, operation: Operation, bytes: usize, kind: SendErrorKind) {
+        let flags = PostFlags::empty();
+        let claim = self.channel().claim(bytes).unwrap();
+        assert_eq!(claim.post(operation, flags), Err(kind), "{operation:?}, claimed");
+        let mut batch = self.channel().batch();
+        let claim = batch.claim(bytes).unwrap();
+        assert_eq!(claim.push(operation, flags), Err(kind), "{operation:?}, claimed");
+        assert_eq!(batch.staged(), 0);
+    }
+
     /// Posts bytes inline, by themselves and in a batch; each refuses them so.
     fn refused_inline(&mut self, operation: Operation, bytes: &[u8], kind: SendErrorKind) {
         assert_eq!(
@@ -306,6 +319,7 @@ fn written_past_the_range<P: Provider + Debug>(two: &mut Two<P>) {
             two.refused(operation, bytes, kind);
             two.refused_gathered(operation, [range as usize, 1], kind);
             two.refused_inline(operation, &vec![1; bytes], kind);
+            two.refused_claimed(operation, bytes, kind);
             let mut lease = two.submitter.lease().unwrap();
             lease.set_len_bytes(bytes);
             let error = two
@@ -480,6 +494,32 @@ fn inline_that_fetches<P: Provider + Debug>(two: &mut Two<P>) {
             .unwrap_err();
         assert_eq!(error.kind, kind);
         assert_eq!(error.item.expect("it is handed back").len_bytes(), 0, "as it was");
+    }
+}
+
+fn claim_too_long<P: Provider + Debug>(two: &mut Two<P>) {
+    let cell_bytes = two.channel().cell_bytes() as usize;
+    let too_long = |bytes| SendErrorKind::TooLong {
+        bytes,
+        bytes_max: cell_bytes,
+    };
+    for bytes in [cell_bytes + 1, usize::MAX] {
+        assert_eq!(two.channel().claim(bytes).map(drop), Err(too_long(bytes)));
+        assert_eq!(two.channel().batch().claim(bytes).map(drop), Err(too_long(bytes)));
+    }
+    let most = cell_bytes.max(two.channel().limits().inline_bytes_max as usize);
+    let kind = SendErrorKind::TooLong {
+        bytes: most + 1,
+        bytes_max: most,
+    };
+    assert_eq!(two.channel().send(&vec![1; most + 1]), Err(kind));
+    drop(two.channel().claim(cell_bytes).expect("it just fits"));
+}
+
+fn claim_that_fetches<P: Provider + Debug>(two: &mut Two<P>) {
+    let remote = two.at(0, 8);
+    for operation in [Operation::Read(remote), Operation::FetchAndAdd { remote, add: 1 }] {
+        two.refused_claimed(operation, 8, refused(PushError::NotInline));
     }
 }
 
