@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::kernel::Choice;
 use crate::output;
@@ -15,6 +15,7 @@ use crate::steps::say;
 
 mod callgrind;
 mod goal;
+mod hold;
 mod hot_loop;
 mod idle;
 mod memory;
@@ -24,6 +25,7 @@ mod rings;
 mod rows;
 mod sources;
 
+use hold::Recorded;
 use record::Record;
 use rows::{ROWS, Row};
 use sources::{Bench, Source};
@@ -48,6 +50,13 @@ pub(crate) struct BenchArgs {
     /// List the rows with their goals, and measure nothing
     #[arg(long)]
     list: bool,
+    /// Compare the instructions of rows that run without a guest with their record in the repository, and fail where one
+    /// takes over 2 % more; the goals are not looked at
+    #[arg(long, conflicts_with_all = ["json", "quick", "kernel", "record"])]
+    hold: bool,
+    /// Record the instructions of these rows in the repository
+    #[arg(long, conflicts_with_all = ["json", "quick", "kernel"])]
+    record: bool,
     /// Kernel to boot: 6.1, 6.12, newest, host or the path of an image; default: what the scenarios say
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<Choice>,
@@ -56,16 +65,24 @@ pub(crate) struct BenchArgs {
 const EXAMPLES: &str = "Examples:\n  \
     cargo lab bench --list\n  \
     cargo lab bench handle                  the rows whose names begin so\n  \
-    cargo lab bench instructions-send-1 latency --json bench.json\n\n\
-    The exit code is 0 when every row asked for was measured and met its goal, else 1.";
+    cargo lab bench instructions-send-1 latency --json bench.json\n  \
+    cargo lab bench --hold                  instructions, beside their record\n\n\
+    The exit code is 0 when every row asked for was measured and met its goal, with --hold its record, else 1.";
 
-/// `cargo lab bench`; whether every row was measured and met its goal.
+/// `cargo lab bench`; whether every row was measured and met its goal, or its record.
 ///
 /// # Errors
 ///
-/// There is no such row, or the results cannot be written. A row that cannot be measured is no error.
+/// There is no such row, or the results cannot be written. A row that cannot be measured is no error, unless it is recorded.
 pub(crate) fn run(args: &BenchArgs, lab: &mut dyn Lab) -> Result<bool> {
-    let rows = chosen(&args.rows)?;
+    let mut rows = chosen(&args.rows)?;
+    if args.hold || args.record {
+        rows.retain(|row| row.source.is_held());
+        ensure!(
+            !rows.is_empty(),
+            "no such row counts instructions without a guest"
+        );
+    }
     if args.list {
         print(&listed(&rows), false)?;
         return Ok(true);
@@ -78,6 +95,12 @@ pub(crate) fn run(args: &BenchArgs, lab: &mut dyn Lab) -> Result<bool> {
         quick: args.quick,
         counted: BTreeMap::new(),
     };
+    if args.record {
+        return recorded(&rows, &mut bench).map(|()| true);
+    }
+    if args.hold {
+        return is_held(&rows, &mut bench);
+    }
     let records = measure(&rows, &mut bench);
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
     print(&format!("\n{}", record::table(&records)), to_stdout)?;
@@ -91,6 +114,29 @@ pub(crate) fn run(args: &BenchArgs, lab: &mut dyn Lab) -> Result<bool> {
         }
     }
     Ok(records.iter().all(|record| record.met))
+}
+
+/// Whether the rows hold beside their record; prints both.
+fn is_held(rows: &[&'static Row], bench: &mut Bench<'_>) -> Result<bool> {
+    let judged = Recorded::read()?.judge(&hold::compiler()?, || figures(rows, bench));
+    print(&format!("\n{}", judged.text), false)?;
+    Ok(judged.is_held)
+}
+
+/// Measures the rows, and records their figures.
+fn recorded(rows: &[&'static Row], bench: &mut Bench<'_>) -> Result<()> {
+    let (earlier, rustc) = (Recorded::read().ok(), hold::compiler()?);
+    let renewed = Recorded::renewed(earlier, &rustc, figures(rows, bench))?;
+    say(format_args!(
+        "{} rows are recorded in {}",
+        rows.len(),
+        renewed.write()?
+    ));
+    Ok(())
+}
+
+fn figures(rows: &[&'static Row], bench: &mut Bench<'_>) -> Vec<hold::Figure> {
+    measure(rows, bench).iter().map(Record::figure).collect()
 }
 
 /// The rows asked for, in their own order.

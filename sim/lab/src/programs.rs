@@ -24,6 +24,9 @@ const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 /// The packages whose examples guests run.
 const EXAMPLE_PACKAGES: [&str; 2] = ["doorbell", "doorbell-tokio"];
 
+/// What is measured is built whole: incremental code has other boundaries of inlining, and takes other counts of instructions.
+const INCREMENTAL: (&str, &str) = ("CARGO_INCREMENTAL", "0");
+
 /// Message of cargo about something it has built.
 #[derive(Deserialize)]
 struct Artifact {
@@ -161,6 +164,7 @@ pub(crate) fn run_bench(package: &str, bench: &str, arguments: &[&str]) -> Resul
     let mut command = Command::new(program());
     command
         .current_dir(workspace()?)
+        .env(INCREMENTAL.0, INCREMENTAL.1)
         .args(["bench", "--quiet", "--package", package, "--bench", bench, "--"])
         .args(arguments);
     tool::output_of(&mut command)
@@ -252,7 +256,11 @@ fn cargo_in(folder: &Path, arguments: &[&str], profile: Profile) -> Result<Vec<A
         Profile::Lab => "lab",
         Profile::Release => "release",
     };
-    let output = Command::new(program())
+    let mut command = Command::new(program());
+    if profile == "release" {
+        command.env(INCREMENTAL.0, INCREMENTAL.1);
+    }
+    let output = command
         .current_dir(folder)
         .args(arguments)
         .args([

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::goal::Goal;
+use super::hold::Figure;
 use super::rows::Row;
 use crate::scenario::aligned;
 
@@ -105,6 +106,14 @@ impl Record {
                 ..record
             },
         }
+    }
+}
+
+impl Record {
+    /// The row's figure of ours, or why it has none.
+    pub(super) fn figure(&self) -> Figure {
+        let figure = self.ours.ok_or_else(|| self.note.clone().unwrap_or_default());
+        (self.name, figure)
     }
 }
 
