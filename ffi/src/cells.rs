@@ -118,7 +118,9 @@ impl Cursor {
         }
         let place = self.first.wrapping_add(offset.into()) & self.mask;
         // SAFETY: there are cells, a power of two of them, so the masked place is below their number.
-        let element = unsafe { &*self.elements.add(place as usize) };
+        let element = unsafe { self.elements.add(place as usize) };
+        // SAFETY: an element of the cells, which stay while a batch or a lone cell has them.
+        let element = unsafe { &*element };
         Some(Piece {
             element: element.0.get(),
             bytes: self.bytes,
@@ -147,6 +149,7 @@ impl Piece {
     /// 1. No request in flight has the place of the cell, as long as they are borrowed.
     /// 2. The cells are borrowed exclusively meanwhile.
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the address is a pointer's")]
     pub(crate) unsafe fn lend<'q>(self) -> &'q mut [u8] {
         // SAFETY: an element of the cells, which are there (2).
         let address = unsafe { (*self.element).addr };
