@@ -221,11 +221,11 @@ pub struct ChannelConfig {
     /// out by a side that only receives. It is known dead 100 ms, and what `timeout` and `retry_count` take, after this at the
     /// latest: `(retry_count + 1) × 4.096 µs × 2^timeout`, of which a device may take four times as much. `None`: never.
     /// Default 10 s: a packet in that time costs nothing, and a server has the place of a dead client back within 12 s. Only where
-    /// its Worker is polled or waited for as a whole. A loop that only polls, and begins to sleep between its polls, finds it up to
-    /// 1,024 polls later, once.
+    /// its Worker is whole and tended ([`Worker::tend`](crate::Worker::tend)). A loop that tends after each poll, and begins to sleep between
+    /// its polls, finds it up to 1,024 polls later, once.
     pub probe_after: Option<Duration>,
     /// Whether the Worker closes the channel by itself once it is lost: the peer closed it, or it failed. Default yes, since a
-    /// server that reads no events would run out of places. The place and the memory are free again some 10 ms after
+    /// server that reads no events would run out of places. [`Worker::tend`](crate::Worker::tend) does it. The place and the memory are free again some 10 ms after
     /// [`Event::PeerClosed`](crate::Event::PeerClosed), or once all requests came back after
     /// [`Event::ChannelFailed`](crate::Event::ChannelFailed). Without, the channel stays until
     /// [`Worker::close`](crate::Worker::close).

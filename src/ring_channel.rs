@@ -85,7 +85,7 @@ pub struct RingOpening<P: Provider = Rdma> {
 }
 
 impl<P: Provider> RingOpening<P> {
-    /// Polls the Worker and goes on as far as that lets it, without waiting; the outcome once there is one.
+    /// Polls the Worker by [`Worker::poll_tending`] and goes on as far as that lets it, without waiting; the outcome once there is one.
     /// `each` gets the events of other channels, and messages of this one behind the invitation.
     ///
     /// To open several on one Worker, poll the Worker yourself, and use [`RingOpening::hear`] and [`RingOpening::advance`] of
@@ -95,7 +95,7 @@ impl<P: Provider> RingOpening<P> {
         worker: &mut Worker<P>,
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Option<Result<RingChannel<P>, RingError>> {
-        match worker.poll(|turn, event| self.sift(turn, event, &mut each)) {
+        match worker.poll_tending(|turn, event| self.sift(turn, event, &mut each)) {
             Ok(_) => self.advance(worker),
             Err(error) => Some(Err(RingError::Poll(error))),
         }
@@ -242,7 +242,7 @@ impl<P: Provider> RingChannel<P> {
             }
             // Not a wait: that credits of other channels came is told by the next one, once.
             worker
-                .poll(|turn, event| opening.sift(turn, event, &mut each))
+                .poll_tending(|turn, event| opening.sift(turn, event, &mut each))
                 .map_err(RingError::Poll)?;
             core::hint::spin_loop();
         }

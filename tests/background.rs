@@ -162,7 +162,7 @@ fn connect_all(fabric: &Fabric, hub: SocketAddr, last: u8, count: usize) -> thre
             let now = own[0].within(Duration::ZERO);
             own[0].begin_close(peer.channel, now).unwrap();
             while own[0].channels().count() > 0 {
-                own[0].poll(|_, event| drop(event)).unwrap();
+                own[0].poll_tending(|_, event| drop(event)).unwrap();
             }
         }
         slowest
@@ -179,7 +179,7 @@ fn real_peers_get_through(hub: &mut Hub, first: u8, others: usize) {
         let now = hub.worker.within(Duration::ZERO);
         hub.worker.begin_close(channel, now).unwrap();
         while hub.worker.channels().count() > 0 {
-            hub.worker.poll(|_, event| drop(event)).unwrap();
+            hub.worker.poll_tending(|_, event| drop(event)).unwrap();
         }
     }
     for peer in peers {
@@ -214,7 +214,7 @@ fn an_event_loop_is_told(hub: &mut Hub) {
     let now = hub.worker.within(Duration::ZERO);
     hub.worker.begin_close(accepted.unwrap(), now).unwrap();
     while hub.worker.channels().count() > 0 {
-        hub.worker.poll(|_, event| drop(event)).unwrap();
+        hub.worker.poll_tending(|_, event| drop(event)).unwrap();
     }
 }
 

@@ -451,7 +451,7 @@ fn closing_by_polling_waits_for_nothing() {
         polls += 1;
         assert!(polls < 100, "nothing here takes time");
         b.worker()
-            .poll(|_, event| match event {
+            .poll_tending(|_, event| match event {
                 Event::Done { through } => done = Some(through),
                 other => panic!("{other:?}"),
             })

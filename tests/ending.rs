@@ -47,7 +47,7 @@ impl Told {
 }
 
 fn poll(worker: &mut Worker<Host>, told: &mut Told) {
-    worker.poll(|_, event| told.note(&event)).unwrap();
+    worker.poll_tending(|_, event| told.note(&event)).unwrap();
 }
 
 /// How many leases can be had now, and receives are posted that channels share; all go back.
@@ -96,7 +96,7 @@ fn a_peer_that_closes_is_told_behind_its_messages() {
     let mut refused = Vec::new();
     while told.closed.is_empty() {
         a.worker()
-            .poll(|mut turn, event| {
+            .poll_tending(|mut turn, event| {
                 told.note(&event);
                 if let Event::PeerClosed { .. } = event {
                     let lease = turn.lease().unwrap();
@@ -127,6 +127,36 @@ fn a_peer_that_closes_is_told_behind_its_messages() {
     let long = a.worker().within(LONG);
     assert_eq!(a.worker().close(a_id, long, |_, _| {}), Ok(()));
     assert!(a.worker().close(a_id, long, |_, _| {}).is_err());
+}
+
+#[test]
+fn a_channel_that_is_lost_is_closed_by_tending_alone() {
+    let (mut a, mut b) = pair();
+    let before = leasable(a.worker());
+    let (a_id, b_id) = (a.id(), b.id());
+    let soon = std::time::Instant::now() + fabric::SOON;
+    let (mut told, long) = (Told::default(), b.worker().within(LONG));
+    b.worker().begin_close(b_id, long).unwrap();
+    while told.closed.is_empty() {
+        assert!(std::time::Instant::now() < soon, "{told:?}");
+        poll(b.worker(), &mut told);
+        a.worker().poll(|_, event| told.note(&event)).unwrap();
+    }
+    for _ in 0..2000 {
+        a.worker().poll(|_, event| told.note(&event)).unwrap();
+    }
+    assert_eq!(a.worker().close_progress(a_id), CloseProgress::Unknown);
+    a.worker().tend();
+    assert_eq!(a.worker().close_progress(a_id), CloseProgress::UnderWay);
+    while a.worker().close_progress(a_id) != CloseProgress::Closed(Ok(())) {
+        assert!(std::time::Instant::now() < soon, "{told:?}");
+        for _ in 0..7 {
+            a.worker().poll(|_, event| told.note(&event)).unwrap();
+        }
+        a.worker().tend();
+    }
+    assert_eq!(a.worker().channels().count(), 0);
+    assert_eq!(leasable(a.worker()), before + 16, "its receives came back");
 }
 
 #[test]
@@ -219,7 +249,7 @@ fn what_looks_like_a_farewell_is_a_message() {
     let (mut written, mut closed) = (0, 0);
     while closed == 0 {
         a.worker()
-            .poll(|_, event| match event {
+            .poll_tending(|_, event| match event {
                 Event::Written { immediate, .. } => {
                     assert_eq!(immediate, word);
                     written += 1;
@@ -259,7 +289,9 @@ fn a_dead_peer_is_found_by_a_side_that_only_receives() {
         let mut told = Told::default();
         while told.failed.is_empty() {
             let long = a.worker().within(LONG);
-            a.worker().wait(how, long, |_, event| told.note(&event)).unwrap();
+            a.worker()
+                .wait_tending(how, long, |_, event| told.note(&event))
+                .unwrap();
             assert!(passed(&fabric, began) < LONG, "{told:?}");
         }
         let took = passed(&fabric, began);
@@ -334,7 +366,7 @@ fn without_probes_nobody_asks() {
         fabric.run_for(Duration::from_secs(10));
         let soon = a.worker().within(Duration::from_millis(1));
         a.worker()
-            .wait(Wait::SpinThenSleep { spins: 4 }, soon, |_, event| {
+            .wait_tending(Wait::SpinThenSleep { spins: 4 }, soon, |_, event| {
                 told.note(&event)
             })
             .unwrap();
@@ -359,7 +391,7 @@ fn a_peer_that_is_alive_and_silent_stays() {
         let deadline = a.worker().within(Duration::from_millis(200));
         for end in [&mut a, &mut b] {
             end.worker()
-                .wait(Wait::SpinThenSleep { spins: 4 }, deadline, |_, event| {
+                .wait_tending(Wait::SpinThenSleep { spins: 4 }, deadline, |_, event| {
                     told.note(&event)
                 })
                 .unwrap();
@@ -471,6 +503,7 @@ struct Serving {
     nodes: [Node<Host, Host>; 2],
     listener: Listener<Host, Host>,
     server: Vec<Worker<Host>>,
+    polls: u32,
     received: usize,
     /// Reported ends: by a farewell behind all messages, and by a failure.
     ended: [usize; 2],
@@ -487,6 +520,7 @@ impl Serving {
             fabric,
             nodes,
             server,
+            polls: 0,
             received: 0,
             ended: [0, 0],
         }
@@ -529,6 +563,7 @@ impl Serving {
     fn poll(&mut self) {
         let Self {
             server,
+            polls,
             received,
             ended,
             ..
@@ -542,6 +577,11 @@ impl Serving {
                 other => panic!("{other:?}"),
             })
             .unwrap();
+        // Not after each poll, as an engine that tends at times of its own.
+        *polls += 1;
+        if *polls % 3 == 0 {
+            server[0].tend();
+        }
     }
 
     /// Polls both sides, as time passes in such steps, until this is so.
@@ -556,7 +596,7 @@ impl Serving {
             assert!(passed(&self.fabric, began) < LONG, "{:?}", self.ended);
             self.fabric.run_for(step);
             for worker in &mut *client {
-                worker.poll(|_, _| {}).unwrap();
+                worker.poll_tending(|_, _| {}).unwrap();
             }
             self.poll();
         }

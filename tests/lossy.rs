@@ -47,7 +47,7 @@ fn receive(end: &mut End, next: u32) -> u32 {
         Event::Done { .. } => (),
         other => panic!("{other:?}"),
     };
-    worker.poll(each).unwrap();
+    worker.poll_tending(each).unwrap();
     next
 }
 

@@ -427,7 +427,7 @@ fn what_was_written_before_the_peer_closed_is_read_behind_its_end() {
             while a.end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
                 // The count of read messages goes to a peer that is gone, and fails.
                 let mut unread = |_: Turn<'_, Host>, event| assert!(matches!(event, Event::Failed { .. }));
-                a.end.worker().poll(&mut unread).unwrap();
+                a.end.worker().poll_tending(&mut unread).unwrap();
             }
             assert!(a.end.worker().channel(id).is_none());
             while let Some(bytes) = a.ring.receive_left(&mut room).unwrap() {

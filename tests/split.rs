@@ -263,7 +263,7 @@ fn what_cannot_be_taken_apart_is_handed_back() {
     assert_eq!(refused.reason, SplitError::Closing);
     worker = *refused.worker;
     while worker.channels().count() > 0 {
-        worker.poll(|_, _| {}).unwrap();
+        worker.poll_tending(|_, _| {}).unwrap();
     }
 }
 
@@ -462,7 +462,7 @@ fn an_end_that_neither_half_polled_is_told_by_the_whole() {
             assert!(Deadline::after(began, LONG).remaining(fabric.now()) > Duration::ZERO);
             fabric.run_for(Duration::from_millis(1));
             worker
-                .poll(|_, event| match event {
+                .poll_tending(|_, event| match event {
                     Event::Received { .. } => received += 1,
                     Event::PeerClosed { all_arrived } => ends.push(Some(all_arrived)),
                     // By the probes, which the halves do not send.
@@ -507,7 +507,7 @@ fn an_end_that_was_told_before_is_told_by_neither_half_nor_after() {
         let mut ends = 0;
         while ends == 0 {
             a.worker()
-                .poll(|_, event| match event {
+                .poll_tending(|_, event| match event {
                     Event::PeerClosed { all_arrived: true } => ends += u32::from(is_closed),
                     Event::ChannelFailed { .. } => ends += u32::from(!is_closed),
                     Event::Failed { .. } => {}
@@ -528,7 +528,7 @@ fn an_end_that_was_told_before_is_told_by_neither_half_nor_after() {
         }
         let mut worker = halves.join();
         for _ in 0..100 {
-            worker.poll(|_, event| panic!("{event:?}")).unwrap();
+            worker.poll_tending(|_, event| panic!("{event:?}")).unwrap();
         }
         assert_eq!(worker.state(a_id), Some(before));
         assert_eq!(worker.close(a_id, worker.within(LONG), |_, _| {}), Ok(()));

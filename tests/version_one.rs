@@ -139,7 +139,7 @@ impl Told {
             let (how, soon) = (Wait::SpinThenSleep { spins: 4 }, Duration::from_millis(20));
             let soon = end.worker().within(soon);
             end.worker()
-                .wait(how, soon, |_, event| match event {
+                .wait_tending(how, soon, |_, event| match event {
                     Event::Received { .. } => told.received += 1,
                     Event::ChannelFailed { cause } => told.failed.push(cause.status),
                     Event::Failed { .. } => told.requests_failed += 1,

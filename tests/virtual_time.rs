@@ -163,7 +163,7 @@ fn sent_early(shared: Option<SharedReceivesConfig>) -> (Two, u64) {
     assert_eq!(sent, 16);
     for _ in 0..64 {
         two.fabric.run_for(LATENCY / 16);
-        let polled = two.workers[1][0].poll(|_, event| panic!("{event:?} of no channel"));
+        let polled = two.workers[1][0].poll_tending(|_, event| panic!("{event:?} of no channel"));
         polled.unwrap();
     }
     (two, sent)
@@ -173,7 +173,7 @@ fn sent_early(shared: Option<SharedReceivesConfig>) -> (Two, u64) {
 fn send_all(two: &mut Two, mut next: u64) -> u64 {
     let at = *two.accepted.as_ref().unwrap().1.as_ref().unwrap();
     let worker = &mut two.workers[0][at.worker];
-    worker.poll(|_, _| {}).unwrap();
+    worker.poll_tending(|_, _| {}).unwrap();
     let channel = worker.channel(at.channel).unwrap();
     while channel.post_inline(Operation::Send, &next.to_be_bytes()).is_ok() {
         next += 1;
@@ -190,7 +190,7 @@ fn what_is_sent_before_the_connection_is_seen_to_stand_is_kept() {
         let mut heard = 0_u64;
         while heard < 200 {
             let worker = &mut two.workers[1][at.worker];
-            let taken = worker.poll(|mut turn, event| match event {
+            let taken = worker.poll_tending(|mut turn, event| match event {
                 Event::Received { message, .. } => {
                     assert_eq!(turn.channel.id(), at.channel);
                     assert_eq!(message.payload(), heard.to_be_bytes());
@@ -225,9 +225,9 @@ fn what_came_early_for_a_connection_that_is_given_up_is_let_go() {
         gone.unwrap();
         while two.workers[0][first.worker].close_progress(first.channel) == CloseProgress::UnderWay {
             two.fabric.run_for(LATENCY);
-            two.workers[0][0].poll(|_, event| drop(event)).unwrap();
+            two.workers[0][0].poll_tending(|_, event| drop(event)).unwrap();
         }
-        two.workers[1][0].poll(|_, event| drop(event)).unwrap();
+        two.workers[1][0].poll_tending(|_, event| drop(event)).unwrap();
         let end = two.fabric.now().after(WHOLE);
         two.run(end);
         two.check("given up");
@@ -235,7 +235,7 @@ fn what_came_early_for_a_connection_that_is_given_up_is_let_go() {
         two.fabric.run_for(4 * LATENCY);
         let mut heard = Vec::new();
         for _ in 0..8 {
-            let polled = two.workers[1][0].poll(|_, event| match event {
+            let polled = two.workers[1][0].poll_tending(|_, event| match event {
                 Event::Received { message, .. } => {
                     heard.push(u64::from_be_bytes(message.payload().try_into().unwrap()));
                 }
@@ -636,7 +636,9 @@ fn closing_and_opening_rings_are_polled_to_their_deadlines() {
     while b.worker().close_progress(id_b) == CloseProgress::UnderWay {
         let now = fabric.now();
         b.worker()
-            .poll(|_, event| flushed = flushed.or(matches!(event, Event::Failed { .. }).then_some(now)))
+            .poll_tending(|_, event| {
+                flushed = flushed.or(matches!(event, Event::Failed { .. }).then_some(now))
+            })
             .unwrap();
         step(&fabric, deadline.min(Deadline::after(now, LATENCY)));
     }

@@ -422,7 +422,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
     fn poll(&mut self) -> Result<(), Error> {
         let Self { workers, peers, .. } = self;
         for worker in workers {
-            let polled = worker.poll(|turn, event| note(peers, turn, event));
+            let polled = worker.poll_tending(|turn, event| note(peers, turn, event));
             polled.map_err(Error::failed)?;
         }
         let now = self.node.network().now();

@@ -225,7 +225,7 @@ fn close<P: Provider, N: Network>(
     for at in there {
         let worker = workers.get_mut(at.worker).ok_or("no such Worker")?;
         loop {
-            worker.poll(|_, event| drop(event))?;
+            worker.poll_tending(|_, event| drop(event))?;
             match worker.close_progress(at.channel) {
                 CloseProgress::UnderWay if deadline.has_passed(node.network().now()) => {
                     return Err("a channel was not closed in time".into());

@@ -97,7 +97,7 @@ impl Serve {
             }
             for worker in &mut workers {
                 let mut asked = None;
-                events += worker.poll(|mut turn, event| match event {
+                events += worker.poll_tending(|mut turn, event| match event {
                     Event::Received { message, .. } => {
                         match message.payload().first() {
                             Some(&HELLO) => served += 1,

@@ -172,7 +172,7 @@ impl Serve {
                     let at_once = worker.within(Duration::ZERO);
                     worker.begin_close(channel, at_once)?;
                 }
-                worker.poll(|_, event| drop(event))?;
+                worker.poll_tending(|_, event| drop(event))?;
             }
             nap(&acceptances)?;
             progress.tell(Instant::now(), || format!("{accepted} accepted"));
@@ -283,7 +283,7 @@ impl Manner {
             }
             tries = left;
             for worker in &mut workers {
-                worker.poll(|_, event| drop(event))?;
+                worker.poll_tending(|_, event| drop(event))?;
             }
             if !moved {
                 pause(node, &tries)?;
@@ -293,7 +293,7 @@ impl Manner {
         let took = start.elapsed();
         for worker in &mut workers {
             while worker.channels().count() > 0 {
-                worker.poll(|_, event| drop(event))?;
+                worker.poll_tending(|_, event| drop(event))?;
             }
         }
         Ok(Connected {

@@ -219,6 +219,8 @@ impl<P: Provider> Audience<P> {
             })?;
         }
         if count == 0 {
+            // Channels of subscribers that left are closed while there is nothing else to do.
+            workers.iter_mut().for_each(Worker::tend);
             // On a machine with fewer processors than threads, the others get theirs.
             thread::yield_now();
         }

@@ -80,7 +80,7 @@ pub(crate) fn until<P: Provider, T>(
 ) -> Result<T, Failure> {
     let (deadline, mut found) = (worker.within(PATIENCE), None);
     loop {
-        let woken = worker.wait(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
+        let woken = worker.wait_tending(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
             let outcome = match event {
                 Event::Failed { status, .. } => Some(Err(status.to_string())),
                 Event::ChannelFailed { cause } => Some(Err(cause.to_string())),

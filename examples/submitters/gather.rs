@@ -150,7 +150,7 @@ pub(super) fn run<P: Provider, N: Network>(
     let mut last = Instant::now();
     while gathered.end.is_none() || last.elapsed() < SILENCE {
         let sleep = worker.within(Duration::from_millis(20));
-        worker.wait(Wait::SPIN_THEN_SLEEP, sleep, |mut turn, event| match event {
+        worker.wait_tending(Wait::SPIN_THEN_SLEEP, sleep, |mut turn, event| match event {
             Event::Received { message, .. } => {
                 last = Instant::now();
                 gathered.note(Message::parse(message.payload()));

@@ -177,7 +177,7 @@ fn post<P: Provider>(
     let wait = |worker: &mut Worker<P>| {
         let (mut failed, mut is_done) = (None, false);
         let sleep = worker.within(Duration::from_millis(20));
-        worker.wait(Wait::SPIN_THEN_SLEEP, sleep, |turn, event| match event {
+        worker.wait_tending(Wait::SPIN_THEN_SLEEP, sleep, |turn, event| match event {
             Event::Failed { status, .. }
             | Event::ChannelFailed {
                 cause: FirstCause { status, .. },

@@ -203,7 +203,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Polls a Worker whose channel to this peer is its only one, and ends what is due by its clock; says how many
+    /// Polls a Worker, by [`Worker::poll`], whose channel to this peer is its only one, and ends what is due by its clock; says how many
     /// completions there were. Messages that are no answers are dropped.
     ///
     /// # Errors

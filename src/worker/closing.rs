@@ -11,6 +11,7 @@ use doorbell_core::{Clock as _, Deadline, Instant};
 use doorbell_hotpath::{UnpostedReason, Wait};
 
 use super::places::Closed;
+use super::upkeep::TakenOfBoth;
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
 use crate::channel::Channel;
@@ -121,7 +122,7 @@ pub enum CloseProgress {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Begins to close a channel; [`Worker::poll`] goes on with it, and [`Worker::close_progress`] says
+    /// Begins to close a channel; polling and [`Worker::tend`] advance it, and [`Worker::close_progress`] says
     /// how far it is. Its events come as before until everything posted is done, with what was
     /// submitted to it on this thread.
     ///
@@ -198,7 +199,7 @@ impl<P: Provider> Worker<P> {
         let patience = Deadline::after(deadline.instant(), FLUSH_MAX);
         let is_under_way = |worker: &Self| worker.close_progress(id) == CloseProgress::UnderWay;
         self.wait_until(Wait::Busy, patience, |worker| {
-            worker.poll(&mut each)?;
+            worker.poll_tending(&mut each)?;
             Ok(u32::from(!is_under_way(worker)))
         })
         .map_err(CloseError::Poll)?;
@@ -210,8 +211,8 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Goes on with all closings, after a poll that took so many completions of each kind.
-    pub(super) fn advance_closings(&mut self, received: u32, sent: u32) {
+    /// Advances all closings, after polls that took so many completions since the last time.
+    pub(super) fn advance_closings(&mut self, taken: TakenOfBoth) {
         let now = self.context.now();
         self.device_events
             .look(&*self.context, &mut self.receives, &mut self.places.entries);
@@ -219,7 +220,7 @@ impl<P: Provider> Worker<P> {
         while let Some(closing) = self.closing.get(at) {
             let (stage, outcome) = (closing.stage, closing.outcome);
             let reservation = Arc::clone(&closing.reservation);
-            let (next, outcome) = self.step(&reservation, stage, outcome, now, received, sent);
+            let (next, outcome) = self.step(&reservation, stage, outcome, now, taken);
             match (next, self.closing.get_mut(at)) {
                 (Some(next), Some(closing)) => {
                     closing.stage = next;
@@ -261,8 +262,7 @@ impl<P: Provider> Worker<P> {
         stage: Stage,
         outcome: Result<(), CloseError>,
         now: Instant,
-        received: u32,
-        sent: u32,
+        taken: TakenOfBoth,
     ) -> (Option<Stage>, Result<(), CloseError>) {
         let id = reservation.id;
         let is_shared = self.receives.shared.is_some();
@@ -316,7 +316,7 @@ impl<P: Provider> Worker<P> {
                 self.end(id, now, outcome)
             }
             Stage::Lingering { until, receives } => {
-                let receives = still_left(receives, received);
+                let receives = taken.receives.left_of(receives);
                 if !until.has_passed(now) || receives > 0 {
                     return (Some(Stage::Lingering { until, receives }), outcome);
                 }
@@ -339,7 +339,7 @@ impl<P: Provider> Worker<P> {
                 }
                 (Some(self.hand_over(id)), outcome)
             }
-            Stage::Emptying { receives } => match still_left(receives, received) {
+            Stage::Emptying { receives } => match taken.receives.left_of(receives) {
                 0 => (Some(self.hand_over(id)), outcome),
                 receives => (Some(Stage::Emptying { receives }), outcome),
             },
@@ -355,7 +355,7 @@ impl<P: Provider> Worker<P> {
                 (Some(Stage::Sweeping { sends, receives }), outcome)
             }
             Stage::Sweeping { sends, receives } => {
-                match (still_left(sends, sent), still_left(receives, received)) {
+                match (taken.sends.left_of(sends), taken.receives.left_of(receives)) {
                     (0, 0) => (None, outcome),
                     (sends, receives) => (Some(Stage::Sweeping { sends, receives }), outcome),
                 }
@@ -451,12 +451,6 @@ impl<P: Provider> Channel<P> {
         self.send.close();
         Parted::Said
     }
-}
-
-/// How many completions may be left of so many after a poll that took these. An empty one says that nothing is; what
-/// comes meanwhile is others'.
-const fn still_left(left: u32, taken: u32) -> u32 {
-    if taken == 0 { 0 } else { left.saturating_sub(taken) }
 }
 
 /// Why a channel was not closed cleanly.

@@ -51,8 +51,12 @@ pub(crate) struct ReceiveSide<P: Provider> {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Takes what completed, in bulk, receives first, and posts what was submitted; `each` gets every
-    /// event with its channel. Says how many completions there were. Never waits.
+    /// Polls the completion queues in bulk, receives first, and posts what was submitted; `each` gets every
+    /// event with its channel. Returns how many completions there were.
+    ///
+    /// This call never waits, allocates, panics or makes a system call, as far as `each` does not. Channels that are being closed
+    /// do not advance by it. A Worker that outlives its channels is tended: by [`Worker::tend`] at times of the loop's own, or by
+    /// [`Worker::poll_tending`].
     ///
     /// # Errors
     /// A completion queue cannot be polled; the Worker is of no further use.
@@ -66,21 +70,22 @@ impl<P: Provider> Worker<P> {
     /// the polls of halves, links and meshes.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        Ok(self.poll_with_closings(&mut each)?.completions())
+        Ok(self.poll_queues(&mut each)?.completions())
     }
 
-    /// Polls as [`Worker::poll`] does, but leaves closing channels alone, and a limit of shared receives that was reached. It
-    /// is for loops that advance those at times of their own. This call never allocates, makes a system call or panics; closing
-    /// channels may.
+    /// Polls by [`Worker::poll`], then calls [`Worker::tend`]. Returns how many completions there were.
     ///
     /// # Errors
     /// As for [`Worker::poll`].
     #[inline]
-    pub fn poll_open(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        Ok(self.poll_queues(&mut each)?.completions())
+    pub fn poll_tending(
+        &mut self,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<u32, ProviderError> {
+        Ok(self.poll_and_tend(&mut each)?.completions())
     }
 
-    /// Polls as [`Worker::poll`] does, repeatedly until a poll finds nothing: then everything that had completed before the
+    /// Polls as [`Worker::poll_tending`] does, repeatedly until a poll finds nothing: then everything that had completed before the
     /// call is reported. If completions never stop, it ends after twice the number that the queues hold.
     ///
     /// # Errors
@@ -93,7 +98,7 @@ impl<P: Provider> Worker<P> {
         let taken_max = sends.saturating_add(receives).saturating_mul(2);
         let mut taken = 0_u32;
         while taken < taken_max {
-            match self.poll_with_closings(&mut each)?.completions() {
+            match self.poll_and_tend(&mut each)?.completions() {
                 0 => break,
                 count => taken = taken.saturating_add(count),
             }
@@ -101,21 +106,18 @@ impl<P: Provider> Worker<P> {
         Ok(())
     }
 
-    /// As [`Worker::poll`], saying all that happened.
+    /// Polls by [`Worker::poll_tending`]; returns all counts.
     #[inline]
-    pub(super) fn poll_with_closings(
+    pub(super) fn poll_and_tend(
         &mut self,
         each: &mut impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<Polled, ProviderError> {
         let polled = self.poll_queues(each)?;
-        if self.upkeep.is_due() {
-            self.keep_up(polled.received, polled.sent);
-        }
-        self.receives.renew_limit();
+        self.tend();
         Ok(polled)
     }
 
-    /// As [`Worker::poll_open`], saying all that happened.
+    /// Polls by [`Worker::poll`]; returns all counts.
     #[inline(always)]
     pub(super) fn poll_queues(
         &mut self,
@@ -127,6 +129,7 @@ impl<P: Provider> Worker<P> {
             receives,
             arena,
             statistics,
+            closing,
             upkeep,
             ..
         } = self;
@@ -144,6 +147,9 @@ impl<P: Provider> Worker<P> {
         };
         if sends.look_noticed(places, received) {
             upkeep.is_wanted();
+        }
+        if !closing.is_empty() {
+            upkeep.note_taken(received, sent);
         }
         // Late, so that an answer given above carries what would go by itself here.
         let late = if sends.unannounced.is_empty() {

@@ -1,4 +1,4 @@
-//! Upkeep of a Worker at times beside polling: it closes channels that are lost, goes on with channels that are being closed, and
+//! Upkeep of a Worker (`Worker::tend`), beside polling: it closes channels that are lost, advances channels that are being closed, and
 //! probes peers of which nothing is heard.
 
 use core::time::Duration;
@@ -38,6 +38,47 @@ pub(super) struct Upkeep {
     due: Option<Instant>,
     /// The counts of what had come on the Worker and gone by the last look at its channels.
     seen: u64,
+    /// Completions that polls took since the last look at the closings.
+    taken: TakenOfBoth,
+}
+
+/// Completions that polls took out of a completion queue since the last look at the closings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    count: u32,
+    /// Whether a poll found the queue empty.
+    is_empty: bool,
+}
+
+impl Taken {
+    const fn new() -> Self {
+        Self {
+            count: 0,
+            is_empty: false,
+        }
+    }
+
+    fn note(&mut self, count: u32) {
+        self.count = self.count.saturating_add(count);
+        self.is_empty |= count == 0;
+    }
+
+    /// How many completions may be left of so many that were in the queue at the look before. An empty queue has none left:
+    /// what came since are others.
+    pub(super) const fn left_of(self, before: u32) -> u32 {
+        if self.is_empty {
+            0
+        } else {
+            before.saturating_sub(self.count)
+        }
+    }
+}
+
+/// Completions that polls took out of both completion queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TakenOfBoth {
+    pub(super) receives: Taken,
+    pub(super) sends: Taken,
 }
 
 impl Upkeep {
@@ -49,10 +90,21 @@ impl Upkeep {
             is_probing: false,
             due: None,
             seen: 0,
+            taken: TakenOfBoth {
+                receives: Taken::new(),
+                sends: Taken::new(),
+            },
         }
     }
 
-    /// Counts a poll; says whether there is something to look at.
+    /// Notes the completions of a poll while channels are being closed.
+    #[cold]
+    pub(super) fn note_taken(&mut self, received: u32, sent: u32) {
+        self.taken.receives.note(received);
+        self.taken.sends.note(sent);
+    }
+
+    /// Counts a call of [`Worker::tend`]; says whether there is something to look at.
     #[inline]
     pub(super) const fn is_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_sub(1);
@@ -99,14 +151,30 @@ impl Upkeep {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Closes what is lost, goes on with all closings, after a poll that took so many completions of each kind, and probes.
+    /// Does the upkeep that polling leaves out. Channels that are being closed advance, and channels that are lost begin to close.
+    /// Silent peers are probed, and a limit of shared receives that was reached is set again. It may allocate and make system calls.
+    ///
+    /// A loop that polls by [`Worker::poll`] calls it at times of its own, every few milliseconds or more often. It may be called
+    /// after each poll, as [`Worker::poll_tending`] does: if nothing is closing or due, a call costs a few instructions, and one
+    /// in 1,024 looks at the clock.
+    #[inline]
+    pub fn tend(&mut self) {
+        if self.upkeep.is_due() {
+            self.keep_up();
+        }
+        self.receives.renew_limit();
+    }
+
+    /// Advances all closings, by what polls took since the last time, closes what is lost, and probes.
     #[cold]
-    pub(super) fn keep_up(&mut self, received: u32, sent: u32) {
+    fn keep_up(&mut self) {
+        let taken = core::mem::take(&mut self.upkeep.taken);
+        if !self.closing.is_empty() {
+            self.advance_closings(taken);
+        }
+        // Later: what was taken was so before these began to close.
         if !self.sends.lost.is_empty() {
             self.close_lost();
-        }
-        if !self.closing.is_empty() {
-            self.advance_closings(received, sent);
         }
         if self.upkeep.is_probing {
             self.look_after();
@@ -224,5 +292,25 @@ impl<P: Provider> Worker<P> {
         let closed = entry.and_then(|entry| entry.closed.as_mut());
         let of_it = closed.filter(|closed| closed.generation == id.generation);
         of_it.is_some_and(|closed| core::mem::take(&mut closed.is_by_itself))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Taken;
+
+    #[test]
+    fn what_polls_took_bounds_what_is_left() {
+        let after = |polls: &[u32]| {
+            let mut taken = Taken::new();
+            polls.iter().for_each(|count| taken.note(*count));
+            taken.left_of(10)
+        };
+        assert_eq!(after(&[]), 10, "nothing is known");
+        assert_eq!(after(&[3]), 7);
+        assert_eq!(after(&[3, 4]), 3);
+        assert_eq!(after(&[3, 4, 8]), 0);
+        assert_eq!(after(&[0]), 0);
+        assert_eq!(after(&[0, 4]), 0, "what came since are others");
     }
 }

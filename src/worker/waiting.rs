@@ -206,7 +206,9 @@ impl<P: Provider> Worker<P> {
     /// A request of a [`Submitter`](crate::Submitter) does wake the Worker.
     ///
     /// The clock is looked at once in 256 polls, and [`Wait::Busy`] makes no other call of its
-    /// own. The deadline holds however much comes.
+    /// own. The deadline holds however much comes. Nothing here allocates or panics, and only a sleep makes system calls.
+    ///
+    /// Channels that are being closed do not advance by it: that is [`Worker::wait_tending`].
     ///
     /// # Errors
     /// The Worker was made without notification and is to sleep, or a completion queue failed;
@@ -218,32 +220,30 @@ impl<P: Provider> Worker<P> {
         deadline: Deadline,
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<Woken, WaitError> {
-        self.wait_as(how, deadline, |worker| worker.poll_all(&mut each))
-    }
-
-    /// Waits as [`Worker::wait`] does, polling as [`Worker::poll_open`] does: channels that are being closed stay as
-    /// they are. This is what never allocates or panics; by [`Wait::Busy`] it asks the clock, and makes no other call of its
-    /// own.
-    ///
-    /// # Errors
-    /// As for [`Worker::wait`].
-    #[inline]
-    pub fn wait_open(
-        &mut self,
-        how: Wait,
-        deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
-    ) -> Result<Woken, WaitError> {
         self.wait_as(how, deadline, |worker| {
             let polled = worker.poll_queues(&mut each)?;
             Ok(worker.or_credits(polled))
         })
     }
 
+    /// Waits by [`Worker::wait`], and calls [`Worker::tend`] after each of its polls.
+    ///
+    /// # Errors
+    /// As for [`Worker::wait`].
+    #[inline]
+    pub fn wait_tending(
+        &mut self,
+        how: Wait,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<Woken, WaitError> {
+        self.wait_as(how, deadline, |worker| worker.poll_all(&mut each))
+    }
+
     /// Makes the completion queues wake the thread that sleeps at them, and polls once more. Permits to sleep, or returns
     /// `None` if something happened meanwhile: act on it, and ask again.
     ///
-    /// It is for event loops; [`Worker::wait`] does it by itself. [`Worker::descriptors`] lists the descriptors to watch; ask
+    /// It is for event loops, and tends; [`Worker::wait_tending`] does it by itself. [`Worker::descriptors`] lists the descriptors to watch; ask
     /// again after each wake-up.
     ///
     /// # Errors
@@ -260,10 +260,10 @@ impl<P: Provider> Worker<P> {
         self.prepare(|worker| worker.poll_all(&mut each))
     }
 
-    /// Polls, and looks for credits of channels that want some; says whether anything happened.
+    /// Polls and tends, and looks for credits of channels that want some; says whether anything happened.
     #[inline(always)]
     fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        let polled = self.poll_with_closings(each)?;
+        let polled = self.poll_and_tend(each)?;
         Ok(self.or_credits(polled))
     }
 

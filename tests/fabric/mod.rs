@@ -143,7 +143,7 @@ impl<N: Network> End<N> {
                 workers, events, at, ..
             } = self;
             workers[at.worker]
-                .poll(|_, event| events.push_back(event))
+                .poll_tending(|_, event| events.push_back(event))
                 .unwrap();
         }
     }

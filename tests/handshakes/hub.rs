@@ -119,7 +119,7 @@ impl Hub {
                 self.accepted.push(channel);
             }
         }
-        self.worker.poll(|_, event| drop(event)).unwrap();
+        self.worker.poll_tending(|_, event| drop(event)).unwrap();
     }
 
     /// Lets time pass up to the next thing that happens, or the next deadline.
@@ -187,7 +187,7 @@ impl Hub {
             self.worker.begin_close(channel, deadline).unwrap();
         }
         for _ in 0..200 {
-            self.worker.poll(|_, event| drop(event)).unwrap();
+            self.worker.poll_tending(|_, event| drop(event)).unwrap();
             self.fabric.run_for(Duration::from_millis(10));
         }
         self.is_clean();

@@ -158,7 +158,7 @@ fn first_says(two: &mut Two, bytes: &[u8], session: Option<Resumption>) -> (Vec<
     }
     let (mut answer, mut gone) = (Vec::new(), None);
     two.run(soon + ms(2000), |two| {
-        let polled = workers[at.worker].poll(|mut turn, event| match event {
+        let polled = workers[at.worker].poll_tending(|mut turn, event| match event {
             Event::Received { message, .. } => {
                 answer = message.payload().to_vec();
                 turn.release(message);

@@ -35,7 +35,7 @@ fn what_fails_disturbs_no_other() {
         let (mut heard, mut failed) = (0, 0);
         for _ in 0..10 {
             hub.workers[0]
-                .poll(|mut turn, event| match event {
+                .poll_tending(|mut turn, event| match event {
                     Event::Received { message, .. } => {
                         assert_eq!(turn.channel.id(), id);
                         heard += 1;
@@ -85,7 +85,7 @@ fn what_came_before_a_closing_is_told_and_what_comes_after_is_taken() {
     let mut heard = 0;
     while hub.worker().close_progress(id) == CloseProgress::UnderWay {
         hub.worker()
-            .poll(|mut turn, event| match event {
+            .poll_tending(|mut turn, event| match event {
                 Event::Received { message, .. } => {
                     heard += 1;
                     turn.release(message);

@@ -163,7 +163,7 @@ impl Hub {
         while quiet < 3 {
             quiet += 1;
             workers[0]
-                .poll(|turn, event| match event {
+                .poll_tending(|turn, event| match event {
                     Event::Received { message, .. } => {
                         quiet = 0;
                         let id = turn.channel.id();
@@ -235,7 +235,7 @@ impl Peer {
         let (id, bytes) = (self.id, self.sent.to_be_bytes());
         let worker = self.worker();
         worker
-            .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+            .poll_tending(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
             .unwrap();
         match worker.channel(id).unwrap().post_inline(Operation::Send, &bytes) {
             Ok(_) => self.sent += 1,

@@ -18,7 +18,7 @@ fn no_receive_is_lost() {
             }
             let Hub { workers, peers, .. } = &mut hub;
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                workers[0].poll(|turn, event| {
+                workers[0].poll_tending(|turn, event| {
                     if let Event::Received { message, .. } = event {
                         let id = turn.channel.id();
                         let peer = peers.iter_mut().find(|peer| peer.at_hub == id).unwrap();

@@ -81,7 +81,7 @@ fn the_hub_sends_as_any_other() {
         let mut heard = None;
         hub.peers[1]
             .worker()
-            .poll(|mut turn, event| {
+            .poll_tending(|mut turn, event| {
                 if let Event::Received { message, .. } = event {
                     heard = Some(message.payload().to_vec());
                     turn.release(message);
@@ -111,7 +111,7 @@ fn a_write_with_a_word_uses_a_shared_receive() {
     for round in 0..20_u32 {
         let peer = &mut hub.peers[1];
         let id = peer.id;
-        peer.worker().poll(|_, _| {}).unwrap();
+        peer.worker().poll_tending(|_, _| {}).unwrap();
         for word in 0..4 {
             let channel = peer.worker().channel(id).unwrap();
             channel
@@ -124,7 +124,7 @@ fn a_write_with_a_word_uses_a_shared_receive() {
         let mut words = Vec::new();
         while words.len() < 4 {
             hub.worker()
-                .poll(|_, event| match event {
+                .poll_tending(|_, event| match event {
                     Event::Written {
                         payload_bytes: 4,
                         immediate,
@@ -155,7 +155,7 @@ fn rings_beside_shared_receives() {
     for number in 0..200_u32 {
         let peer = &mut hub.peers[0];
         peer.worker()
-            .poll(|_, event| {
+            .poll_tending(|_, event| {
                 if let Event::Written { immediate, .. } = event {
                     theirs.note_written(immediate)
                 }
@@ -165,7 +165,7 @@ fn rings_beside_shared_receives() {
         theirs.send_inline(channel, &number.to_be_bytes()).unwrap();
         let mut into = [0; 16];
         hub.worker()
-            .poll(|_, event| match event {
+            .poll_tending(|_, event| match event {
                 Event::Written { immediate, .. } => ours.note_written(immediate),
                 Event::Done { .. } => {}
                 other => panic!("{other:?}"),
@@ -178,7 +178,7 @@ fn rings_beside_shared_receives() {
         assert!(hub.peers[1].send());
         let Hub { workers, held, .. } = &mut hub;
         workers[0]
-            .poll(|_, event| match event {
+            .poll_tending(|_, event| match event {
                 Event::Received { message, .. } => held.push(message),
                 Event::Written { immediate, .. } => ours.note_written(immediate),
                 Event::Done { .. } => {}

@@ -59,7 +59,7 @@ fn heard(end: &mut End) -> Vec<u32> {
     let mut numbers = Vec::new();
     for _ in 0..4 {
         end.worker()
-            .poll(|mut turn, event| {
+            .poll_tending(|mut turn, event| {
                 if let Event::Received { message, .. } = event {
                     numbers.push(u32::from_be_bytes(message.payload().try_into().unwrap()));
                     turn.release(message);
@@ -205,7 +205,9 @@ fn play(seed: u64) {
                 }
             }
             (60..80, Some(worker)) => {
-                worker.poll(|turn, event| own.note(turn, event, &ids)).unwrap();
+                worker
+                    .poll_tending(|turn, event| own.note(turn, event, &ids))
+                    .unwrap();
             }
             (80..90, _) => seen.take(channel, heard(&mut ends[channel])),
             (90..95, _) => {
@@ -252,7 +254,7 @@ fn play(seed: u64) {
         if let Some(worker) = &mut worker {
             // Time passes meanwhile: unsignaled requests have no report before their queue pair goes.
             let soon = worker.within(Duration::from_millis(10));
-            let waited = worker.wait(Wait::Busy, soon, |turn, event| own.note(turn, event, &ids));
+            let waited = worker.wait_tending(Wait::Busy, soon, |turn, event| own.note(turn, event, &ids));
             waited.unwrap();
         }
         for (channel, end) in ends.iter_mut().enumerate() {

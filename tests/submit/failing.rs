@@ -66,7 +66,7 @@ fn what_ends_with_an_error_comes_back_with_it() {
     let mut failed = Vec::new();
     until("it fails", || {
         a.worker()
-            .poll(|_, event| {
+            .poll_tending(|_, event| {
                 if let Event::Failed { status, .. } = event {
                     failed.push(status);
                 }
@@ -87,7 +87,7 @@ fn what_ends_with_an_error_comes_back_with_it() {
     assert!(submitter.failure().is_none());
     // It failed, and is not closed.
     submit(&mut submitter, to, 2);
-    a.worker().poll(|_, _| ()).unwrap();
+    a.worker().poll_tending(|_, _| ()).unwrap();
     let third = submitter.failure().unwrap();
     assert_eq!(
         third.error,

@@ -26,7 +26,7 @@ fn what_is_in_flight_when_the_worker_goes_is_unknown() {
         for number in 0..20 {
             submit(&mut submitter, to, number);
             if number % 4 == 3 {
-                a.worker().poll(|_, event| panic!("{event:?}")).unwrap();
+                a.worker().poll_tending(|_, event| panic!("{event:?}")).unwrap();
             }
         }
         for number in 20..24 {
@@ -92,10 +92,10 @@ fn what_a_submitter_left_behind_is_sent() {
         let mut gone = a.worker().submitter(&config(8, 8)).unwrap();
         (0..4).for_each(|number| submit(&mut gone, to, number));
         a.worker().channel(to).unwrap().shut().unwrap();
-        a.worker().poll(|_, _| ()).unwrap();
+        a.worker().poll_tending(|_, _| ()).unwrap();
         submit(&mut gone, to, 4);
         drop(gone);
-        a.worker().poll(|_, _| ()).unwrap();
+        a.worker().poll_tending(|_, _| ()).unwrap();
         assert!(a.worker().submitter(&config(8, 8)).is_ok());
     }
 }

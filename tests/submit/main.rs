@@ -82,7 +82,7 @@ impl Hub {
 
     fn poll(&mut self) {
         self.worker
-            .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+            .poll_tending(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
             .unwrap();
     }
 }
@@ -126,7 +126,7 @@ fn numbers(end: &mut End) -> Vec<u32> {
     let mut quiet = 0;
     while quiet < 4 {
         quiet += 1;
-        let polled = end.worker().poll(|mut turn, event| match event {
+        let polled = end.worker().poll_tending(|mut turn, event| match event {
             Event::Received { message, .. } => {
                 numbers.push(u32::from_be_bytes(message.payload().try_into().unwrap()));
                 turn.release(message);

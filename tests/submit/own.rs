@@ -26,7 +26,7 @@ pub(super) type Unsent = (Vec<u8>, SubmissionError);
 /// Polls once; what comes back.
 pub(super) fn unsent(end: &mut End) -> Vec<Unsent> {
     let mut back = Vec::new();
-    let polled = end.worker().poll(|mut turn, event| {
+    let polled = end.worker().poll_tending(|mut turn, event| {
         if let Event::Unsent { lease, error } = event {
             let lease = lease.expect("it is named");
             back.push((lease.payload().to_vec(), error));
@@ -88,7 +88,7 @@ fn answers_given_during_a_poll_are_one_doorbell() {
     let mut asked = 0;
     until("they come", || {
         a.worker()
-            .poll(|turn, event| {
+            .poll_tending(|turn, event| {
                 if let Event::Received { message, .. } = event {
                     let none = PostFlags::empty();
                     turn.channel.submit(Operation::Send, message, none).unwrap();
@@ -367,7 +367,7 @@ fn what_waits_at_a_channel_is_sent_before_it_is_closed() {
     assert_eq!(close(&mut a, Duration::from_secs(10)), (vec![], Ok(())));
     let mut came = Vec::new();
     until("they come", || {
-        let polled = b.worker().poll(|mut turn, event| {
+        let polled = b.worker().poll_tending(|mut turn, event| {
             if let Event::Received { message, .. } = event {
                 came.push(u32::from_be_bytes(message.payload().try_into().unwrap()));
                 turn.release(message);
@@ -420,7 +420,7 @@ fn the_half_that_sends_takes_what_is_submitted_on_it() {
     half.submit(Operation::Send, lease, PostFlags::empty()).unwrap();
     let mut worker = sending.join(receiving).unwrap();
     worker
-        .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+        .poll_tending(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
         .unwrap();
     assert_eq!(numbers(&mut b), [3]);
 }

@@ -60,7 +60,7 @@ fn a_channel_is_closed_while_others_wait_beside_it() {
     hub.worker.begin_close(middle, now).unwrap();
     let mut back = Vec::new();
     until("it is closed", || {
-        let polled = hub.worker.poll(|turn, event| match event {
+        let polled = hub.worker.poll_tending(|turn, event| match event {
             Event::Unsent { lease, .. } => {
                 assert_eq!(turn.channel.id(), middle);
                 back.push(u32::from_be_bytes(lease.unwrap().payload().try_into().unwrap()));

@@ -24,7 +24,7 @@ const FAILED: SubmissionError = SubmissionError::ChannelFailed(WcStatus::WR_FLUS
 /// Polls until nothing more happens.
 fn settle(end: &mut End) {
     for _ in 0..4 {
-        while end.worker().poll(|_, _| ()).unwrap() > 0 {}
+        while end.worker().poll_tending(|_, _| ()).unwrap() > 0 {}
     }
 }
 
@@ -49,16 +49,16 @@ fn what_comes_back_ends_a_wait_and_there_is_no_leave_to_sleep() {
     for how in [Wait::Busy, SLEEP] {
         let long = a.worker().within(LONG);
         submit_own(&mut a, 1);
-        let woken = a.worker().wait(how, long, |_, event| count(event));
+        let woken = a.worker().wait_tending(how, long, |_, event| count(event));
         assert_eq!(woken, Ok(Woken::Progress));
         submit_own(&mut a, 2);
-        let woken = a.worker().wait_open(how, long, |_, event| count(event));
+        let woken = a.worker().wait(how, long, |_, event| count(event));
         assert_eq!(woken, Ok(Woken::Progress));
     }
     assert_eq!(back, 5);
     // They are no completions.
     submit_own(&mut a, 3);
-    assert_eq!(a.worker().poll(|_, _| ()), Ok(0));
+    assert_eq!(a.worker().poll_tending(|_, _| ()), Ok(0));
     let leave = a.worker().ready_to_sleep(|_, _| ()).unwrap();
     assert_eq!(leave.expect("nothing happens").at_most(), None);
 }
@@ -179,7 +179,9 @@ fn nothing_more_waits_at_a_channel_that_is_flushed() {
             drop(a.worker().submitter(&config(8, 8)).unwrap());
         }
         until("it is closed", || {
-            a.worker().poll(|turn, event| back += again(turn, event)).unwrap();
+            a.worker()
+                .poll_tending(|turn, event| back += again(turn, event))
+                .unwrap();
             closed(&mut a, to)
         });
         assert_eq!(back, expected);
@@ -198,7 +200,7 @@ fn a_refusal_that_names_no_request_is_told_once() {
         submit(&mut submitter, to, own);
         let mut told = Vec::new();
         for _ in 0..3 {
-            let polled = a.worker().poll(|_, event| {
+            let polled = a.worker().poll_tending(|_, event| {
                 if let Event::Unsent { lease, error } = event {
                     assert!(lease.is_none());
                     told.push(error);
@@ -269,7 +271,7 @@ fn requests_that_a_panic_left_come_back_beside_those_of_a_later_doorbell() {
         (0..3).for_each(|number| submit_own(&mut a, number));
         fabric.follow(&"fail 1st post of a with 12".parse().unwrap());
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            a.worker().poll(|mut turn, event| {
+            a.worker().poll_tending(|mut turn, event| {
                 if let Event::Unsent { lease, error } = event {
                     let lease = lease.expect("it is named");
                     back.push((lease.payload().to_vec(), error));

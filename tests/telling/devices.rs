@@ -65,7 +65,7 @@ fn a_channel_that_is_closed_before_all_was_done_is_told_with_why() {
         channel.post_inline(Operation::Send, b"?").unwrap();
         server.worker().begin_close(id, deadline).unwrap();
         for _ in 0..200 {
-            server.worker().poll(|_, event| drop(event)).unwrap();
+            server.worker().poll_tending(|_, event| drop(event)).unwrap();
             fabric.run_for(ms(1));
         }
         let outcome = server.worker().close_progress(id);

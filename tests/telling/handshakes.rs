@@ -65,7 +65,7 @@ impl Hub {
         for _ in 0..for_ms {
             self.handshakes.poll();
             while let Ok(Some(_)) = self.acceptances.poll_accept(&mut self.worker) {}
-            self.worker.poll(|_, event| drop(event)).unwrap();
+            self.worker.poll_tending(|_, event| drop(event)).unwrap();
             self.fabric.run_for(ms(1));
         }
     }

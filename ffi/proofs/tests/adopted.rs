@@ -77,11 +77,11 @@ fn settle(pair: &mut Pair, comes: bool) -> Option<Lease> {
     while !done || (comes && message.is_none()) {
         let End { worker, .. } = &mut pair.a;
         worker
-            .poll(|_, event| done |= matches!(event, Event::Done { .. }))
+            .poll_tending(|_, event| done |= matches!(event, Event::Done { .. }))
             .unwrap();
         let End { worker, .. } = &mut pair.b;
         worker
-            .poll(|_, event| {
+            .poll_tending(|_, event| {
                 if let Event::Received { message: came, .. } = event {
                     message = Some(came);
                 }

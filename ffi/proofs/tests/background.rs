@@ -76,7 +76,7 @@ fn connect_all(node: &Node, to: SocketAddr) -> usize {
 fn close(worker: &mut Worker, channel: doorbell::ChannelId) {
     worker.begin_close(channel, within(Duration::ZERO)).unwrap();
     while worker.channels().count() > 0 {
-        worker.poll(|_, event| drop(event)).unwrap();
+        worker.poll_tending(|_, event| drop(event)).unwrap();
     }
 }
 

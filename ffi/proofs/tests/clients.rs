@@ -178,7 +178,7 @@ impl Serving {
     fn poll(&mut self) {
         let [messages, farewells, failures] = &mut self.told;
         self.server[0]
-            .poll(|_, event| match event {
+            .poll_tending(|_, event| match event {
                 Event::Received { .. } => *messages += 1,
                 Event::PeerClosed { all_arrived: true } => *farewells += 1,
                 Event::ChannelFailed { .. } => *failures += 1,
@@ -186,7 +186,7 @@ impl Serving {
                 other => panic!("{other:?}"),
             })
             .unwrap();
-        self.own[0].poll(|_, event| drop(event)).unwrap();
+        self.own[0].poll_tending(|_, event| drop(event)).unwrap();
     }
 
     fn there(&mut self) -> There {

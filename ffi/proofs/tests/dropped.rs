@@ -63,17 +63,17 @@ fn close(control: Control, node: &Node, worker: &mut Worker) {
     let here = destroys_here(control, || {
         worker.begin_close(channel, within(Duration::ZERO)).unwrap();
         while worker.channels().count() > 0 {
-            worker.poll(|_, _| ()).unwrap();
+            worker.poll_tending(|_, _| ()).unwrap();
         }
         for _ in 0..10 {
-            worker.poll(|_, _| ()).unwrap();
+            worker.poll_tending(|_, _| ()).unwrap();
         }
         assert_eq!(worker.close_progress(channel), CloseProgress::UnderWay);
     });
     assert_eq!(here, 0);
     assert!(node.settle(within(SOON)));
     while worker.close_progress(channel) == CloseProgress::UnderWay {
-        worker.poll(|_, _| ()).unwrap();
+        worker.poll_tending(|_, _| ()).unwrap();
     }
 }
 

@@ -58,7 +58,7 @@ fn close(worker: &mut Worker, channel: ChannelId) -> Result<(), CloseError> {
     worker.begin_close(channel, within(Duration::ZERO)).unwrap();
     let deadline = within(SOON);
     loop {
-        worker.poll(|_, _| ()).unwrap();
+        worker.poll_tending(|_, _| ()).unwrap();
         if let CloseProgress::Closed(outcome) = worker.close_progress(channel) {
             return outcome;
         }

@@ -81,7 +81,7 @@ impl Hub {
     /// Sends on a channel until it may not, or so many.
     fn send(&mut self, at: usize, most: u32) -> u32 {
         self.peer
-            .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+            .poll_tending(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
             .unwrap();
         let (_, id, sent, _) = &mut self.channels[at];
         let channel = self.peer.channel(*id).unwrap();
@@ -111,7 +111,7 @@ impl Hub {
             ..
         } = self;
         while worker
-            .poll(|turn, event| match event {
+            .poll_tending(|turn, event| match event {
                 Event::Received { message, .. } => {
                     let id = turn.channel.id();
                     let (.., came) = channels.iter_mut().find(|channel| channel.0 == id).unwrap();

@@ -365,7 +365,7 @@ impl<'c> Run<'c> {
                 // Half of the hosts are about to sleep behind each poll.
                 match endings {
                     Some(_) if prepares_sleep(host) => worker.ready_to_sleep(each).map(drop).map_err(drop),
-                    _ => worker.poll(each).map(drop).map_err(drop),
+                    _ => worker.poll_tending(each).map(drop).map_err(drop),
                 }
             });
             for (id, event) in told {

@@ -57,7 +57,7 @@ fn both_halves_say_whether_all_arrived() {
         assert_eq!(refused, SendErrorKind::PeerClosed);
         assert_eq!(receiving.channel(here).unwrap().state(), expected);
         let mut whole = sending.join(receiving).unwrap();
-        whole.poll(|_, event| panic!("{event:?}")).unwrap();
+        whole.poll_tending(|_, event| panic!("{event:?}")).unwrap();
         assert_eq!(whole.state(here), Some(expected), "{messages}");
     }
 }

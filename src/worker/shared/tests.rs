@@ -80,7 +80,7 @@ impl Hub {
     /// Sends from a peer until it may not; says how many went.
     fn flood(&mut self, peer: usize) -> u32 {
         let (worker, id) = &mut self.peers[peer];
-        worker.poll(|_, _| {}).unwrap();
+        worker.poll_tending(|_, _| {}).unwrap();
         let mut sent = 0;
         while worker
             .channel(*id)
@@ -107,7 +107,7 @@ impl Hub {
         let mut told = Vec::new();
         for _ in 0..4 {
             self.worker
-                .poll(|turn, event| {
+                .poll_tending(|turn, event| {
                     let id = turn.channel.id();
                     match event {
                         Event::Received { message, .. } => {

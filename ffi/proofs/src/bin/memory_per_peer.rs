@@ -213,7 +213,7 @@ impl Hub {
                     self.connected = self.connected.saturating_add(1);
                 }
             }
-            worker.poll(|_, _| {})?;
+            worker.poll_tending(|_, _| {})?;
         }
         Ok(())
     }

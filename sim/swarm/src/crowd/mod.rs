@@ -254,7 +254,8 @@ impl<'c> CrowdRun<'c> {
 
     fn poll_worker(&mut self, host: usize) -> Verdict {
         let mut told = Vec::new();
-        let polled = self.parties[host].workers[0].poll(|turn, event| told.push((turn.channel.id(), event)));
+        let polled =
+            self.parties[host].workers[0].poll_tending(|turn, event| told.push((turn.channel.id(), event)));
         polled.map_err(|error| failure("poll", error.to_string()))?;
         for (id, event) in told {
             self.hear(host, id, event)?;

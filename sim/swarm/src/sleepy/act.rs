@@ -371,7 +371,7 @@ impl SleepRun<'_> {
         let how = Wait::SpinThenSleep { spins };
         let deadline = worker.within(Duration::from_nanos(ns));
         let waited = self.panics.through(|panics| {
-            worker.wait(how, deadline, |turn, event| {
+            worker.wait_tending(how, deadline, |turn, event| {
                 told.push((turn.channel.id(), event));
                 panics.event();
             })

@@ -72,7 +72,7 @@ impl Body {
     /// Polls as one that never sleeps.
     pub(super) fn poll(&mut self, thread: usize, panics: &mut Panics, told: &mut Told) -> Verdict {
         let polled = panics.through(|panics| match (&mut *self, thread) {
-            (Self::Whole(worker), _) => worker.poll(|turn, event| {
+            (Self::Whole(worker), _) => worker.poll_tending(|turn, event| {
                 told.push((turn.channel.id(), event));
                 panics.event();
             }),

@@ -202,19 +202,19 @@ impl Told {
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
 fn poll(worker: &mut Worker, told: &mut Told) -> Result<u32, ProviderError> {
-    worker.poll_open(|turn, event| told.note(turn, event))
+    worker.poll(|turn, event| told.note(turn, event))
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
 fn wait(worker: &mut Worker, deadline: Deadline, told: &mut Told) -> Result<Woken, WaitError> {
-    worker.wait_open(Wait::Busy, deadline, |turn, event| told.note(turn, event))
+    worker.wait(Wait::Busy, deadline, |turn, event| told.note(turn, event))
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
 fn wait_asleep(worker: &mut Worker, deadline: Deadline, told: &mut Told) -> Result<Woken, WaitError> {
-    worker.wait_open(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
+    worker.wait(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
         told.note(turn, event)
     })
 }
