@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell::requests::{
-    Asked, Ended, Framing, NotSentKind, RequestFailure, RequestHeader, RequestKind, Requests,
+    Asked, Ended, Framing, NotSentKind, REQUEST_HEADER_BYTES, RequestFailure, RequestHeader, RequestKind,
+    Requests,
 };
 use doorbell::vocabulary::session::{FinalReason, SessionEvent};
 use doorbell::{
@@ -71,6 +72,30 @@ fn many_are_in_flight_and_each_has_its_own_answer() {
     answers.sort_unstable();
     assert!(answers.into_iter().eq(0..200));
     assert_eq!((requests.counts().answered, requests.in_flight()), (200, 0));
+}
+
+#[test]
+fn a_request_that_fits_a_cell_takes_no_lease() {
+    let (mut server, mut client) = pair();
+    let (mut requests, to) = (Requests::new(4, BODY_BYTES_MAX), client.id());
+    let worker = client.worker();
+    let deadline = worker.within(LONG);
+    let cell_bytes = worker.channel(to).unwrap().cell_bytes() as usize;
+    let most = vec![7; cell_bytes - REQUEST_HEADER_BYTES];
+    let longer = vec![7; most.len() + 1];
+    let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+    for body in [&b"short"[..], &most] {
+        requests.send(worker, to, body, deadline, ()).unwrap();
+    }
+    let refused = requests.send(worker, to, &longer, deadline, ()).unwrap_err();
+    assert_eq!(refused.kind, NotSentKind::Channel(SendErrorKind::NoMemory));
+    leases.into_iter().for_each(|lease| worker.release(lease));
+    requests.send(worker, to, &longer, deadline, ()).unwrap();
+    let mut bodies = Vec::new();
+    while bodies.len() < 3 {
+        bodies.extend(asked(&mut server).iter().map(|asked| asked.body().to_vec()));
+    }
+    assert_eq!(bodies, [b"short".to_vec(), most, longer]);
 }
 
 #[test]
