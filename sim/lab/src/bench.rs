@@ -67,7 +67,8 @@ const EXAMPLES: &str = "Examples:\n  \
     cargo lab bench handle                  the rows whose names begin so\n  \
     cargo lab bench instructions-send-1 latency --json bench.json\n  \
     cargo lab bench --hold                  instructions, beside their record\n\n\
-    The exit code is 0 when every row asked for was measured and met its goal, with --hold its record, else 1.";
+    The exit code is 0 when every row asked for was measured and met its goal, else 1. With --hold it is 0 when every row is \
+    within its record, or the record is another compiler's.";
 
 /// `cargo lab bench`; whether every row was measured and met its goal, or its record.
 ///

@@ -103,7 +103,7 @@ fn receives_are_announced_in_front_of_the_cell() {
     let (mut sender, _, mut receives) = sender_with(8, 0, [100, OURS]);
     sender.queue.furnish([]).unwrap();
     receives.note_posted(OURS);
-    drop(sender.cell().unwrap());
+    sender.cell().unwrap();
     assert_eq!(
         announced(&sender),
         [2 * OURS],

