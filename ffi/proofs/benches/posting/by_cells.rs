@@ -3,7 +3,7 @@
 use core::iter;
 
 use doorbell_core::provider::{
-    Arena as _, CompletionQueue as _, Operation, PostFlags, SendBatch as _, SendQueue as _,
+    Arena as _, CompletionQueue as _, LoneCell as _, Operation, PostFlags, SendBatch as _, SendQueue as _,
 };
 use doorbell_ffi::{CompletionQueue, SendQueue};
 use doorbell_proofs::Bare;
@@ -31,18 +31,11 @@ fn measured_by_cells(
 ) -> u64 {
     let mut done = 0_u64;
     for _ in 0..batches {
-        let mut staged = send.stage();
-        for left in (0..batch).rev() {
-            let flags = if left == 0 {
-                PostFlags::SIGNALED
-            } else {
-                PostFlags::empty()
-            };
-            if staged.cell().is_err() || staged.push_cell(Operation::Send, MESSAGE_BYTES, flags).is_err() {
-                return done;
-            }
-        }
-        if staged.ring().is_err() {
+        let is_posted = match batch {
+            1 => post_one(send),
+            _ => post(send, batch),
+        };
+        if is_posted.is_none() {
             return done;
         }
         let before = done;
@@ -60,4 +53,30 @@ fn measured_by_cells(
         }
     }
     done
+}
+
+/// Posts one message by itself.
+#[inline(always)]
+fn post_one(send: &mut SendQueue) -> Option<()> {
+    let cell = send.cell().ok()?;
+    cell.post(Operation::Send, MESSAGE_BYTES, PostFlags::SIGNALED)
+        .ok()?;
+    Some(())
+}
+
+/// Posts several with one doorbell, of which the last is signaled.
+#[inline(always)]
+fn post(send: &mut SendQueue, batch: u32) -> Option<()> {
+    let mut staged = send.stage();
+    for left in (0..batch).rev() {
+        let flags = if left == 0 {
+            PostFlags::SIGNALED
+        } else {
+            PostFlags::empty()
+        };
+        staged.cell().ok()?;
+        staged.push_cell(Operation::Send, MESSAGE_BYTES, flags).ok()?;
+    }
+    staged.ring().ok()?;
+    Some(())
 }
