@@ -80,7 +80,7 @@ impl Cells {
 
     /// The cells of so many requests from this on, for which the in-flight table has room.
     #[inline(always)]
-    pub(crate) fn from(&self, first: Ticket, room: u32) -> Cursor {
+    pub(crate) fn cursor(&self, first: Ticket, room: u32) -> Cursor {
         Cursor {
             elements: self.elements.as_ptr(),
             // Their number is a power of two, or 0.
@@ -163,7 +163,7 @@ impl Piece {
     #[inline(always)]
     pub(crate) fn write(
         self,
-        (_, work_id): (Ticket, WorkId),
+        work_id: WorkId,
         request: &mut ibv_send_wr,
         operation: Operation,
         len_bytes: u32,
@@ -236,7 +236,7 @@ impl doorbell_core::provider::LoneCell for LoneCell<'_> {
         )?;
         let (ticket, work_id, table) = self.vacancy.stage();
         self.piece
-            .write((ticket, work_id), self.request, operation, len_bytes, flags);
+            .write(work_id, self.request, operation, len_bytes, flags);
         let request: *mut ibv_send_wr = self.request;
         let mut refused = ptr::null_mut();
         // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by the queue that is borrowed, and the function is its

@@ -139,7 +139,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
         self.unstage_left();
         let segments_limit = self.shared.segments_limit();
         let room = if segments_limit > 1 { self.table.room() } else { 0 };
-        let cells = self.cells.from(self.table.next(), room);
+        let cells = self.cells.cursor(self.table.next(), room);
         SendBatch {
             segments_limit,
             queue: self,
@@ -417,12 +417,12 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             [piece.bytes(), queue.inline_bytes_max],
         )?;
         // There is a vacancy: the batch began with room for more than it has staged.
-        let staged = queue.table.stage_vacant();
+        let (ticket, work_id) = queue.table.stage_vacant();
         // SAFETY: the table has one more than `staged` requests staged, so that is below its depth, which the list was made for.
         let (request, _) = unsafe { queue.list.entry(self.staged) };
         self.staged = self.staged.wrapping_add(1);
-        piece.write(staged, request, operation, len_bytes, flags);
-        Ok(staged.0)
+        piece.write(work_id, request, operation, len_bytes, flags);
+        Ok(ticket)
     }
 
     #[inline]

@@ -12,6 +12,8 @@
 
 #[path = "faulty/calls.rs"]
 mod calls;
+#[path = "faulty/cells.rs"]
+mod cells;
 #[path = "faulty/contexts.rs"]
 mod contexts;
 #[path = "faulty/destroys.rs"]

@@ -123,7 +123,7 @@ fn way_to_itself(port: &PortReport) -> Result<AddressVector, End> {
     })
 }
 
-fn bring_up(port: &PortReport, control: &mut QueuePair, peer: Qpn) -> Result<(), End> {
+pub(crate) fn bring_up(port: &PortReport, control: &mut QueuePair, peer: Qpn) -> Result<(), End> {
     let address = way_to_itself(port)?;
     control.initialize(port.port, RemoteAccess::ALL)?;
     control.ready_to_receive(&ReadyToReceive {
@@ -144,7 +144,7 @@ fn bring_up(port: &PortReport, control: &mut QueuePair, peer: Qpn) -> Result<(),
 }
 
 /// The next completion, slept for.
-fn next(queue: &mut CompletionQueue, what: &'static str) -> Result<Completion, End> {
+pub(crate) fn next(queue: &mut CompletionQueue, what: &'static str) -> Result<Completion, End> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         queue.arm(false)?;
@@ -163,14 +163,14 @@ fn next(queue: &mut CompletionQueue, what: &'static str) -> Result<Completion, E
 }
 
 /// One end of the connection.
-struct Peer {
-    parts: QueuePairParts<Rdma>,
-    sends: CompletionQueue,
+pub(crate) struct Peer {
+    pub(crate) parts: QueuePairParts<Rdma>,
+    pub(crate) sends: CompletionQueue,
     receives: CompletionQueue,
 }
 
 impl Peer {
-    fn new(context: &Context, domain: &ProtectionDomain, channel: u32) -> Result<Self, End> {
+    pub(crate) fn new(context: &Context, domain: &ProtectionDomain, channel: u32) -> Result<Self, End> {
         let (sends, receives) = (queue(context)?, queue(context)?);
         let parts = domain.queue_pair(&sends, &receives, &config(channel))?;
         Ok(Self {
