@@ -286,10 +286,9 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// nobody posts another before they are known done.
     #[inline]
     pub fn signal_last(&mut self) {
-        let staged = self.inner.staged();
-        if self.staged() > 0 && self.tally.unsignaled(staged) > 0 {
+        if self.staged() > 0 {
             self.inner.signal_last();
-            self.tally.note_signaled(staged);
+            self.tally.note_signaled(self.inner.staged());
         }
     }
 
