@@ -266,6 +266,18 @@ struct Requests {
     tells: bool,
 }
 
+impl Requests {
+    /// The last of them, and the flags that it goes with.
+    const fn last(&self) -> (u64, PostFlags) {
+        let flags = if self.tells {
+            PostFlags::SIGNALED
+        } else {
+            PostFlags::empty()
+        };
+        (self.sequences.end.saturating_sub(1), flags)
+    }
+}
+
 /// Posts `count` messages behind the first `posted` of a round with one doorbell; the last of them `tells` when it is
 /// done, or not.
 #[inline]
@@ -309,17 +321,17 @@ fn post_others<P: Provider>(
     run: &mut Run<'_, P>,
     round: Round,
     stock: &mut Stock<P>,
-    Requests { sequences, tells }: Requests,
+    requests: Requests,
     counter: &mut Counter,
 ) -> Result<(), PerfError> {
     let (test, remote, source) = (run.test, run.link.remote, run.source);
-    let last = sequences.end.saturating_sub(1);
+    let (last, last_flags) = requests.last();
     let (copied, mut leases) = match stock {
         Stock::Copied(bytes) => (Some(bytes.as_slice()), None),
         Stock::Leases(leases) => (None, Some(leases)),
     };
     let mut batch = run.link.channel()?.batch();
-    for sequence in sequences {
+    for sequence in requests.sequences {
         let operation = if test.op.is_atomic() {
             let word = remote_place(test, &remote, sequence, round.first)?;
             let operation = counter.request(sequence, word, source.is_planted(sequence));
@@ -328,8 +340,8 @@ fn post_others<P: Provider>(
         } else {
             operation(test, &remote, sequence, round.first)?
         };
-        let flags = if tells && sequence == last {
-            PostFlags::SIGNALED
+        let flags = if sequence == last {
+            last_flags
         } else {
             PostFlags::empty()
         };
@@ -358,28 +370,24 @@ fn post_others<P: Provider>(
     Ok(())
 }
 
-/// Posts leases in turn with one doorbell, each by the operation of its sequence. Where all are of one kind that is known here, little of posting is left to decide for each.
+/// Posts leases in turn with one doorbell, each by the operation of its sequence. If all are of one kind that is known here,
+/// little of posting is left to decide for each.
 #[inline(always)]
 fn post_leases<P: Provider>(
     run: &mut Run<'_, P>,
     leases: &mut VecDeque<Lease<P>>,
-    Requests { sequences, tells }: Requests,
+    requests: Requests,
     operation: impl Fn(u64) -> Result<Operation, PerfError>,
 ) -> Result<(), PerfError> {
-    let last = sequences.end.saturating_sub(1);
-    let flags = if tells {
-        PostFlags::SIGNALED
-    } else {
-        PostFlags::empty()
-    };
+    let (last, flags) = requests.last();
     let channel = run.link.channel()?;
-    if sequences.start == last {
+    if requests.sequences.start == last {
         let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
         let posted = channel.post(operation(last)?, lease, flags);
         return posted.map(drop).map_err(|refused| refused.kind.into());
     }
     let mut batch = channel.batch();
-    for sequence in sequences.start..last {
+    for sequence in requests.sequences.start..last {
         let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
         batch
             .push(operation(sequence)?, [lease], PostFlags::empty())
@@ -400,17 +408,12 @@ fn post_leases<P: Provider>(
 fn post_cells<'b, P: Provider>(
     run: &mut Run<'_, P>,
     mut messages: impl Iterator<Item = &'b [u8]>,
-    Requests { sequences, tells }: Requests,
+    requests: Requests,
     operation: impl Fn(u64) -> Result<Operation, PerfError>,
 ) -> Result<(), PerfError> {
-    let last = sequences.end.saturating_sub(1);
-    let flags = if tells {
-        PostFlags::SIGNALED
-    } else {
-        PostFlags::empty()
-    };
+    let (last, flags) = requests.last();
     let channel = run.link.channel()?;
-    if sequences.start == last {
+    if requests.sequences.start == last {
         let message = messages.next().ok_or(PerfError::NoMemory)?;
         let mut claim = channel.claim(message.len())?;
         claim.bytes().copy_from_slice(message);
@@ -418,7 +421,7 @@ fn post_cells<'b, P: Provider>(
         return Ok(());
     }
     let mut batch = channel.batch();
-    for sequence in sequences.start..last {
+    for sequence in requests.sequences.start..last {
         let message = messages.next().ok_or(PerfError::NoMemory)?;
         push_cell(&mut batch, message, operation(sequence)?, PostFlags::empty())?;
     }
