@@ -89,7 +89,7 @@ pub struct Vacancy<'t, S, Requests> {
     table: &'t mut InFlight<S, Requests>,
 }
 
-impl<'t, S, Requests: AsRef<[Request<S>]>> Vacancy<'t, S, Requests> {
+impl<'t, S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> Vacancy<'t, S, Requests> {
     /// Its place among as many as the storage has. No request in flight has the same place.
     #[must_use]
     #[inline]
@@ -108,9 +108,8 @@ impl<'t, S, Requests: AsRef<[Request<S>]>> Vacancy<'t, S, Requests> {
     /// Stages a request without slots. Says what it is to be posted with, and gives the table back.
     #[inline]
     pub const fn stage(self) -> (Ticket, WorkId, &'t mut InFlight<S, Requests>) {
-        let position = self.table.head;
-        self.table.head = position.wrapping_add(1);
-        (Ticket(position), self.table.base.forward(position), self.table)
+        let (ticket, work_id) = self.table.stage_vacant();
+        (ticket, work_id, self.table)
     }
 }
 

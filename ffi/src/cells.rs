@@ -1,8 +1,8 @@
 //! The cells of a send queue: memory of its own that requests go out from in place.
 //!
 //! They are slots that the queue owns, one for each place of its in-flight table. Whose a cell is follows from the position
-//! of its request. While that is posted and not retired, the cell is the device's. Else only a [`Vacancy`] leads to it, of
-//! which there is one: that of the next request.
+//! of its request. While that is posted and not retired, the cell is the device's. Else a [`Cursor`] of
+//! a batch or a [`LoneCell`] leads to it, and only to that of the next request: each of them has the queue for itself.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -159,7 +159,7 @@ impl Piece {
         unsafe { slice::from_raw_parts_mut(start, self.bytes as usize) }
     }
 
-    /// Writes a request of its first bytes, as many as [`check`] found it to have.
+    /// Writes a request of its first bytes, as many as [`PushError::check_cell`] found it to have.
     #[inline(always)]
     pub(crate) fn write(
         self,
@@ -177,29 +177,6 @@ impl Piece {
         request.num_sge = i32::from(len_bytes != 0);
         write_operation(request, operation, flags);
     }
-}
-
-/// Whether a request of so many bytes may go out from a cell of the first so many, or inline up to the second.
-#[inline(always)]
-pub(crate) fn check(
-    operation: Operation,
-    bytes: u32,
-    flags: PostFlags,
-    [bytes_max, inline_bytes_max]: [u32; 2],
-) -> Result<(), PushError> {
-    if operation.writes_slots() {
-        return Err(PushError::NotInline);
-    }
-    if bytes > bytes_max {
-        return Err(PushError::CellTooLong { bytes, bytes_max });
-    }
-    if flags.contains(PostFlags::INLINE) && bytes > inline_bytes_max {
-        return Err(PushError::InlineTooLong {
-            bytes,
-            bytes_max: inline_bytes_max,
-        });
-    }
-    Ok(())
 }
 
 /// The cell of a request that is posted by itself. The queue is borrowed exclusively meanwhile.
@@ -228,7 +205,7 @@ impl doorbell_core::provider::LoneCell for LoneCell<'_> {
     #[inline(always)]
     #[doc(alias = "ibv_post_send")]
     fn post(self, operation: Operation, len_bytes: u32, flags: PostFlags) -> Result<Ticket, UnpostedReason> {
-        check(
+        PushError::check_cell(
             operation,
             len_bytes,
             flags,

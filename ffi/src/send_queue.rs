@@ -13,7 +13,7 @@ use doorbell_core::provider::{
 use doorbell_core::{Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
-use crate::cells::{Cells, Cursor, LoneCell, check};
+use crate::cells::{Cells, Cursor, LoneCell};
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, WorkList};
 use crate::{Completion, Slot, unposted};
@@ -410,7 +410,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Err(self.no_cell());
         };
         let queue = &mut *self.queue;
-        check(
+        PushError::check_cell(
             operation,
             len_bytes,
             flags,

@@ -85,21 +85,12 @@ impl SendQueue {
         len_bytes: u32,
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
-        if operation.writes_slots() {
-            return Err(PushError::NotInline);
-        }
-        let (bytes, bytes_max) = (len_bytes, self.cells.bytes());
-        if bytes > bytes_max {
-            return Err(PushError::CellTooLong { bytes, bytes_max });
-        }
-        if flags.contains(PostFlags::INLINE) && bytes > self.inline_bytes_max {
-            let bytes_max = self.inline_bytes_max;
-            return Err(PushError::InlineTooLong { bytes, bytes_max });
-        }
+        let most = [self.cells.bytes(), self.inline_bytes_max];
+        PushError::check_cell(operation, len_bytes, flags, most)?;
         let vacancy = self.table.vacancy().ok_or(PushError::Full)?;
         let cell = self
             .cells
-            .take(vacancy.place(), bytes)
+            .take(vacancy.place(), len_bytes)
             .ok_or(PushError::NoCells)?;
         let (ticket, work_id, _) = vacancy.stage();
         let mut request = Request::new(work_id, ticket, operation, flags);

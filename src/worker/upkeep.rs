@@ -51,13 +51,6 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    const fn new() -> Self {
-        Self {
-            count: 0,
-            is_empty: false,
-        }
-    }
-
     fn note(&mut self, count: u32) {
         self.count = self.count.saturating_add(count);
         self.is_empty |= count == 0;
@@ -82,7 +75,7 @@ pub(super) struct TakenOfBoth {
 }
 
 impl Upkeep {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             polls: POLLS,
             stride: POLLS_FIRST,
@@ -90,10 +83,7 @@ impl Upkeep {
             is_probing: false,
             due: None,
             seen: 0,
-            taken: TakenOfBoth {
-                receives: Taken::new(),
-                sends: Taken::new(),
-            },
+            taken: TakenOfBoth::default(),
         }
     }
 
@@ -302,7 +292,7 @@ mod tests {
     #[test]
     fn what_polls_took_bounds_what_is_left() {
         let after = |polls: &[u32]| {
-            let mut taken = Taken::new();
+            let mut taken = Taken::default();
             polls.iter().for_each(|count| taken.note(*count));
             taken.left_of(10)
         };

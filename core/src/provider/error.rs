@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{DomainId, Slot};
+use super::{DomainId, Operation, PostFlags, Slot};
 
 /// A call of the provider failed.
 ///
@@ -190,6 +190,34 @@ impl fmt::Display for PushError {
 }
 
 impl core::error::Error for PushError {}
+
+impl PushError {
+    /// Whether a request of so many bytes may go out from a cell of the first so many, or inline up to the second.
+    ///
+    /// # Errors
+    /// It may not.
+    #[inline(always)]
+    pub const fn check_cell(
+        operation: Operation,
+        bytes: u32,
+        flags: PostFlags,
+        [bytes_max, inline_bytes_max]: [u32; 2],
+    ) -> Result<(), Self> {
+        if operation.writes_slots() {
+            return Err(Self::NotInline);
+        }
+        if bytes > bytes_max {
+            return Err(Self::CellTooLong { bytes, bytes_max });
+        }
+        if flags.contains(PostFlags::INLINE) && bytes > inline_bytes_max {
+            return Err(Self::InlineTooLong {
+                bytes,
+                bytes_max: inline_bytes_max,
+            });
+        }
+        Ok(())
+    }
+}
 
 /// Why a send queue was not given cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

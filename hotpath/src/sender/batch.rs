@@ -101,7 +101,7 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     pub(super) tally: Tally<'q, W>,
 }
 
-/// What is counted of the requests of a batch, for the sender once its doorbell rings.
+/// Counts of the requests of a batch, for the sender once its doorbell rings.
 pub(super) struct Tally<'q, W> {
     marks: Marked<'q>,
     /// The position of the last request staged.
@@ -302,11 +302,9 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         if self.staged() == 0 {
             return Ok(0);
         }
-        let staged = self.inner.staged();
-        let unsignaled = self.tally.unsignaled(staged);
+        let unsignaled = self.tally.unsignaled(self.inner.staged());
         if unsignaled >= *self.tally.unsignaled_max && unsignaled > 0 {
-            self.inner.signal_last();
-            self.tally.note_signaled(staged);
+            self.signal_last();
         }
         self.post(unposted)
     }

@@ -223,7 +223,7 @@ fn flags_of_one(flags: PostFlags, unsignaled: u32, unsignaled_limit: u32) -> Pos
     }
 }
 
-/// What is noted of a request that has a doorbell of its own.
+/// Notes of a request that has a doorbell of its own.
 pub(super) struct Notes<'s> {
     pub(super) statistics: &'s Statistics,
     pub(super) credits: &'s mut Credits,

@@ -24,7 +24,7 @@ const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 /// The packages whose examples guests run.
 const EXAMPLE_PACKAGES: [&str; 2] = ["doorbell", "doorbell-tokio"];
 
-/// What is measured is built whole: incremental code has other boundaries of inlining, and takes other counts of instructions.
+/// Measured programs are built whole: incremental code has other boundaries of inlining, and takes other counts of instructions.
 const INCREMENTAL: (&str, &str) = ("CARGO_INCREMENTAL", "0");
 
 /// Message of cargo about something it has built.

@@ -16,7 +16,7 @@ use crate::programs;
 use crate::scenario::aligned;
 use crate::tool;
 
-/// Where the record is, in the workspace.
+/// Path of the record in the workspace.
 const FILE: &str = "sim/lab/src/bench/instructions.toml";
 
 const HEAD: &str = "# Instructions of each row of `cargo lab bench` that runs without a guest. `cargo lab bench --hold` compares, and\n\
@@ -41,7 +41,7 @@ pub(super) struct Recorded {
 /// A row, and its figure or why it has none.
 pub(super) type Figure = (&'static str, Result<f64, String>);
 
-/// What was found, in words, and whether all rows hold.
+/// Result of the comparison in words, and whether all rows hold.
 #[derive(Debug)]
 pub(super) struct Judged {
     pub(super) text: String,
