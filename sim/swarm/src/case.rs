@@ -428,6 +428,8 @@ pub(crate) struct Excuses {
     pub(crate) clocks: bool,
     /// A port or an address may not be there.
     pub(crate) ports: bool,
+    /// An address may change for good: who was connected by it reaches nobody.
+    pub(crate) moves: bool,
     /// A Worker may be dropped.
     pub(crate) drops: bool,
     /// A datagram may come twice.
@@ -455,6 +457,9 @@ impl Excuses {
                     _ => excuses.retries = true,
                 },
                 Clause::At(step) => match step.action {
+                    Action::Gid(..) if step.lasts_ns.is_none() => {
+                        (excuses.retries, excuses.ports, excuses.moves) = (true, true, true);
+                    }
                     Action::Clock(..) => excuses.clocks = true,
                     Action::Overrun(_) => excuses.overruns = true,
                     Action::Kill(_) => (excuses.retries, excuses.kills) = (true, true),
@@ -496,7 +501,9 @@ mod tests {
         assert!(of("fail 3rd post of a with 12").posts);
         let receives = of("fail 3rd receive-post of a with 12");
         assert!(receives.receives && !receives.may_fail());
-        assert!(of("at 3ms gid a 10.0.0.1 becomes 10.0.0.2").may_fail());
+        let moved = of("at 3ms gid a 10.0.0.1 becomes 10.0.0.2");
+        assert!(moved.may_fail() && moved.moves);
+        assert!(!of("at 3ms gid a 10.0.0.1 becomes 10.0.0.2 for 1ms").moves);
         assert!(of("at 3ms overrun a").overruns && of("at 3ms overrun a").may_fail());
         // A clock ends what is awaited by it, and no channel.
         assert!(of("at 3ms clock a ahead 3s").clocks && !of("at 3ms clock a ahead 3s").may_fail());

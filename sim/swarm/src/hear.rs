@@ -211,7 +211,8 @@ impl Run<'_> {
 
     /// Whether nothing of the plan can strike a channel that is open now.
     fn is_unspoiled(&self) -> bool {
-        self.case.plan.is_empty() || self.is_parting && !self.excuses.overruns
+        let lasts = self.excuses.overruns || self.excuses.moves;
+        self.case.plan.is_empty() || self.is_parting && !lasts
     }
 
     /// All up to a request is done, it too where it did not fail.

@@ -514,13 +514,19 @@ impl MeshRun<'_> {
         let is_told = process.events.get(mark..).unwrap_or_default().contains(&event);
         let mut reasons = process.mesh.not_linked(rank(of));
         let is_reason = |reason| matches!(reason, NotLinked::StartedBefore | NotLinked::StartedAhead);
-        // The one of before hears why, too.
+        let last = self.seats[of].starts.last().copied();
+        // The one of before hears why, too. By its clock, who was started long after it is ahead.
+        let ahead_max_ns = self.mesh.start_ahead_max_ns;
+        let is_ahead = self.seats[at].starts.last().copied() > last.map(|last| last - 1 + ahead_max_ns);
         let is_known = event != MeshEvent::StartedBefore(rank(of))
             || self.seats[of].process.as_ref().is_some_and(|wrong| {
                 let mut reasons = wrong.mesh.not_linked(rank(at));
-                reasons.any(|reason| matches!(reason, NotLinked::StartedLater))
+                reasons.any(|reason| match reason {
+                    NotLinked::StartedLater => true,
+                    NotLinked::StartedAhead => is_ahead,
+                    _ => false,
+                })
             });
-        let last = self.seats[of].starts.last().copied();
         let is_of_before = process
             .mesh
             .started(rank(of))
