@@ -75,7 +75,7 @@ fn serve<P: Provider, N: Network>(
     let mut failed = None;
     while echoed < messages && failed.is_none() {
         let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
-            Event::Received { message, .. } => match turn.channel.send_lease(message) {
+            Event::Received { message, .. } => match turn.channel.send_lease(message.keep()) {
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
             },
@@ -107,10 +107,9 @@ fn call<P: Provider, N: Network>(node: &Node<P, N>, messages: u32, handle: &Hand
         let mut answer = None;
         let mut failed = None;
         while answer.is_none() && failed.is_none() {
-            let woken = worker.wait(Wait::Busy, deadline, |mut turn, event| match event {
+            let woken = worker.wait(Wait::Busy, deadline, |_, event| match event {
                 Event::Received { message, .. } => {
                     answer = Some(message.payload() == number.to_be_bytes());
-                    turn.release(message);
                 }
                 Event::Failed { status, .. }
                 | Event::ChannelFailed {

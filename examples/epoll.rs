@@ -101,7 +101,7 @@ impl Loop {
     fn turn<P: Watched>(
         &self,
         worker: &mut Worker<P>,
-        each: impl FnMut(Turn<'_, P>, Event<P>),
+        each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), Failure> {
         match worker.ready_to_sleep(each)? {
             Some(sleep) => self.sleep(sleep.at_most()),
@@ -158,7 +158,7 @@ fn serve<P: Watched>(
     let mut failed = None;
     while echoed < MESSAGES && failed.is_none() {
         engine.turn(worker, |turn, event| match event {
-            Event::Received { message, .. } => match turn.channel.send_lease(message) {
+            Event::Received { message, .. } => match turn.channel.send_lease(message.keep()) {
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
             },
@@ -185,10 +185,9 @@ fn call<P: Watched>(node: &Node<P>, handle: &Handle) -> Result<(), Failure> {
         worker.send(to.channel, &number.to_be_bytes())?;
         let mut answer = None;
         while answer.is_none() {
-            engine.turn(worker, |mut turn, event| match event {
+            engine.turn(worker, |_, event| match event {
                 Event::Received { message, .. } => {
                     answer = Some(Ok(message.payload() == number.to_be_bytes()));
-                    turn.release(message);
                 }
                 Event::Failed { status, .. }
                 | Event::ChannelFailed {

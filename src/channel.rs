@@ -223,6 +223,13 @@ impl<P: Provider> Channel<P> {
         self.receive.receives_posted()
     }
 
+    /// How many receives have their memory, and wait for others to be posted with them: fewer than
+    /// [`ChannelConfig::repost_batch`](crate::ChannelConfig::repost_batch). None of shared ones.
+    #[must_use]
+    pub fn receives_staged(&self) -> u32 {
+        self.receive.receives_staged()
+    }
+
     /// Begins a batch: push requests, then ring the doorbell once.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, P> {
@@ -428,7 +435,7 @@ impl<P: Provider> Receives<P> for Channel<P> {
         self.send.notice.note_lost();
         !is_told
     }
-    fn note_failed(&mut self) -> Option<Event<P>> {
+    fn note_failed(&mut self) -> Option<Event<'static, P>> {
         // Told once both queues were polled: the cause may be in the other.
         self.send.notice.note_lost();
         None

@@ -183,7 +183,7 @@ pub struct ChannelConfig {
     /// that is signaled.
     pub unsignaled_max: u32,
     /// Receives that may be missing before they are posted again. Default 16: one call for
-    /// sixteen.
+    /// sixteen. Their memory waits with the channel ([`Channel::receives_staged`](crate::Channel::receives_staged)).
     pub repost_batch: u32,
     /// The rights of the peer to windows. Default nothing. A queue pair takes WRITEs in any case,
     /// since they are how a peer announces receives: a window made without that right refuses

@@ -7,19 +7,18 @@ use doorbell_core::{Ticket, WcStatus};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::FirstCause;
 
-use crate::{Lease, SubmissionError};
+use crate::{Lease, Message, SubmissionError};
 
 /// Something that happened on a channel.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event<P: Provider = Rdma> {
+pub enum Event<'m, P: Provider = Rdma> {
     /// A message came: once and in order, as long as its queue pair lives. As that fails, Soft-RoCE of Linux 6.4 and later
     /// delivers the last message again, into every receive that is posted (corrected in July 2026). Nothing but its bytes
     /// tells: who must not take a message twice there has to number them.
     Received {
-        /// The message: its payload is what arrived. Dropping or releasing the lease lets
-        /// the memory receive again.
-        message: Lease<P>,
+        /// The message, lent as long as the call that gets it. [`Message::keep`] keeps its memory.
+        message: Message<'m, P>,
         /// The word the peer sent with it.
         immediate: Option<u32>,
     },
@@ -93,6 +92,35 @@ pub enum Event<P: Provider = Rdma> {
         /// The completion that says why.
         cause: FirstCause,
     },
+}
+
+impl<P: Provider> Event<'_, P> {
+    /// Keeps the memory of a message, so that the event can be stored.
+    #[must_use]
+    pub fn keep(self) -> Event<'static, P> {
+        match self {
+            Self::Received { message, immediate } => Event::Received {
+                message: message.keep().into(),
+                immediate,
+            },
+            Self::Written {
+                payload_bytes,
+                immediate,
+            } => Event::Written {
+                payload_bytes,
+                immediate,
+            },
+            Self::Fetched { ticket, data } => Event::Fetched { ticket, data },
+            Self::Done { through } => Event::Done { through },
+            Self::Failed { ticket, status } => Event::Failed { ticket, status },
+            Self::Unsent { lease, error } => Event::Unsent { lease, error },
+            Self::ReceivesRefused { error } => Event::ReceivesRefused { error },
+            Self::AnnouncementRefused { error } => Event::AnnouncementRefused { error },
+            Self::Overdrawn => Event::Overdrawn,
+            Self::PeerClosed { all_arrived } => Event::PeerClosed { all_arrived },
+            Self::ChannelFailed { cause } => Event::ChannelFailed { cause },
+        }
+    }
 }
 
 /// Whether a channel can still be used, and if not, why.

@@ -65,12 +65,16 @@ impl<P: Provider> Receiving<P> {
         }
     }
 
-    /// Posts the receives that are missing of its own queue; says whether none is left to post.
-    #[inline]
-    pub(crate) fn replenish(&mut self, arena: &mut P::Arena) -> (bool, Option<PostError>) {
+    /// Posts the receives that are missing of its own queue, one of them with this memory; says whether none is left to post.
+    #[inline(always)]
+    pub(crate) fn repost(
+        &mut self,
+        slot: Option<P::Slot>,
+        arena: &mut P::Arena,
+    ) -> (bool, Option<PostError>) {
         match self {
             Self::Own(receiver) => {
-                let refused = receiver.replenish(arena).err();
+                let refused = receiver.repost(slot, arena).err();
                 (!receiver.is_short(), refused)
             }
             // The Worker does, for all of them.
@@ -461,50 +465,37 @@ impl<P: Provider> ReceiveHalf<P> {
         }
     }
 
+    /// How many receives have their memory, and wait for others to be posted with them; see
+    /// [`Channel::receives_staged`](crate::Channel::receives_staged).
+    #[must_use]
+    pub fn receives_staged(&self) -> u32 {
+        match &self.receiver {
+            Receiving::Own(receiver) => receiver.staged(),
+            Receiving::Shared { .. } => 0,
+        }
+    }
+
     /// Whether the queue pair failed, and the device said that it takes no more of the shared receives.
     pub(crate) const fn has_ended(&self) -> bool {
         matches!(self.receiver, Receiving::Shared { has_ended: true, .. })
     }
 
-    /// Takes the receive of its own queue that a completion names, as an event. `None` where it names
-    /// none.
-    #[inline]
-    pub(crate) fn retire(&mut self, completion: P::Completion, arena: &mut P::Arena) -> Option<Event<P>> {
+    /// Takes the receive of its own queue that a completion names, with its memory. `None` where it names none.
+    #[inline(always)]
+    pub(crate) fn retire(&mut self, completion: P::Completion) -> Option<(Arrival, Option<P::Slot>)> {
         let Receiving::Own(receiver) = &mut self.receiver else {
             return None;
         };
-        let mut message = None;
-        let arrival = receiver
-            .retire(completion, |_, slot| {
-                // Receives complete in order, so there is one slot. Were completions lost, the
-                // earlier ones would hold nothing that could still be told apart.
-                if let Some(Lease { slot }) = message.replace(Lease { slot }) {
-                    arena.release(slot);
-                }
-            })
-            .ok()?;
-        Some(event_of(&arrival, message, arena, || self.is_farewell()))
+        receiver.retire(completion).ok()
     }
 }
 
-/// A receive that ended, as an event; `message` is the memory it was posted with. `is_farewell` is asked of what looks like one.
+/// A receive that ended and brought no message, as an event. `is_farewell` is asked of what looks like one.
 #[inline]
 pub(crate) fn event_of<P: Provider>(
     arrival: &Arrival,
-    message: Option<Lease<P>>,
-    arena: &mut P::Arena,
     is_farewell: impl FnOnce() -> bool,
-) -> Event<P> {
-    match message {
-        Some(message) if arrival.kind == ArrivalKind::Send => {
-            return Event::Received {
-                message,
-                immediate: arrival.immediate,
-            };
-        }
-        Some(Lease { slot }) => arena.release(slot),
-        None => {}
-    }
+) -> Event<'static, P> {
     match arrival.kind {
         ArrivalKind::WriteWithImmediate
             if arrival.immediate == Some(FAREWELL)
@@ -556,7 +547,7 @@ pub(crate) enum Lost<P: Provider> {
     /// Events from before its end are still to be told.
     Soon,
     /// The application is to be told.
-    Now(Event<P>),
+    Now(Event<'static, P>),
     /// The application was told.
     Told,
 }
@@ -584,7 +575,7 @@ pub(crate) trait Receives<P: Provider>: Held {
     /// Notes that the peer said farewell behind all that it had sent; says whether the application is to be told.
     fn note_peer_closed(&mut self) -> bool;
     /// Notes that a receive failed; what the application is to be told at once.
-    fn note_failed(&mut self) -> Option<Event<P>>;
+    fn note_failed(&mut self) -> Option<Event<'static, P>>;
 }
 
 impl<P: Provider> Held for SendHalf<P> {
@@ -643,7 +634,7 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
         self.reservation.note_peer_closed(true);
         !core::mem::replace(&mut self.ending.is_told, true)
     }
-    fn note_failed(&mut self) -> Option<Event<P>> {
+    fn note_failed(&mut self) -> Option<Event<'static, P>> {
         let cause = self.receiver.cause()?;
         if core::mem::replace(&mut self.ending.is_told, true) {
             return None;

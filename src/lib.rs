@@ -24,7 +24,7 @@
 //! let (deadline, mut done) = (worker.within(Duration::from_secs(60)), false);
 //! while !done {
 //!     let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
-//!         Event::Received { message, .. } => done = turn.channel.send_lease(message).is_err(),
+//!         Event::Received { message, .. } => done = turn.channel.send_lease(message.keep()).is_err(),
 //!         Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => done = true,
 //!         _ => {}
 //!     })?;
@@ -60,6 +60,7 @@ mod listener;
 mod lobby;
 mod look;
 mod mesh;
+mod message;
 mod metrics;
 mod node;
 mod peer;
@@ -122,6 +123,7 @@ pub use mesh::{
     Group, GroupError, Leaving, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts,
     MeshSendError, NotLinked, Running,
 };
+pub use message::Message;
 pub use metrics::{LabelError, Labels, Metrics};
 pub use node::{Connection, Node};
 pub use peer::Peer;

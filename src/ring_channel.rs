@@ -93,7 +93,7 @@ impl<P: Provider> RingOpening<P> {
     pub fn poll(
         &mut self,
         worker: &mut Worker<P>,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Option<Result<RingChannel<P>, RingError>> {
         match worker.poll_tending(|turn, event| self.sift(turn, event, &mut each)) {
             Ok(_) => self.advance(worker),
@@ -102,7 +102,7 @@ impl<P: Provider> RingOpening<P> {
     }
 
     /// Takes an event that polling the Worker told, and gives back what is not for it.
-    pub fn hear(&mut self, channel: ChannelId, event: Event<P>) -> Option<Event<P>> {
+    pub fn hear<'m>(&mut self, channel: ChannelId, event: Event<'m, P>) -> Option<Event<'m, P>> {
         if channel != self.channel {
             return Some(event);
         }
@@ -131,7 +131,12 @@ impl<P: Provider> RingOpening<P> {
     }
 
     /// Takes what is for it, and passes on the rest.
-    fn sift(&mut self, turn: Turn<'_, P>, event: Event<P>, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
+    fn sift(
+        &mut self,
+        turn: Turn<'_, P>,
+        event: Event<'_, P>,
+        each: &mut impl FnMut(Turn<'_, P>, Event<'_, P>),
+    ) {
         if let Some(event) = self.hear(turn.channel.id(), event) {
             each(turn, event);
         }
@@ -233,7 +238,7 @@ impl<P: Provider> RingChannel<P> {
         channel: ChannelId,
         config: &RingConfig,
         deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Self, RingError> {
         let mut opening = Self::begin_open(worker, channel, config, deadline)?;
         loop {

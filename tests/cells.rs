@@ -7,7 +7,7 @@ use doorbell::{Event, Operation, PostFlags, SendErrorKind, Window as _, WindowCo
 use doorbell_sim::Host;
 use fabric::{End, LONG, pair, pair_with, small};
 
-fn received(event: Event<Host>) -> Option<Vec<u8>> {
+fn received(event: Event<'_, Host>) -> Option<Vec<u8>> {
     match event {
         Event::Received { message, .. } => Some(message.payload().to_vec()),
         _ => None,

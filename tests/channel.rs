@@ -14,7 +14,7 @@ use doorbell_sim::{Fabric, Quirks};
 use fabric::{LONG, pair, pair_on, pair_with, small};
 
 /// Makes a message of an event, or says why not.
-fn received(event: Event<doorbell_sim::Host>) -> Option<(Vec<u8>, Option<u32>)> {
+fn received(event: Event<'_, doorbell_sim::Host>) -> Option<(Vec<u8>, Option<u32>)> {
     match event {
         Event::Received { message, immediate } => Some((message.payload().to_vec(), immediate)),
         _ => None,
@@ -249,7 +249,7 @@ fn a_receiver_that_keeps_its_messages_starves_and_recovers() {
         a.worker()
             .poll(|_, event| {
                 if let Event::Received { message, .. } = event {
-                    held.push(message);
+                    held.push(message.keep());
                     rounds_without = 0;
                 }
             })

@@ -34,7 +34,7 @@ struct Told {
 }
 
 impl Told {
-    fn note(&mut self, event: &Event<Host>) {
+    fn note(&mut self, event: &Event<'_, Host>) {
         match event {
             Event::Received { .. } => self.received += 1,
             Event::PeerClosed { all_arrived } => self.closed.push(*all_arrived),

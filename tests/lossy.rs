@@ -39,7 +39,7 @@ fn send(end: &mut End, next: u32) -> u32 {
 fn receive(end: &mut End, next: u32) -> u32 {
     let mut next = next;
     let worker = &mut end.workers[end.at.worker];
-    let each = |_: doorbell::Turn<'_, _>, event| match event {
+    let each = |_: doorbell::Turn<'_, _>, event: Event<'_, _>| match event {
         Event::Received { message, .. } => {
             assert_eq!(message.payload(), text(next));
             next += 1;

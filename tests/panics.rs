@@ -62,7 +62,7 @@ struct Told {
 }
 
 impl Told {
-    fn take(&mut self, event: &Event<Host>) {
+    fn take(&mut self, event: &Event<'_, Host>) {
         match event {
             Event::Received { message, .. } => {
                 let bytes = message.payload().try_into().unwrap();
@@ -88,7 +88,7 @@ impl Told {
 
 fn poll(worker: &mut Worker<Host>, told: &mut Told, panicking: &mut Panicking) -> u32 {
     panicking.catch(|panicking| {
-        let each = |_: Turn<'_, Host>, event| {
+        let each = |_: Turn<'_, Host>, event: Event<'_, Host>| {
             told.take(&event);
             panicking.event();
         };
@@ -106,7 +106,8 @@ fn slots(end: &mut End) -> usize {
     let id = end.id();
     let worker = end.worker();
     let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
-    leases.len() + worker.channel(id).unwrap().receives_posted() as usize
+    let channel = worker.channel(id).unwrap();
+    leases.len() + (channel.receives_posted() + channel.receives_staged()) as usize
 }
 
 fn listening() -> ChannelConfig {
@@ -299,10 +300,11 @@ fn where_doorbells_are_refused() {
             assert_eq!(outcome.is_err(), calls == panics_at);
             caught += u32::from(outcome.is_err());
             for _ in 0..4 {
-                let done =
-                    |_: Turn<'_, Host>, event| assert!(matches!(event, Event::Done { .. }), "{event:?}");
+                let done = |_: Turn<'_, Host>, event: Event<'_, Host>| {
+                    assert!(matches!(event, Event::Done { .. }), "{event:?}")
+                };
                 a.worker().poll(done).unwrap();
-                let each = |_: Turn<'_, Host>, event| {
+                let each = |_: Turn<'_, Host>, event: Event<'_, Host>| {
                     if let Event::Received { message, .. } = event {
                         let number = <[u8; 2]>::try_from(message.payload()).unwrap();
                         assert!(last.replace(number) < Some(number));

@@ -9,7 +9,7 @@ use doorbell::Notify;
 use doorbell_sim::{Fabric, Host, Quirks};
 use fabric::{End, pair_on, small};
 
-type Event = doorbell::Event<Host>;
+type Event<'m> = doorbell::Event<'m, Host>;
 
 /// A device that repeats however long ago the message came.
 const REPEATING: Quirks = Quirks {
@@ -23,7 +23,7 @@ fn send(end: &mut End, bytes: &[u8]) {
     assert!(end.worker().channel(id).unwrap().send_lease(lease).is_ok());
 }
 
-fn received(event: Event) -> Option<Vec<u8>> {
+fn received(event: Event<'_>) -> Option<Vec<u8>> {
     match event {
         Event::Received { message, .. } => Some(message.payload().to_vec()),
         _ => None,
@@ -53,7 +53,7 @@ fn fail(fabric: &Fabric, end: &mut End) -> Vec<Vec<u8>> {
     send(end, b"never");
     let (mut came, mut is_over) = (Vec::new(), false);
     while !is_over {
-        let each = |_: doorbell::Turn<'_, Host>, event| {
+        let each = |_: doorbell::Turn<'_, Host>, event: Event<'_>| {
             is_over |= matches!(event, Event::Failed { .. });
             came.extend(received(event));
         };

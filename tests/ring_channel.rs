@@ -396,7 +396,8 @@ fn what_was_written_before_the_peer_closed_is_read_behind_its_end() {
             if is_dropped {
                 drop(b);
             } else {
-                let mut done = |_: Turn<'_, Host>, event| assert!(matches!(event, Event::Done { .. }));
+                let mut done =
+                    |_: Turn<'_, Host>, event: Event<'_, Host>| assert!(matches!(event, Event::Done { .. }));
                 assert_eq!(b.end.worker().close(beside, long, &mut done), Ok(()));
             }
             let (mut came, mut ends) = (0, Vec::new());
@@ -426,7 +427,9 @@ fn what_was_written_before_the_peer_closed_is_read_behind_its_end() {
             }
             while a.end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
                 // The count of read messages goes to a peer that is gone, and fails.
-                let mut unread = |_: Turn<'_, Host>, event| assert!(matches!(event, Event::Failed { .. }));
+                let mut unread = |_: Turn<'_, Host>, event: Event<'_, Host>| {
+                    assert!(matches!(event, Event::Failed { .. }))
+                };
                 a.end.worker().poll_tending(&mut unread).unwrap();
             }
             assert!(a.end.worker().channel(id).is_none());

@@ -37,7 +37,7 @@ fn hosts_of_one_call_connect() {
     let (id, message) = (client.id(), client.lease(b"hello"));
     client.worker().channel(id).unwrap().send_lease(message).unwrap();
     let came = server.until(|event| match event {
-        Event::Received { message, .. } => Some(message),
+        Event::Received { message, .. } => Some(message.keep()),
         _ => None,
     });
     assert_eq!(came.payload(), b"hello");
@@ -127,12 +127,11 @@ fn hear(worker: &mut Worker<Host>, messages: usize, echo: bool) -> VecDeque<Vec<
                 came.len()
             );
         }
-        let leave = worker.ready_to_sleep(|mut turn, event| {
+        let leave = worker.ready_to_sleep(|turn, event| {
             if let Event::Received { message, .. } = event {
                 came.push_back(message.payload().to_vec());
-                match echo {
-                    true => drop(turn.channel.send_lease(message).unwrap()),
-                    false => turn.release(message),
+                if echo {
+                    turn.channel.send_lease(message.keep()).unwrap();
                 }
             }
         });

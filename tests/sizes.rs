@@ -36,7 +36,7 @@ fn a_hundred_channels_work_from_the_defaults_of_one_call() {
     while echoed < CHANNELS * 8 {
         two.hub[0]
             .poll(|turn, event| match event {
-                Event::Received { message, .. } => drop(turn.channel.send_lease(message).unwrap()),
+                Event::Received { message, .. } => drop(turn.channel.send_lease(message.keep()).unwrap()),
                 Event::Done { .. } => {}
                 other => panic!("{other:?}"),
             })

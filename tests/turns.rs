@@ -30,14 +30,13 @@ fn take(many: &mut Many, count: usize) -> Vec<(usize, Vec<u8>)> {
     let mut taken = Vec::new();
     while taken.len() < count {
         many.peer[0]
-            .poll(|mut turn, event| match event {
+            .poll(|turn, event| match event {
                 Event::Received { message, .. } => {
                     let at = many
                         .channels
                         .iter()
                         .position(|[_, there]| *there == turn.channel.id());
                     taken.push((at.unwrap(), message.payload().to_vec()));
-                    turn.release(message);
                 }
                 Event::Done { .. } => {}
                 other => panic!("{other:?}"),
@@ -65,7 +64,7 @@ fn a_message_is_forwarded_within_the_poll_that_brought_it() {
                     if let Event::Received { message, .. } = event {
                         let at = names.iter().position(|name| *name == turn.channel.id()).unwrap();
                         let next = names[(at + 1) % 3];
-                        turn.other(next).unwrap().send_lease(message).unwrap();
+                        turn.other(next).unwrap().send_lease(message.keep()).unwrap();
                         forwarded += 1;
                     }
                 })
@@ -155,7 +154,7 @@ fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {
                     if let Event::Received { message, .. } = event {
                         let from = turn.channel.id();
                         let to = (names.iter().position(|name| *name == from).unwrap() + 1) % CHANNELS;
-                        waiting[to].push_back(message);
+                        waiting[to].push_back(message.keep());
                     }
                     // Any event may have made room on any channel.
                     for (to, queue) in waiting.iter_mut().enumerate() {
@@ -184,7 +183,7 @@ fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {
                 }
             }
             many.peer[0]
-                .poll(|mut turn, event| match event {
+                .poll(|turn, event| match event {
                     Event::Received { message, .. } => {
                         let id = turn.channel.id();
                         let at = many.channels.iter().position(|[_, there]| *there == id).unwrap();
@@ -193,7 +192,6 @@ fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {
                         assert_eq!(message.payload()[..8], expected, "{at}");
                         assert_eq!(message.len_bytes(), if came[at] % 3 == 0 { 8 } else { 240 });
                         came[at] += 1;
-                        turn.release(message);
                     }
                     Event::Done { .. } => {}
                     other => panic!("{other:?}"),
@@ -324,9 +322,8 @@ fn sending_bytes_says_what_failed() {
     let mut taken = 0;
     while taken < 16 {
         many.hub[0]
-            .poll(|mut turn, event| {
-                if let Event::Received { message, .. } = event {
-                    turn.release(message);
+            .poll(|_, event| {
+                if let Event::Received { .. } = event {
                     taken += 1;
                 }
             })

@@ -35,7 +35,7 @@ fn wait(end: &mut End, how: Wait, deadline: Duration, into: &mut Vec<Lease<Host>
     let deadline = end.worker().within(deadline);
     end.worker()
         .wait(how, deadline, |_, event| match event {
-            Event::Received { message, .. } => into.push(message),
+            Event::Received { message, .. } => into.push(message.keep()),
             Event::Done { .. } => {}
             other => panic!("{other:?}"),
         })

@@ -1,10 +1,11 @@
-//! Sends 64-byte messages through the public `Channel`, for callgrind to count:
-//! `channel_instructions cells|leases BATCH BATCHES`, with a libibverbs whose queue pairs find each other in one process.
+//! Sends 64-byte messages through the public `Channel`, and receives them, for callgrind to count:
+//! `channel_instructions cells|leases|receiving BATCH BATCHES`, with a libibverbs whose queue pairs find each other in one process.
 //!
 //! Everything is as it is by default: credits, the in-flight table and statistics. But no message goes inline, since by hand
-//! none does. Two Workers of one Node are connected and polled in turns by one thread; only the side that sends is in the
-//! functions `measured_…`. For each message it claims a cell, or leases memory and sets its length, as an application does
-//! that has written it; for each batch it rings once and polls until the batch is done.
+//! none does. Two Workers of one Node are connected and polled in turns by one thread; only one side is in the functions
+//! `measured_…`. The sending side claims a cell for each message, or leases memory and sets its length, as an application does
+//! that has written it. For each batch it rings once and polls until the batch is done. The receiving side polls until it has
+//! a batch, and reads a word of each message.
 
 use core::error::Error;
 use core::time::Duration;
@@ -34,10 +35,11 @@ impl End {
 
 fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
-    let by_cells = match words.next().as_deref() {
-        Some("cells") => true,
-        Some("leases") => false,
-        _ => return Err("cells|leases BATCH BATCHES".into()),
+    let who = match words.next().as_deref() {
+        Some("cells") => Who::Cells,
+        Some("leases") => Who::Leases,
+        Some("receiving") => Who::Receiving,
+        _ => return Err("cells|leases|receiving BATCH BATCHES".into()),
     };
     let mut number = || -> Result<u32, Failure> { Ok(words.next().ok_or("BATCH BATCHES")?.parse()?) };
     let (batch, batches) = (number()?, number()?);
@@ -51,11 +53,15 @@ fn main() -> Result<(), Failure> {
             taken = taken.wrapping_add(receive(receiver.worker()?)?);
         }
         let worker = sender.worker()?;
-        match (by_cells, batch) {
-            (true, 1) => measured_cell(worker, channel)?,
-            (true, _) => measured_cells(worker, channel, batch)?,
-            (false, 1) => measured_lease(worker, channel)?,
-            (false, _) => measured_leases(worker, channel, batch, &mut leases)?,
+        match (who, batch) {
+            (Who::Cells, 1) => measured_cell(worker, channel)?,
+            (Who::Cells, _) => measured_cells(worker, channel, batch)?,
+            (Who::Leases, 1) => measured_lease(worker, channel)?,
+            (Who::Leases, _) => measured_leases(worker, channel, batch, &mut leases)?,
+            (Who::Receiving, _) => {
+                send(worker, channel, batch)?;
+                taken = taken.wrapping_add(measured_receiving(receiver.worker()?, batch)?);
+            }
         }
         taken = taken.wrapping_add(receive(receiver.worker()?)?);
     }
@@ -73,14 +79,49 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The side that is counted, and how it sends.
+#[derive(Clone, Copy)]
+enum Who {
+    Cells,
+    Leases,
+    Receiving,
+}
+
+/// Sends a batch from cells.
+fn send(worker: &mut Worker, channel: ChannelId, batch: u32) -> Result<(), Failure> {
+    let mut staged = worker.channel(channel).ok_or("closed")?.batch();
+    for number in 0..batch {
+        let mut claim = staged.claim(MESSAGE_BYTES)?;
+        claim.bytes().fill(number as u8);
+        claim.send()?;
+    }
+    staged.ring().map_err(SendErrorKind::Post)?;
+    until_done(worker)
+}
+
+/// Takes a batch that has come, and reads a word of each message; says how many messages it was.
+#[inline(never)]
+fn measured_receiving(worker: &mut Worker, batch: u32) -> Result<u64, Failure> {
+    let (mut taken, mut sum) = (0_u64, 0_u64);
+    while taken < u64::from(batch) {
+        worker.poll(|_, event| {
+            if let Event::Received { message, .. } = event {
+                if let Some(word) = message.payload().first_chunk() {
+                    sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+                }
+                taken = taken.wrapping_add(1);
+            }
+        })?;
+    }
+    core::hint::black_box(sum);
+    Ok(taken)
+}
+
 /// Takes what has come; says how many messages it was.
 fn receive(worker: &mut Worker) -> Result<u64, Failure> {
     let mut taken = 0_u64;
-    worker.poll(|mut turn, event| {
-        if let Event::Received { message, .. } = event {
-            taken = taken.wrapping_add(1);
-            turn.release(message);
-        }
+    worker.poll(|_, event| {
+        taken = taken.wrapping_add(u64::from(matches!(event, Event::Received { .. })));
     })?;
     Ok(taken)
 }

@@ -87,10 +87,9 @@ fn first(workers: &mut [Worker]) -> Result<&mut Worker, Failure> {
 #[inline(always)]
 fn take(worker: &mut Worker) -> Result<u32, Failure> {
     let mut taken = 0_u32;
-    worker.poll(|mut turn, event| {
-        if let Event::Received { message, .. } = event {
+    worker.poll(|_, event| {
+        if let Event::Received { .. } = event {
             taken = taken.wrapping_add(1);
-            turn.release(message);
         }
     })?;
     Ok(taken)

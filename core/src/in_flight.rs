@@ -163,6 +163,14 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.head.wrapping_sub(self.tail) as u32
     }
 
+    /// How many requests are posted and not retired.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
+    pub const fn posted(&self) -> u32 {
+        self.posted.wrapping_sub(self.tail) as u32
+    }
+
     /// The oldest request that is not retired, or that comes next where all are.
     #[must_use]
     #[inline]
@@ -223,7 +231,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     ///
     /// # Errors
     /// The table is full; the slots are handed back.
-    #[inline]
+    #[inline(always)]
     pub fn stage<const N: usize>(&mut self, slots: [S; N]) -> Result<(Ticket, WorkId), [S; N]> {
         const { assert!(N <= GATHER_MAX) };
         let position = self.head;
@@ -281,7 +289,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     ///
     /// # Errors
     /// The id names no posted request of this table; nothing was retired.
-    #[inline]
+    #[inline(always)]
     pub fn retire<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, mut each: F) -> Result<Range, Rejected> {
         let Some(last) = self.find(work_id) else {
             return Err(Rejected(work_id));
@@ -309,6 +317,23 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
             first: Ticket(first),
             last: Ticket(last),
         })
+    }
+
+    /// Retires the oldest request, if that is posted, `work_id` names it, and it has one slot at most; returns that. Else nothing
+    /// is retired, and [`InFlight::retire`] is to be asked.
+    #[inline(always)]
+    pub fn retire_oldest(&mut self, work_id: WorkId) -> Option<(Ticket, Option<S>)> {
+        let tail = self.tail;
+        if work_id != self.base.forward(tail) || tail == self.posted {
+            return None;
+        }
+        let request = at(self.requests.as_mut(), tail)?;
+        if request.0[1].is_some() {
+            return None;
+        }
+        let slot = request.0[0].take();
+        self.move_tail(tail.wrapping_add(1));
+        Some((Ticket(tail), slot))
     }
 
     /// Takes every slot out, whatever its state. If `each` panics, call it again for the rest.

@@ -89,6 +89,18 @@ impl Ledger {
         retire(work_id).map_err(|rejected| self.reject(rejected))
     }
 
+    /// Redeems a completion whose request `take` finds, and calls nobody back. `None` spends and counts nothing: `take` found none,
+    /// or the completion is to be rejected. [`Ledger::redeem`] is to be asked then.
+    #[inline(always)]
+    pub fn redeem_if<T>(&mut self, origin: Origin, take: impl FnOnce() -> Option<T>) -> Option<T> {
+        if origin.queue != self.queue || origin.sequence <= self.newest {
+            return None;
+        }
+        let taken = take()?;
+        self.newest = origin.sequence;
+        Some(taken)
+    }
+
     /// How many completions were rejected.
     #[must_use]
     #[inline]
@@ -130,6 +142,23 @@ mod tests {
         assert!(redeem(&mut ledger, OURS, 13));
         assert!(!redeem(&mut ledger, OURS, 12), "spent by a later one");
         assert_eq!(ledger.rejected(), 4);
+    }
+
+    #[test]
+    fn what_is_found_is_spent_alike() {
+        let mut ledger = Ledger::new(OURS, 10);
+        let mut take = |queue, sequence, found: Option<u64>| {
+            let origin = Origin { queue, sequence };
+            ledger.redeem_if(origin, || found)
+        };
+        assert_eq!(take(OURS, 10, Some(1)), None, "polled before the queue was made");
+        assert_eq!(take(OURS, 12, None), None, "nothing is found: it spends nothing");
+        assert_eq!(take(OURS, 11, Some(2)), Some(2));
+        assert_eq!(take(OURS, 11, Some(3)), None, "spent");
+        assert_eq!(take(OTHER, 12, Some(4)), None, "another queue's");
+        assert_eq!(take(OURS, 13, Some(5)), Some(5));
+        assert_eq!(take(OURS, 12, Some(6)), None, "spent by a later one");
+        assert_eq!(ledger.rejected(), 0);
     }
 
     #[test]

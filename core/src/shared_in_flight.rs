@@ -107,6 +107,13 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         self.depth.saturating_sub(self.room())
     }
 
+    /// How many requests are posted and not retired.
+    #[must_use]
+    #[inline]
+    pub const fn posted(&self) -> u32 {
+        self.in_flight().saturating_sub(self.staged)
+    }
+
     /// How many requests are staged and not posted.
     #[must_use]
     #[inline]

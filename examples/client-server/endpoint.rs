@@ -457,7 +457,7 @@ fn channel() -> ChannelConfig {
 }
 
 /// Notes what happened on a channel.
-fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P>, event: Event<P>) {
+fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P>, event: Event<'_, P>) {
     let Some(peer) = peers.get_mut(&PeerId(turn.channel.user())) else {
         return;
     };
@@ -470,7 +470,7 @@ fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P
     match event {
         Some(Event::Received { message, .. }) => match Asked::of(message) {
             Ok(question) => peer.inbox.push_back(question),
-            Err(message) => turn.release(message),
+            Err(_) => {}
         },
         Some(Event::PeerClosed { .. }) => {
             peer.gone.get_or_insert(Gone::Left);

@@ -261,11 +261,10 @@ impl<P: Provider> Steward<P> {
             if deadline.has_passed(node.network().now()) {
                 return Err("the server did not answer its steward in time".into());
             }
-            let events = worker.poll(|mut turn, event| match event {
+            let events = worker.poll(|_, event| match event {
                 Event::Received { message, .. } => {
                     let answer = Answer::of(message.payload());
                     outcome = Some(answer.ok_or("the server's answer is none"));
-                    turn.release(message);
                 }
                 Event::PeerClosed { .. } | Event::ChannelFailed { .. } => {
                     outcome = Some(Err("the server is gone"));

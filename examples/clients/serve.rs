@@ -97,15 +97,12 @@ impl Serve {
             }
             for worker in &mut workers {
                 let mut asked = None;
-                events += worker.poll_tending(|mut turn, event| match event {
-                    Event::Received { message, .. } => {
-                        match message.payload().first() {
-                            Some(&HELLO) => served += 1,
-                            Some(&ASK) => asked = Some(turn.channel.id()),
-                            _ => {}
-                        }
-                        turn.release(message);
-                    }
+                events += worker.poll_tending(|turn, event| match event {
+                    Event::Received { message, .. } => match message.payload().first() {
+                        Some(&HELLO) => served += 1,
+                        Some(&ASK) => asked = Some(turn.channel.id()),
+                        _ => {}
+                    },
                     Event::PeerClosed { .. } => closed += 1,
                     Event::ChannelFailed { .. } => lost += 1,
                     _ => {}

@@ -44,7 +44,7 @@ struct Copy<P: Provider> {
 }
 
 impl<P: Provider> Copy<P> {
-    fn note(&mut self, mut turn: Turn<'_, P>, event: Event<P>) {
+    fn note(&mut self, turn: Turn<'_, P>, event: Event<'_, P>) {
         match event {
             // The completion ends the leader's turn: what it wrote is all there, and stays as it is until
             // it is acknowledged.
@@ -52,14 +52,11 @@ impl<P: Provider> Copy<P> {
                 self.take(immediate);
                 self.acknowledge(turn.channel);
             }
-            Event::Received { message, .. } => {
-                match *words(message.payload()).collect::<Vec<_>>() {
-                    _ if message.payload() == GIVEN_UP => self.fail("the leader has given this copy up"),
-                    [entries, digest] => self.end = Some([entries, digest]),
-                    _ => self.fail("a message came that means nothing"),
-                }
-                turn.release(message);
-            }
+            Event::Received { message, .. } => match *words(message.payload()).collect::<Vec<_>>() {
+                _ if message.payload() == GIVEN_UP => self.fail("the leader has given this copy up"),
+                [entries, digest] => self.end = Some([entries, digest]),
+                _ => self.fail("a message came that means nothing"),
+            },
             Event::Failed { status, .. }
             | Event::ChannelFailed {
                 cause: FirstCause { status, .. },

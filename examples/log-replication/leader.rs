@@ -126,15 +126,12 @@ impl<P: Provider> Leader<'_, P> {
         } = self;
         let mut count = 0;
         for (index, worker) in workers.iter_mut().enumerate() {
-            count += worker.poll(|mut turn, event| {
+            count += worker.poll(|turn, event| {
                 let id = turn.channel.id();
                 let is_it =
                     |replica: &&mut Replica<P>| replica.at.worker == index && replica.at.channel == id;
                 if let Some(replica) = replicas.iter_mut().find(is_it) {
                     replica.note(&event, log.capacity_bytes());
-                }
-                if let Event::Received { message, .. } = event {
-                    turn.release(message);
                 }
             })?;
         }

@@ -72,7 +72,7 @@ impl<P: Provider> Replica<P> {
         }
     }
 
-    pub(crate) fn note(&mut self, event: &Event<P>, window_bytes: u64) {
+    pub(crate) fn note(&mut self, event: &Event<'_, P>, window_bytes: u64) {
         match event {
             Event::Received { message, .. } => {
                 let payload = message.payload();

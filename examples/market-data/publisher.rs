@@ -169,7 +169,7 @@ impl Subscriber {
         }
     }
 
-    fn note<P: Provider>(&mut self, event: &Event<P>) {
+    fn note<P: Provider>(&mut self, event: &Event<'_, P>) {
         match event {
             Event::Received { message, .. } => {
                 let payload = message.payload();
@@ -209,12 +209,9 @@ impl<P: Provider> Audience<P> {
         let Self { workers, subscribers } = self;
         let mut count = 0;
         for (index, worker) in workers.iter_mut().enumerate() {
-            count += worker.poll(|mut turn, event| {
+            count += worker.poll(|turn, event| {
                 if let Some(subscriber) = find(subscribers, index, turn.channel.id()) {
                     subscriber.note(&event);
-                }
-                if let Event::Received { message, .. } = event {
-                    turn.release(message);
                 }
             })?;
         }

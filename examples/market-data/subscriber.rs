@@ -146,10 +146,9 @@ fn watch<P: Provider>(
             return Ok(last);
         }
         let mut failed = None;
-        let came = worker.poll(|mut turn, event| match event {
+        let came = worker.poll(|_, event| match event {
             Event::Received { message, .. } => {
                 last = Some(words(message.payload()).collect());
-                turn.release(message);
             }
             Event::Failed { status, .. }
             | Event::ChannelFailed {

@@ -8,8 +8,8 @@ use std::time::Instant;
 use doorbell::requests::{Asked, Framing};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Network, Node, SendErrorKind, Turn,
-    Woken,
+    Channel, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Message, Network, Node,
+    SendErrorKind, Turn, Woken,
 };
 use serde::Serialize;
 
@@ -45,7 +45,7 @@ struct Desk<'a, P: Provider> {
 }
 
 impl<P: Provider> Desk<'_, P> {
-    fn note(&mut self, turn: Turn<'_, P>, event: Event<P>) {
+    fn note(&mut self, turn: Turn<'_, P>, event: Event<'_, P>) {
         match event {
             Event::Received { message, .. } => self.take(turn, message),
             Event::Failed { status, .. }
@@ -62,31 +62,29 @@ impl<P: Provider> Desk<'_, P> {
         }
     }
 
-    fn take(&mut self, mut turn: Turn<'_, P>, message: Lease<P>) {
+    fn take(&mut self, mut turn: Turn<'_, P>, message: Message<'_, P>) {
         let order = |asked: &Asked<P>| Order::parse(asked.body());
-        let asked = Asked::of(message).and_then(|asked| match order(&asked) {
+        let Ok(asked) = Asked::of(message) else { return };
+        let asked = match order(&asked) {
             Some(order) => {
                 self.served.orders += 1;
                 self.work();
                 if self.is_muted(&order) {
                     self.served.muted += 1;
-                    return Err(asked.into_lease());
+                    turn.release(asked.into_lease());
+                    return;
                 }
-                Ok((asked, order.answer()))
+                (asked, order.answer())
             }
             None => {
                 self.failed = Some("an order came that is damaged".into());
-                Err(asked.into_lease())
+                turn.release(asked.into_lease());
+                return;
             }
-        });
-        match asked {
-            Ok(unsent) => {
-                self.unsent.push_back(unsent);
-                while let Some(answered) = self.send(turn.channel) {
-                    turn.release(answered);
-                }
-            }
-            Err(unused) => turn.release(unused),
+        };
+        self.unsent.push_back(asked);
+        while let Some(answered) = self.send(turn.channel) {
+            turn.release(answered);
         }
     }
 

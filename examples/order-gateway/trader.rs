@@ -183,14 +183,11 @@ impl Trader<'_> {
             ..
         } = self;
         let count = worker.poll(|mut turn, event| match event {
-            Event::Received { message, .. } => {
-                match requests.hear(message.payload()) {
-                    Heard::Answer(sent, answer) => orders.note_answer(Instant::now(), sent, answer),
-                    Heard::Late(_, answer) => orders.note_late(Instant::now(), answer),
-                    _ => orders.unasked += 1,
-                }
-                turn.release(message);
-            }
+            Event::Received { message, .. } => match requests.hear(message.payload()) {
+                Heard::Answer(sent, answer) => orders.note_answer(Instant::now(), sent, answer),
+                Heard::Late(_, answer) => orders.note_late(Instant::now(), answer),
+                _ => orders.unasked += 1,
+            },
             event => match requests.take(&mut turn, event, |sent, _| orders.note_overdue(sent)) {
                 Some(
                     Event::Failed { status, .. }

@@ -18,10 +18,9 @@ pub(crate) fn serve<P: Provider>(
     let peer = listener.accept(node, &mut workers, node.within(PATIENCE))?;
     let worker = workers.get_mut(peer.worker).ok_or("no such worker")?;
     let mut came = 0;
-    let all_arrived = until(worker, |mut turn, event| match event {
-        Event::Received { message, .. } => {
+    let all_arrived = until(worker, |_, event| match event {
+        Event::Received { .. } => {
             came += 1;
-            turn.release(message);
             None
         }
         Event::PeerClosed { all_arrived } => Some(all_arrived),

@@ -31,7 +31,7 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
         match event {
             Event::PeerClosed { .. } => closed += 1,
             Event::Received { message, .. } => {
-                answered += u32::from(turn.channel.send_lease(message).is_ok())
+                answered += u32::from(turn.channel.send_lease(message.keep()).is_ok())
             }
             _ => {}
         }

@@ -76,7 +76,7 @@ pub(crate) fn sleeping() -> WorkerConfig {
 /// Waits until an event is what is wanted. Each event of a poll is shown, those behind it too.
 pub(crate) fn until<P: Provider, T>(
     worker: &mut Worker<P>,
-    mut wanted: impl FnMut(Turn<'_, P>, Event<P>) -> Option<T>,
+    mut wanted: impl FnMut(Turn<'_, P>, Event<'_, P>) -> Option<T>,
 ) -> Result<T, Failure> {
     let (deadline, mut found) = (worker.within(PATIENCE), None);
     loop {

@@ -43,7 +43,7 @@ pub(crate) fn call<P: Provider>(node: &Node<P, impl Network>, handle: &Handle) -
 /// Waits for the next message.
 fn receive<P: Provider>(worker: &mut Worker<P>) -> Result<Lease<P>, Failure> {
     until(worker, |_, event| match event {
-        Event::Received { message, .. } => Some(message),
+        Event::Received { message, .. } => Some(message.keep()),
         _ => None,
     })
 }

@@ -150,14 +150,12 @@ pub(super) fn run<P: Provider, N: Network>(
     let mut last = Instant::now();
     while gathered.end.is_none() || last.elapsed() < SILENCE {
         let sleep = worker.within(Duration::from_millis(20));
-        worker.wait_tending(Wait::SPIN_THEN_SLEEP, sleep, |mut turn, event| match event {
+        worker.wait_tending(Wait::SPIN_THEN_SLEEP, sleep, |turn, event| match event {
             Event::Received { message, .. } => {
                 last = Instant::now();
                 gathered.note(Message::parse(message.payload()));
                 if held.limits < LIMITS {
-                    held.messages.push(message);
-                } else {
-                    turn.release(message);
+                    held.messages.push(message.keep());
                 }
             }
             // Receives cannot be announced on the channel that the peer closed, and on no channel once the

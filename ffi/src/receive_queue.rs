@@ -26,6 +26,8 @@ pub struct ReceiveQueue {
     /// Made for as many requests as the table is deep.
     list: WorkList<ibv_recv_wr>,
     post_recv: PostReceive,
+    /// How many receives batches left staged.
+    left: u32,
     ledger: Ledger,
     scatter_max: u8,
     shared: Arc<Shared>,
@@ -44,6 +46,7 @@ impl ReceiveQueue {
             list: WorkList::new(table.room()),
             table: ManuallyDrop::new(table),
             post_recv,
+            left: 0,
             ledger,
             scatter_max: limits.scatter_max,
             shared,
@@ -60,9 +63,34 @@ impl ReceiveQueue {
         self.table.drain(drop);
     }
 
+    /// Takes the receive that this completion names, whichever that is, with the last of its slots.
+    #[cold]
+    fn retire_any(&mut self, completion: &Completion) -> Result<(Arrival, Option<Slot>), Rejected> {
+        let mut taken = None;
+        let arrival = self.retire_filled(completion, |_, slot| drop(taken.replace(slot)))?;
+        Ok((arrival, taken))
+    }
+
+    /// Takes the receive this completion names; `each` gets its slots in order, their lengths set to what arrived in each.
+    #[inline(always)]
+    fn retire_filled(
+        &mut self,
+        completion: &Completion,
+        mut each: impl FnMut(Ticket, Slot),
+    ) -> Result<Arrival, Rejected> {
+        let mut left = scattered(completion);
+        let give_back = |ticket: Ticket, is_named: bool, mut slot: Slot| {
+            let length = if is_named { left.min(slot.capacity()) } else { 0 };
+            left = left.saturating_sub(length);
+            slot.set_length(length);
+            each(ticket, slot);
+        };
+        self.retire_slots(completion, give_back)
+    }
+
     /// Takes the receive this completion names; `each` gets its slots in order, and before them those of
     /// receives before it, whose own completions were dropped unredeemed: these are not named.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retire_slots(
         &mut self,
         completion: &Completion,
@@ -86,35 +114,66 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     type Completion = Completion;
     type Batch<'q> = ReceiveBatch<'q>;
 
-    #[inline]
+    #[inline(always)]
     fn stage(&mut self) -> ReceiveBatch<'_> {
-        if self.table.staged() != 0 {
-            // Left by a batch that was forgotten.
-            unposted::discard(&mut *self.table);
-        }
         let state = self.shared.state();
+        // A batch that was forgotten staged others.
+        let is_left = self.table.staged() == self.left;
+        if !is_left || (self.left != 0 && !state.accepts_receives()) {
+            unposted::discard(&mut *self.table);
+            self.left = 0;
+        }
         ReceiveBatch { queue: self, state }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn restage(&mut self, slot: Slot) -> Result<(), Slot> {
+        if self.table.staged() != self.left {
+            // A batch was forgotten.
+            unposted::discard(&mut *self.table);
+            self.left = 0;
+        }
+        let staged = self.left;
+        let element = slot.element(slot.capacity());
+        let (_, work_id) = self.table.stage([slot]).map_err(|[slot]| slot)?;
+        // SAFETY: the table has one more staged, so the index is below its depth, which the list was made for.
+        let (request, elements) = unsafe { self.list.entry(staged) };
+        request.wr_id = work_id.to_raw();
+        request.num_sge = 1;
+        if let Some(first) = elements.first_mut() {
+            *first = element;
+        }
+        self.left = staged.wrapping_add(1);
+        Ok(())
+    }
+
+    #[inline(always)]
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
         completion: Completion,
-        mut each: F,
+        each: F,
     ) -> Result<Arrival, Rejected> {
-        let mut left = scattered(&completion);
-        let give_back = |ticket: Ticket, is_named: bool, mut slot: Slot| {
-            let length = if is_named { left.min(slot.capacity()) } else { 0 };
-            left = left.saturating_sub(length);
-            slot.set_length(length);
-            each(ticket, slot);
+        self.retire_filled(&completion, each)
+    }
+
+    #[inline(always)]
+    fn retire_one(&mut self, completion: Completion) -> Result<(Arrival, Option<Slot>), Rejected> {
+        let (table, work_id) = (&mut *self.table, completion.work_id());
+        let taken = self
+            .ledger
+            .redeem_if(completion.origin(), || table.retire_oldest(work_id));
+        let Some((ticket, mut slot)) = taken else {
+            return self.retire_any(&completion);
         };
-        self.retire_slots(&completion, give_back)
+        if let Some(slot) = &mut slot {
+            slot.set_length(scattered(&completion));
+        }
+        Ok((arrival(&completion, ticket), slot))
     }
 
     #[inline]
     fn in_flight(&self) -> u32 {
-        self.table.in_flight()
+        self.table.posted()
     }
 
     #[inline]
@@ -147,21 +206,36 @@ impl fmt::Debug for ReceiveQueue {
 }
 
 /// Returns the arrival that a completion reports for its receive.
-#[inline]
+#[inline(always)]
 pub(crate) fn arrival(completion: &Completion, ticket: Ticket) -> Arrival {
-    let succeeded = completion.status() == WcStatus::SUCCESS;
+    if completion.status() != WcStatus::SUCCESS {
+        return failed(completion, ticket);
+    }
     Arrival {
         ticket,
-        status: completion.status(),
+        status: WcStatus::SUCCESS,
         kind: completion.arrival_kind(),
         payload_bytes: completion.bytes(),
         immediate: completion.immediate(),
-        vendor_error: if succeeded { 0 } else { completion.vendor_error() },
+        vendor_error: 0,
+    }
+}
+
+/// [`arrival`] of a failure.
+#[cold]
+fn failed(completion: &Completion, ticket: Ticket) -> Arrival {
+    Arrival {
+        ticket,
+        status: completion.status(),
+        kind: ArrivalKind::Failed,
+        payload_bytes: 0,
+        immediate: None,
+        vendor_error: completion.vendor_error(),
     }
 }
 
 /// How many bytes lie in the slots of the receive a completion is of.
-#[inline]
+#[inline(always)]
 pub(crate) fn scattered(completion: &Completion) -> u32 {
     match completion.arrival_kind() {
         ArrivalKind::Send => completion.bytes(),
@@ -173,7 +247,7 @@ pub(crate) fn scattered(completion: &Completion) -> u32 {
 ///
 /// # Safety
 /// `stage` takes no slots unless `staged` is below the length that the list was made for.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn push<const N: usize>(
     list: &mut WorkList<ibv_recv_wr>,
     staged: u32,
@@ -219,7 +293,7 @@ impl ReceiveBatch<'_> {
 impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
     type Slot = Slot;
 
-    #[inline]
+    #[inline(always)]
     fn push<const N: usize>(&mut self, slots: [Slot; N]) -> Result<Ticket, Refused<[Slot; N]>> {
         if !self.state.accepts_receives() {
             return Err(Refused {
@@ -241,6 +315,12 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
     }
 
     #[inline]
+    fn leave(self) {
+        let Self { queue, .. } = &mut *ManuallyDrop::new(self);
+        queue.left = queue.table.staged();
+    }
+
+    #[inline]
     #[doc(alias = "ibv_post_recv")]
     fn ring(self) -> Result<u32, PostError> {
         let queue = &mut *self.queue;
@@ -251,6 +331,7 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
             // as `table` says.
             unsafe { post_recv(qp, first, refused) }
         });
+        queue.left = 0;
         if status == 0 {
             queue.table.post_all();
             return Ok(posted);
@@ -266,6 +347,7 @@ impl Drop for ReceiveBatch<'_> {
     fn drop(&mut self) {
         if self.queue.table.staged() != 0 {
             unposted::discard(&mut *self.queue.table);
+            self.queue.left = 0;
         }
     }
 }

@@ -102,6 +102,8 @@ pub struct SharedReceiveQueue {
     /// Made for as many requests as the table is deep.
     list: WorkList<ibv_recv_wr>,
     post_srq_recv: PostShared,
+    /// How many receives batches left staged.
+    left: u32,
     ledger: Ledger,
     depth: u32,
     scatter_max: u8,
@@ -156,6 +158,7 @@ impl SharedReceiveQueue {
             list: WorkList::new(table.room()),
             table: ManuallyDrop::new(table),
             post_srq_recv,
+            left: 0,
             ledger: receive_completions.ledger(),
             depth: config.depth,
             scatter_max,
@@ -187,9 +190,10 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
 
     #[inline]
     fn stage(&mut self) -> SharedReceiveBatch<'_> {
-        if self.table.staged() != 0 {
-            // Left by a batch that was forgotten.
+        if self.table.staged() != self.left {
+            // A batch was forgotten.
             unposted::discard(&mut *self.table);
+            self.left = 0;
         }
         SharedReceiveBatch { queue: self }
     }
@@ -219,7 +223,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
 
     #[inline]
     fn in_flight(&self) -> u32 {
-        self.table.in_flight()
+        self.table.posted()
     }
 
     #[inline]
@@ -307,6 +311,12 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
     }
 
     #[inline]
+    fn leave(self) {
+        let Self { queue } = &mut *ManuallyDrop::new(self);
+        queue.left = queue.table.staged();
+    }
+
+    #[inline]
     #[doc(alias = "ibv_post_srq_recv")]
     fn ring(self) -> Result<u32, PostError> {
         let queue = &mut *self.queue;
@@ -317,6 +327,7 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
             // `table` says.
             unsafe { post_srq_recv(srq, first, refused) }
         });
+        queue.left = 0;
         queue.table.post(posted);
         if status == 0 {
             return Ok(posted);
@@ -336,6 +347,7 @@ impl Drop for SharedReceiveBatch<'_> {
     fn drop(&mut self) {
         if self.queue.table.staged() != 0 {
             unposted::discard(&mut *self.queue.table);
+            self.queue.left = 0;
         }
     }
 }

@@ -3,7 +3,6 @@
 use core::fmt;
 use core::ops::Deref;
 
-use doorbell_core::Ticket;
 use doorbell_core::provider::{Arena, Arrival, PostError, ReceiveBatch, ReceiveQueue, Rejected};
 
 use crate::{FirstCause, Granting, Grants, Statistics};
@@ -21,6 +20,7 @@ pub struct Receiver<Q, L, S> {
     queue: Q,
     statistics: S,
     granting: Granting<L>,
+    depth: u32,
     repost_batch: u32,
     /// Receives that ended without a message.
     failed: u32,
@@ -42,6 +42,7 @@ where
             queue,
             statistics,
             granting: Granting::new(grants, depth),
+            depth,
             repost_batch,
             failed: 0,
             cause: None,
@@ -54,7 +55,7 @@ where
     /// # Errors
     /// The device took only part; the rest went home to the arena.
     pub fn fill<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
-        self.post(self.queue.room(), arena)
+        post(self.missing(), self.queue.stage(), arena, &self.statistics)
     }
 
     /// Posts the first receives with memory that was taken from the arena before, so that this may run on another
@@ -76,26 +77,42 @@ where
         batch.ring()
     }
 
-    /// Posts receives from the arena until the queue or the arena has no more, in one call,
-    /// where at least a batch is missing. Says how many were posted.
+    /// Takes memory back that receives are to be posted with. Posts receives where at least a batch is missing: those with
+    /// memory that came back, and of others as many as the arena has memory for, in one call. Says how many were posted.
     ///
     /// # Errors
     /// The device took only part; the rest went home to the arena.
-    #[inline]
-    pub fn replenish<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
-        let missing = self.queue.room();
-        if missing < self.repost_batch {
+    #[inline(always)]
+    pub fn repost<A: Arena<Slot = Q::Slot>>(
+        &mut self,
+        slot: Option<Q::Slot>,
+        arena: &mut A,
+    ) -> Result<u32, PostError> {
+        if let Some(slot) = slot {
+            if let Err(slot) = self.queue.restage(slot) {
+                arena.release(slot);
+            }
+        }
+        if self.missing() < self.repost_batch {
             return Ok(0);
         }
-        let outcome = self.post(missing, arena);
+        self.post(arena)
+    }
+
+    /// Posts the receives that are missing, as far as there is memory.
+    // Once for many messages: apart, it takes no registers from what happens for each.
+    #[inline(never)]
+    fn post<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
+        let outcome = post(self.missing(), self.queue.stage(), arena, &self.statistics);
         let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
         self.granting.note_posted(posted);
         outcome
     }
 
+    /// How many receives are not posted, whether or not there is memory for them.
     #[inline]
-    fn post<A: Arena<Slot = Q::Slot>>(&mut self, missing: u32, arena: &mut A) -> Result<u32, PostError> {
-        post(missing, self.queue.stage(), arena, &self.statistics)
+    fn missing(&self) -> u32 {
+        self.depth.wrapping_sub(self.queue.in_flight())
     }
 
     /// Whether receives are to be announced to the peer by themselves.
@@ -109,20 +126,16 @@ where
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
-        self.queue.room() >= self.repost_batch
+        self.missing() >= self.repost_batch
     }
 
-    /// Takes the receive a completion names; `each` gets its slots.
+    /// Takes the receive a completion names, with its memory.
     ///
     /// # Errors
     /// The completion names nothing in flight here.
-    #[inline]
-    pub fn retire(
-        &mut self,
-        completion: Q::Completion,
-        each: impl FnMut(Ticket, Q::Slot),
-    ) -> Result<Arrival, Rejected> {
-        let arrival = self.queue.retire(completion, each)?;
+    #[inline(always)]
+    pub fn retire(&mut self, completion: Q::Completion) -> Result<(Arrival, Option<Q::Slot>), Rejected> {
+        let (arrival, slot) = self.queue.retire_one(completion)?;
         if arrival.status.is_success() {
             self.statistics.received.add(1);
             self.statistics.received_bytes.add(arrival.payload_bytes.into());
@@ -143,7 +156,7 @@ where
                 },
             );
         }
-        Ok(arrival)
+        Ok((arrival, slot))
     }
 
     /// Why the queue pair failed, as far as this half knows.
@@ -159,6 +172,12 @@ where
             .received(self.queue.in_flight().wrapping_add(self.failed))
     }
 
+    /// How many receives have their memory, and wait for others to be posted with them.
+    #[must_use]
+    pub fn staged(&self) -> u32 {
+        self.missing().saturating_sub(self.queue.room())
+    }
+
     /// How many receives are posted.
     #[must_use]
     #[inline]
@@ -167,7 +186,7 @@ where
     }
 }
 
-/// Posts so many receives from the arena, or as many as it has memory for, and counts them.
+/// Posts so many receives, and counts them: what is staged, and the rest from the arena as far as it has memory.
 #[inline]
 pub(crate) fn post<B: ReceiveBatch, A: Arena<Slot = B::Slot>>(
     missing: u32,
@@ -175,7 +194,7 @@ pub(crate) fn post<B: ReceiveBatch, A: Arena<Slot = B::Slot>>(
     arena: &mut A,
     statistics: &Statistics,
 ) -> Result<u32, PostError> {
-    for _ in 0..missing {
+    for _ in batch.staged()..missing {
         let Some(slot) = arena.lease() else { break };
         if let Err(refused) = batch.push([slot]) {
             let [slot] = refused.item;

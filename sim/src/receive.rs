@@ -1,6 +1,7 @@
 //! The receive half of a queue pair, and its posting guard.
 
 use core::fmt;
+use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -128,6 +129,8 @@ impl Receives {
 pub struct ReceiveQueue {
     table: Table,
     staged: Vec<Receive>,
+    /// How many of them batches left.
+    left: usize,
     /// Receives that are being retired.
     retired: Vec<Receive>,
     ledger: Ledger,
@@ -140,6 +143,7 @@ impl ReceiveQueue {
         Self {
             table,
             staged: Vec::new(),
+            left: 0,
             retired: Vec::new(),
             ledger,
             scatter_max: limits.scatter_max,
@@ -162,6 +166,7 @@ impl ReceiveQueue {
     fn unstage(&mut self) {
         self.table.unstage(|_, never| match never {});
         self.staged.clear();
+        self.left = 0;
     }
 
     /// Takes the receive this completion names, and those before it; `each` gets each, and how many bytes
@@ -206,8 +211,10 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     type Batch<'q> = ReceiveBatch<'q>;
 
     fn stage(&mut self) -> ReceiveBatch<'_> {
-        // A batch that was forgotten leaves staged receives.
-        self.unstage();
+        if self.staged.len() != self.left {
+            // A batch was forgotten.
+            self.unstage();
+        }
         let state = self.shared.state();
         ReceiveBatch { queue: self, state }
     }
@@ -221,7 +228,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.table.in_flight()
+        self.table.posted()
     }
 
     fn room(&self) -> u32 {
@@ -273,6 +280,11 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
 
     fn staged(&self) -> u32 {
         self.queue.table.staged()
+    }
+
+    fn leave(self) {
+        let Self { queue, .. } = &mut *ManuallyDrop::new(self);
+        queue.left = queue.staged.len();
     }
 
     /// Posts all that is staged. The simulated device refuses only what a plan says; the slots of what it did not take go home.

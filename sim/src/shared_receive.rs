@@ -5,6 +5,7 @@
 
 use core::convert::Infallible;
 use core::fmt;
+use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -138,6 +139,8 @@ impl Drop for SharedReceiveInner {
 pub struct SharedReceiveQueue {
     table: Table,
     staged: Vec<Receive>,
+    /// How many of them batches left.
+    left: usize,
     ledger: Ledger,
     depth: u32,
     scatter_max: u8,
@@ -182,6 +185,7 @@ impl SharedReceiveQueue {
         Ok(Self {
             table,
             staged: Vec::new(),
+            left: 0,
             ledger: receive_completions.ledger(),
             depth: config.depth,
             scatter_max: config.scatter_max.max(1),
@@ -197,6 +201,7 @@ impl SharedReceiveQueue {
     fn unstage(&mut self) {
         self.table.unstage(|_, never| match never {});
         self.staged.clear();
+        self.left = 0;
     }
 }
 
@@ -220,8 +225,10 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     }
 
     fn stage(&mut self) -> SharedReceiveBatch<'_> {
-        // A batch that was forgotten leaves staged receives.
-        self.unstage();
+        if self.staged.len() != self.left {
+            // A batch was forgotten.
+            self.unstage();
+        }
         SharedReceiveBatch { queue: self }
     }
 
@@ -257,7 +264,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.table.in_flight()
+        self.table.posted()
     }
 
     fn room(&self) -> u32 {
@@ -318,6 +325,11 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
 
     fn staged(&self) -> u32 {
         self.queue.table.staged()
+    }
+
+    fn leave(self) {
+        let Self { queue } = &mut *ManuallyDrop::new(self);
+        queue.left = queue.staged.len();
     }
 
     /// Posts all that is staged. The simulated device refuses only what a plan says; the slots of what it did not take go home.

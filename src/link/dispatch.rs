@@ -97,14 +97,14 @@ impl Routes {
 
 impl<P: Provider, N: Network> Core<P, N> {
     /// Takes an event of a channel; gives it back where the channel is none of ours.
-    pub(super) fn dispatch<'w>(
+    pub(super) fn dispatch<'w, 'm>(
         &mut self,
         worker: usize,
         mut turn: Turn<'w, P>,
-        event: Event<P>,
+        event: Event<'m, P>,
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
-    ) -> Option<(Turn<'w, P>, Event<P>)> {
+    ) -> Option<(Turn<'w, P>, Event<'m, P>)> {
         let at = At {
             worker,
             channel: turn.channel.id(),
@@ -118,9 +118,6 @@ impl<P: Provider, N: Network> Core<P, N> {
         let Some(whose) = self.routes.get(at) else {
             // One that was given up is closed by us, and its last events are nobody's.
             if self.is_closing(at) {
-                if let Event::Received { message, .. } = event {
-                    turn.release(message);
-                }
                 return None;
             }
             return Some((turn, event));
@@ -133,14 +130,11 @@ impl<P: Provider, N: Network> Core<P, N> {
                         each(id, LinkEvent::Received { message });
                     });
                 }
-                turn.release(message);
             }
             (Event::Received { message, .. }, Whose::Unclaimed(_)) => {
                 let from = self.arrivals.forget(at);
                 self.claim((at, from), message.payload(), &mut turn, now, each);
-                turn.release(message);
             }
-            (Event::Received { message, .. }, Whose::Ended) => turn.release(message),
             (Event::Done { through }, Whose::Rail(id, rail)) => {
                 if let Some(link) = self.link_mut(id) {
                     link.completed(rail, through, now);

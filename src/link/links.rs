@@ -493,7 +493,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
-        other: impl FnMut(usize, Turn<'_, P>, Event<P>),
+        other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), ProviderError> {
         let now = node.network.now();
         self.take_in(workers, now, &mut each, other)?;
@@ -507,7 +507,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         workers: &mut [Worker<P>],
         now: Instant,
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
-        mut other: impl FnMut(usize, Turn<'_, P>, Event<P>),
+        mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), ProviderError> {
         let Self { core, door, .. } = self;
         if let Some(door) = door {

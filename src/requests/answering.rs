@@ -6,7 +6,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{CorrelationId, REQUEST_HEADER_BYTES, RequestHeader, RequestKind};
 use doorbell_ffi::Rdma;
 
-use crate::Lease;
+use crate::{Lease, Message};
 
 /// A request of a peer's, in the memory that it came in.
 pub struct Asked<P: Provider = Rdma> {
@@ -15,14 +15,17 @@ pub struct Asked<P: Provider = Rdma> {
 }
 
 impl<P: Provider> Asked<P> {
-    /// Takes a message for a request.
+    /// Takes a message for a request, whose memory it keeps.
     ///
     /// # Errors
     /// It is none, and handed back.
     #[inline]
-    pub fn of(message: Lease<P>) -> Result<Self, Lease<P>> {
+    pub fn of(message: Message<'_, P>) -> Result<Self, Message<'_, P>> {
         match RequestHeader::parse(message.payload()) {
-            Ok((RequestKind::Request, id, _)) => Ok(Self { lease: message, id }),
+            Ok((RequestKind::Request, id, _)) => Ok(Self {
+                lease: message.keep(),
+                id,
+            }),
             _ => Err(message),
         }
     }

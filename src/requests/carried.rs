@@ -141,12 +141,12 @@ impl<T> Requests<T> {
     /// Takes what a poll tells of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
     /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear`] instead.
     #[inline]
-    pub fn take<P: Provider>(
+    pub fn take<'m, P: Provider>(
         &mut self,
         turn: &mut Turn<'_, P>,
-        event: Event<P>,
+        event: Event<'m, P>,
         mut each: impl FnMut(T, Ended<'_>),
-    ) -> Option<Event<P>> {
+    ) -> Option<Event<'m, P>> {
         match event {
             Event::Received { message, immediate } => {
                 match self.hear(message.payload()) {
@@ -156,7 +156,6 @@ impl<T> Requests<T> {
                         return Some(Event::Received { message, immediate });
                     }
                 }
-                turn.release(message);
                 None
             }
             Event::Failed { status, .. } => {
@@ -214,9 +213,7 @@ impl<T> Requests<T> {
         mut each: impl FnMut(T, Ended<'_>),
     ) -> Result<u32, ProviderError> {
         let count = worker.poll(|mut turn, event| {
-            if let Some(Event::Received { message, .. }) = self.take(&mut turn, event, &mut each) {
-                turn.release(message);
-            }
+            self.take(&mut turn, event, &mut each);
         })?;
         if self.wake().is_some() {
             self.expire(worker.context().now(), each);

@@ -193,7 +193,7 @@ impl<P: Provider> Worker<P> {
         &mut self,
         id: ChannelId,
         deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), CloseError> {
         self.begin_close(id, deadline)?;
         let patience = Deadline::after(deadline.instant(), FLUSH_MAX);

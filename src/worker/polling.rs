@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use doorbell_core::provider::{Arena, Completion, CompletionQueue, Provider, ProviderError};
-use doorbell_core::unwinding::OnUnwind;
+use doorbell_core::provider::{Arena, ArrivalKind, Completion, CompletionQueue, Provider, ProviderError};
 use doorbell_core::{Ticket, WorkKind};
+use doorbell_ffi::Loan;
 use doorbell_hotpath::{Outcome, Statistics};
 
 use super::channel_list::{ChannelList, Due, due};
@@ -17,8 +17,9 @@ use super::untold::{Telling, Untold, keep_untold, tell_untold};
 use super::{Turn, Worker};
 use crate::edge::reaper::Reaped;
 use crate::event::Event;
-use crate::half::{Lost, Receives, SendHalf, Sends};
+use crate::half::{Lost, Receives, SendHalf, Sends, event_of};
 use crate::lease::Lease;
+use crate::message::Message;
 
 /// State for polling sends: the completion queue, and the state kept between polls.
 pub(crate) struct SendSide<P: Provider> {
@@ -46,6 +47,8 @@ pub(crate) struct ReceiveSide<P: Provider> {
     pub(super) hungry: ChannelList,
     /// Completions of channels that are not admitted yet.
     pub(super) early: Early<P>,
+    /// The channel whose message is being told, whose receive is to be posted again.
+    interrupted: Option<u32>,
     /// The shared receives, if the channels share theirs.
     pub(crate) shared: Option<Box<Reaped<Shared<P>>>>,
 }
@@ -69,7 +72,7 @@ impl<P: Provider> Worker<P> {
     /// The same holds for every call that polls: [`Worker::wait`], [`Worker::ready_to_sleep`], [`Worker::close`] and
     /// the polls of halves, links and meshes.
     #[inline]
-    pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
+    pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<'_, P>)) -> Result<u32, ProviderError> {
         Ok(self.poll_queues(&mut each)?.completions())
     }
 
@@ -80,7 +83,7 @@ impl<P: Provider> Worker<P> {
     #[inline]
     pub fn poll_tending(
         &mut self,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         Ok(self.poll_and_tend(&mut each)?.completions())
     }
@@ -92,7 +95,7 @@ impl<P: Provider> Worker<P> {
     /// As for [`Worker::poll`].
     pub(crate) fn poll_through(
         &mut self,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), ProviderError> {
         let [sends, receives] = [self.sends.completions.depth(), self.receives.completions.depth()];
         let taken_max = sends.saturating_add(receives).saturating_mul(2);
@@ -110,7 +113,7 @@ impl<P: Provider> Worker<P> {
     #[inline]
     pub(super) fn poll_and_tend(
         &mut self,
-        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Polled, ProviderError> {
         let polled = self.poll_queues(each)?;
         self.tend();
@@ -121,7 +124,7 @@ impl<P: Provider> Worker<P> {
     #[inline(always)]
     pub(super) fn poll_queues(
         &mut self,
-        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Polled, ProviderError> {
         let Self {
             places,
@@ -200,6 +203,7 @@ impl<P: Provider> ReceiveSide<P> {
             completions,
             hungry: ChannelList::default(),
             early: Early::default(),
+            interrupted: None,
             shared,
         }
     }
@@ -228,23 +232,27 @@ impl<P: Provider> ReceiveSide<P> {
         arena: &mut P::Arena,
         statistics: &Statistics,
         mut due: impl FnMut(u32, &mut Listed),
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
+        if self.interrupted.is_some() {
+            self.note_interrupted(places);
+        }
         let Self {
             completions,
             hungry,
             early,
             shared,
+            interrupted,
         } = self;
+        let mut around = Around {
+            places: &mut *places,
+            arena: &mut *arena,
+            hungry,
+            early,
+            statistics,
+        };
         let count = completions.poll(|completion| {
-            let around = Around {
-                places: &mut *places,
-                arena: &mut *arena,
-                hungry: &mut *hungry,
-                early: &mut *early,
-                statistics,
-            };
-            take(completion, shared, around, &mut due, each);
+            take(completion, shared, interrupted, &mut around, &mut due, each);
         })?;
         if let Some(shared) = &mut self.shared {
             let around = Around {
@@ -261,6 +269,19 @@ impl<P: Provider> ReceiveSide<P> {
         Ok(count)
     }
 
+    /// A callback panicked as it was told of a message: its receive is posted again, and announced, with those that went without.
+    #[cold]
+    fn note_interrupted<C: Receives<P>>(&mut self, places: &mut [Entry<C>]) {
+        let Some(index) = self.interrupted.take() else {
+            return;
+        };
+        if let Some(entry) = places.get_mut(index as usize) {
+            if !entry.listed.is_hungry {
+                entry.listed.is_hungry = self.hungry.put(index);
+            }
+        }
+    }
+
     /// Takes what had come before its channel was there, and says of how many it is settled whose they are. It goes in
     /// front of [`ReceiveSide::poll`]: a channel's messages keep their order.
     #[inline]
@@ -270,7 +291,7 @@ impl<P: Provider> ReceiveSide<P> {
         arena: &mut P::Arena,
         statistics: &Statistics,
         due: impl FnMut(u32, &mut Listed),
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
         if self.early.is_empty() {
             return 0;
@@ -285,22 +306,24 @@ impl<P: Provider> ReceiveSide<P> {
         arena: &mut P::Arena,
         statistics: &Statistics,
         mut due: impl FnMut(u32, &mut Listed),
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
+        self.note_interrupted(places);
         if let Some(shared) = &mut self.shared {
             shared.count_early_anew();
         }
         let mut count = 0_u32;
         let mut looking = self.early.look_anew();
         while let Some(completion) = looking.take() {
-            let around = Around {
+            let mut around = Around {
                 places: &mut *places,
                 arena: &mut *arena,
                 hungry: &mut self.hungry,
                 early: looking.early(),
                 statistics,
             };
-            let is_settled = take(completion, &mut self.shared, around, &mut due, each);
+            let (shared, interrupted) = (&mut self.shared, &mut self.interrupted);
+            let is_settled = take(completion, shared, interrupted, &mut around, &mut due, each);
             count = count.saturating_add(u32::from(is_settled));
         }
         count
@@ -313,7 +336,7 @@ impl<P: Provider> ReceiveSide<P> {
         places: &mut [Entry<C>],
         arena: &mut P::Arena,
         mut due: impl FnMut(u32, &mut Listed),
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) {
         self.hungry.retain(|index| {
             let Some((entry, others)) = apart(places, index as usize) else {
@@ -324,7 +347,7 @@ impl<P: Provider> ReceiveSide<P> {
                 return false;
             };
             // Hungry still if `each` panics.
-            listed.is_hungry = !replenish(channel, others, arena, each);
+            listed.is_hungry = !repost(None, channel, others, arena, each);
             if channel.receive_half().receiver.is_announcement_due() {
                 due(index, listed);
             }
@@ -338,13 +361,14 @@ impl<P: Provider> ReceiveSide<P> {
 fn take<P: Provider, C: Receives<P>>(
     completion: P::Completion,
     shared: &mut Option<Box<Reaped<Shared<P>>>>,
-    around: Around<'_, P, C>,
+    interrupted: &mut Option<u32>,
+    around: &mut Around<'_, P, C>,
     due: &mut impl FnMut(u32, &mut Listed),
-    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> bool {
     let id = completion.work_id();
     if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), shared) {
-        return shared.take(completion, around, due, each);
+        return shared.take(completion, around.again(), due, each);
     }
     let Around {
         places,
@@ -352,35 +376,46 @@ fn take<P: Provider, C: Receives<P>>(
         hungry,
         early,
         statistics,
-    } = around;
+    } = around.again();
     let index = id.channel_among(WorkKind::Receive);
     let place = apart(places, index).and_then(|(entry, others)| Some((entry.split()?, others)));
     let Some(((listed, channel), mut others)) = place else {
         let is_early = places.get(index).is_some_and(Entry::awaits_admission);
         return keep_or_orphan(completion, is_early, early, statistics);
     };
-    let Some(event) = channel.receive_half().retire(completion, arena) else {
+    let Some((arrival, mut slot)) = channel.receive_half().retire(completion) else {
         statistics.rejected.add_from_any(1);
         return true;
     };
-    if matches!(event, Event::ChannelFailed { .. } | Event::PeerClosed { .. }) {
-        // The other half of a Worker taken apart is told. Before `each` is called, which may panic.
-        let told = note_end(channel, event);
-        due(id.channel(), listed);
-        if let Some(event) = told {
-            each(Turn::new(channel, others.again(), arena), event);
+    // Should `each` panic, the next poll posts its receive again, and announces it.
+    *interrupted = Some(id.channel());
+    let is_message = arrival.kind == ArrivalKind::Send;
+    let memory = if is_message { Loan::of(&mut slot) } else { None };
+    if let Some(message) = memory.map(Message::lent) {
+        let immediate = arrival.immediate;
+        let turn = Turn::new(channel, others.again(), arena);
+        each(turn, Event::Received { message, immediate });
+    } else {
+        let half = channel.receive_half();
+        let event = event_of(&arrival, || half.is_farewell());
+        if matches!(event, Event::ChannelFailed { .. } | Event::PeerClosed { .. }) {
+            *interrupted = None;
+            if let Some(slot) = slot {
+                arena.release(slot);
+            }
+            // The other half of a Worker taken apart is told. Before `each` is called, which may panic.
+            let told = note_end(channel, event);
+            due(id.channel(), listed);
+            if let Some(event) = told {
+                each(Turn::new(channel, others, arena), event);
+            }
+            return true;
         }
-        return true;
+        each(Turn::new(channel, others.again(), arena), event);
     }
-    // If `each` panics, the next poll posts its receive again, and announces it.
-    let again = OnUnwind::new(|| {
-        if !listed.is_hungry {
-            listed.is_hungry = hungry.put(id.channel());
-        }
-    });
-    each(Turn::new(channel, others.again(), arena), event);
-    let is_full = replenish(channel, others, arena, each);
-    again.disarm();
+    // It may tell `each` of a refusal.
+    let is_full = repost(slot, channel, others, arena, each);
+    *interrupted = None;
     if !is_full && !listed.is_hungry {
         listed.is_hungry = hungry.put(id.channel());
     }
@@ -392,7 +427,10 @@ fn take<P: Provider, C: Receives<P>>(
 
 /// Notes how a channel ended, and what of it the application is to be told now.
 #[cold]
-pub(super) fn note_end<P: Provider, C: Receives<P>>(channel: &mut C, event: Event<P>) -> Option<Event<P>> {
+pub(super) fn note_end<P: Provider, C: Receives<P>>(
+    channel: &mut C,
+    event: Event<'static, P>,
+) -> Option<Event<'static, P>> {
     match event {
         Event::PeerClosed { .. } => channel.note_peer_closed().then_some(event),
         _ => channel.note_failed(),
@@ -492,7 +530,7 @@ impl<P: Provider> SendSide<P> {
         &mut self,
         places: &mut [Entry<C>],
         arena: &mut P::Arena,
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
         let left = u32::try_from(self.untold.len()).unwrap_or(u32::MAX);
         if left > 0 {
@@ -526,7 +564,7 @@ impl<P: Provider> SendSide<P> {
         places: &mut [Entry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let Self {
             completions,
@@ -611,16 +649,17 @@ impl<P: Provider> SendSide<P> {
     }
 }
 
-/// Posts the receives that are missing, and says whether none is left to post. A refusal of the
+/// Posts the receives that are missing, one of them with this memory, and says whether none is left to post. A refusal of the
 /// device is told to `each`.
-#[inline]
-fn replenish<P: Provider, C: Receives<P>>(
+#[inline(always)]
+fn repost<P: Provider, C: Receives<P>>(
+    slot: Option<P::Slot>,
     channel: &mut C,
     others: Others<'_, C>,
     arena: &mut P::Arena,
-    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> bool {
-    let (is_full, refused) = channel.receive_half().receiver.replenish(arena);
+    let (is_full, refused) = channel.receive_half().receiver.repost(slot, arena);
     if let Some(error) = refused {
         each(
             Turn::new(channel, others, arena),
@@ -636,7 +675,7 @@ fn announce<P: Provider, C: Sends<P>>(
     channel: &mut C,
     others: Others<'_, C>,
     arena: &mut P::Arena,
-    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> bool {
     match channel.send_half().sender.announce() {
         Ok(is_done) => is_done,

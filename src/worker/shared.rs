@@ -4,11 +4,12 @@ use core::fmt;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{
-    Arena, AsyncEvent, Completion, PostError, ProtectionDomain, Provider, ProviderError, SharedReceiveQueue,
-    SharedReceiveQueueConfig,
+    Arena, ArrivalKind, AsyncEvent, Completion, PostError, ProtectionDomain, Provider, ProviderError,
+    SharedReceiveQueue, SharedReceiveQueueConfig,
 };
 use doorbell_core::unwinding::OnUnwind;
 use doorbell_core::{Qpn, SharedReceiveId};
+use doorbell_ffi::Loan;
 use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 
 use super::channel_list::ChannelList;
@@ -19,7 +20,7 @@ use super::qpn_table::QpnTable;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
 use crate::error::{ConnectError, NodeError};
 use crate::half::{Receives, Receiving, event_of};
-use crate::{ChannelConfig, Event, Lease, SharedReceivesConfig};
+use crate::{ChannelConfig, Event, Message, SharedReceivesConfig};
 
 /// The receives, and who may take them.
 pub(crate) struct Shared<P: Provider> {
@@ -53,6 +54,20 @@ pub(super) struct Around<'w, P: Provider, C> {
     pub(super) hungry: &'w mut ChannelList,
     pub(super) early: &'w mut Early<P>,
     pub(super) statistics: &'w Statistics,
+}
+
+impl<P: Provider, C> Around<'_, P, C> {
+    /// These, for a shorter time.
+    #[inline]
+    pub(super) const fn again(&mut self) -> Around<'_, P, C> {
+        Around {
+            places: self.places,
+            arena: self.arena,
+            hungry: self.hungry,
+            early: self.early,
+            statistics: self.statistics,
+        }
+    }
 }
 
 struct Limit {
@@ -239,7 +254,7 @@ impl<P: Provider> Shared<P> {
         completion: P::Completion,
         around: Around<'_, P, C>,
         due: &mut impl FnMut(u32, &mut Listed),
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> bool {
         let Around {
             places,
@@ -253,10 +268,8 @@ impl<P: Provider> Shared<P> {
             early.keep(completion);
             return false;
         }
-        let mut message = None;
-        let arrival = self
-            .receiver
-            .retire(completion, |_, slot| message = Some(Lease { slot }));
+        let mut slot = None;
+        let arrival = self.receiver.retire(completion, |_, its| slot = Some(its));
         let Ok(arrival) = arrival else {
             statistics.rejected.add_from_any(1);
             return true;
@@ -266,17 +279,17 @@ impl<P: Provider> Shared<P> {
             Some((index, entry.split()?, others))
         });
         let Some((index, (listed, channel), others)) = place else {
-            self.take_orphan(message, arena, statistics);
+            self.take_orphan(slot, arena, statistics);
             return true;
         };
         let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
-            self.take_orphan(message, arena, statistics);
+            self.take_orphan(slot, arena, statistics);
             return true;
         };
         match self.receiver.charge(share, &arrival) {
             Taken::Message => {}
             taken => {
-                if let Some(Lease { slot }) = message {
+                if let Some(slot) = slot {
                     arena.release(slot);
                 }
                 let mut event = None;
@@ -299,8 +312,11 @@ impl<P: Provider> Shared<P> {
             }
         }
         let half = channel.receive_half();
-        let event = event_of(&arrival, message, arena, || half.is_farewell());
-        if matches!(event, Event::PeerClosed { .. }) {
+        let other = (arrival.kind != ArrivalKind::Send).then(|| event_of(&arrival, || half.is_farewell()));
+        if let Some(event @ Event::PeerClosed { .. }) = other {
+            if let Some(slot) = slot {
+                arena.release(slot);
+            }
             let told = note_end(channel, event);
             due(index, listed);
             if let Some(event) = told {
@@ -315,8 +331,20 @@ impl<P: Provider> Shared<P> {
                 listed.is_hungry = hungry.put(index);
             }
         });
-        each(Turn::new(channel, others, arena), event);
+        let turn = Turn::new(channel, others, arena);
+        match other {
+            Some(event) => each(turn, event),
+            None => {
+                if let Some(message) = Loan::of(&mut slot).map(Message::lent) {
+                    let immediate = arrival.immediate;
+                    each(turn, Event::Received { message, immediate });
+                }
+            }
+        }
         again.disarm();
+        if let Some(slot) = slot {
+            arena.release(slot);
+        }
         if !channel.is_open() {
             return true;
         }
@@ -334,9 +362,9 @@ impl<P: Provider> Shared<P> {
 
     /// Takes a receive that a queue pair had used which is closed, or was never admitted.
     #[cold]
-    fn take_orphan(&mut self, message: Option<Lease<P>>, arena: &mut P::Arena, statistics: &Statistics) {
+    fn take_orphan(&mut self, slot: Option<P::Slot>, arena: &mut P::Arena, statistics: &Statistics) {
         statistics.orphaned.add_from_any(1);
-        if let Some(Lease { slot }) = message {
+        if let Some(slot) = slot {
             arena.release(slot);
         }
         self.receiver.want();
@@ -350,7 +378,7 @@ impl<P: Provider> Shared<P> {
         count: u32,
         around: Around<'_, P, C>,
         due: &mut impl FnMut(u32, &mut Listed),
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) {
         if count == 0 {
             self.emptied = self.emptied.wrapping_add(1);
@@ -370,7 +398,7 @@ impl<P: Provider> Shared<P> {
         refused: Option<PostError>,
         around: Around<'_, P, C>,
         due: &mut impl FnMut(u32, &mut Listed),
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) {
         let Around {
             places,

@@ -318,7 +318,7 @@ impl<P: Provider> Submissions<P> {
         &mut self,
         entries: &mut [Entry<C>],
         arena: &mut P::Arena,
-        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
         self.take_in();
         let Self {
@@ -546,7 +546,7 @@ fn tell_refused<P: Provider, C: Sends<P>>(
     channel: &mut C,
     mut others: Others<'_, C>,
     arena: &mut P::Arena,
-    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> u32 {
     let mut told = 0_u32;
     while let Some((slot, error)) = channel

@@ -53,7 +53,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
     /// worker.poll(|mut turn, event| {
     ///     if let Event::Received { message, .. } = event {
     ///         // The memory that came is the memory that goes: nothing is copied.
-    ///         let sent = turn.other(to).map(|other| other.send_lease(message));
+    ///         let sent = turn.other(to).map(|other| other.send_lease(message.keep()));
     ///         lost += u32::from(!matches!(sent, Some(Ok(_))));
     ///     }
     /// })?;

@@ -12,7 +12,7 @@ use crate::half::Sends;
 /// An event of the channel of this index that is yet to be delivered.
 pub(super) struct Untold<P: Provider> {
     channel: u32,
-    event: Event<P>,
+    event: Event<'static, P>,
 }
 
 impl<P: Provider> Untold<P> {
@@ -25,7 +25,7 @@ impl<P: Provider> Untold<P> {
 /// Keeps an event to be told. There is room for it, since admission: so this never comes to allocate.
 // The comparison stands beside the push, where the optimiser sees that both mean the same length.
 #[inline(always)]
-pub(super) fn keep_untold<P: Provider>(untold: &mut Vec<Untold<P>>, channel: u32, event: Event<P>) {
+pub(super) fn keep_untold<P: Provider>(untold: &mut Vec<Untold<P>>, channel: u32, event: Event<'static, P>) {
     if untold.len() < untold.capacity() {
         untold.push(Untold { channel, event });
     }
@@ -38,7 +38,7 @@ pub(super) fn tell_untold<P: Provider, C: Sends<P>>(
     telling: Telling<'_, P>,
     places: &mut [Entry<C>],
     arena: &mut P::Arena,
-    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) {
     telling.untold.reverse();
     while let Some(Untold { channel, event }) = telling.untold.pop() {

@@ -218,7 +218,7 @@ impl<P: Provider> Worker<P> {
         &mut self,
         how: Wait,
         deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Woken, WaitError> {
         self.wait_as(how, deadline, |worker| {
             let polled = worker.poll_queues(&mut each)?;
@@ -235,7 +235,7 @@ impl<P: Provider> Worker<P> {
         &mut self,
         how: Wait,
         deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Woken, WaitError> {
         self.wait_as(how, deadline, |worker| worker.poll_all(&mut each))
     }
@@ -255,14 +255,14 @@ impl<P: Provider> Worker<P> {
     /// asking, not after.
     pub fn ready_to_sleep(
         &mut self,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Option<Sleep<'_, P>>, WaitError> {
         self.prepare(|worker| worker.poll_all(&mut each))
     }
 
     /// Polls and tends, and looks for credits of channels that want some; says whether anything happened.
     #[inline(always)]
-    fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
+    fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<'_, P>)) -> Result<u32, ProviderError> {
         let polled = self.poll_and_tend(each)?;
         Ok(self.or_credits(polled))
     }

@@ -110,7 +110,7 @@ pub(crate) struct End<N: Network = Host> {
     pub(crate) workers: Vec<Worker<Host>>,
     pub(crate) at: Connection,
     /// Events that were polled and not asked for yet.
-    pub(crate) events: VecDeque<Event<Host>>,
+    pub(crate) events: VecDeque<Event<'static, Host>>,
 }
 
 impl<N: Network> End<N> {
@@ -130,7 +130,7 @@ impl<N: Network> End<N> {
     }
 
     /// Polls until an event makes something of itself; those before it are dropped.
-    pub(crate) fn until<T>(&mut self, mut wanted: impl FnMut(Event<Host>) -> Option<T>) -> T {
+    pub(crate) fn until<T>(&mut self, mut wanted: impl FnMut(Event<'_, Host>) -> Option<T>) -> T {
         let deadline = Instant::now() + SOON;
         loop {
             while let Some(event) = self.events.pop_front() {
@@ -143,7 +143,7 @@ impl<N: Network> End<N> {
                 workers, events, at, ..
             } = self;
             workers[at.worker]
-                .poll_tending(|_, event| events.push_back(event))
+                .poll_tending(|_, event| events.push_back(event.keep()))
                 .unwrap();
         }
     }

@@ -55,10 +55,9 @@ impl<P: Provider + Debug> Halves<P> {
         let mut numbers = Vec::new();
         while self
             .receiving
-            .poll(|mut turn, event| match event {
+            .poll(|_, event| match event {
                 Event::Received { message, .. } => {
-                    numbers.push(number_of(&message));
-                    turn.release(message);
+                    numbers.push(number_of(message.payload()));
                 }
                 other => panic!("{other:?}"),
             })
@@ -69,8 +68,8 @@ impl<P: Provider + Debug> Halves<P> {
     }
 }
 
-fn number_of<P: Provider>(message: &Lease<P>) -> u32 {
-    u32::from_be_bytes(message.payload().try_into().unwrap())
+fn number_of(message: &[u8]) -> u32 {
+    u32::from_be_bytes(message.try_into().unwrap())
 }
 
 /// State that the threads share.
@@ -109,7 +108,8 @@ impl Common {
         while next < count {
             let polled = worker.poll(|mut turn, event| match event {
                 Event::Received { message, .. } => {
-                    assert_eq!(number_of(&message), next);
+                    let message = message.keep();
+                    assert_eq!(number_of(message.payload()), next);
                     next += 1;
                     if let Some(message) = each(message) {
                         turn.release(message);

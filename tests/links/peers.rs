@@ -158,10 +158,9 @@ fn first_says(two: &mut Two, bytes: &[u8], session: Option<Resumption>) -> (Vec<
     }
     let (mut answer, mut gone) = (Vec::new(), None);
     two.run(soon + ms(2000), |two| {
-        let polled = workers[at.worker].poll_tending(|mut turn, event| match event {
+        let polled = workers[at.worker].poll_tending(|_, event| match event {
             Event::Received { message, .. } => {
                 answer = message.payload().to_vec();
-                turn.release(message);
             }
             Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => {
                 gone = gone.or(Some(two.fabric.now().to_ns()));

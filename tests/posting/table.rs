@@ -111,7 +111,7 @@ impl<P: Provider + Debug> Two<P> {
     }
 
     /// Polls both sides until one of the near events is awaited.
-    fn until<T>(&mut self, mut wanted: impl FnMut(Event<P>) -> Option<T>) -> T {
+    fn until<T>(&mut self, mut wanted: impl FnMut(Event<'_, P>) -> Option<T>) -> T {
         let mut found = None;
         // Bounded by polls: a simulated fabric's time passes by them. A device has the seconds they take.
         for _ in 0..200_000_000_u64 {

@@ -1,6 +1,6 @@
 //! What was posted is the device's until a completion hands it back.
 
-use doorbell::{Channel, Event, Lease, Operation, PostFlags, Worker};
+use doorbell::{Channel, Event, Lease, Message, Operation, PostFlags, Worker};
 
 pub fn read_after_it_was_sent(channel: &mut Channel, lease: Lease) {
     channel.send_lease(lease).ok();
@@ -69,14 +69,43 @@ pub fn copied(lease: &Lease) {
 
 pub fn received_bytes_kept_beyond_their_release(worker: &mut Worker) {
     worker
-        .poll(|mut turn, event| {
+        .poll(|_, event| {
             if let Event::Received { message, .. } = event {
                 let bytes = message.payload();
-                turn.release(message); //~ E0505
+                drop(message); //~ E0505
                 assert!(bytes.is_empty());
             }
         })
         .ok();
+}
+
+pub fn a_message_kept_and_read(worker: &mut Worker, kept: &mut Vec<Lease>) {
+    worker
+        .poll(|_, event| {
+            if let Event::Received { message, .. } = event {
+                kept.push(message.keep());
+                message.payload(); //~ E0382
+            }
+        })
+        .ok();
+}
+
+pub fn a_message_kept_beyond_the_callback(worker: &mut Worker, kept: &mut Vec<Message<'static>>) {
+    worker
+        .poll(|_, event| {
+            if let Event::Received { message, .. } = event {
+                kept.push(message); //~ E0521
+            }
+        })
+        .ok();
+}
+
+pub fn an_event_kept_beyond_the_callback(worker: &mut Worker, kept: &mut Vec<Event<'static>>) {
+    worker.poll(|_, event| kept.push(event)).ok(); //~ E0521
+}
+
+pub fn a_message_copied(message: &Message<'_>) {
+    let _twin: Message<'_> = message.clone(); //~ E0308
 }
 
 pub fn received_bytes_kept_beyond_the_callback(worker: &mut Worker) {

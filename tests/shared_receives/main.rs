@@ -170,7 +170,7 @@ impl Hub {
                         let peer = peers.iter_mut().find(|peer| peer.at_hub == id).unwrap();
                         assert_eq!(message.payload(), peer.heard.to_be_bytes(), "in order");
                         peer.heard += 1;
-                        held.push(message);
+                        held.push(message.keep());
                     }
                     Event::Done { .. } => quiet = 0,
                     other => panic!("{other:?}"),

@@ -81,10 +81,9 @@ fn the_hub_sends_as_any_other() {
         let mut heard = None;
         hub.peers[1]
             .worker()
-            .poll_tending(|mut turn, event| {
+            .poll_tending(|_, event| {
                 if let Event::Received { message, .. } = event {
                     heard = Some(message.payload().to_vec());
-                    turn.release(message);
                 }
             })
             .unwrap();
@@ -179,7 +178,7 @@ fn rings_beside_shared_receives() {
         let Hub { workers, held, .. } = &mut hub;
         workers[0]
             .poll_tending(|_, event| match event {
-                Event::Received { message, .. } => held.push(message),
+                Event::Received { message, .. } => held.push(message.keep()),
                 Event::Written { immediate, .. } => ours.note_written(immediate),
                 Event::Done { .. } => {}
                 other => panic!("{other:?}"),
@@ -219,13 +218,12 @@ fn taken_apart_the_half_that_receives_has_them() {
             let mut heard = [0_u32; 3];
             while heard != [300; 3] {
                 receiving
-                    .poll(|mut turn, event| match event {
+                    .poll(|turn, event| match event {
                         Event::Received { message, .. } => {
                             let id = turn.channel.id();
                             let at = ids.iter().position(|known| *known == id).unwrap();
                             assert_eq!(message.payload(), heard[at].to_be_bytes());
                             heard[at] += 1;
-                            turn.release(message);
                         }
                         other => panic!("{other:?}"),
                     })

@@ -59,10 +59,9 @@ fn heard(end: &mut End) -> Vec<u32> {
     let mut numbers = Vec::new();
     for _ in 0..4 {
         end.worker()
-            .poll_tending(|mut turn, event| {
+            .poll_tending(|_, event| {
                 if let Event::Received { message, .. } = event {
                     numbers.push(u32::from_be_bytes(message.payload().try_into().unwrap()));
-                    turn.release(message);
                 }
             })
             .unwrap();
@@ -118,7 +117,7 @@ impl Own {
         }
     }
 
-    fn note(&mut self, mut turn: Turn<'_, Host>, event: Event<Host>, ids: &[ChannelId]) {
+    fn note(&mut self, mut turn: Turn<'_, Host>, event: Event<'_, Host>, ids: &[ChannelId]) {
         match event {
             Event::Unsent {
                 lease: Some(lease), ..

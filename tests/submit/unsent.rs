@@ -42,7 +42,7 @@ fn what_comes_back_ends_a_wait_and_there_is_no_leave_to_sleep() {
     a.worker().channel(to).unwrap().shut().unwrap();
     settle(&mut a);
     let mut back = 0;
-    let mut count = |event: Event<Host>| back += u32::from(matches!(event, Event::Unsent { .. }));
+    let mut count = |event: Event<'_, Host>| back += u32::from(matches!(event, Event::Unsent { .. }));
     submit_own(&mut a, 0);
     let leave = a.worker().ready_to_sleep(|_, event| count(event)).unwrap();
     assert!(leave.is_none());
@@ -78,7 +78,7 @@ fn what_comes_back_ends_a_wait_of_the_half_that_sends() {
         lease.fill(&vec![7; too_long]).unwrap();
         let half = sending.channel(to).unwrap();
         half.submit(Operation::Send, lease, PostFlags::INLINE).unwrap();
-        let mut count = |event: Event<Host>| back += u32::from(matches!(event, Event::Unsent { .. }));
+        let mut count = |event: Event<'_, Host>| back += u32::from(matches!(event, Event::Unsent { .. }));
         let woken = match round {
             0 => {
                 let leave = sending.ready_to_sleep(|_, event| count(event)).unwrap();
@@ -143,7 +143,7 @@ fn what_waits_at_a_channel_that_cannot_be_failed_comes_back() {
 }
 
 /// Submits it again, in vain.
-fn again(turn: Turn<'_, Host>, event: Event<Host>) -> u32 {
+fn again(turn: Turn<'_, Host>, event: Event<'_, Host>) -> u32 {
     let Event::Unsent { lease, .. } = event else {
         return 0;
     };

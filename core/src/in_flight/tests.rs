@@ -44,6 +44,33 @@ fn a_completion_retires_what_came_before_it() {
 }
 
 #[test]
+fn the_oldest_is_retired_with_its_one_slot() {
+    let mut table = table(4, 0);
+    for generation in 0..5 {
+        let first = table.stage([1]).unwrap();
+        let second = table.stage([]).unwrap();
+        assert_eq!(table.retire_oldest(first.1), None, "staged is not posted");
+        table.post_all();
+        assert_eq!((table.posted(), table.room()), (2, 2));
+        assert_eq!(table.retire_oldest(second.1), None, "it is not the oldest");
+        assert_eq!(table.retire_oldest(first.1), Some((first.0, Some(1))));
+        assert_eq!(table.retire_oldest(first.1), None, "a duplicate");
+        assert_eq!((table.posted(), table.room()), (1, 3));
+        assert_eq!(table.retire_oldest(second.1), Some((second.0, None)));
+        assert_eq!((table.in_flight(), table.room()), (0, 4), "{generation}");
+    }
+    let (ticket, id) = table.stage([1]).unwrap();
+    table.post_all();
+    let other = WorkId::new(WorkKind::Receive, 7, 0, 0).at(ticket.position());
+    assert_eq!(table.retire_oldest(other), None, "another queue's");
+    assert_eq!(retire(&mut table, id), Some(vec![1]));
+    let (_, id) = table.stage([1, 2]).unwrap();
+    table.post_all();
+    assert_eq!(table.retire_oldest(id), None, "it has two");
+    assert_eq!(retire(&mut table, id), Some(vec![1, 2]));
+}
+
+#[test]
 fn full_hands_the_slots_back() {
     let mut table = table(3, 0);
     for slot in 0..3 {

@@ -343,8 +343,25 @@ pub trait ReceiveQueue: Send + Sized + 'static {
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
 
-    /// Begins a batch. If an earlier batch was forgotten, its staged receives are unstaged first.
+    /// Begins a batch, behind what an earlier one left staged ([`ReceiveBatch::leave`]). If an earlier batch was forgotten, its
+    /// staged receives are unstaged first, and what was left before it.
     fn stage(&mut self) -> Self::Batch<'_>;
+
+    /// Stages one receive into this slot, and leaves it to the next batch ([`ReceiveBatch::leave`]), which sees whether the
+    /// queue pair takes receives.
+    ///
+    /// # Errors
+    /// There is no room; the slot is handed back.
+    #[inline]
+    fn restage(&mut self, slot: Self::Slot) -> Result<(), Self::Slot> {
+        let mut batch = self.stage();
+        let pushed = batch.push([slot]);
+        batch.leave();
+        pushed.map(|_| ()).map_err(|refused| {
+            let [slot] = refused.item;
+            slot
+        })
+    }
 
     /// Takes the receive this completion names; `each` gets its slots in order, their
     /// lengths set to what arrived in each. If it panics, the receive is taken, and the slots it did not get go home.
@@ -356,6 +373,20 @@ pub trait ReceiveQueue: Send + Sized + 'static {
         completion: Self::Completion,
         each: F,
     ) -> Result<Arrival, Rejected>;
+
+    /// Takes the receive this completion names, with the last of its slots, as [`ReceiveQueue::retire`] would. All others go home.
+    ///
+    /// # Errors
+    /// As for [`ReceiveQueue::retire`].
+    #[inline]
+    fn retire_one(
+        &mut self,
+        completion: Self::Completion,
+    ) -> Result<(Arrival, Option<Self::Slot>), Rejected> {
+        let mut taken = None;
+        let arrival = self.retire(completion, |_, slot| drop(taken.replace(slot)))?;
+        Ok((arrival, taken))
+    }
 
     /// How many receives are posted.
     fn in_flight(&self) -> u32;
@@ -432,7 +463,7 @@ pub trait SharedReceiveQueue: Send + Sized + 'static {
     fn set_limit(&mut self, receives: u32) -> Result<(), ProviderError>;
 }
 
-/// Receives staged for one post. Dropping it posts nothing, and the slots go home.
+/// Receives staged for one post. Dropping it posts nothing, and the slots go home: those that earlier batches left, too.
 pub trait ReceiveBatch: Sized {
     /// Memory that is posted.
     type Slot: Slot;
@@ -444,8 +475,11 @@ pub trait ReceiveBatch: Sized {
     /// [`Refused`] hands the slots back with the reason.
     fn push<const N: usize>(&mut self, slots: [Self::Slot; N]) -> Result<Ticket, Refused<[Self::Slot; N]>>;
 
-    /// How many receives are staged.
+    /// How many receives are staged, those that an earlier batch left among them.
     fn staged(&self) -> u32;
+
+    /// Ends the batch without posting. The next batch of the queue begins with all that is staged.
+    fn leave(self);
 
     /// Posts all staged receives in one call; returns how many were posted.
     ///

@@ -356,14 +356,14 @@ impl Halves {
             is_wrong,
             ..
         } = self;
-        let each = |mut turn: Turn<'_, _, ReceiveHalf>, event: Event| match event {
+        let each = |mut turn: Turn<'_, _, ReceiveHalf>, event: Event<'_>| match event {
             Event::Received { message, .. } => {
                 let number = number_of(message.payload());
                 *is_wrong |= number == 0 || message.len_bytes() % MESSAGE_BYTES != 0;
                 *messages = messages.wrapping_sub(1);
                 match number % 3 {
-                    0 if kept.is_none() => *kept = Some(message),
-                    1 => turn.release(message),
+                    0 if kept.is_none() => *kept = Some(message.keep()),
+                    1 => turn.release(message.keep()),
                     _ => drop(message),
                 }
             }
@@ -391,7 +391,7 @@ impl Halves {
             is_wrong,
             ..
         } = self;
-        let each = |mut turn: Turn<'_, _, SendHalf>, event: Event| match event {
+        let each = |mut turn: Turn<'_, _, SendHalf>, event: Event<'_>| match event {
             Event::Fetched { data, .. } => {
                 turn.release(data);
                 *fetched = fetched.wrapping_sub(1);

@@ -6,8 +6,8 @@ use core::fmt;
 use core::time::Duration;
 
 use doorbell::{
-    Deadline, Event, Lease, LocalWindow, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind,
-    SubmitErrorKind, Turn, Wait, Window as _, Woken, Worker, within,
+    Deadline, Event, Lease, LocalWindow, Message, Operation, PostFlags, RemoteAddress, RingChannel,
+    SendErrorKind, SubmitErrorKind, Turn, Wait, Window as _, Woken, Worker, within,
 };
 use doorbell_core::wire::RING_TRAILER_BYTES;
 
@@ -447,7 +447,7 @@ impl Traffic {
         };
         // Tending with nothing to do costs no more than is proven of polling.
         let is_tended = *requests % 2 == 1;
-        let each = |turn: Turn<'_>, event: Event| match event {
+        let each = |turn: Turn<'_>, event: Event<'_>| match event {
             Event::Received { message, immediate } => {
                 *is_wrong |= !take(turn, message, immediate, requests);
                 theirs.messages = theirs.messages.wrapping_sub(1);
@@ -530,15 +530,15 @@ enum Side {
 
 /// Looks at a message, answers it where that is asked for, and gives the memory back, one way or
 /// the other. Says whether it is as it was sent.
-fn take(mut turn: Turn<'_>, message: Lease, immediate: Option<u32>, requests: &mut u64) -> bool {
+fn take(mut turn: Turn<'_>, message: Message<'_>, immediate: Option<u32>, requests: &mut u64) -> bool {
     let number = number_of(message.payload());
     let is_whole = message.len_bytes() % MESSAGE_BYTES == 0;
     match immediate {
         Some(ANSWER_THIS) => {
             *requests = requests.wrapping_add(1);
-            return turn.channel.send_lease(message).is_ok();
+            return turn.channel.send_lease(message.keep()).is_ok();
         }
-        Some(NO_ANSWER) | None if number % 2 == 0 => turn.release(message),
+        Some(NO_ANSWER) | None if number % 2 == 0 => turn.release(message.keep()),
         Some(NO_ANSWER) | None => drop(message),
         Some(_) => return false,
     }

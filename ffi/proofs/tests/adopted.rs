@@ -83,7 +83,7 @@ fn settle(pair: &mut Pair, comes: bool) -> Option<Lease> {
         worker
             .poll_tending(|_, event| {
                 if let Event::Received { message: came, .. } = event {
-                    message = Some(came);
+                    message = Some(came.keep());
                 }
             })
             .unwrap();

@@ -117,7 +117,7 @@ impl Hub {
                     let (.., came) = channels.iter_mut().find(|channel| channel.0 == id).unwrap();
                     assert_eq!(message.payload(), came.to_be_bytes());
                     *came += 1;
-                    held.push(message);
+                    held.push(message.keep());
                 }
                 Event::Done { .. } => {}
                 other => panic!("{other:?}"),
@@ -197,16 +197,13 @@ fn a_closed_channel_gives_its_share_back() {
         }
         let (here, there, ..) = hub.channels.remove(0);
         let mut came = 0;
-        let closed = hub
-            .worker
-            .close(here, within(SOON), |mut turn, event| match event {
-                Event::Received { message, .. } => {
-                    came += u32::from(turn.channel.id() == here);
-                    turn.release(message);
-                }
-                Event::Done { .. } => {}
-                other => panic!("{other:?}"),
-            });
+        let closed = hub.worker.close(here, within(SOON), |turn, event| match event {
+            Event::Received { .. } => {
+                came += u32::from(turn.channel.id() == here);
+            }
+            Event::Done { .. } => {}
+            other => panic!("{other:?}"),
+        });
         closed.unwrap();
         if round % 2 == 1 {
             assert_eq!(came, round % 5, "what had come is told");

@@ -40,7 +40,7 @@ async fn serve(node: Arc<Node>) -> Outcome<()> {
         match worker.next().await? {
             Next::Event(from, Event::Received { message, .. }) => {
                 let channel = worker.worker().channel(from).ok_or("the channel is closed")?;
-                channel.send_lease(message)?;
+                channel.send_lease(message.keep())?;
             }
             Next::Event(_, Event::PeerClosed { all_arrived: true }) => break,
             Next::Event(_, Event::PeerClosed { .. } | Event::ChannelFailed { .. }) => {

@@ -32,8 +32,8 @@ async fn serve<P: Watched>(node: Arc<Node<P>>, tell: Sender<Handle>, mut end: Re
             _ = &mut end => break,
         };
         if let Next::Event(from, Event::Received { message, .. }) = next {
-            let sent = worker.worker().channel(from).map(|to| to.send_lease(message));
-            echoed += u32::from(matches!(sent, Some(Ok(_))));
+            let (message, to) = (message.keep(), worker.worker().channel(from));
+            echoed += u32::from(to.is_some_and(|to| to.send_lease(message).is_ok()));
         }
     }
     port.stop(node.within(PATIENCE));

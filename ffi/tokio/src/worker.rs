@@ -27,7 +27,7 @@ pub enum Next<P: Provider = Rdma> {
     /// A peer connected.
     Accepted(ChannelId),
     /// Something happened on a channel.
-    Event(ChannelId, Event<P>),
+    Event(ChannelId, Event<'static, P>),
 }
 
 /// Why a Worker cannot go on.
@@ -75,7 +75,7 @@ pub struct AsyncWorker<P: HasDescriptors = Rdma> {
     watched: Vec<Watched>,
     acceptances: Option<Acceptances<P>>,
     /// Events that were polled and not yet given out: no more than one poll finds, or than came while something else was awaited.
-    happened: VecDeque<(ChannelId, Event<P>)>,
+    happened: VecDeque<(ChannelId, Event<'static, P>)>,
     worker: Worker<P>,
 }
 
@@ -184,7 +184,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
     ///
     /// # Errors
     /// The Worker is of no further use.
-    pub async fn turn(&mut self, each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<(), Error> {
+    pub async fn turn(&mut self, each: impl FnMut(Turn<'_, P>, Event<'_, P>)) -> Result<(), Error> {
         let Some(leave) = self.worker.ready_to_sleep(each)? else {
             // Other tasks have their turn, however much comes.
             tokio::task::yield_now().await;
@@ -249,7 +249,11 @@ impl<P: HasDescriptors> AsyncWorker<P> {
     pub async fn close_all(
         mut self,
         deadline: Deadline,
-    ) -> (Worker<P>, VecDeque<(ChannelId, Event<P>)>, Result<(), CloseError>) {
+    ) -> (
+        Worker<P>,
+        VecDeque<(ChannelId, Event<'static, P>)>,
+        Result<(), CloseError>,
+    ) {
         self.acceptances = None;
         let open: Vec<ChannelId> = self.worker.channels().collect();
         let mut outcome = Ok(());
@@ -292,7 +296,8 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             watched,
             ..
         } = self;
-        let keep = |turn: Turn<'_, P>, event| happened.push_back((turn.channel.id(), event));
+        let keep =
+            |turn: Turn<'_, P>, event: Event<'_, P>| happened.push_back((turn.channel.id(), event.keep()));
         let Some(leave) = worker.ready_to_sleep(keep)? else {
             tokio::task::yield_now().await;
             return Ok(());

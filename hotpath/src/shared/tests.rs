@@ -151,6 +151,7 @@ impl ReceiveBatch for &mut Queue {
     fn staged(&self) -> u32 {
         self.table.staged()
     }
+    fn leave(self) {}
     fn ring(self) -> Result<u32, PostError> {
         let staged = core::mem::take(&mut self.staged);
         let count = staged.len().min(self.takes.load(Ordering::Relaxed) as usize);

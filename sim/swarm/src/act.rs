@@ -605,21 +605,21 @@ impl Run<'_> {
                 return Ok(());
             }
         };
-        let mut told: Vec<(Half, ChannelId, Event<Host>)> = Vec::new();
+        let mut told: Vec<(Half, ChannelId, Event<'static, Host>)> = Vec::new();
         let mut polled = Ok(());
         for _ in 0..8 {
             self.fabric.run_for(Duration::from_micros(5));
             let received = self.panics.through(|panics| {
-                receiving.poll(|turn, event| {
-                    told.push((Half::Receiving, turn.channel.id(), event));
-                    panics.event();
+                receiving.poll(|mut turn, event| {
+                    let id = turn.channel.id();
+                    panics.hear(&mut turn, event, |event| told.push((Half::Receiving, id, event)));
                 })
             });
             let both = received.and_then(|_| {
                 self.panics.through(|panics| {
-                    sending.poll(|turn, event| {
-                        told.push((Half::Sending, turn.channel.id(), event));
-                        panics.event();
+                    sending.poll(|mut turn, event| {
+                        let id = turn.channel.id();
+                        panics.hear(&mut turn, event, |event| told.push((Half::Sending, id, event)));
                     })
                 })
             });

@@ -26,7 +26,13 @@ struct Whose {
 
 impl Run<'_> {
     /// Judges one event.
-    pub(crate) fn hear(&mut self, host: usize, worker: usize, id: ChannelId, event: Event<Host>) -> Verdict {
+    pub(crate) fn hear(
+        &mut self,
+        host: usize,
+        worker: usize,
+        id: ChannelId,
+        event: Event<'_, Host>,
+    ) -> Verdict {
         let Some((line, end)) = self.find(host, worker, id) else {
             let is_stray = self.stations[host].strays.contains(&(worker, id));
             return ensure(is_stray, "owner", || {
@@ -46,7 +52,7 @@ impl Run<'_> {
         };
         match event {
             Event::Received { message, immediate } => {
-                self.hear_message(whose, message, immediate, is_repeated)
+                self.hear_message(whose, message.keep(), immediate, is_repeated)
             }
             Event::Written {
                 payload_bytes,
@@ -101,7 +107,12 @@ impl Run<'_> {
     }
 
     /// Gives an opening of rings what is for it, and the rest back.
-    fn sift(&mut self, whose: Whose, id: ChannelId, event: Event<Host>) -> Verdict<Option<Event<Host>>> {
+    fn sift<'m>(
+        &mut self,
+        whose: Whose,
+        id: ChannelId,
+        event: Event<'m, Host>,
+    ) -> Verdict<Option<Event<'m, Host>>> {
         match &mut self.end(whose)?.rings {
             Rings::Opening(opening) | Rings::Failed(opening) => Ok(opening.hear(id, event)),
             _ => Ok(Some(event)),

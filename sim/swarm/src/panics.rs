@@ -3,6 +3,9 @@
 use core::panic::AssertUnwindSafe;
 use std::panic::{catch_unwind, resume_unwind};
 
+use doorbell::{Event, Turn};
+use doorbell_sim::Host;
+
 /// When the callback panics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Panics {
@@ -24,6 +27,37 @@ impl Panics {
         self.events = self.events.wrapping_add(1);
         if self.every > 0 && self.events % self.every == 0 {
             resume_unwind(Box::new(OwnPanic));
+        }
+    }
+
+    /// Tells of an event, and ends the callback. The application keeps the memory of some messages, and copies others where there is
+    /// memory for that: a panic then strikes while it has the message.
+    pub(crate) fn hear<C>(
+        &mut self,
+        turn: &mut Turn<'_, Host, C>,
+        event: Event<'_, Host>,
+        mut tell: impl FnMut(Event<'static, Host>),
+    ) {
+        let copy = match &event {
+            Event::Received { message, .. } if message.len_bytes() % 2 == 0 => {
+                let copy = turn.lease();
+                copy.filter(|copy| copy.capacity_bytes() >= message.len_bytes())
+            }
+            _ => None,
+        };
+        match (event, copy) {
+            (Event::Received { message, immediate }, Some(mut copy)) => {
+                if copy.fill(message.payload()).is_ok() {
+                    let message = copy.into();
+                    tell(Event::Received { message, immediate });
+                }
+                self.event();
+                drop(message);
+            }
+            (event, _) => {
+                tell(event.keep());
+                self.event();
+            }
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) enum Arrival {
 }
 
 impl Arrival {
-    fn of(event: &Event<Host>) -> Option<Self> {
+    fn of(event: &Event<'_, Host>) -> Option<Self> {
         match event {
             Event::Received { message, immediate } => Some(Self::Message {
                 bytes: message.payload().to_vec(),
@@ -36,7 +36,7 @@ impl Arrival {
 impl Run<'_> {
     /// Whether an end is told once more what came to it last: by its device, which fails, and no more often than the
     /// fabric says.
-    pub(crate) fn is_repeated(&mut self, line: usize, end: usize, event: &Event<Host>) -> Verdict<bool> {
+    pub(crate) fn is_repeated(&mut self, line: usize, end: usize, event: &Event<'_, Host>) -> Verdict<bool> {
         if !self.may_repeat() {
             return Ok(false);
         }

@@ -221,7 +221,7 @@ pub(crate) struct Run<'c> {
 }
 
 /// An event, with whose it is.
-type Told = (ChannelId, Event<Host>);
+type Told = (ChannelId, Event<'static, Host>);
 
 impl<'c> Run<'c> {
     fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
@@ -355,12 +355,14 @@ impl<'c> Run<'c> {
             } = self;
             let polled = panics.through(|panics| {
                 let worker = &mut stations[host].workers[worker];
-                let each = |turn: Turn<'_, Host>, event| {
-                    told.push((turn.channel.id(), event));
-                    if !handler.is_zero() {
-                        fabric.run_for(handler);
-                    }
-                    panics.event();
+                let each = |mut turn: Turn<'_, Host>, event: Event<'_, Host>| {
+                    let id = turn.channel.id();
+                    panics.hear(&mut turn, event, |event| {
+                        told.push((id, event));
+                        if !handler.is_zero() {
+                            fabric.run_for(handler);
+                        }
+                    });
                 };
                 // Half of the hosts are about to sleep behind each poll.
                 match endings {

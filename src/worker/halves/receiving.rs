@@ -45,7 +45,7 @@ impl<P: Provider> ReceiveWorker<P> {
     #[inline]
     pub fn poll(
         &mut self,
-        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let Self {
             places,
@@ -73,7 +73,7 @@ impl<P: Provider> ReceiveWorker<P> {
         &mut self,
         how: Wait,
         deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<'_, P>),
     ) -> Result<Woken, WaitError> {
         self.wait_as(how, deadline, |half| half.poll(&mut each))
     }
@@ -85,7 +85,7 @@ impl<P: Provider> ReceiveWorker<P> {
     /// The Worker was made without notification, or the completion queue failed.
     pub fn ready_to_sleep(
         &mut self,
-        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<'_, P>),
     ) -> Result<Option<Sleep<'_, P>>, WaitError> {
         self.prepare(|half| half.poll(&mut each))
     }

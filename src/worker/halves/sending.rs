@@ -67,7 +67,7 @@ impl<P: Provider> SendWorker<P> {
     #[inline]
     pub fn poll(
         &mut self,
-        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let (sent, _) = self.poll_saying(&mut each)?;
         Ok(sent)
@@ -77,7 +77,7 @@ impl<P: Provider> SendWorker<P> {
     #[inline]
     fn poll_saying(
         &mut self,
-        each: &mut impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, SendHalf<P>>, Event<'_, P>),
     ) -> Result<(u32, u32), ProviderError> {
         let sent = match &mut self.arena.inner {
             Some(arena) => self
@@ -141,7 +141,7 @@ impl<P: Provider> SendWorker<P> {
         &mut self,
         how: Wait,
         deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<'_, P>),
     ) -> Result<Woken, WaitError> {
         self.wait_as(how, deadline, |half| half.poll_all(&mut each))
     }
@@ -153,7 +153,7 @@ impl<P: Provider> SendWorker<P> {
     /// The Worker was made without notification, or the completion queue failed.
     pub fn ready_to_sleep(
         &mut self,
-        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<'_, P>),
     ) -> Result<Option<Sleep<'_, P>>, WaitError> {
         self.prepare(|half| half.poll_all(&mut each))
     }
@@ -161,7 +161,7 @@ impl<P: Provider> SendWorker<P> {
     #[inline]
     fn poll_all(
         &mut self,
-        each: &mut impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+        each: &mut impl FnMut(Turn<'_, P, SendHalf<P>>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let (sent, unsent) = self.poll_saying(each)?;
         let events = sent.saturating_add(unsent);

@@ -111,7 +111,7 @@ impl Hub {
                     let id = turn.channel.id();
                     match event {
                         Event::Received { message, .. } => {
-                            kept.push(message);
+                            kept.push(message.keep());
                             told.push((id, "message"));
                         }
                         Event::Overdrawn => told.push((id, "overdrawn")),

@@ -68,9 +68,9 @@ fn messages() -> Option<bool> {
             .ok()?;
         batch.ring().ok()?;
         while let Some(done) = DEVICE.take_arrived() {
-            let retired = receiver.retire(done, |_, slot| arena.release(slot));
-            received = received.wrapping_add(u64::from(retired.is_ok()));
-            receiver.replenish(&mut arena).ok()?;
+            let (_, slot) = receiver.retire(done).ok()?;
+            received = received.wrapping_add(1);
+            receiver.repost(slot, &mut arena).ok()?;
         }
         if let Some(done) = DEVICE.take_sent() {
             sender.retire(done, |_, _| (), |slot| arena.release(slot)).ok()?;

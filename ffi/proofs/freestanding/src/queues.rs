@@ -192,7 +192,7 @@ impl ReceiveQueue for Receives {
         })
     }
     fn in_flight(&self) -> u32 {
-        self.table.in_flight()
+        self.table.posted()
     }
     fn room(&self) -> u32 {
         self.table.room()
@@ -217,6 +217,7 @@ impl ReceiveBatch for &mut Receives {
     fn staged(&self) -> u32 {
         self.table.staged()
     }
+    fn leave(self) {}
     fn ring(self) -> Result<u32, PostError> {
         let count = self.table.staged();
         self.table.post(count);

@@ -13,6 +13,9 @@ table! {
     4 s04_what_was_staged_before_a_refused_request_is_posted
         "a list stops at the first bad request; those before it are posted"
         => "refused: too long inline, handed back whole; posted: 1; sent: SUCCESS; received: good; then: nothing";
+    4 s04_receives_that_a_batch_leaves_are_posted_by_the_next
+        "one call posts what several batches staged; a batch that is dropped or forgotten takes what was left with it"
+        => "left: 2; posted meanwhile: 0; posted: 3; in order: a b c; behind a dropped batch: 0; behind a forgotten one: 0; room: whole";
     29 s29_more_than_was_granted_is_refused
         "too many inline bytes or elements, a full queue: refused when posted"
         => "elements: refused; inline bytes: refused; sends beyond the depth: refused; receives beyond the depth: refused; the depth itself: all sent";
@@ -54,6 +57,59 @@ fn s04_what_was_staged_before_a_refused_request_is_posted<R: Rig>(
     notes.put("sent", near.send_ends(1)?);
     notes.put("received", list(far.received(1)?.iter().map(|came| came.text())));
     notes.put("then", far.stray_ends()?);
+    Ok(())
+}
+
+fn s04_receives_that_a_batch_leaves_are_posted_by_the_next<R: Rig>(
+    rig: &R,
+    notes: &mut Notes,
+) -> Result<(), Trouble> {
+    let [mut near, mut far] = connected(rig)?;
+    let room = far.receive.room();
+    for _ in 0..2 {
+        let slot = far.slot(b"")?;
+        let kept = far.receive.restage(slot);
+        kept.map_err(|_| Trouble("no room for a receive".into()))?;
+    }
+    let slot = far.slot(b"")?;
+    let mut batch = far.receive.stage();
+    notes.put("left", batch.staged());
+    batch.push([slot])?;
+    batch.leave();
+    notes.put("posted meanwhile", far.receive.in_flight());
+    notes.put("posted", far.receive.stage().ring()?);
+    for text in ["a", "b", "c"] {
+        near.post(Operation::Send, text.as_bytes())?;
+        near.sent(1)?;
+    }
+    notes.put(
+        "in order",
+        far.received(3)?
+            .iter()
+            .map(|came| came.text())
+            .collect::<Vec<_>>()
+            .join(" "),
+    );
+    for (how, is_dropped) in [
+        ("behind a dropped batch", true),
+        ("behind a forgotten one", false),
+    ] {
+        let slots = [far.slot(b"")?, far.slot(b"")?];
+        let [left, pushed] = slots;
+        let mut batch = far.receive.stage();
+        batch.push([left])?;
+        batch.leave();
+        let mut batch = far.receive.stage();
+        batch.push([pushed])?;
+        if is_dropped {
+            drop(batch);
+        } else {
+            core::mem::forget(batch);
+        }
+        notes.put(how, far.receive.stage().staged());
+    }
+    let is_whole = far.receive.room() == room;
+    notes.put("room", either(is_whole, "whole", "less"));
     Ok(())
 }
 

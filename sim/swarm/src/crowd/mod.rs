@@ -254,8 +254,8 @@ impl<'c> CrowdRun<'c> {
 
     fn poll_worker(&mut self, host: usize) -> Verdict {
         let mut told = Vec::new();
-        let polled =
-            self.parties[host].workers[0].poll_tending(|turn, event| told.push((turn.channel.id(), event)));
+        let polled = self.parties[host].workers[0]
+            .poll_tending(|turn, event| told.push((turn.channel.id(), event.keep())));
         polled.map_err(|error| failure("poll", error.to_string()))?;
         for (id, event) in told {
             self.hear(host, id, event)?;
@@ -270,7 +270,7 @@ impl<'c> CrowdRun<'c> {
         }
     }
 
-    fn hear(&mut self, host: usize, id: ChannelId, event: Event<Host>) -> Verdict {
+    fn hear(&mut self, host: usize, id: ChannelId, event: Event<'_, Host>) -> Verdict {
         let lines = &self.case.lines;
         let find = |made: &Made| {
             (0..2).find(|end| lines[made.line].hosts[*end] == host && made.ends[*end] == Some(id))
@@ -296,7 +296,7 @@ impl<'c> CrowdRun<'c> {
                 made.came[1 - end][stream] += 1;
                 self.messages += 1;
                 let is_due = found == Some(due) && message.payload() == due.bytes(message.payload().len());
-                self.parties[host].workers[0].release(message);
+                self.parties[host].workers[0].release(message.keep());
                 ensure(is_due, "order", || {
                     format!("{found:?} came where {due:?} was due")
                 })

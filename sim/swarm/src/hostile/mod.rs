@@ -166,7 +166,7 @@ impl<'c> HostileRun<'c> {
         for host in 0..self.parties.len() {
             let mut told = Vec::new();
             let polled = self.parties[host].workers[0]
-                .poll_tending(|turn, event| told.push((turn.channel.id(), event)));
+                .poll_tending(|turn, event| told.push((turn.channel.id(), event.keep())));
             polled.map_err(|error| failure("poll", error.to_string()))?;
             for (id, event) in told {
                 self.hear(host, id, event)?;
@@ -217,7 +217,7 @@ impl<'c> HostileRun<'c> {
         }
     }
 
-    fn hear(&mut self, host: usize, id: ChannelId, event: Event<Host>) -> Verdict {
+    fn hear(&mut self, host: usize, id: ChannelId, event: Event<'_, Host>) -> Verdict {
         let lines = &self.case.lines;
         let at_honest = (0..self.lines.len()).find_map(|line| {
             let is_it =
@@ -248,7 +248,7 @@ impl<'c> HostileRun<'c> {
                 line.came[1 - end] += 1;
                 self.messages += 1;
                 let is_due = found == Some(due) && message.payload() == due.bytes(message.payload().len());
-                self.parties[host].workers[0].release(message);
+                self.parties[host].workers[0].release(message.keep());
                 ensure(is_due, "order", || {
                     format!("{found:?} came where {due:?} was due")
                 })

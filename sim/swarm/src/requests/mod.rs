@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use doorbell::requests::{Asked, CorrelationId, Requests};
 use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::session::FinalReason;
-use doorbell::{ChannelState, Clock as _, Event, Lease, Node, Notify, Trust, Worker, WorkerConfig};
+use doorbell::{ChannelState, Clock as _, Event, Lease, Message, Node, Notify, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
 use self::case::{Question, RequestsCase};
@@ -277,7 +277,7 @@ impl<'c> RequestsRun<'c> {
                 match { seat }.find(|seat| seat.host == host && seat.id == Some(Way::Channel(id))) {
                     Some(seat) => {
                         let event = seat.take(&mut turn, event, panics);
-                        left.extend(event.map(|event| (seat.line, seat.end, event)));
+                        left.extend(event.map(|event| (seat.line, seat.end, event.keep())));
                     }
                     None => strays += 1,
                 }
@@ -342,7 +342,7 @@ impl<'c> RequestsRun<'c> {
     }
 
     /// An event that is not the table's.
-    fn hear(&mut self, line: usize, end: usize, event: Event<Host>) -> Verdict {
+    fn hear(&mut self, line: usize, end: usize, event: Event<'_, Host>) -> Verdict {
         match event {
             Event::Received { message, .. } => self.hear_message(line, end, message),
             // The end of a channel is noted before the table has it.
@@ -355,14 +355,14 @@ impl<'c> RequestsRun<'c> {
     }
 
     /// A request of the peer's, or a message of another kind.
-    fn hear_message(&mut self, line: usize, end: usize, message: Lease<Host>) -> Verdict {
+    fn hear_message(&mut self, line: usize, end: usize, message: Message<'_, Host>) -> Verdict {
         let host = self.seats[line][end].host;
         let (kind, message) = (read(message.payload()).0, Asked::of(message));
         let asked = match (kind, message) {
             (Kind::Request(id), Ok(asked)) if asked.id() == id => asked,
             (Kind::Other, Err(message)) => {
                 let heard = self.hear_plain(line, end, message.payload());
-                self.parties[host].worker.release(message);
+                self.parties[host].worker.release(message.keep());
                 return heard;
             }
             (kind, asked) => return Err(failure("taken", format!("{kind:?} is {asked:?}"))),

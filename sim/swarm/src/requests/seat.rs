@@ -68,12 +68,12 @@ impl Seat {
     }
 
     /// Gives what its channel tells to the table; hands back what is not the table's.
-    pub(super) fn take(
+    pub(super) fn take<'m>(
         &mut self,
         turn: &mut Turn<'_, Host>,
-        event: Event<Host>,
+        event: Event<'m, Host>,
         panics: &mut Panics,
-    ) -> Option<Event<Host>> {
+    ) -> Option<Event<'m, Host>> {
         let Self {
             requests,
             model,

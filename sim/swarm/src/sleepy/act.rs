@@ -371,9 +371,9 @@ impl SleepRun<'_> {
         let how = Wait::SpinThenSleep { spins };
         let deadline = worker.within(Duration::from_nanos(ns));
         let waited = self.panics.through(|panics| {
-            worker.wait_tending(how, deadline, |turn, event| {
-                told.push((turn.channel.id(), event));
-                panics.event();
+            worker.wait_tending(how, deadline, |mut turn, event| {
+                let id = turn.channel.id();
+                panics.hear(&mut turn, event, |event| told.push((id, event)));
             })
         });
         let woken = waited.map_err(|error| failure("wait", error.to_string()))?;

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::failure::{Verdict, failure};
 use crate::panics::Panics;
 
-type Told = Vec<(ChannelId, Event<Host>)>;
+type Told = Vec<(ChannelId, Event<'static, Host>)>;
 
 /// A Worker.
 pub(super) enum Body {
@@ -47,21 +47,21 @@ impl Body {
     ) -> Verdict<Option<Option<Duration>>> {
         let asked = panics.through(|panics| match (&mut *self, thread) {
             (Self::Whole(worker), _) => worker
-                .ready_to_sleep(|turn, event| {
-                    told.push((turn.channel.id(), event));
-                    panics.event();
+                .ready_to_sleep(|mut turn, event| {
+                    let id = turn.channel.id();
+                    panics.hear(&mut turn, event, |event| told.push((id, event)));
                 })
                 .map(|sleep| sleep.map(|sleep| sleep.at_most())),
             (Self::Halves(sending, _), 0) => sending
-                .ready_to_sleep(|turn, event| {
-                    told.push((turn.channel.id(), event));
-                    panics.event();
+                .ready_to_sleep(|mut turn, event| {
+                    let id = turn.channel.id();
+                    panics.hear(&mut turn, event, |event| told.push((id, event)));
                 })
                 .map(|sleep| sleep.map(|sleep| sleep.at_most())),
             (Self::Halves(_, receiving), _) => receiving
-                .ready_to_sleep(|turn, event| {
-                    told.push((turn.channel.id(), event));
-                    panics.event();
+                .ready_to_sleep(|mut turn, event| {
+                    let id = turn.channel.id();
+                    panics.hear(&mut turn, event, |event| told.push((id, event)));
                 })
                 .map(|sleep| sleep.map(|sleep| sleep.at_most())),
             (Self::Between, _) => Ok(None),
@@ -72,17 +72,17 @@ impl Body {
     /// Polls as one that never sleeps.
     pub(super) fn poll(&mut self, thread: usize, panics: &mut Panics, told: &mut Told) -> Verdict {
         let polled = panics.through(|panics| match (&mut *self, thread) {
-            (Self::Whole(worker), _) => worker.poll_tending(|turn, event| {
-                told.push((turn.channel.id(), event));
-                panics.event();
+            (Self::Whole(worker), _) => worker.poll_tending(|mut turn, event| {
+                let id = turn.channel.id();
+                panics.hear(&mut turn, event, |event| told.push((id, event)));
             }),
-            (Self::Halves(sending, _), 0) => sending.poll(|turn, event| {
-                told.push((turn.channel.id(), event));
-                panics.event();
+            (Self::Halves(sending, _), 0) => sending.poll(|mut turn, event| {
+                let id = turn.channel.id();
+                panics.hear(&mut turn, event, |event| told.push((id, event)));
             }),
-            (Self::Halves(_, receiving), _) => receiving.poll(|turn, event| {
-                told.push((turn.channel.id(), event));
-                panics.event();
+            (Self::Halves(_, receiving), _) => receiving.poll(|mut turn, event| {
+                let id = turn.channel.id();
+                panics.hear(&mut turn, event, |event| told.push((id, event)));
             }),
             (Self::Between, _) => Ok(0),
         });

@@ -10,7 +10,7 @@ use crate::pattern::Label;
 impl SleepRun<'_> {
     /// Whether an event may lie there while its host sleeps: one that its peer did not mark as urgent, or the end of a channel
     /// where its device takes what it flushed for not urgent (S23).
-    pub(super) const fn may_be_missed(&self, event: &Event<Host>, naps: bool) -> bool {
+    pub(super) const fn may_be_missed(&self, event: &Event<'_, Host>, naps: bool) -> bool {
         let are_failures_solicited = self.case.device.quirks().failures_are_solicited;
         match event {
             Event::Received { .. } => self.sleepy.is_solicited,
@@ -35,7 +35,13 @@ impl SleepRun<'_> {
         })
     }
 
-    pub(super) fn hear(&mut self, host: usize, thread: usize, id: ChannelId, event: Event<Host>) -> Verdict {
+    pub(super) fn hear(
+        &mut self,
+        host: usize,
+        thread: usize,
+        id: ChannelId,
+        event: Event<'_, Host>,
+    ) -> Verdict {
         let Some((line, end)) = self.find(host, id) else {
             return Err(failure("owner", format!("{event:?} of a channel nobody knows")));
         };
@@ -46,9 +52,9 @@ impl SleepRun<'_> {
                 let Sleeper { body, hold, held, .. } = &mut self.sleepers[host];
                 if *hold > 0 {
                     *hold -= 1;
-                    held.push_back((message, bytes.clone()));
+                    held.push_back((message.keep(), bytes.clone()));
                 } else {
-                    body.release(message, true);
+                    body.release(message.keep(), true);
                 }
                 self.hear_message(line, 1 - end, &bytes)
             }

@@ -176,10 +176,9 @@ impl<P: Provider> Control<P> {
         } = self;
         let worker = workers.get_mut(*at).ok_or(GONE)?;
         let mut failed = false;
-        let count = worker.poll_tending(|mut turn, event| match event {
+        let count = worker.poll_tending(|_, event| match event {
             Event::Received { message, .. } => {
                 inbox.push_back(Message::parse(message.payload()).map_err(PerfError::from));
-                turn.release(message);
             }
             Event::PeerClosed { .. } => *is_closed = true,
             Event::Failed { .. } | Event::ChannelFailed { .. } => failed = true,

@@ -120,7 +120,10 @@ impl<P: Provider> Link<P> {
     /// # Errors
     /// The connection failed.
     #[inline]
-    pub(super) fn poll(&mut self, mut each: impl FnMut(&mut Channel<P>, Event<P>)) -> Result<u32, PerfError> {
+    pub(super) fn poll(
+        &mut self,
+        mut each: impl FnMut(&mut Channel<P>, Event<'_, P>),
+    ) -> Result<u32, PerfError> {
         let mut failed = false;
         let count = self.worker.poll(|turn, event| match event {
             Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => failed = true,
@@ -437,9 +440,9 @@ impl<'r, P: Provider> Run<'r, P> {
 impl<P: Provider> Arrival<P> {
     /// The arrival that an event is, if it is one.
     #[inline]
-    pub(super) fn of(event: Event<P>) -> Option<Self> {
+    pub(super) fn of(event: Event<'_, P>) -> Option<Self> {
         match event {
-            Event::Received { message, .. } => Some(Self::Message(message)),
+            Event::Received { message, .. } => Some(Self::Message(message.keep())),
             Event::Written {
                 payload_bytes,
                 immediate,

@@ -182,11 +182,10 @@ struct Told {
 
 impl Told {
     #[inline]
-    fn note(&mut self, mut turn: Turn<'_>, event: Event) {
+    fn note(&mut self, mut turn: Turn<'_>, event: Event<'_>) {
         match event {
-            Event::Received { message, .. } => {
+            Event::Received { .. } => {
                 self.received = self.received.wrapping_add(1);
-                turn.release(message);
             }
             Event::Written { .. } => self.written = self.written.wrapping_add(1),
             Event::Fetched { data, .. } => {

@@ -78,10 +78,9 @@ fn poll_sending(half: &mut SendWorker, done: &mut u64) -> Result<u32, ProviderEr
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
 fn poll_receiving(half: &mut ReceiveWorker, received: &mut u64) -> Result<u32, ProviderError> {
-    half.poll(|mut turn: Turn<'_, _, ReceiveHalf>, event| {
-        if let Event::Received { message, .. } = event {
+    half.poll(|_: Turn<'_, _, ReceiveHalf>, event| {
+        if let Event::Received { .. } = event {
             *received = received.wrapping_add(1);
-            turn.release(message);
         }
     })
 }
@@ -109,10 +108,9 @@ fn wait_receiving(
     deadline: Deadline,
     received: &mut u64,
 ) -> Result<Woken, WaitError> {
-    half.wait(how, deadline, |mut turn: Turn<'_, _, ReceiveHalf>, event| {
-        if let Event::Received { message, .. } = event {
+    half.wait(how, deadline, |_: Turn<'_, _, ReceiveHalf>, event| {
+        if let Event::Received { .. } = event {
             *received = received.wrapping_add(1);
-            turn.release(message);
         }
     })
 }
