@@ -13,7 +13,7 @@ use rdma_sys::{
 use crate::{DEPTH, Failure, MESSAGE_BYTES};
 
 /// How many completions one call takes at most, as in `ffi`.
-const POLL_MAX: i32 = 16;
+pub(crate) const POLL_MAX: i32 = 16;
 
 /// A queue pair with its completion queue, and the arrays that a program posts from.
 struct End {
@@ -31,7 +31,7 @@ pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
     // The process ends after this: what is made here is left to it.
     let context = open()?;
     let (qp, cq, mr) = make(context)?;
-    connect(qp)?;
+    connect(qp, doorbell_fake::NULL_QPN)?;
     // SAFETY: registered just before, with its keys set.
     let mr = unsafe { &*mr };
     let mut end = End {
@@ -48,7 +48,7 @@ pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
 }
 
 /// An array of zeroed structures, there until the process ends.
-fn array<T>(length: u32) -> *mut T {
+pub(crate) fn array<T>(length: u32) -> *mut T {
     let places = (0..length).map(|_| MaybeUninit::<T>::zeroed());
     Box::leak(places.collect::<Vec<_>>().into_boxed_slice())
         .as_mut_ptr()
@@ -61,7 +61,7 @@ fn found<T>(call: &str, pointer: *mut T) -> Result<*mut T, Failure> {
         .ok_or_else(|| Failure(format!("{call}: {}", std::io::Error::last_os_error())))
 }
 
-fn open() -> Result<*mut ibv_context, Failure> {
+pub(crate) fn open() -> Result<*mut ibv_context, Failure> {
     // SAFETY: null is allowed for the count (ibv_get_device_list(3)).
     let list = found("ibv_get_device_list", unsafe {
         rdma_sys::ibv_get_device_list(ptr::null_mut())
@@ -72,7 +72,7 @@ fn open() -> Result<*mut ibv_context, Failure> {
     found("ibv_open_device", unsafe { rdma_sys::ibv_open_device(device) })
 }
 
-fn make(context: *mut ibv_context) -> Result<(*mut ibv_qp, *mut ibv_cq, *mut ibv_mr), Failure> {
+pub(crate) fn make(context: *mut ibv_context) -> Result<(*mut ibv_qp, *mut ibv_cq, *mut ibv_mr), Failure> {
     let depth = i32::try_from(DEPTH).map_err(Failure::new)?;
     // SAFETY: an open device.
     let pd = found("ibv_alloc_pd", unsafe { rdma_sys::ibv_alloc_pd(context) })?;
@@ -87,7 +87,7 @@ fn make(context: *mut ibv_context) -> Result<(*mut ibv_qp, *mut ibv_cq, *mut ibv
         srq: ptr::null_mut(),
         cap: ibv_qp_cap {
             max_send_wr: DEPTH,
-            max_recv_wr: 1,
+            max_recv_wr: DEPTH,
             max_send_sge: 4,
             max_recv_sge: 1,
             max_inline_data: 0,
@@ -109,13 +109,13 @@ fn make(context: *mut ibv_context) -> Result<(*mut ibv_qp, *mut ibv_cq, *mut ibv
     Ok((qp, cq, mr))
 }
 
-/// Brings the queue pair to RTS.
-fn connect(qp: *mut ibv_qp) -> Result<(), Failure> {
+/// Brings the queue pair to RTS, with this one at the other end.
+pub(crate) fn connect(qp: *mut ibv_qp, peer: u32) -> Result<(), Failure> {
     // SAFETY: integers and integer newtypes only, for which zero bytes are a value.
     let mut attributes: ibv_qp_attr = unsafe { core::mem::zeroed() };
     attributes.port_num = 1;
     attributes.path_mtu = ibv_mtu::IBV_MTU_1024;
-    attributes.dest_qp_num = doorbell_fake::NULL_QPN;
+    attributes.dest_qp_num = peer;
     attributes.max_dest_rd_atomic = 1;
     attributes.max_rd_atomic = 1;
     attributes.min_rnr_timer = 12;

@@ -56,15 +56,16 @@ fn total(text: &str) -> Option<u64> {
         .ok()
 }
 
-/// Sums the instructions that each object has itself.
+/// Sums the instructions of the provider, with all that it calls, and the rest.
 ///
 /// Source: Callgrind Format Specification (valgrind manual, chapter 6.3). `ob=` names the object of the costs
-/// that follow. An object that was once named by `(number) name` may be named by its number. The line after
-/// `calls=` is the cost of a callee, which is listed at the callee already.
+/// that follow, and `cob=` that of a callee, where it is another. An object that was once named by `(number) name` may be
+/// named by its number. The line after `calls=` is the cost of a callee with all it calls, which is listed there already.
 fn read(text: &str) -> Counts {
-    let mut counts = Counts::default();
+    let (mut total, mut provider) = (0_u64, 0_u64);
     let mut providers = Vec::new();
     let (mut in_provider, mut is_callee) = (false, false);
+    let mut callee_in_provider = None;
     for line in text.lines() {
         let named = line.strip_prefix("ob=").or_else(|| line.strip_prefix("cob="));
         if let Some(object) = named {
@@ -72,27 +73,32 @@ fn read(text: &str) -> Counts {
             if name.contains("doorbell_fake") {
                 providers.push(number.to_owned());
             }
+            let is_provider = providers.iter().any(|provider| provider == number);
             if line.starts_with("ob=") {
-                in_provider = providers.iter().any(|provider| provider == number);
+                in_provider = is_provider;
+            } else {
+                callee_in_provider = Some(is_provider);
             }
         } else if line.starts_with("calls=") {
             is_callee = true;
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
-            if core::mem::take(&mut is_callee) {
-                continue;
-            }
             let cost = line
                 .split(' ')
                 .nth(1)
                 .and_then(|cost| cost.parse::<u64>().ok())
                 .unwrap_or(0);
-            let sum = if in_provider {
-                &mut counts.provider
-            } else {
-                &mut counts.ours
-            };
-            *sum = sum.saturating_add(cost);
+            if core::mem::take(&mut is_callee) {
+                if !in_provider && callee_in_provider.take().unwrap_or(in_provider) {
+                    provider = provider.saturating_add(cost);
+                }
+                callee_in_provider = None;
+                continue;
+            }
+            total = total.saturating_add(cost);
         }
     }
-    counts
+    Counts {
+        provider,
+        ours: total.saturating_sub(provider),
+    }
 }

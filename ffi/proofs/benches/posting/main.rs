@@ -9,6 +9,8 @@
 //! They set operation and flags as if the next message could be of another kind. For each batch they signal the
 //! last message, post once, poll, check the status, and take the buffers back. None touches the payload.
 //!
+//! Beside them stands receiving by hand, on queue pairs that deliver: the rival of the benchmark of channels.
+//!
 //! ```text
 //! cargo bench -p doorbell-proofs --bench posting
 //! cargo bench -p doorbell-proofs --bench posting -- --keep DIRECTORY   # leaves callgrind's files there
@@ -17,6 +19,7 @@
 mod by_cells;
 mod by_guard;
 mod by_hand;
+mod by_hand_receiving;
 mod callgrind;
 
 use core::fmt;
@@ -60,6 +63,7 @@ enum Who {
     Guard,
     Cells,
     Hand,
+    HandReceiving,
 }
 
 impl Who {
@@ -68,6 +72,7 @@ impl Who {
             Self::Guard => "guard",
             Self::Cells => "cells",
             Self::Hand => "hand",
+            Self::HandReceiving => "hand-receiving",
         }
     }
 
@@ -80,6 +85,7 @@ impl Who {
             Self::Guard => by_guard::run(batch, batches)?,
             Self::Cells => by_cells::run(batch, batches)?,
             Self::Hand => by_hand::run(batch, batches)?,
+            Self::HandReceiving => by_hand_receiving::run(batch, batches)?,
         };
         let wanted = u64::from(batch).saturating_mul(u64::from(batches));
         if done == wanted {
@@ -104,7 +110,7 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
     match words.as_slice() {
         // The loop that runs under callgrind.
         ["--count", who, batch, batches] => {
-            let known = [Who::Guard, Who::Cells, Who::Hand];
+            let known = [Who::Guard, Who::Cells, Who::Hand, Who::HandReceiving];
             let who = known.into_iter().find(|known| known.name() == *who);
             let who = who.ok_or_else(|| Failure::new("nobody of that name posts"))?;
             let number = |text: &str| text.parse().map_err(Failure::new);
@@ -139,14 +145,17 @@ impl Drop for Folder {
 fn compare(folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(Failure::new)?;
     println!("instructions per {MESSAGE_BYTES} B message, post and poll, without the provider's own");
-    println!("batch    cells    guard     hand   cells over hand   goal");
+    println!("batch    cells    guard     hand   cells over hand   receiving by hand   goal");
     for (batch, goal) in GOALS {
         let cells = per_message(Who::Cells, batch, folder)?;
         let guard = per_message(Who::Guard, batch, folder)?;
         let hand = per_message(Who::Hand, batch, folder)?;
+        let receiving = per_message(Who::HandReceiving, batch, folder)?;
         let difference = cells - hand;
         let verdict = if difference <= goal { "met" } else { "missed" };
-        println!("{batch:>5} {cells:>8.1} {guard:>8.1} {hand:>8.1} {difference:>+17.1}   {goal:+} {verdict}");
+        println!(
+            "{batch:>5} {cells:>8.1} {guard:>8.1} {hand:>8.1} {difference:>+17.1} {receiving:>19.1}   {goal:+} {verdict}"
+        );
     }
     Ok(())
 }

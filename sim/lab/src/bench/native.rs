@@ -103,7 +103,7 @@ pub(super) fn profile(
 }
 
 /// Instructions of posting and polling through the fake libibverbs: `ffi` alone and the public `Channel`, by cells and by
-/// slots, each beside the loop by hand.
+/// slots, each beside the loop by hand; and of receiving.
 ///
 /// # Errors
 ///
@@ -132,6 +132,7 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
             batch,
             cells,
             by_hand,
+            receiving_by_hand,
         } in counts
         {
             let count = |how: &str, batches: u32| -> Result<u64> {
@@ -143,16 +144,21 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
                 ensure!(ours < profile.total(), "nothing was counted of {PROVIDER}");
                 Ok(ours)
             };
-            let beside = |ours: f64| Measured {
-                theirs: Some(by_hand),
+            let beside = |ours: f64, theirs: f64| Measured {
+                theirs: Some(theirs),
                 note: Some("the provider's own instructions are out; every poll finds something".to_owned()),
                 ..Measured::of(ours)
             };
-            findings.add(format!("cells/{batch}"), beside(cells));
+            findings.add(format!("cells/{batch}"), beside(cells, by_hand));
             let messages = f64::from(LONG.saturating_sub(SHORT)) * f64::from(batch);
-            for (how, figure) in [("cells", "channel"), ("leases", "leases")] {
+            for (how, figure, by_hand) in [
+                ("cells", "channel", by_hand),
+                ("leases", "leases", by_hand),
+                ("receiving", "receiving", receiving_by_hand),
+            ] {
                 let more = count(how, LONG)?.saturating_sub(count(how, SHORT)?);
-                findings.add(format!("{figure}/{batch}"), beside(more as f64 / messages));
+                let ours = more as f64 / messages;
+                findings.add(format!("{figure}/{batch}"), beside(ours, by_hand));
             }
         }
         Ok(findings)
@@ -165,9 +171,10 @@ struct Counted {
     batch: u32,
     cells: f64,
     by_hand: f64,
+    receiving_by_hand: f64,
 }
 
-/// The lines `BATCH CELLS GUARD HAND DIFFERENCE …`.
+/// The lines `BATCH CELLS GUARD HAND DIFFERENCE RECEIVING …`.
 fn counts(printed: &str) -> Result<Vec<Counted>> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -176,10 +183,12 @@ fn counts(printed: &str) -> Result<Vec<Counted>> {
         words.next()?.parse::<f64>().ok()?;
         let by_hand = words.next()?.parse().ok()?;
         words.next()?.parse::<f64>().ok()?;
+        let receiving_by_hand = words.next()?.parse().ok()?;
         Some(Counted {
             batch,
             cells,
             by_hand,
+            receiving_by_hand,
         })
     };
     let found: Vec<Counted> = printed.lines().filter_map(line).collect();
@@ -197,18 +206,20 @@ mod tests {
     #[test]
     fn counts_are_read_from_what_is_printed() {
         let printed = "instructions per 64 B message, post and poll, without the provider's own\n\
-                       batch    cells    guard     hand   cells over hand   goal\n\
-                       \u{20}   1    130.0    150.0    120.5              +9.5   +25 met\n\
-                       \u{20}  16     56.0     60.0     55.0              +1.0   +0 missed\n";
+                       batch    cells    guard     hand   cells over hand   receiving by hand   goal\n\
+                       \u{20}   1    130.0    150.0    120.5              +9.5               123.0   +25 met\n\
+                       \u{20}  16     56.0     60.0     55.0              +1.0                42.5   +0 missed\n";
         let first = Counted {
             batch: 1,
             cells: 130.0,
             by_hand: 120.5,
+            receiving_by_hand: 123.0,
         };
         let second = Counted {
             batch: 16,
             cells: 56.0,
             by_hand: 55.0,
+            receiving_by_hand: 42.5,
         };
         assert_eq!(counts(printed).unwrap(), [first, second]);
         assert!(counts("nothing").is_err());

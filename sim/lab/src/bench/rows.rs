@@ -144,7 +144,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 44] = [
+pub(super) static ROWS: [Row; 47] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -198,6 +198,24 @@ pub(super) static ROWS: [Row; 44] = [
         "64 B message from a lease of the public Channel, 32 a doorbell",
         "leases/32",
         60.0,
+    ),
+    posting(
+        "receiving-channel-1",
+        "64 B message received through the public Channel and read, by itself",
+        "receiving/1",
+        60.0,
+    ),
+    posting(
+        "receiving-channel-16",
+        "64 B message received through the public Channel and read, of 16 that came",
+        "receiving/16",
+        6.0,
+    ),
+    posting(
+        "receiving-channel-32",
+        "64 B message received through the public Channel and read, of 32 that came",
+        "receiving/32",
+        4.0,
     ),
     instructions(
         "instructions-send-1",
