@@ -171,6 +171,14 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.posted.wrapping_sub(self.tail) as u32
     }
 
+    /// How many are not posted of as many as the table is deep.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
+    pub const fn missing(&self) -> u32 {
+        self.end.wrapping_sub(self.posted) as u32
+    }
+
     /// The oldest request that is not retired, or that comes next where all are.
     #[must_use]
     #[inline]

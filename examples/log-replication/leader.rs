@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, PrivateData, Worker, WorkerConfig};
+use doorbell::{ChannelConfig, Handle, Listener, Network, Node, PrivateData, Worker, WorkerConfig};
 use serde::Serialize;
 
 use super::Lead;

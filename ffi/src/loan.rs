@@ -1,33 +1,27 @@
-//! A value that is lent: it goes back when the loan ends, unless it is kept.
+//! A value that is lent: it stays in its place, unless it is kept.
 
 use core::fmt;
-use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
-/// A value, and the place that it goes back to when the loan is dropped.
-///
-/// A loan that is forgotten leaks its value, and the place stays empty.
+/// The loan of a value. The value stays in its place when the loan is dropped or forgotten.
 pub struct Loan<'h, T> {
-    /// There until the drop, or until `keep` takes it.
-    value: ManuallyDrop<T>,
+    /// It has a value as long as the loan exists: nobody else reaches it meanwhile, and `keep` ends the loan.
     home: &'h mut Option<T>,
 }
 
 impl<'h, T> Loan<'h, T> {
     /// Lends what is in this place; `None` where nothing is.
     #[inline(always)]
-    pub fn of(home: &'h mut Option<T>) -> Option<Self> {
-        let value = ManuallyDrop::new(home.take()?);
-        Some(Self { value, home })
+    pub const fn of(home: &'h mut Option<T>) -> Option<Self> {
+        if home.is_some() { Some(Self { home }) } else { None }
     }
 
-    /// Ends the loan without giving the value back.
+    /// Ends the loan and takes the value out of its place.
     #[inline(always)]
     #[must_use]
     pub fn keep(self) -> T {
-        let mut loan = ManuallyDrop::new(self);
-        // SAFETY: taken once: the loan, which is not dropped, is gone behind this call.
-        unsafe { ManuallyDrop::take(&mut loan.value) }
+        // SAFETY: the place has a value, as the type says.
+        unsafe { self.home.take().unwrap_unchecked() }
     }
 }
 
@@ -35,29 +29,22 @@ impl<T> Deref for Loan<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        &self.value
+        // SAFETY: the place has a value, as the type says.
+        unsafe { self.home.as_ref().unwrap_unchecked() }
     }
 }
 
 impl<T> DerefMut for Loan<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.value
-    }
-}
-
-impl<T> Drop for Loan<'_, T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: taken once: here, where the loan is dropped and `keep` has not taken it.
-        let value = unsafe { ManuallyDrop::take(&mut self.value) };
-        *self.home = Some(value);
+        // SAFETY: the place has a value, as the type says.
+        unsafe { self.home.as_mut().unwrap_unchecked() }
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Loan<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Loan").field(&*self.value).finish()
+        f.debug_tuple("Loan").field(&**self).finish()
     }
 }
 
@@ -68,7 +55,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn what_is_lent_goes_back_and_what_is_kept_does_not() {
+    fn what_is_lent_stays_and_what_is_kept_does_not() {
         let value = Rc::new(());
         let mut home = Some(Rc::clone(&value));
         drop(Loan::of(&mut home).unwrap());
@@ -81,6 +68,16 @@ mod tests {
     }
 
     #[test]
+    fn a_loan_leads_to_the_value() {
+        let mut home = Some(7);
+        let mut loan = Loan::of(&mut home).unwrap();
+        *loan += 1;
+        assert_eq!(*loan, 8);
+        core::mem::forget(loan);
+        assert_eq!(home, Some(8));
+    }
+
+    #[test]
     fn a_panic_ends_the_loan() {
         let mut home = Some(Box::new(7));
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -88,13 +85,5 @@ mod tests {
             resume_unwind(Box::new("the borrower's"))
         }));
         assert!(outcome.is_err() && home == Some(Box::new(7)));
-    }
-
-    #[test]
-    fn a_loan_that_is_forgotten_leaves_its_place_empty() {
-        let value = Rc::new(());
-        let mut home = Some(Rc::clone(&value));
-        core::mem::forget(Loan::of(&mut home));
-        assert!(home.is_none() && Rc::strong_count(&value) == 2);
     }
 }

@@ -182,6 +182,11 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     }
 
     #[inline]
+    fn missing(&self) -> u32 {
+        self.table.missing()
+    }
+
+    #[inline]
     fn rejected(&self) -> u64 {
         self.ledger.rejected()
     }

@@ -20,7 +20,6 @@ pub struct Receiver<Q, L, S> {
     queue: Q,
     statistics: S,
     granting: Granting<L>,
-    depth: u32,
     repost_batch: u32,
     /// Receives that ended without a message.
     failed: u32,
@@ -42,7 +41,6 @@ where
             queue,
             statistics,
             granting: Granting::new(grants, depth),
-            depth,
             repost_batch,
             failed: 0,
             cause: None,
@@ -101,7 +99,7 @@ where
 
     /// Posts the receives that are missing, as far as there is memory.
     // Once for many messages: apart, it takes no registers from what happens for each.
-    #[inline(never)]
+    #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn post<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
         let outcome = post(self.missing(), self.queue.stage(), arena, &self.statistics);
         let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
@@ -112,7 +110,7 @@ where
     /// How many receives are not posted, whether or not there is memory for them.
     #[inline]
     fn missing(&self) -> u32 {
-        self.depth.wrapping_sub(self.queue.in_flight())
+        self.queue.missing()
     }
 
     /// Whether receives are to be announced to the peer by themselves.

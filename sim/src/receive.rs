@@ -130,7 +130,7 @@ pub struct ReceiveQueue {
     table: Table,
     staged: Vec<Receive>,
     /// How many of them batches left.
-    left: usize,
+    left: u32,
     /// Receives that are being retired.
     retired: Vec<Receive>,
     ledger: Ledger,
@@ -211,7 +211,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     type Batch<'q> = ReceiveBatch<'q>;
 
     fn stage(&mut self) -> ReceiveBatch<'_> {
-        if self.staged.len() != self.left {
+        if self.table.staged() != self.left {
             // A batch was forgotten.
             self.unstage();
         }
@@ -233,6 +233,10 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
 
     fn room(&self) -> u32 {
         self.table.room()
+    }
+
+    fn missing(&self) -> u32 {
+        self.table.missing()
     }
 
     fn rejected(&self) -> u64 {
@@ -284,7 +288,7 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
 
     fn leave(self) {
         let Self { queue, .. } = &mut *ManuallyDrop::new(self);
-        queue.left = queue.staged.len();
+        queue.left = queue.table.staged();
     }
 
     /// Posts all that is staged. The simulated device refuses only what a plan says; the slots of what it did not take go home.

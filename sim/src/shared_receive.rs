@@ -140,7 +140,7 @@ pub struct SharedReceiveQueue {
     table: Table,
     staged: Vec<Receive>,
     /// How many of them batches left.
-    left: usize,
+    left: u32,
     ledger: Ledger,
     depth: u32,
     scatter_max: u8,
@@ -225,7 +225,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     }
 
     fn stage(&mut self) -> SharedReceiveBatch<'_> {
-        if self.staged.len() != self.left {
+        if self.table.staged() != self.left {
             // A batch was forgotten.
             self.unstage();
         }
@@ -329,7 +329,7 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
 
     fn leave(self) {
         let Self { queue } = &mut *ManuallyDrop::new(self);
-        queue.left = queue.staged.len();
+        queue.left = queue.table.staged();
     }
 
     /// Posts all that is staged. The simulated device refuses only what a plan says; the slots of what it did not take go home.

@@ -50,8 +50,9 @@ fn the_oldest_is_retired_with_its_one_slot() {
         let first = table.stage([1]).unwrap();
         let second = table.stage([]).unwrap();
         assert_eq!(table.retire_oldest(first.1), None, "staged is not posted");
+        assert_eq!((table.posted(), table.room(), table.missing()), (0, 2, 4));
         table.post_all();
-        assert_eq!((table.posted(), table.room()), (2, 2));
+        assert_eq!((table.posted(), table.room(), table.missing()), (2, 2, 2));
         assert_eq!(table.retire_oldest(second.1), None, "it is not the oldest");
         assert_eq!(table.retire_oldest(first.1), Some((first.0, Some(1))));
         assert_eq!(table.retire_oldest(first.1), None, "a duplicate");

@@ -394,6 +394,9 @@ pub trait ReceiveQueue: Send + Sized + 'static {
     /// How many more can be staged now.
     fn room(&self) -> u32;
 
+    /// How many more can be posted: those that can be staged, and those that are.
+    fn missing(&self) -> u32;
+
     /// How many completions it rejected: stale, duplicate, or another's.
     fn rejected(&self) -> u64;
 }

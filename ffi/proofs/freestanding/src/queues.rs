@@ -191,6 +191,9 @@ impl ReceiveQueue for Receives {
             vendor_error: 0,
         })
     }
+    fn missing(&self) -> u32 {
+        self.table.missing()
+    }
     fn in_flight(&self) -> u32 {
         self.table.posted()
     }
