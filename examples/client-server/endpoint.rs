@@ -468,10 +468,7 @@ fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P
         }
     });
     match event {
-        Some(Event::Received { message, .. }) => match Asked::of(message) {
-            Ok(question) => peer.inbox.push_back(question),
-            Err(_) => {}
-        },
+        Some(Event::Received { message, .. }) => peer.inbox.extend(Asked::of(message).ok()),
         Some(Event::PeerClosed { .. }) => {
             peer.gone.get_or_insert(Gone::Left);
         }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-/// The loan of a value. The value stays in its place when the loan is dropped or forgotten.
+/// The loan of a value. The value stays in its place when the loan ends.
 pub struct Loan<'h, T> {
     /// It has a value as long as the loan exists: nobody else reaches it meanwhile, and `keep` ends the loan.
     home: &'h mut Option<T>,
@@ -51,14 +51,15 @@ impl<T: fmt::Debug> fmt::Debug for Loan<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::Loan;
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use core::panic::AssertUnwindSafe;
+    use std::panic::{catch_unwind, resume_unwind};
     use std::rc::Rc;
 
     #[test]
     fn what_is_lent_stays_and_what_is_kept_does_not() {
         let value = Rc::new(());
         let mut home = Some(Rc::clone(&value));
-        drop(Loan::of(&mut home).unwrap());
+        assert!(Rc::ptr_eq(&Loan::of(&mut home).unwrap(), &value));
         assert!(home.is_some() && Rc::strong_count(&value) == 2);
         let kept = Loan::of(&mut home).unwrap().keep();
         assert!(home.is_none() && Rc::strong_count(&value) == 2);
@@ -73,7 +74,6 @@ mod tests {
         let mut loan = Loan::of(&mut home).unwrap();
         *loan += 1;
         assert_eq!(*loan, 8);
-        core::mem::forget(loan);
         assert_eq!(home, Some(8));
     }
 

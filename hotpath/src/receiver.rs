@@ -217,3 +217,6 @@ impl<Q: ReceiveQueue, L, S> fmt::Debug for Receiver<Q, L, S> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

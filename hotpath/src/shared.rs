@@ -302,4 +302,4 @@ impl<L> fmt::Debug for Share<L> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -22,7 +22,7 @@ use crate::{Announcer, Grants, Statistics};
 
 /// How many slots are free.
 #[derive(Clone)]
-struct Memory(u32);
+pub(crate) struct Memory(pub(crate) u32);
 
 impl Attacher for Memory {
     type Slot = Bytes;
@@ -66,10 +66,10 @@ impl Arena for Memory {
     }
 }
 
-struct Ended {
-    id: WorkId,
-    status: WcStatus,
-    sequence: u64,
+pub(crate) struct Ended {
+    pub(crate) id: WorkId,
+    pub(crate) status: WcStatus,
+    pub(crate) sequence: u64,
 }
 
 impl Completion for Ended {

@@ -1,0 +1,249 @@
+//! A receiver over a queue whose device takes what it is told to take.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::vec::Vec;
+
+use doorbell_core::in_flight::{InFlight, Request, storage_for};
+use doorbell_core::provider::{
+    Arrival, ArrivalKind, PostError, ProviderError, PushError, ReceiveBatch, ReceiveQueue, Refused, Rejected,
+};
+use doorbell_core::{Ticket, WcStatus, WorkId, WorkKind};
+
+use super::{Receiver, ReceiverConfig};
+use crate::sender::tests::Bytes;
+use crate::shared::tests::{Ended, Memory};
+use crate::{Grants, Statistics};
+
+const DEPTH: u32 = 8;
+
+struct Queue {
+    table: InFlight<Bytes, Vec<Request<Bytes>>>,
+    staged: Vec<WorkId>,
+    left: usize,
+    /// Receives that the device has, the next one first.
+    posted: VecDeque<WorkId>,
+    /// How many of the next post the device takes.
+    takes: usize,
+}
+
+struct Batch<'q>(&'q mut Queue);
+
+impl ReceiveQueue for Queue {
+    type Slot = Bytes;
+    type Completion = Ended;
+    type Batch<'q> = Batch<'q>;
+
+    fn stage(&mut self) -> Batch<'_> {
+        if self.staged.len() != self.left {
+            drop(Batch(self));
+        }
+        Batch(self)
+    }
+    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, completion: Ended, each: F) -> Result<Arrival, Rejected> {
+        let range = self.table.retire(completion.id, each)?;
+        let kind = match completion.status {
+            WcStatus::SUCCESS => ArrivalKind::Send,
+            _ => ArrivalKind::Failed,
+        };
+        Ok(Arrival {
+            ticket: range.last,
+            status: completion.status,
+            kind,
+            payload_bytes: 7,
+            immediate: None,
+            vendor_error: 3,
+        })
+    }
+    fn in_flight(&self) -> u32 {
+        self.table.posted()
+    }
+    fn room(&self) -> u32 {
+        self.table.room()
+    }
+    fn missing(&self) -> u32 {
+        self.table.missing()
+    }
+    fn rejected(&self) -> u64 {
+        0
+    }
+}
+
+impl ReceiveBatch for Batch<'_> {
+    type Slot = Bytes;
+
+    fn push<const N: usize>(&mut self, slots: [Bytes; N]) -> Result<Ticket, Refused<[Bytes; N]>> {
+        let (ticket, id) = self.0.table.stage(slots).map_err(|item| Refused {
+            reason: PushError::Full,
+            item,
+        })?;
+        self.0.staged.push(id);
+        Ok(ticket)
+    }
+    fn staged(&self) -> u32 {
+        self.0.table.staged()
+    }
+    fn leave(self) {
+        let batch = core::mem::ManuallyDrop::new(self);
+        let Batch(queue) = &*batch;
+        let left = queue.staged.len();
+        let mut batch = batch;
+        batch.0.left = left;
+    }
+    fn ring(self) -> Result<u32, PostError> {
+        let Queue {
+            table,
+            staged,
+            posted,
+            takes,
+            ..
+        } = &mut *self.0;
+        let count = staged.len().min(*takes);
+        table.post(count as u32);
+        posted.extend(&staged[..count]);
+        if count == staged.len() {
+            return Ok(count as u32);
+        }
+        Err(PostError {
+            posted: count as u32,
+            unposted: (staged.len() - count) as u32,
+            cause: ProviderError {
+                call: "post",
+                errno: 12,
+            },
+        })
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.0.table.unstage(|_, _| ());
+        self.0.staged.clear();
+        self.0.left = 0;
+    }
+}
+
+type Tested = Receiver<Queue, Arc<Grants>, Arc<Statistics>>;
+
+/// A receiver that has posted all its receives, and posts again so many at once.
+fn filled(repost_batch: u32) -> (Tested, Arc<Grants>, Memory) {
+    let requests = core::iter::repeat_with(Request::default);
+    let requests = requests.take(storage_for(DEPTH).unwrap()).collect();
+    let queue = Queue {
+        table: InFlight::new(requests, WorkKind::Receive, 0, DEPTH, 0).unwrap(),
+        staged: Vec::new(),
+        left: 0,
+        posted: VecDeque::new(),
+        takes: usize::MAX,
+    };
+    let grants = Arc::new(Grants::new(0, DEPTH));
+    let config = ReceiverConfig { repost_batch };
+    let mut receiver = Receiver::new(queue, Arc::clone(&grants), Arc::default(), &config);
+    let mut memory = Memory(DEPTH);
+    assert_eq!(receiver.fill(&mut memory), Ok(DEPTH));
+    (receiver, grants, memory)
+}
+
+/// The next receive ends.
+fn end(receiver: &mut Tested, status: WcStatus) -> (Arrival, Option<Bytes>) {
+    let id = receiver.queue.posted.pop_front().expect("a receive");
+    let sequence = 0;
+    receiver.retire(Ended { id, status, sequence }).unwrap()
+}
+
+#[test]
+fn memory_that_came_back_waits_until_a_batch_is_missing() {
+    let (mut receiver, _, mut memory) = filled(3);
+    for round in 1..=4_u32 {
+        for missing in 1..3 {
+            let (arrival, slot) = end(&mut receiver, WcStatus::SUCCESS);
+            assert!(arrival.status.is_success() && slot.is_some());
+            assert_eq!(receiver.repost(slot, &mut memory), Ok(0));
+            assert_eq!(
+                (receiver.staged(), receiver.in_flight()),
+                (missing, DEPTH - missing)
+            );
+            assert!(!receiver.is_short());
+        }
+        let (_, slot) = end(&mut receiver, WcStatus::SUCCESS);
+        assert!(receiver.is_short());
+        assert_eq!(receiver.repost(slot, &mut memory), Ok(3));
+        assert_eq!((receiver.staged(), receiver.in_flight()), (0, DEPTH));
+        assert_eq!(receiver.received(), 3 * round);
+        let counted = receiver.statistics.snapshot();
+        assert_eq!(counted.received, u64::from(3 * round));
+        assert_eq!(counted.received_bytes, u64::from(7 * 3 * round));
+        assert_eq!(counted.receives_posted, u64::from(DEPTH + 3 * round));
+    }
+    assert_eq!(memory.0, 0, "none passed the free list");
+}
+
+#[test]
+fn memory_that_is_kept_is_replaced_as_far_as_there_is_some() {
+    let (mut receiver, _, mut memory) = filled(3);
+    for _ in 0..3 {
+        end(&mut receiver, WcStatus::SUCCESS);
+    }
+    assert_eq!(receiver.repost(None, &mut memory), Ok(0));
+    assert!(receiver.is_short());
+    memory.0 = 2;
+    assert_eq!(receiver.repost(None, &mut memory), Ok(2));
+    assert_eq!((receiver.in_flight(), memory.0), (DEPTH - 1, 0));
+    assert!(!receiver.is_short());
+    let [one, other] = [(); 2].map(|()| end(&mut receiver, WcStatus::SUCCESS).1);
+    assert_eq!(receiver.repost(one, &mut memory), Ok(1), "three are missing");
+    assert_eq!(receiver.repost(other, &mut memory), Ok(0));
+    memory.0 = 5;
+    end(&mut receiver, WcStatus::SUCCESS);
+    assert_eq!(
+        receiver.repost(None, &mut memory),
+        Ok(3),
+        "one that waited, and two"
+    );
+    assert_eq!((receiver.in_flight(), memory.0), (DEPTH, 3));
+}
+
+#[test]
+fn receives_that_the_device_refuses_are_posted_again() {
+    let (mut receiver, _, mut memory) = filled(2);
+    receiver.queue.takes = 1;
+    let [one, other] = [(); 2].map(|()| end(&mut receiver, WcStatus::SUCCESS).1);
+    assert_eq!(
+        receiver.repost(one, &mut memory).map_err(|error| error.posted),
+        Ok(1)
+    );
+    let error = receiver.repost(other, &mut memory);
+    assert_eq!(error, Ok(0), "one is missing");
+    let lost = end(&mut receiver, WcStatus::SUCCESS).1;
+    let error = receiver.repost(lost, &mut memory).unwrap_err();
+    assert_eq!((error.posted, error.unposted), (1, 1));
+    assert_eq!((receiver.in_flight(), receiver.staged()), (DEPTH - 1, 0));
+    assert_eq!(receiver.received(), 3, "only what is posted is counted as posted");
+    (receiver.queue.takes, memory.0) = (usize::MAX, 1);
+    let slot = end(&mut receiver, WcStatus::SUCCESS).1;
+    assert_eq!(receiver.repost(slot, &mut memory), Ok(2));
+    assert_eq!(receiver.in_flight(), DEPTH);
+}
+
+#[test]
+fn a_failure_is_no_message() {
+    let (mut receiver, grants, mut memory) = filled(8);
+    assert!(receiver.cause().is_none() && !receiver.is_announcement_due());
+    let (arrival, slot) = end(&mut receiver, WcStatus::WR_FLUSH_ERR);
+    assert_eq!(receiver.received(), 0);
+    let cause = receiver.cause().expect("a cause");
+    assert_eq!(
+        (cause.status, cause.ticket, cause.vendor_error),
+        (arrival.status, arrival.ticket, 3)
+    );
+    for _ in 0..3 {
+        end(&mut receiver, WcStatus::SUCCESS);
+    }
+    assert_eq!(receiver.received(), 3);
+    assert_eq!(receiver.statistics.snapshot().received, 3);
+    // Half the queue is the most that waits.
+    memory.0 = 3;
+    assert_eq!(receiver.repost(slot, &mut memory), Ok(4));
+    assert!(receiver.is_announcement_due(), "half the depth is not announced");
+    drop(grants);
+}
