@@ -7,7 +7,9 @@ use doorbell_core::{Ticket, WcStatus};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::FirstCause;
 
-use crate::{Lease, Message, SubmissionError};
+use crate::lease::Lease;
+use crate::message::Message;
+use crate::submission::SubmissionError;
 
 /// Something that happened on a channel.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::lease::Lease;
 /// }).ok();
 /// # }
 /// ```
-/// Who wants it for longer keeps its memory ([`Message::keep`]):
+/// [`Message::keep`] keeps its memory for longer:
 /// ```
 /// # use doorbell::{Event, Lease, Worker};
 /// # fn f(worker: &mut Worker, kept: &mut Vec<Lease>) {

@@ -6,7 +6,8 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{CorrelationId, REQUEST_HEADER_BYTES, RequestHeader, RequestKind};
 use doorbell_ffi::Rdma;
 
-use crate::{Lease, Message};
+use crate::lease::Lease;
+use crate::message::Message;
 
 /// A request of a peer's, in the memory that it came in.
 pub struct Asked<P: Provider = Rdma> {

@@ -18,9 +18,11 @@ use super::places::{Entry, Listed, apart};
 use super::polling::note_end;
 use super::qpn_table::QpnTable;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
+use crate::config::{ChannelConfig, SharedReceivesConfig};
 use crate::error::{ConnectError, NodeError};
+use crate::event::Event;
 use crate::half::{Receives, Receiving, event_of};
-use crate::{ChannelConfig, Event, Message, SharedReceivesConfig};
+use crate::message::Message;
 
 /// The receives, and who may take them.
 pub(crate) struct Shared<P: Provider> {

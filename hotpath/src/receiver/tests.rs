@@ -1,18 +1,19 @@
 //! A receiver over a queue whose device takes what it is told to take.
 
+use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
-    Arrival, ArrivalKind, PostError, ProviderError, PushError, ReceiveBatch, ReceiveQueue, Refused, Rejected,
+    Arrival, ArrivalKind, PostError, PushError, ReceiveBatch, ReceiveQueue, Refused, Rejected,
 };
 use doorbell_core::{Ticket, WcStatus, WorkId, WorkKind};
 
 use super::{Receiver, ReceiverConfig};
 use crate::sender::tests::Bytes;
-use crate::shared::tests::{Ended, Memory};
+use crate::shared::tests::{Ended, Memory, posted_of};
 use crate::{Grants, Statistics};
 
 const DEPTH: u32 = 8;
@@ -84,11 +85,8 @@ impl ReceiveBatch for Batch<'_> {
         self.0.table.staged()
     }
     fn leave(self) {
-        let batch = core::mem::ManuallyDrop::new(self);
-        let Batch(queue) = &*batch;
-        let left = queue.staged.len();
-        let mut batch = batch;
-        batch.0.left = left;
+        let Batch(queue) = &mut *ManuallyDrop::new(self);
+        queue.left = queue.staged.len();
     }
     fn ring(self) -> Result<u32, PostError> {
         let Queue {
@@ -101,17 +99,7 @@ impl ReceiveBatch for Batch<'_> {
         let count = staged.len().min(*takes);
         table.post(count as u32);
         posted.extend(&staged[..count]);
-        if count == staged.len() {
-            return Ok(count as u32);
-        }
-        Err(PostError {
-            posted: count as u32,
-            unposted: (staged.len() - count) as u32,
-            cause: ProviderError {
-                call: "post",
-                errno: 12,
-            },
-        })
+        posted_of(count, staged.len())
     }
 }
 

@@ -158,18 +158,23 @@ impl ReceiveBatch for &mut Queue {
         self.table.post(count as u32);
         self.table.unstage(|_, _| ());
         self.posted.extend(&staged[..count]);
-        if count == staged.len() {
-            return Ok(count as u32);
-        }
-        Err(PostError {
-            posted: count as u32,
-            unposted: (staged.len() - count) as u32,
-            cause: ProviderError {
-                call: "post",
-                errno: 12,
-            },
-        })
+        posted_of(count, staged.len())
     }
+}
+
+/// The outcome of a post of so many receives, of which the device took the first ones.
+pub(crate) fn posted_of(taken: usize, staged: usize) -> Result<u32, PostError> {
+    if taken == staged {
+        return Ok(taken as u32);
+    }
+    Err(PostError {
+        posted: taken as u32,
+        unposted: (staged - taken) as u32,
+        cause: ProviderError {
+            call: "post",
+            errno: 12,
+        },
+    })
 }
 
 /// Announcements arrive as they are made, here.

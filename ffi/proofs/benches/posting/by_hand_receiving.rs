@@ -46,7 +46,7 @@ pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
     let mut end = End {
         qp,
         cq,
-        requests: array(CHUNK.wrapping_add(1)),
+        requests: array(CHUNK),
         elements: array(CHUNK),
         completions: array(DEPTH),
         buffers: our_mr.addr.cast(),
