@@ -209,3 +209,24 @@ fn of_one_provider_on_one_kernel_a_case_has_one_deviation() {
         }
     }
 }
+
+#[test]
+fn the_document_has_a_line_for_each_case_and_no_other() {
+    let document = include_str!("../../docs/conformance.md");
+    let lines = document.lines().filter(|line| line.starts_with("| S"));
+    let told: BTreeSet<_> = lines
+        .map(|line| line.split(" | ").take(3).collect::<Vec<_>>().join(" | "))
+        .collect();
+    let cases = cases::<Simulated>().into_iter();
+    let known = cases.map(|case| format!("| S{} | `{}` | {}", case.row, case.name, case.about));
+    let known: BTreeSet<_> = known.collect();
+    let missing: Vec<_> = known.difference(&told).collect();
+    let stale: Vec<_> = told
+        .difference(&known)
+        .filter(|line| line.contains("| `s"))
+        .collect();
+    assert!(
+        missing.is_empty() && stale.is_empty(),
+        "`cargo lab conformance` writes the document anew: without a line {missing:#?}, of no case {stale:#?}"
+    );
+}
