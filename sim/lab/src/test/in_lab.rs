@@ -12,6 +12,7 @@ use super::tally::{Failed, GoalRow, Part};
 use crate::course::Course;
 use crate::harness;
 use crate::scenario::{self, Detail, Goal, Lab, REPORT, TestCounts, Verdict, short};
+use crate::steps::say;
 
 /// Results of tests in a report.
 #[derive(Debug, Deserialize)]
@@ -142,8 +143,8 @@ impl Told {
 pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab, course: &Course) -> (Part, Vec<String>) {
     let title = run.title();
     course.began(&title);
-    let mut perform = || {
-        let folder = run.folder(out);
+    let folder = run.folder(out);
+    let perform = || {
         let folder = scenario::output_folder(Some(&folder), &run.scenario.name)?;
         let (report, cluster) = scenario::perform(run.scenario, run.kernel, &folder, lab)?;
         drop(cluster);
@@ -153,10 +154,39 @@ pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab, course: &Course)
         }
         Told::read(&folder)
     };
-    let told = perform();
+    let told = again_if_trapped(&folder, perform);
     let outcome = outcome(&told);
     let took = course.ended(&title, outcome);
     part(run, told, took)
+}
+
+/// Performs a run that leaves its report in this folder, once more if an emulated kernel died of a trap of its own. The output
+/// of the first stays beside.
+///
+/// A kernel that changes its own code leaves a trap there meanwhile. QEMU's emulation of several processors does not always follow,
+/// and a processor then meets a trap that no code handles any more. Such a death says nothing of the programs that ran.
+fn again_if_trapped(folder: &Path, mut perform: impl FnMut() -> Result<Told>) -> Result<Told> {
+    let told = perform();
+    let has_failed = told.as_ref().map_or(true, Told::has_failed);
+    if !has_failed || !met_trap(&folder.join("consoles")) {
+        return told;
+    }
+    let mut kept = folder.as_os_str().to_owned();
+    kept.push("-trapped");
+    fs::rename(folder, &kept).with_context(|| format!("cannot move {}", folder.display()))?;
+    say(format_args!(
+        "the emulated kernel met a trap of its own, as they do now and then (consoles: {}): running the scenario again",
+        Path::new(&kept).display()
+    ));
+    perform()
+}
+
+/// Whether a console in this folder ends by such a trap.
+fn met_trap(consoles: &Path) -> bool {
+    let consoles = fs::read_dir(consoles).into_iter().flatten().flatten();
+    consoles
+        .filter_map(|file| fs::read(file.path()).ok())
+        .any(|console| String::from_utf8_lossy(&console).contains("Oops: int3"))
 }
 
 /// One word for a run.
@@ -212,6 +242,44 @@ pub(super) fn part(run: &Run<'_>, told: Result<Told>, took: Duration) -> (Part, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_is_repeated_once_if_its_kernel_met_a_trap_and_for_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let told = |verdict| Told {
+            kernel: String::new(),
+            verdict,
+            failures: Vec::new(),
+            tests: None,
+            steps: Vec::new(),
+            metrics: Vec::new(),
+            comparisons: Vec::new(),
+        };
+        // Each run: the last words of its kernel, and whether it passes.
+        let ran = |name: &str, runs: &[(&str, bool)]| {
+            let folder = place.path().join(name);
+            let mut left = runs.iter();
+            let last = again_if_trapped(&folder, || {
+                let (console, passes) = left.next().expect("no more runs");
+                fs::create_dir_all(folder.join("consoles"))?;
+                fs::write(folder.join("consoles/lab.log"), console)?;
+                Ok(told(if *passes { Verdict::Passed } else { Verdict::Failed }))
+            });
+            assert_eq!(left.len(), 0, "{name}");
+            !last.unwrap().has_failed()
+        };
+        let trap = "[   53.3] Oops: int3: 0000 [#1] SMP";
+        let panic = "[   53.3] BUG: kernel NULL pointer dereference";
+        assert!(ran("passed", &[(trap, true)]));
+        assert!(ran("again", &[(trap, false), ("", true)]));
+        assert!(place.path().join("again-trapped/consoles/lab.log").exists());
+        assert!(
+            !ran("twice", &[(trap, false), (trap, false)]),
+            "once more, not for ever"
+        );
+        assert!(!ran("other", &[(panic, false)]), "another panic is a failure");
+        assert!(!place.path().join("other-trapped").exists());
+    }
 
     #[test]
     fn a_run_that_failed_is_never_without_a_failure() {
