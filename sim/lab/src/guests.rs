@@ -125,14 +125,9 @@ impl GuestCluster {
         bail!("the guest's clock does not run true here: nothing measured in it would be worth anything")
     }
 
-    /// Whether a kernel has panicked. A kernel changes its own code, mostly while it boots, and leaves a trap
-    /// there meanwhile. QEMU's emulation of several processors does not always follow, and a processor then
-    /// meets a trap that no code handles any more.
+    /// Whether a kernel has panicked, for which see [`have_said`].
     fn panicked(&self) -> bool {
-        let consoles = fs::read_dir(self.consoles()).into_iter().flatten().flatten();
-        consoles
-            .filter_map(|file| fs::read(file.path()).ok())
-            .any(|console| String::from_utf8_lossy(&console).contains("Kernel panic"))
+        have_said(&self.consoles(), "Kernel panic")
     }
 
     /// The folder of what the machines' kernels have said.
@@ -281,6 +276,17 @@ impl GuestCluster {
     pub(crate) fn run_dir(&self) -> &Path {
         self.run.path()
     }
+}
+
+/// Whether a kernel whose console is in this folder has said these words.
+///
+/// They are looked for where it died. A kernel changes its own code, mostly while it boots, and leaves a trap there meanwhile.
+/// QEMU's emulation of several processors does not always follow, and a processor then meets a trap that no code handles any more.
+pub(crate) fn have_said(consoles: &Path, words: &str) -> bool {
+    let consoles = fs::read_dir(consoles).into_iter().flatten().flatten();
+    consoles
+        .filter_map(|file| fs::read(file.path()).ok())
+        .any(|console| String::from_utf8_lossy(&console).contains(words))
 }
 
 impl Cluster for GuestCluster {

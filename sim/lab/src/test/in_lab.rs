@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::Run;
 use super::tally::{Failed, GoalRow, Part};
 use crate::course::Course;
+use crate::guests;
 use crate::harness;
 use crate::scenario::{self, Detail, Goal, Lab, REPORT, TestCounts, Verdict, short};
 use crate::steps::say;
@@ -161,14 +162,11 @@ pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab, course: &Course)
 }
 
 /// Performs a run that leaves its report in this folder, once more if an emulated kernel died of a trap of its own. The output
-/// of the first stays beside.
-///
-/// A kernel that changes its own code leaves a trap there meanwhile. QEMU's emulation of several processors does not always follow,
-/// and a processor then meets a trap that no code handles any more. Such a death says nothing of the programs that ran.
+/// of the first stays beside. Such a death says nothing of the programs that ran: [`guests::have_said`] has its cause.
 fn again_if_trapped(folder: &Path, mut perform: impl FnMut() -> Result<Told>) -> Result<Told> {
     let told = perform();
     let has_failed = told.as_ref().map_or(true, Told::has_failed);
-    if !has_failed || !met_trap(&folder.join("consoles")) {
+    if !has_failed || !guests::have_said(&folder.join("consoles"), "Oops: int3") {
         return told;
     }
     let mut kept = folder.as_os_str().to_owned();
@@ -179,14 +177,6 @@ fn again_if_trapped(folder: &Path, mut perform: impl FnMut() -> Result<Told>) ->
         Path::new(&kept).display()
     ));
     perform()
-}
-
-/// Whether a console in this folder ends by such a trap.
-fn met_trap(consoles: &Path) -> bool {
-    let consoles = fs::read_dir(consoles).into_iter().flatten().flatten();
-    consoles
-        .filter_map(|file| fs::read(file.path()).ok())
-        .any(|console| String::from_utf8_lossy(&console).contains("Oops: int3"))
 }
 
 /// One word for a run.
