@@ -94,6 +94,7 @@ pub(crate) fn run(args: &BenchArgs, lab: &mut dyn Lab) -> Result<bool> {
         out: &out,
         kernel: args.kernel.as_ref(),
         quick: args.quick,
+        is_of_record: args.hold || args.record,
         counted: BTreeMap::new(),
     };
     if args.record {

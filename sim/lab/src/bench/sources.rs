@@ -51,6 +51,8 @@ pub(super) struct Bench<'a> {
     pub(super) out: &'a Path,
     pub(super) kernel: Option<&'a Choice>,
     pub(super) quick: bool,
+    /// Whether only what the record holds is counted.
+    pub(super) is_of_record: bool,
     /// Counts of the scenarios so far, or why there are none.
     pub(super) counted: BTreeMap<&'static str, Result<Profiles, String>>,
 }
