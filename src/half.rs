@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    Arena, Arrival, ArrivalKind, Operation, PostError, PostFlags, Provider, ProviderError, PushError,
+    Arena, Arrival, ArrivalKind, Lent, Operation, PostError, PostFlags, Provider, ProviderError, PushError,
     QueuePair, QueuePairLimits,
 };
 use doorbell_core::{QpState, Ticket, WcStatus};
@@ -65,19 +65,23 @@ impl<P: Provider> Receiving<P> {
         }
     }
 
-    /// Posts the receives that are missing of its own queue, one of them with this memory; says whether none is left to post.
+    /// Takes the memory of a message back. Says whether its own queue is to be looked after.
     #[inline(always)]
-    pub(crate) fn repost(
-        &mut self,
-        slot: Option<P::Slot>,
-        arena: &mut P::Arena,
-    ) -> (bool, Option<PostError>) {
+    pub(crate) fn put_back(&mut self, slot: Option<P::Slot>, arena: &mut P::Arena) -> bool {
+        match self {
+            Self::Own(receiver) => receiver.put_back(slot, arena),
+            // The Worker does, for all of them.
+            Self::Shared { .. } => false,
+        }
+    }
+
+    /// Posts the receives that are missing of its own queue; says whether none is left to post.
+    pub(crate) fn repost(&mut self, arena: &mut P::Arena) -> (bool, Option<PostError>) {
         match self {
             Self::Own(receiver) => {
-                let refused = receiver.repost(slot, arena).err();
+                let refused = receiver.repost(arena).err();
                 (!receiver.is_short(), refused)
             }
-            // The Worker does, for all of them.
             Self::Shared { .. } => (true, None),
         }
     }
@@ -480,9 +484,23 @@ impl<P: Provider> ReceiveHalf<P> {
         matches!(self.receiver, Receiving::Shared { has_ended: true, .. })
     }
 
-    /// Takes the receive of its own queue that a completion names, with its memory. `None` where it names none.
+    /// Takes the message that a completion brought into its own queue. `None` where it is otherwise: see [`ReceiveHalf::retire`].
     #[inline(always)]
-    pub(crate) fn retire(&mut self, completion: P::Completion) -> Option<(Arrival, Option<P::Slot>)> {
+    pub(crate) fn retire_message(
+        &mut self,
+        completion: &Lent<'_, P::Completion>,
+    ) -> Option<(P::Slot, Option<u32>)> {
+        let Receiving::Own(receiver) = &mut self.receiver else {
+            return None;
+        };
+        receiver.retire_message(completion)
+    }
+
+    /// Takes the receive of its own queue that a completion names, with its memory. `None` where it names none.
+    pub(crate) fn retire(
+        &mut self,
+        completion: Lent<'_, P::Completion>,
+    ) -> Option<(Arrival, Option<P::Slot>)> {
         let Receiving::Own(receiver) = &mut self.receiver else {
             return None;
         };

@@ -327,21 +327,28 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         })
     }
 
-    /// Retires the oldest request, if that is posted, `work_id` names it, and it has one slot at most; returns that. Else nothing
+    /// Whether `work_id` names the oldest request, and that is posted.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_oldest(&self, work_id: WorkId) -> bool {
+        work_id == self.base.forward(self.tail) && self.tail != self.posted
+    }
+
+    /// Retires the oldest request, if that is posted, `work_id` names it, and it has one slot; returns that. Else nothing
     /// is retired, and [`InFlight::retire`] is to be asked.
     #[inline(always)]
-    pub fn retire_oldest(&mut self, work_id: WorkId) -> Option<(Ticket, Option<S>)> {
-        let tail = self.tail;
-        if work_id != self.base.forward(tail) || tail == self.posted {
+    pub fn retire_oldest(&mut self, work_id: WorkId) -> Option<S> {
+        if !self.is_oldest(work_id) {
             return None;
         }
+        let tail = self.tail;
         let request = at(self.requests.as_mut(), tail)?;
         if request.0[1].is_some() {
             return None;
         }
-        let slot = request.0[0].take();
+        let slot = request.0[0].take()?;
         self.move_tail(tail.wrapping_add(1));
-        Some((Ticket(tail), slot))
+        Some(slot)
     }
 
     /// Takes every slot out, whatever its state. If `each` panics, call it again for the rest.

@@ -1,4 +1,4 @@
-//! A completion: the token that exactly one queue can redeem, once.
+//! A completion: the token that exactly one queue can redeem, once, lent or kept.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -8,34 +8,44 @@ use doorbell_core::provider::ArrivalKind;
 use doorbell_core::{Qpn, WcStatus, WorkId};
 use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
-/// A completion, as a [`CompletionQueue`](crate::CompletionQueue) polled it.
+/// A completion, as a [`CompletionQueue`](crate::CompletionQueue) lends it.
 ///
 /// It can be neither cloned:
 /// ```compile_fail,E0599
-/// # fn f(completion: doorbell_ffi::Completion) {
+/// # fn f(completion: doorbell_ffi::LentCompletion<'_>) {
 /// let twin = completion.clone();
 /// # }
 /// ```
 /// nor made:
 /// ```compile_fail,E0451
-/// let completion = doorbell_ffi::Completion { wc: unreachable!(), ..unreachable!() };
+/// let completion = doorbell_ffi::LentCompletion { wc: unreachable!(), ..unreachable!() };
 /// ```
 /// nor redeemed twice:
 /// ```compile_fail,E0382
 /// # use doorbell_core::provider::SendQueue as _;
-/// # fn f(send: &mut doorbell_ffi::SendQueue, completion: doorbell_ffi::Completion) {
+/// # fn f(send: &mut doorbell_ffi::SendQueue, completion: doorbell_ffi::LentCompletion<'_>) {
 /// send.retire(completion, |_, _| ()).ok();
 /// send.retire(completion, |_, _| ()).ok();
 /// # }
 /// ```
-pub struct Completion {
+/// nor held beyond the callback, unless it is kept:
+/// ```compile_fail,E0521
+/// # use doorbell_core::provider::CompletionQueue as _;
+/// # fn f(queue: &mut doorbell_ffi::CompletionQueue) {
+/// let mut held = None;
+/// queue.poll(|completion| held = Some(completion)).ok();
+/// # }
+/// ```
+pub struct LentCompletion<'c> {
     /// Completion as the device wrote it. In a failed one only the id, the status, the vendor's error and the
     /// queue pair are valid (S7).
-    wc: ibv_wc,
+    wc: &'c ibv_wc,
     origin: Origin,
 }
 
-impl doorbell_core::provider::Completion for Completion {
+impl doorbell_core::provider::LentCompletion for LentCompletion<'_> {
+    type Kept = Completion;
+
     #[inline]
     fn work_id(&self) -> WorkId {
         WorkId::from_raw(self.wc.wr_id)
@@ -50,19 +60,58 @@ impl doorbell_core::provider::Completion for Completion {
     fn qpn(&self) -> Qpn {
         Qpn::from_low_bits(self.wc.qp_num)
     }
+
+    fn keep(self) -> Completion {
+        Completion {
+            wc: *self.wc,
+            origin: self.origin,
+        }
+    }
 }
 
-impl Completion {
+/// A completion that was kept.
+///
+/// It can be neither cloned:
+/// ```compile_fail,E0599
+/// # fn f(completion: doorbell_ffi::Completion) {
+/// let twin = completion.clone();
+/// # }
+/// ```
+/// nor made:
+/// ```compile_fail,E0451
+/// let completion = doorbell_ffi::Completion { wc: unreachable!(), ..unreachable!() };
+/// ```
+pub struct Completion {
+    wc: ibv_wc,
+    origin: Origin,
+}
+
+impl doorbell_core::provider::Completion for Completion {
+    type Lent<'c> = LentCompletion<'c>;
+
+    fn lend(&self) -> LentCompletion<'_> {
+        LentCompletion::new(&self.wc, self.origin)
+    }
+}
+
+impl<'c> LentCompletion<'c> {
     /// The token for what a poll gave.
     #[inline]
-    pub(crate) const fn new(wc: &ibv_wc, origin: Origin) -> Self {
-        Self { wc: *wc, origin }
+    pub(crate) const fn new(wc: &'c ibv_wc, origin: Origin) -> Self {
+        Self { wc, origin }
     }
 
     /// Completion queue that it came from.
     #[inline]
     pub(crate) const fn origin(&self) -> Origin {
         self.origin
+    }
+
+    /// Whether a SEND came, and how many bytes of it.
+    #[inline(always)]
+    pub(crate) fn message_bytes(&self) -> Option<u32> {
+        let is_message = self.is_success() && self.wc.opcode == ibv_wc_opcode::IBV_WC_RECV;
+        is_message.then_some(self.wc.byte_len)
     }
 
     pub(crate) const fn vendor_error(&self) -> u32 {
@@ -118,7 +167,13 @@ impl Completion {
 
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use doorbell_core::provider::Completion as _;
+        fmt::Debug::fmt(&doorbell_core::provider::Completion::lend(self), f)
+    }
+}
+
+impl fmt::Debug for LentCompletion<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use doorbell_core::provider::LentCompletion as _;
         f.debug_struct("Completion")
             .field("work_id", &self.work_id())
             .field("origin", &self.origin)
@@ -136,7 +191,7 @@ pub(crate) fn fresh_queue() -> QueueId {
 
 #[cfg(test)]
 mod tests {
-    use super::{Completion, fresh_queue};
+    use super::{LentCompletion, fresh_queue};
     use doorbell_core::ledger::Origin;
     use doorbell_core::provider::ArrivalKind;
     use rdma_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
@@ -161,17 +216,19 @@ mod tests {
 
     #[test]
     fn a_success_is_read_whole() {
-        let completion = Completion::new(&wc(), origin());
+        let wc = wc();
+        let completion = LentCompletion::new(&wc, origin());
         assert_eq!(completion.arrival_kind(), ArrivalKind::Send);
+        assert_eq!(completion.message_bytes(), Some(9));
         assert_eq!(completion.bytes(), 9);
         assert_eq!(completion.immediate(), Some(0x0102_0304));
         assert_eq!(
             (completion.source_qpn().to_u32(), completion.has_route()),
             (18, true)
         );
-        let mut write = wc();
+        let mut write = wc;
         write.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-        let completion = Completion::new(&write, origin());
+        let completion = LentCompletion::new(&write, origin());
         assert_eq!(completion.arrival_kind(), ArrivalKind::WriteWithImmediate);
     }
 
@@ -179,7 +236,7 @@ mod tests {
     fn s7_of_a_failure_nothing_else_is_read() {
         let mut failed = wc();
         failed.status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
-        let completion = Completion::new(&failed, origin());
+        let completion = LentCompletion::new(&failed, origin());
         assert_eq!(completion.arrival_kind(), ArrivalKind::Failed);
         assert_eq!((completion.bytes(), completion.immediate()), (0, None));
         assert!(!completion.has_route());
@@ -187,7 +244,7 @@ mod tests {
         newer.opcode = ibv_wc_opcode(4711);
         newer.status = ibv_wc_status(4711);
         assert_eq!(
-            Completion::new(&newer, origin()).arrival_kind(),
+            LentCompletion::new(&newer, origin()).arrival_kind(),
             ArrivalKind::Failed
         );
     }

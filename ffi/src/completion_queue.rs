@@ -14,7 +14,7 @@ use doorbell_core::provider::{CompletionQueueConfig, ProviderError};
 use rdma_sys::ibv_wc;
 
 use crate::channels::Channels;
-use crate::completion::{Completion, fresh_queue};
+use crate::completion::{Completion, LentCompletion, fresh_queue};
 use crate::context::ContextInner;
 use crate::leak::Leaked;
 use crate::{Claim, Descriptor, Waker, errno, events};
@@ -283,7 +283,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
 
     #[inline]
     #[doc(alias = "ibv_poll_cq")]
-    fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
+    fn poll<F: FnMut(LentCompletion<'_>)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
         const ROOM: i32 = 16;
         const { assert!(POLL_MAX == ROOM as usize) };
         // SAFETY: the queue is live, the function its provider's, and the array has room for as
@@ -318,7 +318,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         for wc in left.completions.by_ref() {
             origin.sequence = origin.sequence.wrapping_add(1);
-            each(Completion::new(wc, origin));
+            each(LentCompletion::new(wc, origin));
         }
         core::mem::forget(left);
         // Behind the callbacks: while some are left over, it is not empty.

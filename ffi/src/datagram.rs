@@ -19,7 +19,8 @@ use crate::address::{Address, Addresses};
 use crate::domain::DomainInner;
 use crate::queue_pair::{self, Shared, no_attributes};
 use crate::{
-    Arena, Completion, CompletionQueue, Rdma, ReceiveBatch, ReceiveQueue, SendBatch, SendQueue, Slot,
+    Arena, Completion, CompletionQueue, LentCompletion, Rdma, ReceiveBatch, ReceiveQueue, SendBatch,
+    SendQueue, Slot,
 };
 
 /// Bytes in front of a datagram, which its length does not count.
@@ -196,7 +197,7 @@ impl doorbell_core::provider::DatagramSendQueue for DatagramSendQueue {
     #[inline]
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         each: F,
     ) -> Result<Retired, Rejected> {
         self.inner.retire(completion, each)
@@ -336,7 +337,7 @@ impl doorbell_core::provider::DatagramReceiveQueue for DatagramReceiveQueue {
 
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         mut each: F,
     ) -> Result<Datagram, Rejected> {
         let payload_bytes = completion.bytes().saturating_sub(GRH_BYTES);

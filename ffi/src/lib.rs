@@ -53,7 +53,7 @@ pub use arena::Arena;
 pub use attacher::Attacher;
 pub use cells::LoneCell;
 pub use clock::now;
-pub use completion::Completion;
+pub use completion::{Completion, LentCompletion};
 pub use completion_queue::CompletionQueue;
 pub use context::Context;
 pub use datagram::{

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    Arrival, ArrivalKind, Completion as _, PostError, PushError, QueuePairLimits, Refused, Rejected,
+    Arrival, ArrivalKind, LentCompletion as _, PostError, PushError, QueuePairLimits, Refused, Rejected,
 };
 use doorbell_core::{QpState, Ticket, WcStatus, WorkId, WorkKind};
 use rdma_sys::ibv_recv_wr;
 
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, Elements, WorkList};
-use crate::{Completion, Slot, unposted};
+use crate::{Completion, LentCompletion, Slot, unposted};
 
 /// Function of the provider that posts receives.
 type PostReceive =
@@ -63,19 +63,11 @@ impl ReceiveQueue {
         self.table.drain(drop);
     }
 
-    /// Takes the receive that this completion names, whichever that is, with the last of its slots.
-    #[cold]
-    fn retire_any(&mut self, completion: &Completion) -> Result<(Arrival, Option<Slot>), Rejected> {
-        let mut taken = None;
-        let arrival = self.retire_filled(completion, |_, slot| drop(taken.replace(slot)))?;
-        Ok((arrival, taken))
-    }
-
     /// Takes the receive this completion names; `each` gets its slots in order, their lengths set to what arrived in each.
     #[inline(always)]
     fn retire_filled(
         &mut self,
-        completion: &Completion,
+        completion: &LentCompletion<'_>,
         mut each: impl FnMut(Ticket, Slot),
     ) -> Result<Arrival, Rejected> {
         let mut left = scattered(completion);
@@ -93,7 +85,7 @@ impl ReceiveQueue {
     #[inline(always)]
     pub(crate) fn retire_slots(
         &mut self,
-        completion: &Completion,
+        completion: &LentCompletion<'_>,
         mut each: impl FnMut(Ticket, bool, Slot),
     ) -> Result<Arrival, Rejected> {
         let work_id = completion.work_id();
@@ -150,25 +142,21 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     #[inline(always)]
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         each: F,
     ) -> Result<Arrival, Rejected> {
         self.retire_filled(&completion, each)
     }
 
     #[inline(always)]
-    fn retire_one(&mut self, completion: Completion) -> Result<(Arrival, Option<Slot>), Rejected> {
+    fn retire_message(&mut self, completion: &LentCompletion<'_>) -> Option<(Slot, Option<u32>)> {
         let (table, work_id) = (&mut *self.table, completion.work_id());
-        let taken = self
+        let bytes = completion.message_bytes()?;
+        let mut slot = self
             .ledger
-            .redeem_if(completion.origin(), || table.retire_oldest(work_id));
-        let Some((ticket, mut slot)) = taken else {
-            return self.retire_any(&completion);
-        };
-        if let Some(slot) = &mut slot {
-            slot.set_length(scattered(&completion));
-        }
-        Ok((arrival(&completion, ticket), slot))
+            .redeem_if(completion.origin(), || table.retire_oldest(work_id))?;
+        slot.set_length(bytes);
+        Some((slot, completion.immediate()))
     }
 
     #[inline]
@@ -212,7 +200,7 @@ impl fmt::Debug for ReceiveQueue {
 
 /// Returns the arrival that a completion reports for its receive.
 #[inline(always)]
-pub(crate) fn arrival(completion: &Completion, ticket: Ticket) -> Arrival {
+pub(crate) fn arrival(completion: &LentCompletion<'_>, ticket: Ticket) -> Arrival {
     if completion.status() != WcStatus::SUCCESS {
         return failed(completion, ticket);
     }
@@ -228,7 +216,7 @@ pub(crate) fn arrival(completion: &Completion, ticket: Ticket) -> Arrival {
 
 /// [`arrival`] of a failure.
 #[cold]
-fn failed(completion: &Completion, ticket: Ticket) -> Arrival {
+fn failed(completion: &LentCompletion<'_>, ticket: Ticket) -> Arrival {
     Arrival {
         ticket,
         status: completion.status(),
@@ -241,7 +229,7 @@ fn failed(completion: &Completion, ticket: Ticket) -> Arrival {
 
 /// How many bytes lie in the slots of the receive a completion is of.
 #[inline(always)]
-pub(crate) fn scattered(completion: &Completion) -> u32 {
+pub(crate) fn scattered(completion: &LentCompletion<'_>) -> u32 {
     match completion.arrival_kind() {
         ArrivalKind::Send => completion.bytes(),
         _ => 0,

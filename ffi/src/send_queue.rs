@@ -16,7 +16,7 @@ use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 use crate::cells::{Cells, Cursor, LoneCell};
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, WorkList};
-use crate::{Completion, Slot, unposted};
+use crate::{Completion, LentCompletion, Slot, unposted};
 
 /// Function of the provider that posts sends.
 pub(crate) type PostSend =
@@ -151,10 +151,10 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     #[inline]
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         each: F,
     ) -> Result<Retired, Rejected> {
-        use doorbell_core::provider::Completion as _;
+        use doorbell_core::provider::LentCompletion as _;
         let table = &mut *self.table;
         let range = self
             .ledger

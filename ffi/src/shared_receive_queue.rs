@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    Arrival, Completion as _, GATHER_MAX, PostError, ProviderError, Refused, Rejected,
+    Arrival, GATHER_MAX, LentCompletion as _, PostError, ProviderError, Refused, Rejected,
     SharedReceiveQueueConfig,
 };
 use doorbell_core::shared_in_flight::{Entry, SharedInFlight, entries_for};
@@ -24,7 +24,9 @@ use crate::context::PostShared;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
 use crate::work_list::WorkList;
-use crate::{Completion, CompletionQueue, SharedClaim, Slot, errno, orphan, receive_queue, unposted};
+use crate::{
+    Completion, CompletionQueue, LentCompletion, SharedClaim, Slot, errno, orphan, receive_queue, unposted,
+};
 
 /// An in-flight table as the queue embeds it.
 pub(crate) type SharedTable = SharedInFlight<Slot, Box<[Entry<Slot>]>>;
@@ -201,7 +203,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     #[inline]
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         mut each: F,
     ) -> Result<Arrival, Rejected> {
         let origin = completion.origin();

@@ -3,7 +3,9 @@
 use core::fmt;
 use core::ops::Deref;
 
-use doorbell_core::provider::{Arena, Arrival, PostError, ReceiveBatch, ReceiveQueue, Rejected};
+use doorbell_core::provider::{
+    Arena, Arrival, Lent, PostError, ReceiveBatch, ReceiveQueue, Rejected, Slot as _,
+};
 
 use crate::{FirstCause, Granting, Grants, Statistics};
 
@@ -20,6 +22,8 @@ pub struct Receiver<Q, L, S> {
     queue: Q,
     statistics: S,
     granting: Granting<L>,
+    /// At most half the depth. While fewer are missing, receives are neither to be posted nor to be announced: half the depth is not
+    /// unannounced, and more than half is posted.
     repost_batch: u32,
     /// Receives that ended without a message.
     failed: u32,
@@ -75,22 +79,25 @@ where
         batch.ring()
     }
 
-    /// Takes memory back that receives are to be posted with. Posts receives where at least a batch is missing: those with
-    /// memory that came back, and of others as many as the arena has memory for, in one call. Says how many were posted.
-    ///
-    /// # Errors
-    /// The device took only part; the rest went home to the arena.
+    /// Takes memory back for a receive that is missing; without room it goes home. Says whether receives are to be posted or
+    /// announced: then [`Receiver::repost`] is to be called, and [`Receiver::is_announcement_due`] is to be asked.
     #[inline(always)]
-    pub fn repost<A: Arena<Slot = Q::Slot>>(
-        &mut self,
-        slot: Option<Q::Slot>,
-        arena: &mut A,
-    ) -> Result<u32, PostError> {
+    pub fn put_back<A: Arena<Slot = Q::Slot>>(&mut self, slot: Option<Q::Slot>, arena: &mut A) -> bool {
         if let Some(slot) = slot {
             if let Err(slot) = self.queue.restage(slot) {
                 arena.release(slot);
             }
         }
+        self.is_short()
+    }
+
+    /// Posts receives where at least a batch is missing: those with memory that came back, and of others as many as the arena
+    /// has memory for, in one call. Says how many were posted.
+    ///
+    /// # Errors
+    /// The device took only part; the rest went home to the arena.
+    #[inline]
+    pub fn repost<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
         if self.missing() < self.repost_batch {
             return Ok(0);
         }
@@ -127,13 +134,26 @@ where
         self.missing() >= self.repost_batch
     }
 
-    /// Takes the receive a completion names, with its memory.
+    /// Takes the message a completion brought into one piece of memory, and the sender's word. `None` where it is no message, or
+    /// not the next one, and nothing was taken: [`Receiver::retire`] is to be asked.
+    #[inline(always)]
+    pub fn retire_message(&mut self, completion: &Lent<'_, Q::Completion>) -> Option<(Q::Slot, Option<u32>)> {
+        let message = self.queue.retire_message(completion)?;
+        self.statistics.received.add(1);
+        self.statistics.received_bytes.add(message.0.len_bytes() as u64);
+        Some(message)
+    }
+
+    /// Takes the receive a completion names, with the last piece of its memory.
     ///
     /// # Errors
     /// The completion names nothing in flight here.
-    #[inline(always)]
-    pub fn retire(&mut self, completion: Q::Completion) -> Result<(Arrival, Option<Q::Slot>), Rejected> {
-        let (arrival, slot) = self.queue.retire_one(completion)?;
+    pub fn retire(
+        &mut self,
+        completion: Lent<'_, Q::Completion>,
+    ) -> Result<(Arrival, Option<Q::Slot>), Rejected> {
+        let mut slot = None;
+        let arrival = self.queue.retire(completion, |_, its| drop(slot.replace(its)))?;
         if arrival.status.is_success() {
             self.statistics.received.add(1);
             self.statistics.received_bytes.add(arrival.payload_bytes.into());

@@ -5,7 +5,7 @@ use core::ops::Deref;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Operation, PostFlags, PushError, Rejected, Retired, SendQueue, Slot as _, Window,
+    Lent, Operation, PostFlags, PushError, Rejected, Retired, SendQueue, Slot as _, Window,
 };
 
 use crate::credits::{Announcer, Credits, Grants, WindowWord};
@@ -137,7 +137,7 @@ where
     #[inline]
     pub fn retire(
         &mut self,
-        completion: Q::Completion,
+        completion: Lent<'_, Q::Completion>,
         kept: impl FnMut(Ticket, Q::Slot),
         mut spent: impl FnMut(Q::Slot),
     ) -> Result<Outcome, Rejected> {
@@ -177,7 +177,7 @@ where
     #[cold]
     fn retire_fetched(
         &mut self,
-        completion: Q::Completion,
+        completion: Lent<'_, Q::Completion>,
         mut kept: impl FnMut(Ticket, Q::Slot),
         mut spent: impl FnMut(Q::Slot),
     ) -> Result<Retired, Rejected> {

@@ -8,7 +8,7 @@
 use core::fmt;
 use core::ops::Deref;
 
-use doorbell_core::provider::{Arena, Arrival, PostError, Rejected, SharedReceiveQueue};
+use doorbell_core::provider::{Arena, Arrival, Lent, PostError, Rejected, SharedReceiveQueue};
 use doorbell_core::{Ticket, WcStatus};
 
 use crate::receiver::post;
@@ -167,7 +167,7 @@ where
     #[inline]
     pub fn retire(
         &mut self,
-        completion: Q::Completion,
+        completion: Lent<'_, Q::Completion>,
         each: impl FnMut(Ticket, Q::Slot),
     ) -> Result<Arrival, Rejected> {
         self.queue.retire(completion, each)

@@ -67,7 +67,69 @@ impl Entry {
     }
 }
 
-/// A completion, as a [`CompletionQueue`] gave it out.
+/// A completion, as a [`CompletionQueue`] lends it.
+///
+/// It can be neither cloned:
+/// ```compile_fail,E0599
+/// # fn f(completion: doorbell_sim::LentCompletion<'_>) {
+/// let twin = completion.clone();
+/// # }
+/// ```
+/// nor made:
+/// ```compile_fail,E0423
+/// let completion = doorbell_sim::LentCompletion(unreachable!());
+/// ```
+/// nor redeemed twice:
+/// ```compile_fail,E0382
+/// # use doorbell_core::provider::SendQueue as _;
+/// # fn f(send: &mut doorbell_sim::SendQueue, completion: doorbell_sim::LentCompletion<'_>) {
+/// send.retire(completion, |_, _| ()).ok();
+/// send.retire(completion, |_, _| ()).ok();
+/// # }
+/// ```
+/// nor held beyond the callback, unless it is kept:
+/// ```compile_fail,E0521
+/// # use doorbell_core::provider::CompletionQueue as _;
+/// # fn f(queue: &mut doorbell_sim::CompletionQueue) {
+/// let mut held = None;
+/// queue.poll(|completion| held = Some(completion)).ok();
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct LentCompletion<'c>(&'c Completion);
+
+impl doorbell_core::provider::LentCompletion for LentCompletion<'_> {
+    type Kept = Completion;
+
+    fn work_id(&self) -> WorkId {
+        self.0.entry.work_id
+    }
+
+    fn status(&self) -> WcStatus {
+        self.0.entry.status
+    }
+
+    fn qpn(&self) -> Qpn {
+        self.0.qpn
+    }
+
+    fn keep(self) -> Completion {
+        let Completion { entry, qpn, origin } = *self.0;
+        Completion { entry, qpn, origin }
+    }
+}
+
+impl LentCompletion<'_> {
+    pub(crate) const fn entry(&self) -> &Entry {
+        &self.0.entry
+    }
+
+    pub(crate) const fn origin(&self) -> Origin {
+        self.0.origin
+    }
+}
+
+/// A completion that was kept.
 ///
 /// It can be neither cloned:
 /// ```compile_fail,E0599
@@ -79,14 +141,6 @@ impl Entry {
 /// ```compile_fail,E0451
 /// let completion = doorbell_sim::Completion { origin: unreachable!(), ..unreachable!() };
 /// ```
-/// nor redeemed twice:
-/// ```compile_fail,E0382
-/// # use doorbell_core::provider::SendQueue as _;
-/// # fn f(send: &mut doorbell_sim::SendQueue, completion: doorbell_sim::Completion) {
-/// send.retire(completion, |_, _| ()).ok();
-/// send.retire(completion, |_, _| ()).ok();
-/// # }
-/// ```
 #[derive(Debug)]
 pub struct Completion {
     entry: Entry,
@@ -95,26 +149,10 @@ pub struct Completion {
 }
 
 impl doorbell_core::provider::Completion for Completion {
-    fn work_id(&self) -> WorkId {
-        self.entry.work_id
-    }
+    type Lent<'c> = LentCompletion<'c>;
 
-    fn status(&self) -> WcStatus {
-        self.entry.status
-    }
-
-    fn qpn(&self) -> Qpn {
-        self.qpn
-    }
-}
-
-impl Completion {
-    pub(crate) const fn entry(&self) -> &Entry {
-        &self.entry
-    }
-
-    pub(crate) const fn origin(&self) -> Origin {
-        self.origin
+    fn lend(&self) -> LentCompletion<'_> {
+        LentCompletion(self)
     }
 }
 
@@ -493,7 +531,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         state.is_some_and(|state| state.is_taken(channel))
     }
 
-    fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
+    fn poll<F: FnMut(LentCompletion<'_>)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
         // Else a callback that panicked left some.
         if self.taken.is_empty() {
             let mut world = self.context.fabric().lock();
@@ -521,14 +559,11 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         while let Some((qpn, entry)) = self.taken.pop_front() {
             self.polled = self.polled.wrapping_add(1);
             count = count.wrapping_add(1);
-            each(Completion {
-                entry,
-                qpn,
-                origin: Origin {
-                    queue: self.id.to_queue(),
-                    sequence: self.polled,
-                },
-            });
+            let origin = Origin {
+                queue: self.id.to_queue(),
+                sequence: self.polled,
+            };
+            each(LentCompletion(&Completion { entry, qpn, origin }));
         }
         Ok(count)
     }

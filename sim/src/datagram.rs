@@ -21,7 +21,8 @@ use crate::packet::encode::source_port;
 use crate::queue_pair::{self, Shared};
 use crate::quirks::Quirks;
 use crate::{
-    Arena, Completion, CompletionQueue, Host, ReceiveBatch, ReceiveQueue, SendBatch, SendQueue, Slot,
+    Arena, Completion, CompletionQueue, Host, LentCompletion, ReceiveBatch, ReceiveQueue, SendBatch,
+    SendQueue, Slot,
 };
 
 /// Bytes of the header in front of a datagram, which its length does not include.
@@ -209,7 +210,7 @@ impl doorbell_core::provider::DatagramSendQueue for DatagramSendQueue {
 
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         each: F,
     ) -> Result<Retired, Rejected> {
         self.inner.retire(completion, each)
@@ -337,7 +338,7 @@ impl doorbell_core::provider::DatagramReceiveQueue for DatagramReceiveQueue {
 
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         mut each: F,
     ) -> Result<Datagram, Rejected> {
         let source_qpn = completion.entry().source_qpn;

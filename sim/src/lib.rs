@@ -102,7 +102,7 @@ mod world;
 
 pub use capture::{Frame, pcap};
 pub use cells::LoneCell;
-pub use completion::{Claim, Completion, CompletionQueue, Waker};
+pub use completion::{Claim, Completion, CompletionQueue, LentCompletion, Waker};
 pub use datagram::{
     DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,
 };

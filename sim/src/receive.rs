@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    Arrival, ArrivalKind, Completion as _, PostError, ProviderError, PushError, QueuePairLimits,
+    Arrival, ArrivalKind, LentCompletion as _, PostError, ProviderError, PushError, QueuePairLimits,
     ReceiveQueue as _, Refused, Rejected, Slot as _,
 };
-use doorbell_core::{QpState, Ticket, WorkId, WorkKind};
+use doorbell_core::{QpState, Ticket, WcStatus, WorkId, WorkKind};
 
 use crate::errno::failed;
 use crate::gather::Gather;
 use crate::oracle::{self, Violation};
 use crate::queue_pair::{Shared, Table};
-use crate::{Completion, Slot};
+use crate::{Completion, LentCompletion, Slot};
 
 /// A receive, from being staged until it is retired. It owns its slots all the while.
 pub(crate) struct Receive {
@@ -173,7 +173,7 @@ impl ReceiveQueue {
     /// it holds.
     pub(crate) fn retire_receives(
         &mut self,
-        completion: &Completion,
+        completion: &LentCompletion<'_>,
         mut each: impl FnMut(Receive, u32),
     ) -> Result<Arrival, Rejected> {
         let table = &mut self.table;
@@ -182,26 +182,42 @@ impl ReceiveQueue {
             .redeem(completion.origin(), completion.work_id(), |work_id| {
                 table.retire(work_id, |_, never| match never {})
             })?;
+        let entry = *completion.entry();
+        self.take_retired(range.last, |receive| {
+            // Receives before the named one had completions of their own, which were dropped, so their
+            // content is unknown.
+            let is_named = receive.ticket == range.last && entry.kind == ArrivalKind::Send;
+            each(receive, if is_named { entry.bytes } else { 0 });
+        });
+        Ok(entry.arrival(range.last))
+    }
+
+    /// Takes the receives up to this one from the device; `each` gets them in order.
+    fn take_retired(&mut self, last: Ticket, each: impl FnMut(Receive)) {
         let mut retired = core::mem::take(&mut self.retired);
         self.shared.look(|world, key| {
             let Some(qp) = world.queue_pairs.get_mut(key) else {
                 return;
             };
-            qp.receives.retire(range.last, |receive| retired.push(receive));
+            qp.receives.retire(last, |receive| retired.push(receive));
             let untouched = retired.iter().all(Receive::is_untouched);
             world.tally.receives.retired_more(retired.len());
             world.tally.check(untouched, Violation::ReceiveChanged(qp.qpn));
         });
-        let entry = *completion.entry();
         // Not under the lock: the callback may post.
-        for receive in retired.drain(..) {
-            // Receives before the named one had completions of their own, which were dropped, so their
-            // content is unknown.
-            let is_named = receive.ticket == range.last && entry.kind == ArrivalKind::Send;
-            each(receive, if is_named { entry.bytes } else { 0 });
-        }
+        retired.drain(..).for_each(each);
         self.retired = retired;
-        Ok(entry.arrival(range.last))
+    }
+
+    /// Whether the oldest receive that ended has one slot.
+    fn is_oldest_of_one_slot(&self) -> bool {
+        self.shared.look(|world, key| {
+            let oldest = world
+                .queue_pairs
+                .get(key)
+                .and_then(|qp| qp.receives.ended.front());
+            oldest.is_some_and(|receive| receive.slots.iter().count() == 1)
+        })
     }
 }
 
@@ -221,10 +237,27 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
 
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         mut each: F,
     ) -> Result<Arrival, Rejected> {
         self.retire_receives(&completion, |receive, bytes| receive.give_back(bytes, &mut each))
+    }
+
+    fn retire_message(&mut self, completion: &LentCompletion<'_>) -> Option<(Slot, Option<u32>)> {
+        let (entry, work_id) = (*completion.entry(), completion.work_id());
+        let is_message = entry.status == WcStatus::SUCCESS && entry.kind == ArrivalKind::Send;
+        if !is_message || !self.table.is_oldest(work_id) || !self.is_oldest_of_one_slot() {
+            return None;
+        }
+        let table = &mut self.table;
+        let range = self.ledger.redeem_if(completion.origin(), || {
+            table.retire(work_id, |_, never| match never {}).ok()
+        })?;
+        let mut taken = None;
+        self.take_retired(range.last, |receive| {
+            receive.give_back(entry.bytes, |_, slot| taken = Some(slot));
+        });
+        taken.map(|slot| (slot, entry.immediate))
     }
 
     fn in_flight(&self) -> u32 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    CellsError, Completion as _, DomainId, Operation, PostError, PostFlags, PushError, QueuePairLimits,
+    CellsError, DomainId, LentCompletion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits,
     Refused, Rejected, Retired, SendBatch as _, SendQueue as _, Slot as _,
 };
 use doorbell_core::{QpState, Ticket, WorkKind};
@@ -18,7 +18,7 @@ use crate::memory::WORD_BYTES;
 use crate::oracle::{self, Violation};
 use crate::queue_pair::{Shared, Table};
 use crate::requester::Request;
-use crate::{Completion, Slot};
+use crate::{Completion, LentCompletion, Slot};
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
@@ -140,7 +140,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
 
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         mut each: F,
     ) -> Result<Retired, Rejected> {
         let table = &mut self.table;

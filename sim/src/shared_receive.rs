@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    Arrival, ArrivalKind, AsyncEvent, Completion as _, GATHER_MAX, PostError, ProviderError, Refused,
+    Arrival, ArrivalKind, AsyncEvent, GATHER_MAX, LentCompletion as _, PostError, ProviderError, Refused,
     Rejected, SharedReceiveQueueConfig,
 };
 use doorbell_core::shared_in_flight::{self, SharedInFlight, entries_for};
@@ -25,7 +25,7 @@ use crate::oracle::Violation;
 use crate::receive::{Receive, posted};
 use crate::slab::Key;
 use crate::world::{ContextKey, World};
-use crate::{Completion, CompletionQueue, Slot};
+use crate::{Completion, CompletionQueue, LentCompletion, Slot};
 
 type Table = SharedInFlight<Infallible, Box<[shared_in_flight::Entry<Infallible>]>>;
 
@@ -234,7 +234,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
 
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
-        completion: Completion,
+        completion: LentCompletion<'_>,
         each: F,
     ) -> Result<Arrival, Rejected> {
         let (origin, entry) = (completion.origin(), *completion.entry());

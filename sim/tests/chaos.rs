@@ -15,9 +15,9 @@ use core::time::Duration;
 
 use doorbell_core::provider::{
     AddressVector, Arena, ArenaConfig, ArrivalKind, Completion, CompletionQueue, CompletionQueueConfig,
-    Context, Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts,
-    ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress, SendBatch,
-    SendQueue, Slot, Window, WindowConfig,
+    Context, LentCompletion as _, Operation, PostFlags, ProtectionDomain, Provider, QueuePair,
+    QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess,
+    RemoteAddress, SendBatch, SendQueue, Slot, Window, WindowConfig,
 };
 use doorbell_core::{Gid, IpPrefix, Mtu, Psn, QpState, Ticket, WcStatus};
 use doorbell_sim::plan::{Action, Name};
@@ -237,7 +237,10 @@ impl Station {
             ..
         } = self;
         let mut completions = Vec::new();
-        if sends.poll(|completion| completions.push(completion)).is_err() {
+        if sends
+            .poll(|completion| completions.push(completion.keep()))
+            .is_err()
+        {
             halves.iter_mut().flatten().for_each(Half::lose_queue);
         }
         for completion in completions {
@@ -245,7 +248,10 @@ impl Station {
             half.take_end(completion, arena);
         }
         let mut completions = Vec::new();
-        if receives.poll(|completion| completions.push(completion)).is_err() {
+        if receives
+            .poll(|completion| completions.push(completion.keep()))
+            .is_err()
+        {
             halves.iter_mut().flatten().for_each(Half::lose_queue);
         }
         for completion in completions {
@@ -267,7 +273,7 @@ impl Half {
         arena: &mut <Host as Provider>::Arena,
     ) {
         let mut bytes = Vec::new();
-        let retired = self.parts.send.retire(completion, |_, slot| {
+        let retired = self.parts.send.retire(completion.lend(), |_, slot| {
             bytes.extend_from_slice(slot.payload());
             arena.release(slot);
         });
@@ -300,7 +306,7 @@ impl Half {
         arena: &mut <Host as Provider>::Arena,
     ) {
         let mut bytes = Vec::new();
-        let arrival = self.parts.receive.retire(completion, |_, slot| {
+        let arrival = self.parts.receive.retire(completion.lend(), |_, slot| {
             bytes.extend_from_slice(slot.payload());
             arena.release(slot);
         });

@@ -11,9 +11,9 @@
 mod suite;
 
 use doorbell_core::provider::{
-    AddressVector, Arena as _, ArenaConfig, CompletionQueue as _, Context as _, DatagramBatch as _,
-    DatagramQueuePair as _, DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _,
-    PostFlags, ProtectionDomain as _, Provider, Slot as _,
+    AddressVector, Arena as _, ArenaConfig, Completion as _, CompletionQueue as _, Context as _,
+    DatagramBatch as _, DatagramQueuePair as _, DatagramReceiveBatch as _, DatagramReceiveQueue as _,
+    DatagramSendQueue as _, LentCompletion as _, PostFlags, ProtectionDomain as _, Provider, Slot as _,
 };
 use doorbell_core::{Gid, Mtu, QpState, WcStatus};
 use doorbell_sim::{Context, Fabric, Host, ProtectionDomain, Quirks};
@@ -90,13 +90,13 @@ fn what_comes_twice_takes_two_receives_and_what_is_late_is_overtaken() {
     while room
         .far
         .receive_completions
-        .poll(|completion| completions.push(completion))
+        .poll(|completion| completions.push(completion.keep()))
         .unwrap()
         > 0
     {}
     for completion in completions {
         let each = |_, slot: <Host as Provider>::Slot| heard.extend_from_slice(slot.payload());
-        room.far.receive.retire(completion, each).unwrap();
+        room.far.receive.retire(completion.lend(), each).unwrap();
     }
     assert_eq!(heard, b"1132");
     assert_eq!(room.fabric.audit().unwrap().packets.delivered, 4);

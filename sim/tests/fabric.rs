@@ -238,12 +238,13 @@ impl One {
     fn received(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let receive = &mut self.parts.receive;
-        let each = |completion| {
-            receive
-                .retire(completion, |_, slot| bytes.extend_from_slice(slot.payload()))
-                .unwrap();
-        };
-        self.receives.poll(each).unwrap();
+        self.receives
+            .poll(|completion| {
+                receive
+                    .retire(completion, |_, slot| bytes.extend_from_slice(slot.payload()))
+                    .unwrap();
+            })
+            .unwrap();
         bytes
     }
 }

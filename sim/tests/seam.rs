@@ -45,6 +45,7 @@ simulated! {
         an_unrung_batch_sends_its_slots_home,
         what_never_completed_goes_home_with_the_queue_pair,
         the_queue_pair_lives_until_its_last_part_goes,
+        what_is_kept_is_redeemed_once,
         a_completion_of_another_queue_is_rejected,
         an_older_completion_is_spent_by_a_newer,
         receives_behind_a_dropped_completion_come_back_empty,

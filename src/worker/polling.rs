@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use doorbell_core::provider::{Arena, ArrivalKind, Completion, CompletionQueue, Provider, ProviderError};
+use doorbell_core::provider::{
+    Arena, ArrivalKind, Completion, CompletionQueue, Lent, LentCompletion, Provider, ProviderError,
+};
+use doorbell_core::unwinding::OnUnwind;
 use doorbell_core::{Ticket, WorkKind};
 use doorbell_ffi::Loan;
 use doorbell_hotpath::{Outcome, Statistics};
@@ -323,7 +326,14 @@ impl<P: Provider> ReceiveSide<P> {
                 statistics,
             };
             let (shared, interrupted) = (&mut self.shared, &mut self.interrupted);
-            let is_settled = take(completion, shared, interrupted, &mut around, &mut due, each);
+            let is_settled = take(
+                completion.lend(),
+                shared,
+                interrupted,
+                &mut around,
+                &mut due,
+                each,
+            );
             count = count.saturating_add(u32::from(is_settled));
         }
         count
@@ -347,7 +357,7 @@ impl<P: Provider> ReceiveSide<P> {
                 return false;
             };
             // Hungry still if `each` panics.
-            listed.is_hungry = !repost(None, channel, others, arena, each);
+            listed.is_hungry = !repost(channel, others, arena, each);
             if channel.receive_half().receiver.is_announcement_due() {
                 due(index, listed);
             }
@@ -359,9 +369,42 @@ impl<P: Provider> ReceiveSide<P> {
 /// Takes a receive that ended to its channel. Says whether it is settled whose it was: not where it came early.
 #[inline(always)]
 fn take<P: Provider, C: Receives<P>>(
-    completion: P::Completion,
+    completion: Lent<'_, P::Completion>,
     shared: &mut Option<Box<Reaped<Shared<P>>>>,
     interrupted: &mut Option<u32>,
+    around: &mut Around<'_, P, C>,
+    due: &mut impl FnMut(u32, &mut Listed),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
+) -> bool {
+    let id = completion.work_id();
+    let place = apart(around.places, id.channel_among(WorkKind::Receive));
+    let place = place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others)));
+    let Some((channel, others)) = place else {
+        return take_elsewhere(completion, shared, around, due, each);
+    };
+    let Some((slot, immediate)) = channel.receive_half().retire_message(&completion) else {
+        take_other(completion, interrupted, around, due, each);
+        return true;
+    };
+    // Should `each` panic, the next poll posts its receive again, and announces it.
+    let owed = OnUnwind::new(|| *interrupted = Some(id.channel()));
+    let mut slot = Some(slot);
+    if let Some(message) = Loan::of(&mut slot).map(Message::lent) {
+        let turn = Turn::new(channel, others, around.arena);
+        each(turn, Event::Received { message, immediate });
+    }
+    if channel.receive_half().receiver.put_back(slot, around.arena) {
+        look_after(id.channel(), around, due, each);
+    }
+    owed.disarm();
+    true
+}
+
+/// Takes a receive that no channel has in a queue of its own. Says whether it is settled whose it was.
+#[inline]
+fn take_elsewhere<P: Provider, C: Receives<P>>(
+    completion: Lent<'_, P::Completion>,
+    shared: &mut Option<Box<Reaped<Shared<P>>>>,
     around: &mut Around<'_, P, C>,
     due: &mut impl FnMut(u32, &mut Listed),
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
@@ -370,59 +413,84 @@ fn take<P: Provider, C: Receives<P>>(
     if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), shared) {
         return shared.take(completion, around.again(), due, each);
     }
-    let Around {
-        places,
-        arena,
-        hungry,
-        early,
-        statistics,
-    } = around.again();
-    let index = id.channel_among(WorkKind::Receive);
-    let place = apart(places, index).and_then(|(entry, others)| Some((entry.split()?, others)));
-    let Some(((listed, channel), mut others)) = place else {
-        let is_early = places.get(index).is_some_and(Entry::awaits_admission);
-        return keep_or_orphan(completion, is_early, early, statistics);
+    let entry = around.places.get(id.channel_among(WorkKind::Receive));
+    let is_early = entry.is_some_and(Entry::awaits_admission);
+    keep_or_orphan(completion, is_early, around.early, around.statistics)
+}
+
+/// Takes a receive of a channel's own queue that brought no message, or several at once.
+#[cfg_attr(not(doorbell_in_line), inline(never))]
+fn take_other<P: Provider, C: Receives<P>>(
+    completion: Lent<'_, P::Completion>,
+    interrupted: &mut Option<u32>,
+    around: &mut Around<'_, P, C>,
+    due: &mut impl FnMut(u32, &mut Listed),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
+) {
+    let id = completion.work_id();
+    let place = apart(around.places, id.channel_among(WorkKind::Receive));
+    let place = place.and_then(|(entry, others)| Some((entry.split()?, others)));
+    let Some(((listed, channel), others)) = place else {
+        return;
     };
     let Some((arrival, mut slot)) = channel.receive_half().retire(completion) else {
-        statistics.rejected.add_from_any(1);
-        return true;
+        around.statistics.rejected.add_from_any(1);
+        return;
     };
-    // Should `each` panic, the next poll posts its receive again, and announces it.
-    *interrupted = Some(id.channel());
+    let owed = OnUnwind::new(|| *interrupted = Some(id.channel()));
     let is_message = arrival.kind == ArrivalKind::Send;
     let memory = if is_message { Loan::of(&mut slot) } else { None };
     if let Some(message) = memory.map(Message::lent) {
         let immediate = arrival.immediate;
-        let turn = Turn::new(channel, others.again(), arena);
-        each(turn, Event::Received { message, immediate });
+        each(
+            Turn::new(channel, others, around.arena),
+            Event::Received { message, immediate },
+        );
     } else {
         let half = channel.receive_half();
         let event = event_of(&arrival, || half.is_farewell());
         if matches!(event, Event::ChannelFailed { .. } | Event::PeerClosed { .. }) {
-            *interrupted = None;
+            owed.disarm();
             if let Some(slot) = slot {
-                arena.release(slot);
+                around.arena.release(slot);
             }
             // The other half of a Worker taken apart is told. Before `each` is called, which may panic.
             let told = note_end(channel, event);
             due(id.channel(), listed);
             if let Some(event) = told {
-                each(Turn::new(channel, others, arena), event);
+                each(Turn::new(channel, others, around.arena), event);
             }
-            return true;
+            return;
         }
-        each(Turn::new(channel, others.again(), arena), event);
+        each(Turn::new(channel, others, around.arena), event);
     }
-    // It may tell `each` of a refusal.
-    let is_full = repost(slot, channel, others, arena, each);
-    *interrupted = None;
-    if !is_full && !listed.is_hungry {
-        listed.is_hungry = hungry.put(id.channel());
+    if channel.receive_half().receiver.put_back(slot, around.arena) {
+        look_after(id.channel(), around, due, each);
+    }
+    owed.disarm();
+}
+
+/// Posts the receives that are missing of a channel's own queue, and has them announced where that is due. A refusal of the device is
+/// told to `each`.
+// Once for many messages: apart, it takes no registers from what happens for each.
+#[cfg_attr(not(doorbell_in_line), inline(never))]
+fn look_after<P: Provider, C: Receives<P>>(
+    index: u32,
+    around: &mut Around<'_, P, C>,
+    due: &mut impl FnMut(u32, &mut Listed),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
+) {
+    let place = apart(around.places, index as usize);
+    let place = place.and_then(|(entry, others)| Some((entry.split()?, others)));
+    let Some(((listed, channel), others)) = place else {
+        return;
+    };
+    if !repost(channel, others, around.arena, each) && !listed.is_hungry {
+        listed.is_hungry = around.hungry.put(index);
     }
     if channel.receive_half().receiver.is_announcement_due() {
-        due(id.channel(), listed);
+        due(index, listed);
     }
-    true
 }
 
 /// Notes how a channel ended, and what of it the application is to be told now.
@@ -440,14 +508,14 @@ pub(super) fn note_end<P: Provider, C: Receives<P>>(
 /// Keeps a receive of a channel that is not admitted yet, and drops that of one that is gone.
 #[cold]
 fn keep_or_orphan<P: Provider>(
-    completion: P::Completion,
+    completion: Lent<'_, P::Completion>,
     is_early: bool,
     early: &mut Early<P>,
     statistics: &Statistics,
 ) -> bool {
     let is_kept = is_early && early.has_room();
     if is_kept {
-        early.keep(completion);
+        early.keep(completion.keep());
     } else {
         statistics.orphaned.add_from_any(1);
     }
@@ -649,17 +717,15 @@ impl<P: Provider> SendSide<P> {
     }
 }
 
-/// Posts the receives that are missing, one of them with this memory, and says whether none is left to post. A refusal of the
-/// device is told to `each`.
-#[inline(always)]
+/// Posts the receives that are missing, and says whether none is left to post. A refusal of the device is told to `each`.
+#[inline]
 fn repost<P: Provider, C: Receives<P>>(
-    slot: Option<P::Slot>,
     channel: &mut C,
     others: Others<'_, C>,
     arena: &mut P::Arena,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> bool {
-    let (is_full, refused) = channel.receive_half().receiver.repost(slot, arena);
+    let (is_full, refused) = channel.receive_half().receiver.repost(arena);
     if let Some(error) = refused {
         each(
             Turn::new(channel, others, arena),

@@ -4,8 +4,8 @@ use core::fmt;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{
-    Arena, ArrivalKind, AsyncEvent, Completion, PostError, ProtectionDomain, Provider, ProviderError,
-    SharedReceiveQueue, SharedReceiveQueueConfig,
+    Arena, ArrivalKind, AsyncEvent, Lent, LentCompletion, PostError, ProtectionDomain, Provider,
+    ProviderError, SharedReceiveQueue, SharedReceiveQueueConfig,
 };
 use doorbell_core::unwinding::OnUnwind;
 use doorbell_core::{Qpn, SharedReceiveId};
@@ -253,7 +253,7 @@ impl<P: Provider> Shared<P> {
     /// settled whose it was: not where it came early.
     pub(super) fn take<C: Receives<P>>(
         &mut self,
-        completion: P::Completion,
+        completion: Lent<'_, P::Completion>,
         around: Around<'_, P, C>,
         due: &mut impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
@@ -267,7 +267,7 @@ impl<P: Provider> Shared<P> {
         } = around;
         let index = self.channels.get(completion.qpn());
         if index.is_none() && early.has_room() && self.is_early(completion.qpn()) {
-            early.keep(completion);
+            early.keep(completion.keep());
             return false;
         }
         let mut slot = None;

@@ -48,16 +48,18 @@ fn the_oldest_is_retired_with_its_one_slot() {
     let mut table = table(4, 0);
     for generation in 0..5 {
         let first = table.stage([1]).unwrap();
-        let second = table.stage([]).unwrap();
+        let second = table.stage([2]).unwrap();
         assert_eq!(table.retire_oldest(first.1), None, "staged is not posted");
+        assert!(!table.is_oldest(first.1));
         assert_eq!((table.posted(), table.room(), table.missing()), (0, 2, 4));
         table.post_all();
         assert_eq!((table.posted(), table.room(), table.missing()), (2, 2, 2));
         assert_eq!(table.retire_oldest(second.1), None, "it is not the oldest");
-        assert_eq!(table.retire_oldest(first.1), Some((first.0, Some(1))));
+        assert_eq!([first.1, second.1].map(|id| table.is_oldest(id)), [true, false]);
+        assert_eq!(table.retire_oldest(first.1), Some(1));
         assert_eq!(table.retire_oldest(first.1), None, "a duplicate");
         assert_eq!((table.posted(), table.room()), (1, 3));
-        assert_eq!(table.retire_oldest(second.1), Some((second.0, None)));
+        assert_eq!(table.retire_oldest(second.1), Some(2));
         assert_eq!((table.in_flight(), table.room()), (0, 4), "{generation}");
     }
     let (ticket, id) = table.stage([1]).unwrap();
@@ -69,6 +71,10 @@ fn the_oldest_is_retired_with_its_one_slot() {
     table.post_all();
     assert_eq!(table.retire_oldest(id), None, "it has two");
     assert_eq!(retire(&mut table, id), Some(vec![1, 2]));
+    let (_, id) = table.stage([]).unwrap();
+    table.post_all();
+    assert_eq!(table.retire_oldest(id), None, "it has none");
+    assert_eq!(retire(&mut table, id), Some(vec![]));
 }
 
 #[test]

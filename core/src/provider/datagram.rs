@@ -11,7 +11,7 @@ use core::fmt;
 use crate::{AddressHandle, Grh, Psn, Qkey, QpState, Qpn, Ticket};
 
 use super::{
-    AddressVector, Arrival, Completion, PostError, PostFlags, Provider, ProviderError, PushError,
+    AddressVector, Arrival, Completion, Lent, PostError, PostFlags, Provider, ProviderError, PushError,
     QueuePairLimits, Refused, Rejected, Retired, Slot,
 };
 
@@ -92,7 +92,7 @@ pub struct Destination {
 pub trait DatagramSendQueue: Send + Sized + 'static {
     /// Memory that is posted.
     type Slot: Slot;
-    /// Completion that polling yields.
+    /// Completion that polling lends, where it is kept.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: DatagramBatch<'q, Slot = Self::Slot>;
@@ -121,7 +121,7 @@ pub trait DatagramSendQueue: Send + Sized + 'static {
     /// The completion names nothing that is in flight here; nothing was given back.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
-        completion: Self::Completion,
+        completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Retired, Rejected>;
 
@@ -192,7 +192,7 @@ pub trait DatagramBatch<'q>: Sized {
 pub trait DatagramReceiveQueue: Send + Sized + 'static {
     /// Memory that is posted.
     type Slot: Slot;
-    /// Completion that polling yields.
+    /// Completion that polling lends, where it is kept.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: DatagramReceiveBatch<Slot = Self::Slot>;
@@ -206,7 +206,7 @@ pub trait DatagramReceiveQueue: Send + Sized + 'static {
     /// The completion names nothing that is in flight here; nothing was given back.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
-        completion: Self::Completion,
+        completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Datagram, Rejected>;
 

@@ -36,7 +36,7 @@ pub use error::{
 pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
-    ATOMIC_BYTES, Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags,
-    REQUEST_BYTES_MAX, ReceiveBatch, ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue,
-    SharedReceiveQueue, Waker,
+    ATOMIC_BYTES, Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Lent, LentCompletion,
+    Operation, PostFlags, REQUEST_BYTES_MAX, ReceiveBatch, ReceiveQueue, RemoteAddress, Retired, SendBatch,
+    SendQueue, SharedReceiveQueue, Waker,
 };

@@ -195,7 +195,7 @@ bitflags::bitflags! {
 pub trait SendQueue: Send + Sized + 'static {
     /// Memory that is posted.
     type Slot: Slot;
-    /// Completion that polling yields.
+    /// Completion that polling lends, where it is kept.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: SendBatch<'q, Slot = Self::Slot>;
@@ -233,7 +233,7 @@ pub trait SendQueue: Send + Sized + 'static {
     /// The completion names nothing that is in flight here; nothing was given back.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
-        completion: Self::Completion,
+        completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Retired, Rejected>;
 
@@ -338,7 +338,7 @@ pub trait SendBatch<'q>: Sized {
 pub trait ReceiveQueue: Send + Sized + 'static {
     /// Memory that is posted.
     type Slot: Slot;
-    /// Completion that polling yields.
+    /// Completion that polling lends, where it is kept.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
@@ -370,23 +370,17 @@ pub trait ReceiveQueue: Send + Sized + 'static {
     /// The completion names nothing that is in flight here; nothing was given back.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
-        completion: Self::Completion,
+        completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Arrival, Rejected>;
 
-    /// Takes the receive this completion names, with the last of its slots, as [`ReceiveQueue::retire`] would. All others go home.
-    ///
-    /// # Errors
-    /// As for [`ReceiveQueue::retire`].
-    #[inline]
-    fn retire_one(
+    /// Takes the receive this completion names, as [`ReceiveQueue::retire`] does, if a message is in its one slot and no receive
+    /// before it is left to redeem. Returns the slot, and the sender's word. `None` where it is otherwise, and nothing was given
+    /// back: the completion is for [`ReceiveQueue::retire`].
+    fn retire_message(
         &mut self,
-        completion: Self::Completion,
-    ) -> Result<(Arrival, Option<Self::Slot>), Rejected> {
-        let mut taken = None;
-        let arrival = self.retire(completion, |_, slot| drop(taken.replace(slot)))?;
-        Ok((arrival, taken))
-    }
+        completion: &Lent<'_, Self::Completion>,
+    ) -> Option<(Self::Slot, Option<u32>)>;
 
     /// How many receives are posted.
     fn in_flight(&self) -> u32;
@@ -414,7 +408,7 @@ pub trait ReceiveQueue: Send + Sized + 'static {
 pub trait SharedReceiveQueue: Send + Sized + 'static {
     /// Memory that is posted.
     type Slot: Slot;
-    /// Completion that polling yields.
+    /// Completion that polling lends, where it is kept.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
@@ -438,7 +432,7 @@ pub trait SharedReceiveQueue: Send + Sized + 'static {
     /// The completion names nothing that is in flight here; nothing was given back.
     fn retire<F: FnMut(Ticket, Self::Slot)>(
         &mut self,
-        completion: Self::Completion,
+        completion: Lent<'_, Self::Completion>,
         each: F,
     ) -> Result<Arrival, Rejected>;
 
@@ -491,11 +485,15 @@ pub trait ReceiveBatch: Sized {
     fn ring(self) -> Result<u32, PostError>;
 }
 
-/// A completion as polled: a token that exactly one queue can redeem, once.
+/// A completion as polled: a token that exactly one queue can redeem, once. It is lent for the length of the callback
+/// that gets it, and redeemed there or kept.
 ///
 /// It can be neither cloned nor made, so redeeming it is proof. Dropped unredeemed, the
 /// slots it stands for stay with the device's side until a later one covers them.
-pub trait Completion: Send + Sized + 'static {
+pub trait LentCompletion: Sized {
+    /// The completion, where it is kept for longer.
+    type Kept: Completion;
+
     /// Returns the work id that the request was posted with.
     fn work_id(&self) -> WorkId;
 
@@ -504,7 +502,37 @@ pub trait Completion: Send + Sized + 'static {
 
     /// Returns the number of its queue pair.
     fn qpn(&self) -> Qpn;
+
+    /// Keeps it beyond the callback. It is copied.
+    fn keep(self) -> Self::Kept;
 }
+
+/// A completion that was kept, to be redeemed later.
+pub trait Completion: Send + Sized + 'static {
+    /// The completion, as a queue redeems it.
+    type Lent<'c>: LentCompletion<Kept = Self>;
+
+    /// Lends it to the queue that redeems it. A queue that redeemed it rejects it from then on.
+    fn lend(&self) -> Self::Lent<'_>;
+
+    /// Returns the work id that the request was posted with.
+    fn work_id(&self) -> WorkId {
+        self.lend().work_id()
+    }
+
+    /// How it ended.
+    fn status(&self) -> WcStatus {
+        self.lend().status()
+    }
+
+    /// Returns the number of its queue pair.
+    fn qpn(&self) -> Qpn {
+        self.lend().qpn()
+    }
+}
+
+/// A completion of this type, as it is lent.
+pub type Lent<'c, C> = <C as Completion>::Lent<'c>;
 
 /// Requests a completion gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -559,7 +587,7 @@ pub struct Arrival {
 
 /// A completion queue; polled by one thread.
 pub trait CompletionQueue: Send + Sized + 'static {
-    /// Completion that polling yields.
+    /// Completion that polling lends, where it is kept.
     type Completion: Completion;
     /// Handle that wakes a thread asleep at the queue.
     type Waker: Waker;
@@ -576,7 +604,7 @@ pub trait CompletionQueue: Send + Sized + 'static {
     ///
     /// # Errors
     /// The device could not be polled; the queue is of no further use.
-    fn poll<F: FnMut(Self::Completion)>(&mut self, each: F) -> Result<u32, ProviderError>;
+    fn poll<F: FnMut(Lent<'_, Self::Completion>)>(&mut self, each: F) -> Result<u32, ProviderError>;
 
     /// How many completions it holds.
     fn depth(&self) -> u32;

@@ -7,7 +7,7 @@
 //! 2. `panic_free`: the hot functions cannot panic. It links only if the optimiser has found no way to a panic in
 //!    any of them. `planted_panic` is made to have one.
 //! 3. `freestanding`, a package of its own: `core` and `hotpath` link without std and an allocator.
-//! 4. `cargo bench -p doorbell-proofs --bench posting`: the cost of the posting guard over a loop by hand.
+//! 4. `cargo run --release -p doorbell-proofs --example posting`: the cost of the posting guard over a loop by hand.
 //!
 //! Each program fails if the property it proves does not hold, and is made to fail by `--plant`: the tests run
 //! both. This library holds the parts that the programs share.

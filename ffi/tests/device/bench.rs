@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use doorbell_core::provider::{
     AddressVector, Arena as _, ArenaConfig, Completion as _, CompletionQueue as _, CompletionQueueConfig,
-    Context as _, ProtectionDomain as _, Provider as _, QueuePair as _, QueuePairConfig, QueuePairParts,
-    ReadyToReceive, ReadyToSend, ReceiveBatch as _, ReceiveQueue as _, RemoteAccess, Slot as _,
+    Context as _, LentCompletion as _, ProtectionDomain as _, Provider as _, QueuePair as _, QueuePairConfig,
+    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch as _, ReceiveQueue as _, RemoteAccess,
+    Slot as _,
 };
 use doorbell_core::{Mtu, PortReport, Psn, Qpn};
 use doorbell_ffi::{
@@ -208,7 +209,7 @@ pub(crate) fn poll(queue: &mut CompletionQueue, count: usize) -> Vec<Completion>
     let mut polled = Vec::new();
     while polled.len() < count {
         queue
-            .poll(|completion| polled.push(completion))
+            .poll(|completion| polled.push(completion.keep()))
             .expect("the queue polls");
         assert!(
             Instant::now() < deadline,
@@ -251,7 +252,7 @@ pub(crate) fn retire_sends(end: &mut End, arena: &mut Arena, completion: Complet
     let retired = end
         .parts
         .send
-        .retire(completion, |_, slot| arena.release(slot))
+        .retire(completion.lend(), |_, slot| arena.release(slot))
         .expect("one of ours");
     assert!(retired.status.is_success(), "{retired:?}");
     retired.count()
@@ -266,7 +267,7 @@ pub(crate) fn take_arrival(
     let arrival = end
         .parts
         .receive
-        .retire(completion, |_, slot| bytes.push(slot.payload().to_vec()))
+        .retire(completion.lend(), |_, slot| bytes.push(slot.payload().to_vec()))
         .expect("one of ours");
     (arrival, bytes)
 }

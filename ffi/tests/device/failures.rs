@@ -1,8 +1,8 @@
 //! Failures on a connection, and requests that are refused at set-up.
 
 use doorbell_core::provider::{
-    ArenaConfig, CompletionQueue as _, CompletionQueueConfig, Context as _, DataInOrder, MemoryError,
-    Operation, PostFlags, ProtectionDomain as _, Provider as _, ProviderError, QueuePair as _,
+    ArenaConfig, Completion as _, CompletionQueue as _, CompletionQueueConfig, Context as _, DataInOrder,
+    MemoryError, Operation, PostFlags, ProtectionDomain as _, Provider as _, ProviderError, QueuePair as _,
     ReceiveQueue as _, RemoteAccess, SendBatch as _, SendQueue as _, WindowConfig,
 };
 use doorbell_ffi::ProviderKind;
@@ -30,15 +30,17 @@ fn a_completion_of_another_queue_is_rejected() {
         assert_eq!(batch.ring(), Ok(1));
     }
     let foreign = poll(&mut three.sends, 1).pop().unwrap();
-    assert!(one.parts.send.retire(foreign, |_, _| ()).is_err());
+    assert!(one.parts.send.retire(foreign.lend(), |_, _| ()).is_err());
     let receive = poll(&mut two.receives, 1).pop().unwrap();
-    assert!(two.parts.send.retire(receive, |_, _| ()).is_err());
+    assert!(two.parts.send.retire(receive.lend(), |_, _| ()).is_err());
     assert_eq!(
         (one.parts.send.in_flight(), two.parts.receive.in_flight()),
         (1, 1)
     );
     let own = poll(&mut one.sends, 1).pop().unwrap();
-    assert!(one.parts.send.retire(own, |_, _| ()).is_ok());
+    assert!(one.parts.send.retire(own.lend(), |_, _| ()).is_ok());
+    // A kept completion can be lent again, and is redeemed once.
+    assert!(one.parts.send.retire(own.lend(), |_, _| panic!("twice")).is_err());
 }
 
 #[test]

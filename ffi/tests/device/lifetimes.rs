@@ -4,8 +4,9 @@ use core::any::Any;
 use std::thread;
 
 use doorbell_core::provider::{
-    Arena as _, Attacher as _, CompletionQueue as _, Operation, PostFlags, ProtectionDomain as _,
-    ReceiveQueue as _, ReceivesClaim, RemoteAccess, SendBatch as _, SendQueue as _, Slot as _, WindowConfig,
+    Arena as _, Attacher as _, Completion as _, CompletionQueue as _, LentCompletion as _, Operation,
+    PostFlags, ProtectionDomain as _, ReceiveQueue as _, ReceivesClaim, RemoteAccess, SendBatch as _,
+    SendQueue as _, Slot as _, WindowConfig,
 };
 use doorbell_ffi::{CompletionQueue, leaks};
 
@@ -226,7 +227,7 @@ fn detached_slots_are_attached_once_and_lost_ones_are_counted() {
                 let completion = poll_success(&mut end.receives);
                 end.parts
                     .receive
-                    .retire(completion, |_, slot| assert_eq!(slot.payload(), [0; 3]))
+                    .retire(completion.lend(), |_, slot| assert_eq!(slot.payload(), [0; 3]))
                     .unwrap();
             }
         }
@@ -357,12 +358,12 @@ fn stale_completions_never_match_a_later_queue_pair() {
         assert_eq!(batch.ring(), Ok(6));
         let mut seen = 0;
         while seen < 6 {
-            seen += other.receives.poll(drop).unwrap();
+            seen += other.receives.poll(|_| ()).unwrap();
         }
         // All six were acknowledged or are about to be: only these completions are left.
         thread::sleep(core::time::Duration::from_millis(20));
         if round % 2 == 0 {
-            one.sends.poll(|completion| kept.push(completion)).unwrap();
+            one.sends.poll(|completion| kept.push(completion.keep())).unwrap();
         }
         // The same channels on the same completion queues.
         one = anew(&bench, one, 1);
@@ -373,14 +374,16 @@ fn stale_completions_never_match_a_later_queue_pair() {
         post_receives(&mut other.parts.receive, &mut arena, 6);
         let mut rejected = 0;
         for completion in kept.drain(..) {
-            assert!(one.parts.send.retire(completion, |_, _| ()).is_err());
+            assert!(one.parts.send.retire(completion.lend(), |_, _| ()).is_err());
             rejected += 1;
         }
         let mut stale = Vec::new();
-        one.sends.poll(|completion| stale.push(completion)).unwrap();
+        one.sends
+            .poll(|completion| stale.push(completion.keep()))
+            .unwrap();
         for completion in stale {
             stale_seen += 1;
-            assert!(one.parts.send.retire(completion, |_, _| ()).is_err());
+            assert!(one.parts.send.retire(completion.lend(), |_, _| ()).is_err());
             rejected += 1;
         }
         assert_eq!(one.parts.send.rejected(), rejected);
@@ -399,7 +402,7 @@ fn stale_completions_never_match_a_later_queue_pair() {
         other
             .parts
             .receive
-            .retire(completion, |_, slot| assert_eq!(slot.payload(), b"mine"))
+            .retire(completion.lend(), |_, slot| assert_eq!(slot.payload(), b"mine"))
             .unwrap();
         // Five receives are still posted: the next round posts only six more.
         assert_eq!(other.parts.receive.in_flight(), 5);
@@ -407,8 +410,8 @@ fn stale_completions_never_match_a_later_queue_pair() {
         one = anew(&bench, one, 1);
         bench.connect(&mut one.parts, &mut other.parts);
         // Completions that the dead queue pair left behind are dropped.
-        other.receives.poll(drop).unwrap();
-        one.sends.poll(drop).unwrap();
+        other.receives.poll(|_| ()).unwrap();
+        one.sends.poll(|_| ()).unwrap();
     }
     eprintln!("{stale_seen} stale completions were polled and rejected");
 }
@@ -432,14 +435,14 @@ fn foreign_and_spent_completions_are_rejected_and_counted() {
     let mut arrived = poll(&mut other.receives, 2);
     // A completion of the peer's completion queue, which counts like ours.
     let foreign = arrived.pop().unwrap();
-    assert!(one.parts.receive.retire(foreign, |_, _| ()).is_err());
+    assert!(one.parts.receive.retire(foreign.lend(), |_, _| ()).is_err());
     assert_eq!(
         (one.parts.receive.rejected(), one.parts.receive.in_flight()),
         (1, 4)
     );
     // A completion of the other half.
     let foreign = arrived.pop().unwrap();
-    assert!(other.parts.send.retire(foreign, |_, _| ()).is_err());
+    assert!(other.parts.send.retire(foreign.lend(), |_, _| ()).is_err());
     assert_eq!(
         (other.parts.send.rejected(), other.parts.receive.in_flight()),
         (1, 4)
@@ -447,7 +450,7 @@ fn foreign_and_spent_completions_are_rejected_and_counted() {
     // Spent by the one behind it.
     let (newer, older) = (sent.pop().unwrap(), sent.pop().unwrap());
     assert_eq!(retire_sends(&mut one, &mut arena, newer), 2);
-    assert!(one.parts.send.retire(older, |_, _| ()).is_err());
+    assert!(one.parts.send.retire(older.lend(), |_, _| ()).is_err());
     assert_eq!((one.parts.send.rejected(), one.parts.send.in_flight()), (1, 0));
 }
 
@@ -474,7 +477,7 @@ fn the_halves_work_on_threads_of_their_own() {
             let completion = poll_success(&mut sender_sends);
             sender
                 .send
-                .retire(completion, |_, slot| send_arena.release(slot))
+                .retire(completion.lend(), |_, slot| send_arena.release(slot))
                 .unwrap();
         }
         sender
@@ -483,9 +486,12 @@ fn the_halves_work_on_threads_of_their_own() {
         let mut message = 0_u32;
         while message < MESSAGES {
             let mut polled = Vec::new();
-            other.receives.poll(|completion| polled.push(completion)).unwrap();
+            other
+                .receives
+                .poll(|completion| polled.push(completion.keep()))
+                .unwrap();
             for completion in polled {
-                let retired = other.parts.receive.retire(completion, |_, slot| {
+                let retired = other.parts.receive.retire(completion.lend(), |_, slot| {
                     assert_eq!(slot.payload(), message.to_ne_bytes());
                     receive_arena.release(slot);
                 });
@@ -535,13 +541,13 @@ fn a_queue_pair_of_claims_is_made_on_another_thread() {
     batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
     assert_eq!(batch.ring(), Ok(1));
     let done = poll_success(&mut sends);
-    near.send.retire(done, |_, slot| drop(slot)).unwrap();
+    near.send.retire(done.lend(), |_, slot| drop(slot)).unwrap();
     let arrived = poll_success(&mut far_receives);
     let mut bytes = Vec::new();
     far.receive
         .as_mut()
         .unwrap()
-        .retire(arrived, |_, slot| bytes = slot.payload().to_vec())
+        .retire(arrived.lend(), |_, slot| bytes = slot.payload().to_vec())
         .unwrap();
     assert_eq!(bytes, b"by claim");
     drop((near, far));

@@ -1,8 +1,8 @@
 //! SEND and receive: gather, inline, unsignaled, chained, and what is refused before it is posted.
 
 use doorbell_core::provider::{
-    Arena as _, ArrivalKind, Operation, PostFlags, PushError, QueuePair as _, ReceiveBatch as _,
-    ReceiveQueue as _, SendBatch as _, SendQueue as _, Slot as _,
+    Arena as _, ArrivalKind, Completion as _, Operation, PostFlags, PushError, QueuePair as _,
+    ReceiveBatch as _, ReceiveQueue as _, SendBatch as _, SendQueue as _, Slot as _,
 };
 use doorbell_core::{QpState, WcStatus};
 
@@ -63,7 +63,7 @@ fn gathered<const N: usize, const M: usize>(
     sender
         .parts
         .send
-        .retire(completion, |_, slot| order.push(slot.len_bytes()))
+        .retire(completion.lend(), |_, slot| order.push(slot.len_bytes()))
         .unwrap();
     assert_eq!(order, lengths);
     let completion = poll_success(&mut receiver.receives);
@@ -156,7 +156,7 @@ fn one_completion_retires_the_unsignaled_before_it() {
         let retired = sender
             .parts
             .send
-            .retire(completion, |_, slot| {
+            .retire(completion.lend(), |_, slot| {
                 back.push(slot.payload().to_vec());
                 arena.release(slot);
             })
@@ -167,7 +167,7 @@ fn one_completion_retires_the_unsignaled_before_it() {
             receiver
                 .parts
                 .receive
-                .retire(completion, |_, slot| {
+                .retire(completion.lend(), |_, slot| {
                     assert_eq!(slot.payload(), [round, index as u8]);
                     arena.release(slot);
                 })
@@ -356,7 +356,7 @@ fn a_completion_that_is_dropped_is_covered_by_the_next() {
     assert_eq!(retire_sends(&mut sender, &mut arena, last), 3);
     // Completions that a later one covered are spent.
     for spent in completions {
-        assert!(sender.parts.send.retire(spent, |_, _| ()).is_err());
+        assert!(sender.parts.send.retire(spent.lend(), |_, _| ()).is_err());
     }
     let last = poll(&mut receiver.receives, 3).pop().unwrap();
     let (arrival, bytes) = take_arrival(&mut receiver, last);

@@ -8,8 +8,9 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell_core::provider::{
-    Arena as _, AsyncEvent, CompletionQueue as _, CompletionQueueConfig, Context as _, Operation, PostFlags,
-    ProtectionDomain as _, ReceiveQueue as _, SendBatch as _, SendQueue as _, Waker as _,
+    Arena as _, AsyncEvent, Completion as _, CompletionQueue as _, CompletionQueueConfig, Context as _,
+    LentCompletion as _, Operation, PostFlags, ProtectionDomain as _, ReceiveQueue as _, SendBatch as _,
+    SendQueue as _, Waker as _,
 };
 use doorbell_ffi::{Arena, CompletionQueue};
 
@@ -67,7 +68,7 @@ fn send(sender: &mut End, flags: PostFlags) {
         .unwrap();
     assert_eq!(batch.ring(), Ok(1));
     let completion = poll_success(&mut sender.sends);
-    sender.parts.send.retire(completion, |_, _| ()).unwrap();
+    sender.parts.send.retire(completion.lend(), |_, _| ()).unwrap();
 }
 
 #[test]
@@ -113,9 +114,11 @@ const HAMMERED: u32 = 3000;
 fn drain(receiver: &mut End, arena: &mut Arena) -> u32 {
     let End { parts, receives, .. } = receiver;
     let mut ended = Vec::new();
-    let count = receives.poll(|completion| ended.push(completion)).unwrap();
+    let count = receives.poll(|completion| ended.push(completion.keep())).unwrap();
     for completion in ended {
-        let arrival = parts.receive.retire(completion, |_, slot| arena.release(slot));
+        let arrival = parts
+            .receive
+            .retire(completion.lend(), |_, slot| arena.release(slot));
         assert!(arrival.unwrap().status.is_success());
     }
     post_receives(&mut parts.receive, arena, count);

@@ -4,8 +4,8 @@ use core::ptr::NonNull;
 
 use doorbell_core::WcStatus;
 use doorbell_core::provider::{
-    Arena as _, ArrivalKind, Operation, PostFlags, RemoteAccess, RemoteAddress, SendBatch as _,
-    SendQueue as _, Slot as _, Window as _, WindowConfig,
+    Arena as _, ArrivalKind, Completion as _, Operation, PostFlags, RemoteAccess, RemoteAddress,
+    SendBatch as _, SendQueue as _, Slot as _, Window as _, WindowConfig,
 };
 use doorbell_ffi::{Arena, Slot, StableMemory, Window};
 
@@ -38,7 +38,7 @@ fn run<const N: usize>(end: &mut End, operation: Operation, slots: [Slot; N]) ->
     let mut back = Vec::new();
     end.parts
         .send
-        .retire(completion, |_, slot| back.push(slot))
+        .retire(completion.lend(), |_, slot| back.push(slot))
         .unwrap();
     back
 }
@@ -214,7 +214,7 @@ fn a_chain_of_operations_rings_once() {
     let retired = sender
         .parts
         .send
-        .retire(completion, |_, slot| back.push(slot.payload().to_vec()))
+        .retire(completion.lend(), |_, slot| back.push(slot.payload().to_vec()))
         .unwrap();
     assert_eq!(retired.count(), 5);
     assert_eq!(back, [b"payload".to_vec(), b"payload".to_vec(), flag.to_vec()]);
@@ -247,7 +247,7 @@ fn a_window_grants_what_it_was_made_with() {
         let retired = one
             .parts
             .send
-            .retire(completion, |_, slot| arena.release(slot))
+            .retire(completion.lend(), |_, slot| arena.release(slot))
             .unwrap();
         assert_eq!(retired.status, WcStatus::REM_ACCESS_ERR);
     }

@@ -2,8 +2,8 @@
 
 use doorbell_core::QpState;
 use doorbell_core::provider::{
-    Arena as _, CompletionQueue as _, Operation, PostFlags, QueuePair as _, ReceiveQueue as _, RemoteAccess,
-    SendBatch as _, SendQueue as _,
+    Arena as _, Completion as _, CompletionQueue as _, Operation, PostFlags, QueuePair as _,
+    ReceiveQueue as _, RemoteAccess, SendBatch as _, SendQueue as _,
 };
 
 use super::bench::{End, bench, poll_success, post_receives, retire_sends, slot_with, take_arrival};
@@ -40,12 +40,17 @@ fn a_reset_sends_all_slots_home() {
         assert_eq!(arena.free_slots(), 32, "round {round}");
         bench.connect(&mut one.parts, &mut other.parts);
         // Redeemed too late.
-        assert!(one.parts.send.retire(done, |_, _| panic!("of before")).is_err());
+        assert!(
+            one.parts
+                .send
+                .retire(done.lend(), |_, _| panic!("of before"))
+                .is_err()
+        );
         assert!(
             other
                 .parts
                 .receive
-                .retire(came, |_, _| panic!("of before"))
+                .retire(came.lend(), |_, _| panic!("of before"))
                 .is_err()
         );
     }
@@ -57,7 +62,7 @@ fn a_reset_sends_all_slots_home() {
         use doorbell_core::provider::Slot as _;
         bytes.extend_from_slice(slot.payload());
     };
-    other.parts.receive.retire(came, each).unwrap();
+    other.parts.receive.retire(came.lend(), each).unwrap();
     assert_eq!(bytes, b"again");
     drop((one, other, arena));
     nothing_refused();

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use doorbell_core::provider::{
     Arena as _, Arrival, ArrivalKind, AsyncEvent, Completion as _, CompletionQueue as _, Context as _,
-    Operation, PostFlags, ProtectionDomain as _, PushError, QueuePair as _, QueuePairConfig, QueuePairParts,
-    ReceiveBatch as _, ReceiveQueue as _, SendBatch as _, SendQueue as _, SharedQueuePairParts,
-    SharedReceiveQueue as _, SharedReceiveQueueConfig, Slot as _,
+    LentCompletion as _, Operation, PostFlags, ProtectionDomain as _, PushError, QueuePair as _,
+    QueuePairConfig, QueuePairParts, ReceiveBatch as _, ReceiveQueue as _, SendBatch as _, SendQueue as _,
+    SharedQueuePairParts, SharedReceiveQueue as _, SharedReceiveQueueConfig, Slot as _,
 };
 use doorbell_core::{QpState, WorkKind};
 use doorbell_ffi::{Arena, Completion, CompletionQueue, Rdma, SharedReceiveQueue, leaks};
@@ -101,14 +101,14 @@ impl Hub {
         let completion = poll_success(&mut peer.sends);
         peer.parts
             .send
-            .retire(completion, |_, slot| arena.release(slot))
+            .retire(completion.lend(), |_, slot| arena.release(slot))
             .unwrap();
     }
 
     fn take(&mut self, completion: Completion) -> (Arrival, Vec<u8>) {
         let mut bytes = Vec::new();
         let arena = &mut self.arena;
-        let arrival = self.queue.retire(completion, |_, slot| {
+        let arrival = self.queue.retire(completion.lend(), |_, slot| {
             bytes.extend_from_slice(slot.payload());
             arena.release(slot);
         });
@@ -117,7 +117,7 @@ impl Hub {
 
     fn rejects(&mut self, completion: Completion) {
         let (in_flight, rejected) = (self.queue.in_flight(), self.queue.rejected());
-        assert!(self.queue.retire(completion, |_, _| ()).is_err());
+        assert!(self.queue.retire(completion.lend(), |_, _| ()).is_err());
         assert_eq!(
             (self.queue.in_flight(), self.queue.rejected()),
             (in_flight, rejected + 1)
@@ -201,7 +201,7 @@ fn a_shared_receive_scatters() {
     let mut lengths = Vec::new();
     let arrival = hub
         .queue
-        .retire(completion, |_, slot| lengths.push(slot.payload().to_vec()))
+        .retire(completion.lend(), |_, slot| lengths.push(slot.payload().to_vec()))
         .unwrap();
     assert_eq!((arrival.payload_bytes, arrival.immediate), (100, Some(5)));
     assert_eq!(lengths, [vec![9; 64], vec![9; 36]]);
@@ -297,7 +297,9 @@ fn what_is_not_of_the_queue_is_rejected_and_counted() {
     hub.post_receives(DEPTH);
     hub.rejects(kept);
     let mut stale = Vec::new();
-    hub.receives.poll(|completion| stale.push(completion)).unwrap();
+    hub.receives
+        .poll(|completion| stale.push(completion.keep()))
+        .unwrap();
     eprintln!("{} stale completions were polled and rejected", stale.len());
     for completion in stale {
         hub.rejects(completion);
@@ -306,7 +308,7 @@ fn what_is_not_of_the_queue_is_rejected_and_counted() {
     hub.add(&bench, 9);
     hub.send(0, b"ours");
     let ours = poll_success(&mut hub.receives);
-    assert!(hub.peers[0].parts.receive.retire(ours, |_, _| ()).is_err());
+    assert!(hub.peers[0].parts.receive.retire(ours.lend(), |_, _| ()).is_err());
     assert_eq!(hub.peers[0].parts.receive.rejected(), 1);
     assert_eq!(hub.queue.in_flight(), DEPTH);
 }
@@ -458,7 +460,7 @@ fn peers_on_threads_of_their_own_fill_one_queue() {
                     let completion = poll_success(&mut peer.sends);
                     peer.parts
                         .send
-                        .retire(completion, |_, slot| arena.release(slot))
+                        .retire(completion.lend(), |_, slot| arena.release(slot))
                         .unwrap();
                 }
                 peer
@@ -469,7 +471,9 @@ fn peers_on_threads_of_their_own_fill_one_queue() {
     let deadline = Instant::now() + PATIENCE;
     while next.iter().sum::<u32>() < 3 * EACH {
         let mut polled = Vec::new();
-        hub.receives.poll(|completion| polled.push(completion)).unwrap();
+        hub.receives
+            .poll(|completion| polled.push(completion.keep()))
+            .unwrap();
         // The latest first, so that they are redeemed in another order than they came.
         let came: Vec<_> = polled
             .into_iter()

@@ -3,9 +3,9 @@
 use core::iter;
 
 use doorbell_core::provider::{
-    Arena as _, ArenaConfig, Context as _, LoneCell as _, Operation, PostFlags, ProtectionDomain as _,
-    Provider as _, QueuePair as _, RemoteAccess, RemoteAddress, SendQueue as _, UnpostedReason, Window as _,
-    WindowConfig,
+    Arena as _, ArenaConfig, Completion as _, Context as _, LoneCell as _, Operation, PostFlags,
+    ProtectionDomain as _, Provider as _, QueuePair as _, RemoteAccess, RemoteAddress, SendQueue as _,
+    UnpostedReason, Window as _, WindowConfig,
 };
 use doorbell_fake::Call;
 
@@ -61,7 +61,7 @@ fn the_cell_of_a_message_that_was_refused_is_the_next_ones() {
         assert_eq!(send.in_flight(), 1);
         let completion = next(sends, "the end of a request").unwrap();
         let retired = send
-            .retire(completion, |_, _| unreachable!("cells have no slots"))
+            .retire(completion.lend(), |_, _| unreachable!("cells have no slots"))
             .unwrap();
         assert!(retired.status.is_success());
         let mut arrived = [0; 4];

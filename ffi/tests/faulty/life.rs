@@ -6,11 +6,11 @@ use std::time::Instant;
 use doorbell_core::provider::{
     AddressVector, Arena as _, ArenaConfig, Arrival, Completion as _, CompletionQueue as _,
     CompletionQueueConfig, Context as _, DatagramBatch as _, DatagramConfig, DatagramQueuePair as _,
-    DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _, Destination, MemoryError,
-    Operation, PostError, PostFlags, ProtectionDomain as _, Provider as _, ProviderError, QueuePair as _,
-    QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch as _, ReceiveQueue as _,
-    Refused, Rejected, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _, SharedReceiveQueue as _,
-    SharedReceiveQueueConfig, Slot as _, Window as _, WindowConfig,
+    DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _, Destination,
+    LentCompletion as _, MemoryError, Operation, PostError, PostFlags, ProtectionDomain as _, Provider as _,
+    ProviderError, QueuePair as _, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend,
+    ReceiveBatch as _, ReceiveQueue as _, Refused, Rejected, RemoteAccess, RemoteAddress, SendBatch as _,
+    SendQueue as _, SharedReceiveQueue as _, SharedReceiveQueueConfig, Slot as _, Window as _, WindowConfig,
 };
 use doorbell_core::{Mtu, PortReport, Psn, Qkey, Qpn, WcStatus};
 use doorbell_ffi::{Arena, Completion, CompletionQueue, Context, ProtectionDomain, QueuePair, Rdma, Slot};
@@ -149,7 +149,7 @@ pub(crate) fn next(queue: &mut CompletionQueue, what: &'static str) -> Result<Co
     loop {
         queue.arm(false)?;
         let mut came = None;
-        queue.poll(|completion| came = came.take().or(Some(completion)))?;
+        queue.poll(|completion| came = came.take().or_else(|| Some(completion.keep())))?;
         if let Some(completion) = came {
             queue.acknowledge()?;
             return Ok(completion);
@@ -196,7 +196,7 @@ impl Peer {
         batch.ring()?;
         let completion = next(&mut self.sends, "the end of a request")?;
         let mut back = Vec::new();
-        let retired = self.parts.send.retire(completion, |_, slot| {
+        let retired = self.parts.send.retire(completion.lend(), |_, slot| {
             back = slot.payload().to_vec();
             arena.release(slot);
         })?;
@@ -212,7 +212,7 @@ impl Peer {
         let arrival = self
             .parts
             .receive
-            .retire(completion, |_, slot| arena.release(slot))?;
+            .retire(completion.lend(), |_, slot| arena.release(slot))?;
         if arrival.status.is_success() {
             Ok(arrival)
         } else {
@@ -270,7 +270,7 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
     other
         .parts
         .receive
-        .retire(completion, |_, slot| arena.release(slot))?;
+        .retire(completion.lend(), |_, slot| arena.release(slot))?;
     Ok(())
 }
 
@@ -307,7 +307,7 @@ fn shared(
     if completion.qpn() != taker.control.qpn() {
         return Err(End::Wrong(format!("taken by {:?}", completion.qpn())));
     }
-    shared.retire(completion, |_, slot| arena.release(slot))?;
+    shared.retire(completion.lend(), |_, slot| arena.release(slot))?;
     let deadline = Instant::now() + PATIENCE;
     while context.next_event()?.is_none() {
         if Instant::now() > deadline {
@@ -361,13 +361,15 @@ fn datagrams(
             return Err(End::Wrong("an address handle went under its request".to_owned()));
         }
         let completion = next(&mut sends, "the end of a datagram")?;
-        let retired = parts.send.retire(completion, |_, slot| arena.release(slot))?;
+        let retired = parts
+            .send
+            .retire(completion.lend(), |_, slot| arena.release(slot))?;
         if !retired.status.is_success() {
             return Err(End::Status(retired.status));
         }
         let completion = next(&mut receives, "a datagram")?;
         let mut bytes = Vec::new();
-        let came = parts.receive.retire(completion, |_, slot| {
+        let came = parts.receive.retire(completion.lend(), |_, slot| {
             bytes.extend_from_slice(slot.payload());
             arena.release(slot);
         })?;

@@ -86,7 +86,7 @@ fn complete(sender: &mut Tested) {
         .drain(..=position.unwrap())
         .next_back()
         .unwrap();
-    sender.retire(Success(id), |_, _| (), |_| ()).unwrap();
+    sender.retire(&Success(id), |_, _| (), |_| ()).unwrap();
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn retire_next(sender: &mut Tested) -> super::Outcome {
         .drain(..=position.unwrap())
         .next_back()
         .unwrap();
-    sender.retire(Success(id), |_, _| (), |_| ()).unwrap()
+    sender.retire(&Success(id), |_, _| (), |_| ()).unwrap()
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 use doorbell_core::provider::{
-    Arena, Arrival, ArrivalKind, Attacher, Completion, DetachedSlot, Placement, PostError, ProviderError,
-    PushError, ReceiveBatch, Refused, Rejected, RemoteAddress, SharedReceiveQueue,
+    Arena, Arrival, ArrivalKind, Attacher, Completion, DetachedSlot, LentCompletion, Placement, PostError,
+    ProviderError, PushError, ReceiveBatch, Refused, Rejected, RemoteAddress, SharedReceiveQueue,
 };
 use doorbell_core::shared_in_flight::{Entry, SharedInFlight, entries_for};
 use doorbell_core::sync::{AtomicU32, Ordering};
@@ -73,6 +73,16 @@ pub(crate) struct Ended {
 }
 
 impl Completion for Ended {
+    type Lent<'c> = &'c Self;
+
+    fn lend(&self) -> &Self {
+        self
+    }
+}
+
+impl LentCompletion for &Ended {
+    type Kept = Ended;
+
     fn work_id(&self) -> WorkId {
         self.id
     }
@@ -81,6 +91,9 @@ impl Completion for Ended {
     }
     fn qpn(&self) -> Qpn {
         unreachable!("whose it is the tests know")
+    }
+    fn keep(self) -> Ended {
+        unreachable!("nothing here comes early")
     }
 }
 
@@ -106,7 +119,7 @@ impl SharedReceiveQueue for Queue {
         self.staged.clear();
         self
     }
-    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, completion: Ended, each: F) -> Result<Arrival, Rejected> {
+    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, completion: &Ended, each: F) -> Result<Arrival, Rejected> {
         let ticket = self.table.retire(completion.id, completion.sequence, each)?;
         Ok(Arrival {
             ticket,
@@ -274,7 +287,7 @@ impl World {
             sequence: queue.ended,
         };
         let held = &mut self.held;
-        let arrival = self.receiver.retire(ended, |_, _| *held += 1).unwrap();
+        let arrival = self.receiver.retire(&ended, |_, _| *held += 1).unwrap();
         let channel = &mut self.channels[at];
         let taken = self.receiver.charge(&mut channel.share, &arrival);
         if taken == Taken::Message {

@@ -201,7 +201,7 @@ impl<P: Provider> Office<P> {
                 break;
             }
             for completion in taken {
-                let retired = self.send.retire(completion, |_, slot| drop(slot))?;
+                let retired = self.send.retire(completion.lend(), |_, slot| drop(slot))?;
                 done = done.saturating_add(retired.count());
                 all.push(retired);
             }
@@ -233,7 +233,7 @@ impl<P: Provider> Office<P> {
         let mut all = Vec::new();
         for completion in take(&mut self.receive_completions, count, patience)? {
             let mut bytes = Vec::new();
-            let came = self.receive.retire(completion, |_, slot| {
+            let came = self.receive.retire(completion.lend(), |_, slot| {
                 bytes.extend_from_slice(slot.payload());
             })?;
             all.push((came, bytes));

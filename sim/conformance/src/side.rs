@@ -5,10 +5,10 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context, Operation,
-    PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive,
-    ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress, Retired, SendBatch, SendQueue,
-    Slot, Window, WindowConfig,
+    Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context,
+    LentCompletion as _, Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig,
+    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress,
+    Retired, SendBatch, SendQueue, Slot, Window, WindowConfig,
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
 
@@ -262,7 +262,7 @@ impl<P: Provider> Side<P> {
         let mut slots = Vec::new();
         let retired = self
             .send
-            .retire(completion, |_, slot| slots.push(slot.payload().to_vec()))?;
+            .retire(completion.lend(), |_, slot| slots.push(slot.payload().to_vec()))?;
         Ok(Sent { retired, slots })
     }
 
@@ -277,9 +277,9 @@ impl<P: Provider> Side<P> {
 
     fn retire_receive(&mut self, completion: P::Completion) -> Result<Received, Trouble> {
         let mut payload = Vec::new();
-        let arrival = self
-            .receive
-            .retire(completion, |_, slot| payload.extend_from_slice(slot.payload()))?;
+        let arrival = self.receive.retire(completion.lend(), |_, slot| {
+            payload.extend_from_slice(slot.payload())
+        })?;
         Ok(Received { arrival, payload })
     }
 
@@ -431,7 +431,7 @@ pub(crate) fn take<Q: CompletionQueue>(
 ) -> Result<Vec<Q::Completion>, Trouble> {
     let (mut taken, mut empty, began) = (Vec::new(), 0_u32, Instant::now());
     while taken.len() < count {
-        if queue.poll(|completion| taken.push(completion))? > 0 {
+        if queue.poll(|completion| taken.push(completion.keep()))? > 0 {
             continue;
         }
         empty = empty.saturating_add(1);

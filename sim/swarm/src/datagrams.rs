@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 use anyhow::Result;
 use doorbell::vocabulary::provider::{
-    AddressVector, Arena as _, ArenaConfig, CompletionQueue as _, CompletionQueueConfig, Context as _,
-    DatagramBatch as _, DatagramConfig, DatagramPairParts, DatagramQueuePair as _, DatagramReceiveBatch as _,
-    DatagramReceiveQueue as _, DatagramSendQueue as _, Destination, PostError, PostFlags,
-    ProtectionDomain as _, Provider, Slot as _,
+    AddressVector, Arena as _, ArenaConfig, Completion as _, CompletionQueue as _, CompletionQueueConfig,
+    Context as _, DatagramBatch as _, DatagramConfig, DatagramPairParts, DatagramQueuePair as _,
+    DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _, Destination,
+    LentCompletion as _, PostError, PostFlags, ProtectionDomain as _, Provider, Slot as _,
 };
 use doorbell::vocabulary::{Gid, Psn, Qkey, Qpn};
 use doorbell::{Ticket, WcStatus};
@@ -190,9 +190,11 @@ impl Office {
     fn poll(&mut self) -> Verdict<(Vec<WcStatus>, Vec<Arrived>)> {
         let (mut failed, mut arrived) = (Vec::new(), Vec::new());
         let mut ended = Vec::new();
-        let polled = self.send_completions.poll(|completion| ended.push(completion));
+        let polled = self
+            .send_completions
+            .poll(|completion| ended.push(completion.keep()));
         for completion in ended {
-            let retired = self.send.retire(completion, |_, slot| drop(slot));
+            let retired = self.send.retire(completion.lend(), |_, slot| drop(slot));
             let retired = retired.map_err(|error| failure("rejected", format!("{error:?}")))?;
             ensure(self.posted.front() == Some(&retired.first), "told", || {
                 format!("{retired:?} where {:?} was due", self.posted.front())
@@ -203,12 +205,14 @@ impl Office {
             }
         }
         let mut ended = Vec::new();
-        let also = self.receive_completions.poll(|completion| ended.push(completion));
+        let also = self
+            .receive_completions
+            .poll(|completion| ended.push(completion.keep()));
         for completion in ended {
             let mut bytes = Vec::new();
-            let retired = self
-                .receive
-                .retire(completion, |_, slot| bytes.extend_from_slice(slot.payload()));
+            let retired = self.receive.retire(completion.lend(), |_, slot| {
+                bytes.extend_from_slice(slot.payload())
+            });
             let came = retired.map_err(|error| failure("rejected", format!("{error:?}")))?;
             if came.arrival.status.is_success() {
                 arrived.push(Arrived {

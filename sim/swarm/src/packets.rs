@@ -8,9 +8,10 @@
 use core::time::Duration;
 
 use doorbell::vocabulary::provider::{
-    AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context as _,
-    Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts,
-    ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, SendBatch, SendQueue, Slot,
+    AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context as _, Lent,
+    LentCompletion as _, Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig,
+    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, SendBatch,
+    SendQueue, Slot,
 };
 use doorbell::vocabulary::{Gid, IpPrefix, Mtu, Psn, Qpn};
 use doorbell_sim::{Fabric, Host, PortConfig};
@@ -187,7 +188,7 @@ impl Station {
             done,
         } = self;
         let mut owed = [0_u32; HOSTS as usize];
-        let each = |completion: <Host as Provider>::Completion| {
+        let each = |completion: Lent<'_, <Host as Provider>::Completion>| {
             let peer = completion.work_id().channel() as usize;
             let parts = queue_pairs[peer].as_mut().unwrap();
             let retired = parts.receive.retire(completion, |_, slot| arena.release(slot));
@@ -195,7 +196,7 @@ impl Station {
         };
         let mut each = each;
         while receives.poll(&mut each).unwrap() > 0 {}
-        let each = |completion: <Host as Provider>::Completion| {
+        let each = |completion: Lent<'_, <Host as Provider>::Completion>| {
             let peer = completion.work_id().channel() as usize;
             let parts = queue_pairs[peer].as_mut().unwrap();
             let retired = parts

@@ -1,10 +1,10 @@
 //! Datagram queue pairs: whose slots are when, and what an address handle names.
 
 use doorbell_core::provider::{
-    AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, Datagram,
-    DatagramBatch, DatagramConfig, DatagramPairParts, DatagramQueuePair, DatagramReceiveBatch,
-    DatagramReceiveQueue, DatagramSendQueue, Destination, PostFlags, ProtectionDomain, Provider, PushError,
-    Retired, Slot,
+    AddressVector, Arena, ArenaConfig, Completion as _, CompletionQueue, CompletionQueueConfig, Context,
+    Datagram, DatagramBatch, DatagramConfig, DatagramPairParts, DatagramQueuePair, DatagramReceiveBatch,
+    DatagramReceiveQueue, DatagramSendQueue, Destination, LentCompletion as _, PostFlags, ProtectionDomain,
+    Provider, PushError, Retired, Slot,
 };
 use doorbell_core::{Psn, Qkey, WcStatus};
 
@@ -102,16 +102,16 @@ impl<P: Provider> Office<P> {
     /// The next request that ended, if one did.
     pub(crate) fn sent(&mut self) -> Option<Retired> {
         let completion = next::<P>(&mut self.send_completions)?;
-        Some(self.send.retire(completion, |_, slot| drop(slot)).unwrap())
+        Some(self.send.retire(completion.lend(), |_, slot| drop(slot)).unwrap())
     }
 
     /// The next receive that ended, if one did, with what it holds.
     pub(crate) fn received(&mut self) -> Option<(Datagram, Vec<u8>)> {
         let completion = next::<P>(&mut self.receive_completions)?;
         let mut bytes = Vec::new();
-        let came = self
-            .receive
-            .retire(completion, |_, slot| bytes.extend_from_slice(slot.payload()));
+        let came = self.receive.retire(completion.lend(), |_, slot| {
+            bytes.extend_from_slice(slot.payload())
+        });
         Some((came.unwrap(), bytes))
     }
 
@@ -130,7 +130,7 @@ fn free(arena: &mut impl Arena) -> usize {
 fn next<P: Provider>(queue: &mut P::CompletionQueue) -> Option<P::Completion> {
     let mut taken = None;
     queue
-        .poll(|completion| taken = taken.take().or(Some(completion)))
+        .poll(|completion| taken = taken.take().or(Some(completion.keep())))
         .unwrap();
     taken
 }
@@ -189,11 +189,11 @@ pub(crate) fn behind_a_dropped_completion_slots_come_back_empty<R: Rig>(rig: &R)
     }
     let (mut taken, mut back) = (None, Vec::new());
     far.receive_completions
-        .poll(|completion| taken = Some(completion))
+        .poll(|completion| taken = Some(completion.keep()))
         .unwrap();
-    let came = far
-        .receive
-        .retire(taken.unwrap(), |_, slot| back.push(slot.payload().to_vec()));
+    let came = far.receive.retire(taken.unwrap().lend(), |_, slot| {
+        back.push(slot.payload().to_vec())
+    });
     assert_eq!(came.unwrap().arrival.payload_bytes, 5);
     assert_eq!(back, [&b""[..], b"other"]);
     // The places of both headers are free again.

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, CompletionQueue, Operation, PostFlags, ProtectionDomain, Provider, ReceiveBatch,
-    ReceiveQueue, Slot,
+    Arena, ArenaConfig, CompletionQueue, LentCompletion as _, Operation, PostFlags, ProtectionDomain,
+    Provider, ReceiveBatch, ReceiveQueue, Slot,
 };
 use doorbell_core::{Mtu, WcStatus};
 use doorbell_sim::{Fabric, Host};
@@ -68,7 +68,7 @@ impl Two {
             let mut taken = None;
             self.near
                 .send_completions
-                .poll(|completion| taken = Some(completion))
+                .poll(|completion| taken = Some(completion.keep()))
                 .unwrap();
             match taken {
                 Some(completion) => return self.near.retire_send(completion).retired.status,

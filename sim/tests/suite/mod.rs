@@ -17,10 +17,10 @@ use std::time::Instant;
 
 pub(crate) use doorbell_conformance::End;
 use doorbell_core::provider::{
-    Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context, Operation,
-    PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive,
-    ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress, Retired, SendBatch, SendQueue,
-    Slot, Window, WindowConfig,
+    Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context,
+    LentCompletion as _, Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig,
+    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress,
+    Retired, SendBatch, SendQueue, Slot, Window, WindowConfig,
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
 use doorbell_sim::{Fabric, Host};
@@ -228,7 +228,7 @@ impl<P: Provider> Side<P> {
 
     pub(crate) fn retire_send(&mut self, completion: P::Completion) -> Sent {
         let mut slots = Vec::new();
-        let retired = self.send.retire(completion, |ticket, slot| {
+        let retired = self.send.retire(completion.lend(), |ticket, slot| {
             slots.push((ticket, slot.payload().to_vec()))
         });
         Sent {
@@ -248,9 +248,9 @@ impl<P: Provider> Side<P> {
 
     pub(crate) fn retire_receive(&mut self, completion: P::Completion) -> Received {
         let mut payload = Vec::new();
-        let arrival = self
-            .receive
-            .retire(completion, |_, slot| payload.extend_from_slice(slot.payload()));
+        let arrival = self.receive.retire(completion.lend(), |_, slot| {
+            payload.extend_from_slice(slot.payload())
+        });
         Received {
             arrival: arrival.unwrap(),
             payload,
@@ -313,7 +313,7 @@ pub(crate) fn poll_until<Q: CompletionQueue>(queue: &mut Q, count: usize) -> Vec
     let begin = Instant::now();
     let mut taken = Vec::new();
     while taken.len() < count {
-        queue.poll(|completion| taken.push(completion)).unwrap();
+        queue.poll(|completion| taken.push(completion.keep())).unwrap();
         assert!(
             begin.elapsed() < DEADLINE,
             "{} of {count} completions came",

@@ -163,6 +163,46 @@ pub(crate) fn the_queue_pair_lives_until_its_last_part_goes<R: Rig>(rig: &R) {
     drop((send_completions, receive_completions, domain));
 }
 
+pub(crate) fn what_is_kept_is_redeemed_once<R: Rig>(rig: &R) {
+    let [mut near, mut far] = connected(rig);
+    for round in 1..=3 {
+        far.post_receives(2);
+        for _ in 0..2 {
+            near.post(Operation::Send, b"x");
+        }
+        for kept in poll_until(&mut near.send_completions, 2) {
+            assert!(near.send.retire(kept.lend(), |_, slot| drop(slot)).is_ok());
+            // Requests of the next round have the same places.
+            near.post(Operation::Write(far.at(0)), b"y");
+            assert!(near.send.retire(kept.lend(), |_, _| panic!("twice")).is_err());
+        }
+        near.sent(2);
+        let mut came = poll_until(&mut far.receive_completions, 2);
+        let (second, first) = (came.remove(1), came.remove(0));
+        assert!(
+            far.receive.retire_message(&second.lend()).is_none(),
+            "it is not the next one"
+        );
+        assert!(far.receive.retire_message(&first.lend()).is_some());
+        assert!(far.receive.retire(second.lend(), |_, slot| drop(slot)).is_ok());
+        for kept in [first, second] {
+            far.post_receives(1);
+            assert!(far.receive.retire_message(&kept.lend()).is_none());
+            assert!(far.receive.retire(kept.lend(), |_, _| panic!("twice")).is_err());
+        }
+        assert_eq!(
+            (near.send.rejected(), far.receive.rejected()),
+            (2 * round, 2 * round)
+        );
+        assert_eq!(far.receive.in_flight(), 2);
+        for _ in 0..2 {
+            near.post(Operation::Send, b"z");
+        }
+        near.sent(2);
+        far.received(2);
+    }
+}
+
 pub(crate) fn a_completion_of_another_queue_is_rejected<R: Rig>(rig: &R) {
     let [mut near, mut far] = connected(rig);
     far.post_receives(1);
@@ -180,7 +220,7 @@ pub(crate) fn a_completion_of_another_queue_is_rejected<R: Rig>(rig: &R) {
     let work_id = theirs.work_id();
     assert_eq!(
         near.send
-            .retire(theirs, |_, _| panic!("nothing is given back"))
+            .retire(theirs.lend(), |_, _| panic!("nothing is given back"))
             .unwrap_err()
             .0,
         work_id
@@ -194,7 +234,7 @@ pub(crate) fn a_completion_of_another_queue_is_rejected<R: Rig>(rig: &R) {
     let ours = poll_until(&mut near.send_completions, 1).remove(0);
     assert!(
         near.receive
-            .retire(ours, |_, _| panic!("nothing is given back"))
+            .retire(ours.lend(), |_, _| panic!("nothing is given back"))
             .is_err()
     );
     assert_eq!((near.send.in_flight(), near.receive.in_flight()), (1, 1));
@@ -205,7 +245,7 @@ pub(crate) fn a_completion_of_another_queue_is_rejected<R: Rig>(rig: &R) {
     let ours = poll_until(&mut near.receive_completions, 1).remove(0);
     assert!(
         near.send
-            .retire(ours, |_, _| panic!("nothing is given back"))
+            .retire(ours.lend(), |_, _| panic!("nothing is given back"))
             .is_err()
     );
     assert_eq!((near.send.rejected(), near.receive.rejected()), (2, 1));
@@ -221,7 +261,7 @@ pub(crate) fn an_older_completion_is_spent_by_a_newer<R: Rig>(rig: &R) {
     assert_eq!(near.retire_send(newer).slots.len(), 2);
     assert!(
         near.send
-            .retire(older, |_, _| panic!("already given back"))
+            .retire(older.lend(), |_, _| panic!("already given back"))
             .is_err()
     );
     // A completion of an earlier request at the place of a later one.
@@ -237,7 +277,7 @@ pub(crate) fn an_older_completion_is_spent_by_a_newer<R: Rig>(rig: &R) {
     }
     assert!(
         near.send
-            .retire(kept.unwrap(), |_, _| panic!("already given back"))
+            .retire(kept.unwrap().lend(), |_, _| panic!("already given back"))
             .is_err()
     );
     assert_eq!(near.send.rejected(), 2);
@@ -251,7 +291,7 @@ pub(crate) fn receives_behind_a_dropped_completion_come_back_empty<R: Rig>(rig: 
     let kept = poll_until(&mut far.receive_completions, 2).remove(1);
     let mut slots = Vec::new();
     far.receive
-        .retire(kept, |_, slot| slots.push(slot.payload().to_vec()))
+        .retire(kept.lend(), |_, slot| slots.push(slot.payload().to_vec()))
         .unwrap();
     assert_eq!(slots, [&b""[..], b"kept"]);
 }
@@ -338,7 +378,11 @@ pub(crate) fn what_is_claimed_is_made_elsewhere_or_free_again<R: Rig>(rig: &R) {
     far.post_receives(1);
     near.post(Operation::Send, b"by claim");
     assert_eq!(far.received(1)[0].payload, b"by claim");
-    assert!(near.send.retire(kept, |_, _| panic!("of another")).is_err());
+    assert!(
+        near.send
+            .retire(kept.lend(), |_, _| panic!("of another"))
+            .is_err()
+    );
     near.sent(1);
 }
 
@@ -361,7 +405,7 @@ pub(crate) fn a_stale_completion_names_nothing_of_the_next_queue_pair<R: Rig>(ri
     assert_ne!(stale.work_id(), fresh.work_id());
     assert!(
         near.send
-            .retire(stale, |_, _| panic!("of a queue pair that is gone"))
+            .retire(stale.lend(), |_, _| panic!("of a queue pair that is gone"))
             .is_err()
     );
     assert_eq!(near.retire_send(fresh).slots[0].1, b"fresh");
@@ -372,7 +416,7 @@ pub(crate) fn a_stale_completion_names_nothing_of_the_next_queue_pair<R: Rig>(ri
     replace_queue_pair::<R>(&mut near);
     assert!(
         near.send
-            .retire(kept, |_, _| panic!("of a queue pair that is gone"))
+            .retire(kept.lend(), |_, _| panic!("of a queue pair that is gone"))
             .is_err()
     );
     assert_eq!(near.send.rejected(), 1, "each queue counts its own");

@@ -1,7 +1,9 @@
 //! Effects of a reset: the slots it returns, and the completions it makes worthless.
 
 use doorbell_core::QpState;
-use doorbell_core::provider::{Operation, ProviderError, QueuePair, ReceiveQueue, SendQueue};
+use doorbell_core::provider::{
+    Completion as _, Operation, ProviderError, QueuePair, ReceiveQueue, SendQueue,
+};
 
 use super::{Rig, SLOTS, Side, USUAL, connected, poll_nothing, poll_until};
 
@@ -30,7 +32,7 @@ pub(crate) fn a_reset_sends_all_slots_home_once<R: Rig>(rig: &R) {
     let completions = poll_until(&mut near.send_completions, 4);
     let retired: Vec<bool> = completions
         .into_iter()
-        .map(|completion| near.send.retire(completion, |_, slot| drop(slot)).is_ok())
+        .map(|completion| near.send.retire(completion.lend(), |_, slot| drop(slot)).is_ok())
         .collect();
     assert_eq!(retired, [false, false, false, true]);
     assert_eq!(near.send.rejected(), 3);
@@ -46,7 +48,7 @@ pub(crate) fn a_completion_kept_over_a_reset_is_rejected<R: Rig>(rig: &R) {
     near.connect(&USUAL, far.name());
     far.connect(&USUAL, near.name());
     near.post(Operation::Write(far.at(0)), b"fresh");
-    assert!(near.send.retire(kept, |_, _| panic!("of before")).is_err());
+    assert!(near.send.retire(kept.lend(), |_, _| panic!("of before")).is_err());
     assert_eq!(near.sent(1)[0].slots[0].1, b"fresh");
     poll_nothing(&mut near.send_completions);
 }

@@ -12,8 +12,8 @@
 //! Beside them stands receiving by hand, on queue pairs that deliver: the rival of the benchmark of channels.
 //!
 //! ```text
-//! cargo bench -p doorbell-proofs --bench posting
-//! cargo bench -p doorbell-proofs --bench posting -- --keep DIRECTORY   # leaves callgrind's files there
+//! cargo run --release -p doorbell-proofs --example posting
+//! cargo run --release -p doorbell-proofs --example posting -- --keep DIRECTORY   # leaves callgrind's files there
 //! ```
 
 mod by_cells;
@@ -116,9 +116,8 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
             let number = |text: &str| text.parse().map_err(Failure::new);
             who.run(number(batch)?, number(batches)?)
         }
-        // The word is cargo's, which it adds at the end.
-        ["--keep", folder, ..] => compare(Path::new(folder)),
-        [] | ["--bench"] => {
+        ["--keep", folder] => compare(Path::new(folder)),
+        [] => {
             let folder = Folder::new()?;
             compare(&folder.0)
         }

@@ -1,6 +1,6 @@
 //! The device: requests that were posted to it, and their results. A message arrives at once.
 
-use doorbell_core::provider::Completion;
+use doorbell_core::provider::{Completion, LentCompletion};
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::{Qpn, WcStatus, WorkId};
 
@@ -97,6 +97,16 @@ fn count(counter: &AtomicU64, more: u64) {
 pub(crate) struct Done(pub(crate) WorkId);
 
 impl Completion for Done {
+    type Lent<'c> = &'c Self;
+
+    fn lend(&self) -> &Self {
+        self
+    }
+}
+
+impl LentCompletion for &Done {
+    type Kept = Done;
+
     fn work_id(&self) -> WorkId {
         self.0
     }
@@ -105,5 +115,8 @@ impl Completion for Done {
     }
     fn qpn(&self) -> Qpn {
         Qpn::from_low_bits(0)
+    }
+    fn keep(self) -> Done {
+        Done(self.0)
     }
 }

@@ -68,12 +68,14 @@ fn messages() -> Option<bool> {
             .ok()?;
         batch.ring().ok()?;
         while let Some(done) = DEVICE.take_arrived() {
-            let (_, slot) = receiver.retire(done).ok()?;
+            let (slot, _) = receiver.retire_message(&&done)?;
             received = received.wrapping_add(1);
-            receiver.repost(slot, &mut arena).ok()?;
+            if receiver.put_back(Some(slot), &mut arena) {
+                receiver.repost(&mut arena).ok()?;
+            }
         }
         if let Some(done) = DEVICE.take_sent() {
-            sender.retire(done, |_, _| (), |slot| arena.release(slot)).ok()?;
+            sender.retire(&done, |_, _| (), |slot| arena.release(slot)).ok()?;
         }
     }
     let counted = statistics.snapshot();

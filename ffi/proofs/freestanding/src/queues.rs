@@ -76,7 +76,7 @@ impl SendQueue for Sends {
         self.staged = Staged::default();
         self
     }
-    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, done: Done, each: F) -> Result<Retired, Rejected> {
+    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, done: &Done, each: F) -> Result<Retired, Rejected> {
         let range = self.table.retire(done.0, each)?;
         Ok(Retired {
             first: range.first,
@@ -180,7 +180,7 @@ impl ReceiveQueue for Receives {
     fn stage(&mut self) -> &mut Self {
         self
     }
-    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, done: Done, each: F) -> Result<Arrival, Rejected> {
+    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, done: &Done, each: F) -> Result<Arrival, Rejected> {
         let range = self.table.retire(done.0, each)?;
         Ok(Arrival {
             ticket: range.last,
@@ -190,6 +190,9 @@ impl ReceiveQueue for Receives {
             immediate: None,
             vendor_error: 0,
         })
+    }
+    fn retire_message(&mut self, done: &&Done) -> Option<(Bytes, Option<u32>)> {
+        Some((self.table.retire_oldest(done.0)?, None))
     }
     fn missing(&self) -> u32 {
         self.table.missing()

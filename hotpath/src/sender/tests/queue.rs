@@ -6,9 +6,9 @@ use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
-    CellsError, Completion, DetachedSlot, DomainId, LoneCell, Operation, OutOfWindow, Placement, PostError,
-    PostFlags, ProviderError, PushError, Refused, Rejected, Retired, SendBatch, SendQueue, Slot,
-    UnpostedReason, Window,
+    CellsError, Completion, DetachedSlot, DomainId, LentCompletion, LoneCell, Operation, OutOfWindow,
+    Placement, PostError, PostFlags, ProviderError, PushError, Refused, Rejected, Retired, SendBatch,
+    SendQueue, Slot, UnpostedReason, Window,
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::RemoteWindow;
@@ -83,7 +83,7 @@ impl Slot for Bytes {
         0
     }
     fn len_bytes(&self) -> usize {
-        0
+        7
     }
     fn set_len_bytes(&mut self, _: usize) {}
     fn payload(&self) -> &[u8] {
@@ -100,6 +100,16 @@ impl Slot for Bytes {
 pub(super) struct Success(pub(super) WorkId);
 
 impl Completion for Success {
+    type Lent<'c> = &'c Self;
+
+    fn lend(&self) -> &Self {
+        self
+    }
+}
+
+impl LentCompletion for &Success {
+    type Kept = Success;
+
     fn work_id(&self) -> WorkId {
         self.0
     }
@@ -108,6 +118,9 @@ impl Completion for Success {
     }
     fn qpn(&self) -> Qpn {
         Qpn::from_low_bits(0)
+    }
+    fn keep(self) -> Success {
+        Success(self.0)
     }
 }
 
@@ -206,7 +219,11 @@ impl SendQueue for Queue {
         self.staged_inline.clear();
         self
     }
-    fn retire<F: FnMut(Ticket, Bytes)>(&mut self, completion: Success, each: F) -> Result<Retired, Rejected> {
+    fn retire<F: FnMut(Ticket, Bytes)>(
+        &mut self,
+        completion: &Success,
+        each: F,
+    ) -> Result<Retired, Rejected> {
         let range = self.table.retire(completion.0, each)?;
         Ok(Retired {
             first: range.first,

@@ -144,7 +144,7 @@ impl<P: Provider> Shared<P> {
             ends.push(completion.status());
             let mut spokes = self.near_spokes.iter_mut();
             if let Some(spoke) = spokes.find(|spoke| spoke.control.qpn() == qpn) {
-                spoke.send.retire(completion, |_, _| ())?;
+                spoke.send.retire(completion.lend(), |_, _| ())?;
             }
         }
         Ok(statuses(ends))
@@ -157,9 +157,9 @@ impl<P: Provider> Shared<P> {
         for completion in completions {
             let qpn = completion.qpn();
             let mut payload = Vec::new();
-            let arrival = self
-                .queue
-                .retire(completion, |_, slot| payload.extend_from_slice(slot.payload()))?;
+            let arrival = self.queue.retire(completion.lend(), |_, slot| {
+                payload.extend_from_slice(slot.payload())
+            })?;
             let what = match (arrival.status.is_success(), payload.is_empty()) {
                 (false, _) => crate::notes::status_name(arrival.status),
                 (true, true) => "-".to_owned(),
@@ -288,7 +288,7 @@ fn s17_a_shared_receive_scatters<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(
     for completion in take(&mut shared.far.receive_completions, 1, shared.far.patience)? {
         shared
             .queue
-            .retire(completion, |_, slot| pieces.push(slot.payload().to_vec()))?;
+            .retire(completion.lend(), |_, slot| pieces.push(slot.payload().to_vec()))?;
     }
     let is_as_sent = pieces == [long.to_vec(), short.to_vec()];
     let sizes = list(pieces.iter().map(Vec::len));

@@ -87,6 +87,6 @@ mod tests {
             note.contains("1: 10.0, 16: 10.0, 256: 10.5, 1024: 12.0"),
             "{note}"
         );
-        assert!(of(&[]).theirs.is_none());
+        assert!(of(&CHANNELS, &[]).theirs.is_none());
     }
 }

@@ -111,12 +111,11 @@ pub(super) fn profile(
 pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
     setup::install_missing(|need| need.file == "valgrind")?;
     let folder = bench.folder("posting")?;
+    let by_hand = step("building `ffi` and the loop by hand", || {
+        programs::build_example("doorbell-proofs", "posting")
+    })?;
     let printed = step("counting `ffi` and the loop by hand", || {
-        programs::run_bench(
-            "doorbell-proofs",
-            "posting",
-            &["--keep", &folder.to_string_lossy()],
-        )
+        tool::output_of(Command::new(by_hand).arg("--keep").arg(&folder))
     })?;
     let counts = counts(&printed)?;
     let (program, library) = step("building the program that sends through a channel", || {

@@ -3,10 +3,11 @@
 use core::net::Ipv4Addr;
 
 use doorbell::vocabulary::provider::{
-    AddressVector, Arena as _, ArenaConfig, ArrivalKind, CompletionQueue as _, CompletionQueueConfig,
-    Context as _, Operation, PostFlags, ProtectionDomain as _, Provider, QueuePair as _, QueuePairConfig,
-    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch as _, ReceiveQueue as _, RemoteAccess,
-    RemoteAddress, SendBatch as _, SendQueue as _, Slot as _, Window as _, WindowConfig,
+    AddressVector, Arena as _, ArenaConfig, ArrivalKind, Completion as _, CompletionQueue as _,
+    CompletionQueueConfig, Context as _, LentCompletion as _, Operation, PostFlags, ProtectionDomain as _,
+    Provider, QueuePair as _, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend,
+    ReceiveBatch as _, ReceiveQueue as _, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _,
+    Slot as _, Window as _, WindowConfig,
 };
 use doorbell::vocabulary::{Gid, Mtu, Psn, Qpn, Rkey};
 use doorbell_sim::Host;
@@ -251,22 +252,22 @@ impl Other {
     /// Takes what completed.
     pub(super) fn poll(&mut self) -> Outcome<Vec<Came>> {
         let mut ended = Vec::new();
-        self.sends.poll(|one| ended.push(one)).map_err(text)?;
+        self.sends.poll(|one| ended.push(one.keep())).map_err(text)?;
         for one in ended {
             let arena = &mut self.arena;
             let retired = self
                 .send
-                .retire(one, |_, slot| arena.release(slot))
+                .retire(one.lend(), |_, slot| arena.release(slot))
                 .map_err(text)?;
             self.has_failed |= !retired.status.is_success();
         }
         let mut arrived = Vec::new();
-        self.receives.poll(|one| arrived.push(one)).map_err(text)?;
+        self.receives.poll(|one| arrived.push(one.keep())).map_err(text)?;
         let mut all = Vec::new();
         for one in arrived {
             let mut bytes = Vec::new();
             let arena = &mut self.arena;
-            let arrival = self.receive.retire(one, |_, slot| {
+            let arrival = self.receive.retire(one.lend(), |_, slot| {
                 bytes.extend_from_slice(slot.payload());
                 arena.release(slot);
             });

@@ -2,9 +2,9 @@
 
 use doorbell_core::provider::{
     AddressVector, Arena, ArenaConfig, Attacher, Completion, CompletionQueue, CompletionQueueConfig, Context,
-    DetachedSlot, Operation, PostFlags, ProtectionDomain, Provider, PushError, QueuePair, QueuePairConfig,
-    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress,
-    SendBatch, SendQueue, Slot, Window, WindowConfig,
+    DetachedSlot, LentCompletion as _, Operation, PostFlags, ProtectionDomain, Provider, PushError,
+    QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue,
+    RemoteAccess, RemoteAddress, SendBatch, SendQueue, Slot, Window, WindowConfig,
 };
 use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey, Ticket};
@@ -274,7 +274,9 @@ impl Side {
     pub(crate) fn poll_sends(&mut self) -> Vec<Token> {
         let mut completions = Vec::new();
         if let Some(queue) = &mut self.sends {
-            let count = queue.poll(|completion| completions.push(completion)).unwrap();
+            let count = queue
+                .poll(|completion| completions.push(completion.keep()))
+                .unwrap();
             assert_eq!(count as usize, completions.len());
         }
         completions
@@ -285,7 +287,7 @@ impl Side {
         let Some(send) = send else { return };
         let mut brought: Vec<(Ticket, Vec<u8>)> = Vec::new();
         let retired = send
-            .retire(completion, |ticket, slot| {
+            .retire(completion.lend(), |ticket, slot| {
                 brought.push((ticket, slot.payload().to_vec()));
                 if let Some(arena) = arena {
                     arena.release(slot);
@@ -302,7 +304,7 @@ impl Side {
         let Some(send) = &mut self.send else { return };
         let rejected = send.rejected();
         let refused = send
-            .retire(completion, |_, _| panic!("a slot of another"))
+            .retire(completion.lend(), |_, _| panic!("a slot of another"))
             .is_err();
         assert!(refused && send.rejected() == rejected + 1);
     }
@@ -317,14 +319,16 @@ impl Side {
         } = self;
         let mut completions = Vec::new();
         if let Some(queue) = receives {
-            queue.poll(|completion| completions.push(completion)).unwrap();
+            queue
+                .poll(|completion| completions.push(completion.keep()))
+                .unwrap();
         }
         let Some(receive) = receive else { return };
         for completion in completions {
             assert_eq!(completion.qpn(), self.qpn);
             let mut bytes = Vec::new();
             let arrival = receive
-                .retire(completion, |_, slot| {
+                .retire(completion.lend(), |_, slot| {
                     bytes.extend_from_slice(slot.payload());
                     if let Some(arena) = arena {
                         arena.release(slot);

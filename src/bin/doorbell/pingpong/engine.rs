@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::{
-    AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context,
+    AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, Lent, LentCompletion,
     MemoryError, Operation, PostError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError,
     QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue,
     Rejected, RemoteAccess, SendBatch, SendQueue, Slot,
@@ -433,7 +433,7 @@ impl<P: Provider> Wire<P> {
     }
 
     /// Takes what completed.
-    fn complete(&mut self, completion: P::Completion) -> Result<(), EngineError> {
+    fn complete(&mut self, completion: Lent<'_, P::Completion>) -> Result<(), EngineError> {
         let exchanged = self.sent.min(self.received);
         let failed = |what, status| EngineError::Failed {
             what,
