@@ -22,7 +22,7 @@ pub struct Receiver<Q, L, S> {
     queue: Q,
     statistics: S,
     granting: Granting<L>,
-    /// At most half the depth. While fewer are missing, receives are neither to be posted nor to be announced: half the depth is not
+    /// At most half the depth, and one at least. While fewer are missing, receives are neither to be posted nor to be announced: half the depth is not
     /// unannounced, and more than half is posted.
     repost_batch: u32,
     /// Receives that ended without a message.

@@ -50,7 +50,7 @@ pub(crate) struct ReceiveSide<P: Provider> {
     pub(super) hungry: ChannelList,
     /// Completions of channels that are not admitted yet.
     pub(super) early: Early<P>,
-    /// The channel whose message is being told, whose receive is to be posted again.
+    /// The channel of whose receive a callback panicked: it is still to be posted again.
     interrupted: Option<u32>,
     /// The shared receives, if the channels share theirs.
     pub(crate) shared: Option<Box<Reaped<Shared<P>>>>,
@@ -418,7 +418,7 @@ fn take_elsewhere<P: Provider, C: Receives<P>>(
     keep_or_orphan(completion, is_early, around.early, around.statistics)
 }
 
-/// Takes a receive of a channel's own queue that brought no message, or several at once.
+/// Takes a receive of a channel's own queue that brought no message or one in several slots, or is not the next one.
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 fn take_other<P: Provider, C: Receives<P>>(
     completion: Lent<'_, P::Completion>,
@@ -431,6 +431,8 @@ fn take_other<P: Provider, C: Receives<P>>(
     let place = apart(around.places, id.channel_among(WorkKind::Receive));
     let place = place.and_then(|(entry, others)| Some((entry.split()?, others)));
     let Some(((listed, channel), others)) = place else {
+        // The caller found it.
+        around.statistics.orphaned.add_from_any(1);
         return;
     };
     let Some((arrival, mut slot)) = channel.receive_half().retire(completion) else {

@@ -488,8 +488,8 @@ pub trait ReceiveBatch: Sized {
 /// A completion as polled: a token that exactly one queue can redeem, once. It is lent for the length of the callback
 /// that gets it, and redeemed there or kept.
 ///
-/// It can be neither cloned nor made, so redeeming it is proof. Dropped unredeemed, the
-/// slots it stands for stay with the device's side until a later one covers them.
+/// It can be neither cloned nor made. One that is kept may be lent again, and its queue rejects it once it is redeemed: so
+/// redeeming is proof. Dropped unredeemed, the slots it stands for stay with the device's side until a later one covers them.
 pub trait LentCompletion: Sized {
     /// The completion, where it is kept for longer.
     type Kept: Completion;

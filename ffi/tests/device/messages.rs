@@ -31,6 +31,67 @@ fn one_message() {
     eprintln!("one message over {} ({:?})", bench.port.device, bench.rdma);
 }
 
+#[test]
+fn a_message_is_taken_in_its_turn_and_once() {
+    let Some(bench) = bench("a_message_is_taken_in_its_turn_and_once") else {
+        return;
+    };
+    let (mut sender, mut receiver) = bench.pair();
+    // As many receives as make the ids of one round differ from those of the next by the generation alone.
+    let mut arena = bench.arena(64, 64);
+    let depth = receiver.parts.receive.room();
+    for round in 0..2 * depth {
+        post_receives(&mut receiver.parts.receive, &mut arena, 2);
+        let mut batch = receiver.parts.receive.stage();
+        batch.push([(); 2].map(|()| arena.lease().unwrap())).unwrap();
+        assert_eq!(batch.ring(), Ok(1));
+        let mut batch = sender.parts.send.stage();
+        let operations = [
+            Operation::Send,
+            Operation::SendWithImmediate(round),
+            Operation::Send,
+        ];
+        for (operation, text) in operations.into_iter().zip([b"one", b"two", b"six"]) {
+            let slot = slot_with(&mut arena, text);
+            batch.push(operation, [slot], PostFlags::SIGNALED).unwrap();
+        }
+        assert_eq!(batch.ring(), Ok(3));
+        for completion in poll(&mut sender.sends, 3) {
+            retire_sends(&mut sender, &mut arena, completion);
+        }
+        let came = poll(&mut receiver.receives, 3);
+        let receive = &mut receiver.parts.receive;
+        assert!(
+            receive.retire_message(&came[1].lend()).is_none(),
+            "it is not the next one"
+        );
+        let (slot, immediate) = receive.retire_message(&came[0].lend()).expect("a message");
+        assert_eq!((slot.payload(), immediate), (&b"one"[..], None));
+        arena.release(slot);
+        assert!(receive.retire_message(&came[0].lend()).is_none(), "it was taken");
+        let (slot, immediate) = receive.retire_message(&came[1].lend()).expect("a message");
+        assert_eq!((slot.payload(), immediate), (&b"two"[..], Some(round)));
+        arena.release(slot);
+        let [_, _, last] = <[_; 3]>::try_from(came).expect("three");
+        assert!(receive.retire_message(&last.lend()).is_none(), "it has two slots");
+        assert_eq!(receive.in_flight(), 1, "nothing was given back");
+        let mut bytes = Vec::new();
+        let each = |_, slot: doorbell_ffi::Slot| {
+            bytes.push(slot.payload().to_vec());
+            arena.release(slot);
+        };
+        receive.retire(last.lend(), each).expect("one of ours");
+        assert_eq!(bytes, [&b"six"[..], &b""[..]]);
+        assert_eq!((receive.in_flight(), receive.rejected()), (0, 0));
+    }
+    // A failure is no message.
+    post_receives(&mut receiver.parts.receive, &mut arena, 1);
+    receiver.parts.control.fail().unwrap();
+    let flushed = poll(&mut receiver.receives, 1).remove(0);
+    assert!(receiver.parts.receive.retire_message(&flushed.lend()).is_none());
+    assert_eq!(receiver.parts.receive.in_flight(), 1);
+}
+
 fn gathered<const N: usize, const M: usize>(
     bench: &Bench,
     sender: &mut End,

@@ -15,6 +15,8 @@ use crate::tool;
 pub(crate) struct Need {
     /// Program or path to look for.
     pub(crate) file: &'static str,
+    /// Other programs of the same package that a scenario may use.
+    beside: &'static [&'static str],
     /// The Debian package it is in.
     pub(crate) package: &'static str,
     /// Feature that does not work without it.
@@ -28,6 +30,7 @@ pub(crate) struct Need {
 const fn need(file: &'static str, package: &'static str, essential: bool, without: &'static str) -> Need {
     Need {
         file,
+        beside: &[],
         package,
         without,
         essential,
@@ -42,6 +45,17 @@ const fn on_demand(file: &'static str, package: &'static str, without: &'static 
         ..need(file, package, false, without)
     }
 }
+
+/// The rest of perftest.
+const PERFTEST: [&str; 7] = [
+    "ib_send_bw",
+    "ib_write_lat",
+    "ib_write_bw",
+    "ib_read_lat",
+    "ib_read_bw",
+    "ib_atomic_lat",
+    "ib_atomic_bw",
+];
 
 /// All of them.
 pub(crate) const NEEDS: [Need; 21] = [
@@ -77,12 +91,15 @@ pub(crate) const NEEDS: [Need; 21] = [
         false,
         "the stock peer is not there to compare with",
     ),
-    need(
-        "ib_send_lat",
-        "perftest",
-        false,
-        "perftest is not there to compare with",
-    ),
+    Need {
+        beside: &PERFTEST,
+        ..need(
+            "ib_send_lat",
+            "perftest",
+            false,
+            "perftest is not there to compare with",
+        )
+    },
     on_demand("mpirun", "openmpi-bin", "Open MPI is not there to compare with"),
     // The compiler of `openmpi-bin` is there without it, and finds no header.
     on_demand(
@@ -124,6 +141,11 @@ pub(crate) const NEEDS: [Need; 21] = [
 ];
 
 impl Need {
+    /// Whether something uses it that mentions such words.
+    pub(crate) fn is_of(&self, mentions: impl Fn(&str) -> bool) -> bool {
+        mentions(self.file) || self.beside.iter().any(|file| mentions(file))
+    }
+
     /// Whether it is here.
     pub(crate) fn is_met(&self) -> bool {
         self.file.split('|').any(|file| {
@@ -270,5 +292,23 @@ mod tests {
         assert!(need("/no/such|/", "base-files", true, "").is_met());
         assert!(!need("/no/such/file", "x", true, "").is_met());
         assert!(!need("no-such-program", "x", true, "").is_met());
+    }
+
+    #[test]
+    fn a_scenario_that_uses_any_program_of_perftest_needs_it() {
+        let of = |word: &'static str| {
+            let needed = NEEDS.iter().filter(|need| need.is_of(|file| file == word));
+            needed.map(|need| need.package).collect::<Vec<_>>()
+        };
+        for word in [
+            "ib_send_lat",
+            "ib_send_bw",
+            "ib_write_bw",
+            "ib_read_lat",
+            "ib_atomic_bw",
+        ] {
+            assert_eq!(of(word), ["perftest"], "{word}");
+        }
+        assert!(of("ib_send").is_empty());
     }
 }

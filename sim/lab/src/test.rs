@@ -157,7 +157,7 @@ pub(crate) fn run(args: &TestArgs, how: &HowArgs, lab: &mut dyn Lab) -> Result<b
         let (part, ran) = in_lab::run(run, &out, lab, &course);
         tally.in_lab(part, ran);
     }
-    // After those, by which the speed of a guest's clock is known: it is found out on a machine that does nothing else.
+    // After those, by which the speed of a guest's clock is known: it is found out where no other guest runs.
     for (part, ran) in beside::run(&beside, how, &out, lab, &course) {
         tally.in_lab(part, ran);
     }

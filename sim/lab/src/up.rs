@@ -144,7 +144,7 @@ impl RealLab {
 
 impl Lab for RealLab {
     fn set_up(&mut self, scenario: &Scenario, kernel: &Choice) -> Result<()> {
-        setup::ensure(kernel, |need| scenario.mentions(need.file))
+        setup::ensure(kernel, |need| need.is_of(|file| scenario.mentions(file)))
     }
 
     fn programs(&mut self, wanted: Programs) -> Result<Folders> {
