@@ -15,8 +15,8 @@ use doorbell::vocabulary::provider::Provider;
 use doorbell::{Batch, Event, Lease, Operation, PostFlags, SendErrorKind};
 
 use super::atomic::Counter;
-use super::error::PerfError;
-use super::link::{Arrival, LOOKS_AT_QUEUE, Run, UNASKED, operation, remote_place};
+use super::error::{PerfError, no_memory};
+use super::link::{Arrival, LOOKS_AT_QUEUE, RemotePlaces, Run, UNASKED, operation, remote_place};
 use super::progress::Progress;
 use super::test::{Op, Role, Round, Test};
 
@@ -301,7 +301,8 @@ fn post_batch<P: Provider>(
         // The last of a round tells that all are done.
         tells: tells || end == round.sequences().end,
     };
-    let write = |sequence| remote_place(test, &remote, sequence, round.first).map(Operation::Write);
+    let mut places = RemotePlaces::from(test, &remote, posted);
+    let write = |_| places.next().map(Operation::Write);
     match (stock, test.op) {
         (Stock::Copied(bytes), Op::Send) if test.is_by_cells() => {
             let messages = messages_from(bytes, test, posted);
@@ -349,7 +350,7 @@ fn post_others<P: Provider>(
             Some(bytes) => {
                 let index = sequence.saturating_sub(round.first);
                 let message = messages_from(bytes, test, index).next();
-                let message = message.ok_or(PerfError::NoMemory)?;
+                let message = message.ok_or_else(no_memory)?;
                 if test.is_by_cells() {
                     push_cell(&mut batch, message, operation, flags)?;
                 } else {
@@ -358,7 +359,7 @@ fn post_others<P: Provider>(
             }
             None => {
                 let lease = leases.as_mut().and_then(|leases| leases.pop_front());
-                let lease = lease.ok_or(PerfError::NoMemory)?;
+                let lease = lease.ok_or_else(no_memory)?;
                 batch
                     .push(operation, [lease], flags)
                     .map_err(|refused| refused.kind)?;
@@ -377,23 +378,23 @@ fn post_leases<P: Provider>(
     run: &mut Run<'_, P>,
     leases: &mut VecDeque<Lease<P>>,
     requests: Requests,
-    operation: impl Fn(u64) -> Result<Operation, PerfError>,
+    mut operation: impl FnMut(u64) -> Result<Operation, PerfError>,
 ) -> Result<(), PerfError> {
     let (last, flags) = requests.last();
     let channel = run.link.channel()?;
     if requests.sequences.start == last {
-        let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
+        let lease = leases.pop_front().ok_or_else(no_memory)?;
         let posted = channel.post(operation(last)?, lease, flags);
         return posted.map(drop).map_err(|refused| refused.kind.into());
     }
     let mut batch = channel.batch();
     for sequence in requests.sequences.start..last {
-        let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
+        let lease = leases.pop_front().ok_or_else(no_memory)?;
         batch
             .push(operation(sequence)?, [lease], PostFlags::empty())
             .map_err(|refused| refused.kind)?;
     }
-    let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
+    let lease = leases.pop_front().ok_or_else(no_memory)?;
     batch
         .push(operation(last)?, [lease], flags)
         .map_err(|refused| refused.kind)?;
@@ -409,12 +410,12 @@ fn post_cells<'b, P: Provider>(
     run: &mut Run<'_, P>,
     mut messages: impl Iterator<Item = &'b [u8]>,
     requests: Requests,
-    operation: impl Fn(u64) -> Result<Operation, PerfError>,
+    mut operation: impl FnMut(u64) -> Result<Operation, PerfError>,
 ) -> Result<(), PerfError> {
     let (last, flags) = requests.last();
     let channel = run.link.channel()?;
     if requests.sequences.start == last {
-        let message = messages.next().ok_or(PerfError::NoMemory)?;
+        let message = messages.next().ok_or_else(no_memory)?;
         let mut claim = channel.claim(message.len())?;
         claim.bytes().copy_from_slice(message);
         claim.post(operation(last)?, flags)?;
@@ -422,10 +423,10 @@ fn post_cells<'b, P: Provider>(
     }
     let mut batch = channel.batch();
     for sequence in requests.sequences.start..last {
-        let message = messages.next().ok_or(PerfError::NoMemory)?;
+        let message = messages.next().ok_or_else(no_memory)?;
         push_cell(&mut batch, message, operation(sequence)?, PostFlags::empty())?;
     }
-    let message = messages.next().ok_or(PerfError::NoMemory)?;
+    let message = messages.next().ok_or_else(no_memory)?;
     push_cell(&mut batch, message, operation(last)?, flags)?;
     batch
         .ring()
@@ -499,7 +500,7 @@ impl<P: Provider> Stock<P> {
     fn take_again(&mut self, run: &mut Run<'_, P>, count: u64) -> Result<(), PerfError> {
         if let Self::Leases(leases) = self {
             for _ in 0..count {
-                let mut lease = run.link.worker.lease().ok_or(PerfError::NoMemory)?;
+                let mut lease = run.link.worker.lease().ok_or_else(no_memory)?;
                 lease.set_len_bytes(run.test.bytes());
                 leases.push_back(lease);
             }

@@ -80,6 +80,12 @@ pub(crate) struct Corruption {
     pub(crate) first: Mismatch,
 }
 
+/// [`PerfError::NoMemory`], made where it is told: one that is made for nothing is dropped for each message.
+#[cold]
+pub(super) const fn no_memory() -> PerfError {
+    PerfError::NoMemory
+}
+
 impl fmt::Display for PerfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -14,7 +14,7 @@ use doorbell::{
 };
 
 use super::control::{Control, NAP};
-use super::error::PerfError;
+use super::error::{PerfError, no_memory};
 use super::message::MessageError;
 use super::pattern::Mismatch;
 use super::source::Source;
@@ -100,10 +100,7 @@ impl<P: Provider> Link<P> {
     /// It was closed.
     #[inline]
     pub(super) fn channel(&mut self) -> Result<&mut Channel<P>, PerfError> {
-        self.worker.channel(self.id).ok_or(PerfError::Channel {
-            what: WHAT,
-            state: ChannelState::Open,
-        })
+        self.worker.channel(self.id).ok_or_else(no_channel)
     }
 
     /// Whether nothing can be posted now: the queue is full, or a message has no receive to go to.
@@ -148,7 +145,7 @@ impl<P: Provider> Link<P> {
     /// # Errors
     /// There is none: the test needs none.
     pub(super) fn window(&self) -> Result<&LocalWindow<P>, PerfError> {
-        self.window.as_ref().ok_or(PerfError::NoMemory)
+        self.window.as_ref().ok_or_else(no_memory)
     }
 
     /// The same, to write in.
@@ -156,7 +153,7 @@ impl<P: Provider> Link<P> {
     /// # Errors
     /// There is none: the test needs none.
     pub(super) fn window_mut(&mut self) -> Result<&mut LocalWindow<P>, PerfError> {
-        self.window.as_mut().ok_or(PerfError::NoMemory)
+        self.window.as_mut().ok_or_else(no_memory)
     }
 }
 
@@ -371,13 +368,9 @@ impl<'r, P: Provider> Run<'r, P> {
     /// # Errors
     /// There is none.
     pub(super) fn blank(&mut self) -> Result<Lease<P>, PerfError> {
-        let mut lease = self.link.worker.lease().ok_or(PerfError::NoMemory)?;
+        let mut lease = self.link.worker.lease().ok_or_else(no_memory)?;
         let bytes = self.test.bytes();
-        lease
-            .buffer_mut()
-            .get_mut(..bytes)
-            .ok_or(PerfError::NoMemory)?
-            .fill(0);
+        lease.buffer_mut().get_mut(..bytes).ok_or_else(no_memory)?.fill(0);
         lease.set_len_bytes(bytes);
         Ok(lease)
     }
@@ -470,11 +463,64 @@ pub(super) fn remote_place(
     let place = test.place_of(sequence, first) as u64;
     match remote.address_of(place, u64::from(test.message_bytes)) {
         Some(address) => Ok(RemoteAddress::new(address, remote.rkey())),
-        None => Err(PerfError::Message(MessageError::Field {
-            field: "window's length",
-            value: remote.length_bytes(),
-        })),
+        None => Err(too_small(remote)),
     }
+}
+
+/// The places of a round's messages in the peer's window, one after the other.
+pub(super) struct RemotePlaces<'r> {
+    remote: &'r RemoteWindow,
+    /// Of the next message.
+    at: u64,
+    end: u64,
+    place_bytes: u64,
+    message_bytes: u64,
+}
+
+impl<'r> RemotePlaces<'r> {
+    /// Those from the message of this index in its round on.
+    #[inline]
+    pub(super) fn from(test: &Test, remote: &'r RemoteWindow, index: u64) -> Self {
+        let place_bytes = u64::from(test.place_bytes());
+        Self {
+            remote,
+            at: test.place_of(index, 0) as u64,
+            end: test.places().saturating_mul(place_bytes),
+            place_bytes,
+            message_bytes: u64::from(test.message_bytes),
+        }
+    }
+
+    /// # Errors
+    /// The peer's window is too small for it.
+    #[inline]
+    pub(super) fn next(&mut self) -> Result<RemoteAddress, PerfError> {
+        let address = self.remote.address_of(self.at, self.message_bytes);
+        self.at = self.at.saturating_add(self.place_bytes);
+        if self.at >= self.end {
+            self.at = 0;
+        }
+        match address {
+            Some(address) => Ok(RemoteAddress::new(address, self.remote.rkey())),
+            None => Err(too_small(self.remote)),
+        }
+    }
+}
+
+#[cold]
+const fn no_channel() -> PerfError {
+    PerfError::Channel {
+        what: WHAT,
+        state: ChannelState::Open,
+    }
+}
+
+#[cold]
+fn too_small(remote: &RemoteWindow) -> PerfError {
+    PerfError::Message(MessageError::Field {
+        field: "window's length",
+        value: remote.length_bytes(),
+    })
 }
 
 /// What a message of this sequence is posted as; not for atomics.

@@ -5,7 +5,7 @@ use doorbell::vocabulary::provider::Provider;
 use doorbell::{Lease, Window};
 
 use super::atomic::Counter;
-use super::error::PerfError;
+use super::error::{PerfError, no_memory};
 use super::pattern::{Direction, Pattern};
 use super::test::{Kind, Op, Role, Test};
 
@@ -67,7 +67,7 @@ impl Source {
         lease: &mut Lease<P>,
     ) -> Result<(), PerfError> {
         let bytes = self.test.bytes();
-        let message = lease.buffer_mut().get_mut(..bytes).ok_or(PerfError::NoMemory)?;
+        let message = lease.buffer_mut().get_mut(..bytes).ok_or_else(no_memory)?;
         self.write(sequence, message);
         lease.set_len_bytes(bytes);
         Ok(())
