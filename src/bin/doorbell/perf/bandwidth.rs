@@ -301,18 +301,21 @@ fn post_batch<P: Provider>(
         // The last of a round tells that all are done.
         tells: tells || end == round.sequences().end,
     };
-    let mut places = RemotePlaces::from(test, &remote, posted);
-    let write = |_| places.next().map(Operation::Write);
     match (stock, test.op) {
         (Stock::Copied(bytes), Op::Send) if test.is_by_cells() => {
             let messages = messages_from(bytes, test, posted);
             post_cells(run, messages, requests, |_| Ok(Operation::Send))
         }
         (Stock::Copied(bytes), Op::Write) if test.is_by_cells() => {
+            let mut places = RemotePlaces::from(test, &remote, posted);
+            let write = |_| places.next().map(Operation::Write);
             post_cells(run, messages_from(bytes, test, posted), requests, write)
         }
         (Stock::Leases(leases), Op::Send) => post_leases(run, leases, requests, |_| Ok(Operation::Send)),
-        (Stock::Leases(leases), Op::Write) => post_leases(run, leases, requests, write),
+        (Stock::Leases(leases), Op::Write) => {
+            let mut places = RemotePlaces::from(test, &remote, posted);
+            post_leases(run, leases, requests, |_| places.next().map(Operation::Write))
+        }
         (stock, _) => post_others(run, round, stock, requests, counter),
     }
 }
