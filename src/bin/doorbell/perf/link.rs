@@ -470,7 +470,7 @@ pub(super) fn remote_place(
 /// The places of a round's messages in the peer's window, one after the other.
 pub(super) struct RemotePlaces<'r> {
     remote: &'r RemoteWindow,
-    /// Of the next message.
+    /// The next message lies here.
     at: u64,
     end: u64,
     place_bytes: u64,
@@ -478,7 +478,7 @@ pub(super) struct RemotePlaces<'r> {
 }
 
 impl<'r> RemotePlaces<'r> {
-    /// Those from the message of this index in its round on.
+    /// Begins with the message of this index in its round.
     #[inline]
     pub(super) fn from(test: &Test, remote: &'r RemoteWindow, index: u64) -> Self {
         let place_bytes = u64::from(test.place_bytes());
