@@ -304,17 +304,17 @@ fn post_batch<P: Provider>(
     match (stock, test.op) {
         (Stock::Copied(bytes), Op::Send) if test.is_by_cells() => {
             let messages = messages_from(bytes, test, posted);
-            post_cells(run, messages, requests, |_| Ok(Operation::Send))
+            post_cells(run, messages, requests, || Ok(Operation::Send))
         }
         (Stock::Copied(bytes), Op::Write) if test.is_by_cells() => {
             let mut places = RemotePlaces::from(test, &remote, posted);
-            let write = |_| places.next().map(Operation::Write);
+            let write = || places.next().map(Operation::Write);
             post_cells(run, messages_from(bytes, test, posted), requests, write)
         }
-        (Stock::Leases(leases), Op::Send) => post_leases(run, leases, requests, |_| Ok(Operation::Send)),
+        (Stock::Leases(leases), Op::Send) => post_leases(run, leases, requests, || Ok(Operation::Send)),
         (Stock::Leases(leases), Op::Write) => {
             let mut places = RemotePlaces::from(test, &remote, posted);
-            post_leases(run, leases, requests, |_| places.next().map(Operation::Write))
+            post_leases(run, leases, requests, || places.next().map(Operation::Write))
         }
         (stock, _) => post_others(run, round, stock, requests, counter),
     }
@@ -374,32 +374,32 @@ fn post_others<P: Provider>(
     Ok(())
 }
 
-/// Posts leases in turn with one doorbell, each by the operation of its sequence. If all are of one kind that is known here,
+/// Posts leases in turn with one doorbell, each by its operation. If all are of one kind that is known here,
 /// little of posting is left to decide for each.
 #[inline(always)]
 fn post_leases<P: Provider>(
     run: &mut Run<'_, P>,
     leases: &mut VecDeque<Lease<P>>,
     requests: Requests,
-    mut operation: impl FnMut(u64) -> Result<Operation, PerfError>,
+    mut operation: impl FnMut() -> Result<Operation, PerfError>,
 ) -> Result<(), PerfError> {
     let (last, flags) = requests.last();
     let channel = run.link.channel()?;
     if requests.sequences.start == last {
         let lease = leases.pop_front().ok_or_else(no_memory)?;
-        let posted = channel.post(operation(last)?, lease, flags);
+        let posted = channel.post(operation()?, lease, flags);
         return posted.map(drop).map_err(|refused| refused.kind.into());
     }
     let mut batch = channel.batch();
-    for sequence in requests.sequences.start..last {
+    for _ in requests.sequences.start..last {
         let lease = leases.pop_front().ok_or_else(no_memory)?;
         batch
-            .push(operation(sequence)?, [lease], PostFlags::empty())
+            .push(operation()?, [lease], PostFlags::empty())
             .map_err(|refused| refused.kind)?;
     }
     let lease = leases.pop_front().ok_or_else(no_memory)?;
     batch
-        .push(operation(last)?, [lease], flags)
+        .push(operation()?, [lease], flags)
         .map_err(|refused| refused.kind)?;
     batch
         .ring()
@@ -413,7 +413,7 @@ fn post_cells<'b, P: Provider>(
     run: &mut Run<'_, P>,
     mut messages: impl Iterator<Item = &'b [u8]>,
     requests: Requests,
-    mut operation: impl FnMut(u64) -> Result<Operation, PerfError>,
+    mut operation: impl FnMut() -> Result<Operation, PerfError>,
 ) -> Result<(), PerfError> {
     let (last, flags) = requests.last();
     let channel = run.link.channel()?;
@@ -421,16 +421,16 @@ fn post_cells<'b, P: Provider>(
         let message = messages.next().ok_or_else(no_memory)?;
         let mut claim = channel.claim(message.len())?;
         claim.bytes().copy_from_slice(message);
-        claim.post(operation(last)?, flags)?;
+        claim.post(operation()?, flags)?;
         return Ok(());
     }
     let mut batch = channel.batch();
-    for sequence in requests.sequences.start..last {
+    for _ in requests.sequences.start..last {
         let message = messages.next().ok_or_else(no_memory)?;
-        push_cell(&mut batch, message, operation(sequence)?, PostFlags::empty())?;
+        push_cell(&mut batch, message, operation()?, PostFlags::empty())?;
     }
     let message = messages.next().ok_or_else(no_memory)?;
-    push_cell(&mut batch, message, operation(last)?, flags)?;
+    push_cell(&mut batch, message, operation()?, flags)?;
     batch
         .ring()
         .map_err(|error| PerfError::Send(SendErrorKind::Post(error)))?;

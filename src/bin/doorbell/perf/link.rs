@@ -460,11 +460,7 @@ pub(super) fn remote_place(
     sequence: u64,
     first: u64,
 ) -> Result<RemoteAddress, PerfError> {
-    let place = test.place_of(sequence, first) as u64;
-    match remote.address_of(place, u64::from(test.message_bytes)) {
-        Some(address) => Ok(RemoteAddress::new(address, remote.rkey())),
-        None => Err(too_small(remote)),
-    }
+    RemotePlaces::from(test, remote, sequence.wrapping_sub(first)).next()
 }
 
 /// The places of a round's messages in the peer's window, one after the other.
@@ -502,7 +498,10 @@ impl<'r> RemotePlaces<'r> {
         }
         match address {
             Some(address) => Ok(RemoteAddress::new(address, self.remote.rkey())),
-            None => Err(too_small(self.remote)),
+            None => Err(PerfError::Message(MessageError::Field {
+                field: "window's length",
+                value: self.remote.length_bytes(),
+            })),
         }
     }
 }
@@ -513,14 +512,6 @@ const fn no_channel() -> PerfError {
         what: WHAT,
         state: ChannelState::Open,
     }
-}
-
-#[cold]
-fn too_small(remote: &RemoteWindow) -> PerfError {
-    PerfError::Message(MessageError::Field {
-        field: "window's length",
-        value: remote.length_bytes(),
-    })
 }
 
 /// What a message of this sequence is posted as; not for atomics.
