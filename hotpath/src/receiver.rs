@@ -22,8 +22,8 @@ pub struct Receiver<Q, L, S> {
     queue: Q,
     statistics: S,
     granting: Granting<L>,
-    /// At most half the depth, and one at least. While fewer are missing, receives are neither to be posted nor to be announced: half the depth is not
-    /// unannounced, and more than half is posted.
+    /// At most half the depth, and one at least. While fewer are missing, receives are neither to be posted nor to be announced:
+    /// half the depth is not unannounced, and more than half is posted.
     repost_batch: u32,
     /// Receives that ended without a message.
     failed: u32,
@@ -98,7 +98,7 @@ where
     /// The device took only part; the rest went home to the arena.
     #[inline]
     pub fn repost<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
-        if self.missing() < self.repost_batch {
+        if !self.is_short() {
             return Ok(0);
         }
         self.post(arena)
