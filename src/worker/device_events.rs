@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use doorbell_core::provider::{AsyncEvent, Context, Provider, ProviderError};
 
 use super::places::Entry;
-use super::polling::ReceiveSide;
+use super::receive_side::ReceiveSide;
 use super::{ReceiveWorker, Worker};
 use crate::half::Receives;
 use crate::tell::tell;

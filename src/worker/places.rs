@@ -112,6 +112,24 @@ pub(super) fn apart<C>(entries: &mut [Entry<C>], index: usize) -> Option<(&mut E
     ))
 }
 
+/// The channel at this index, and all others.
+#[inline(always)]
+pub(super) fn channel_apart<C>(entries: &mut [Entry<C>], index: usize) -> Option<(&mut C, Others<'_, C>)> {
+    let (entry, others) = apart(entries, index)?;
+    Some((entry.channel.as_mut()?, others))
+}
+
+/// The same, with the lists that the channel is on.
+#[inline(always)]
+pub(super) fn listed_apart<C: Held>(
+    entries: &mut [Entry<C>],
+    index: usize,
+) -> Option<(&mut Listed, &mut C, Others<'_, C>)> {
+    let (entry, others) = apart(entries, index)?;
+    let (listed, channel) = entry.split()?;
+    Some((listed, channel, others))
+}
+
 impl<C> Others<'_, C> {
     /// These, for a shorter time.
     #[inline(always)]

@@ -14,9 +14,9 @@ use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 
 use super::channel_list::ChannelList;
 use super::early::Early;
-use super::places::{Entry, Listed, apart};
-use super::polling::note_end;
+use super::places::{Entry, Listed, apart, listed_apart};
 use super::qpn_table::QpnTable;
+use super::receive_side::note_end;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
 use crate::config::{ChannelConfig, SharedReceivesConfig};
 use crate::error::{ConnectError, NodeError};
@@ -276,11 +276,8 @@ impl<P: Provider> Shared<P> {
             statistics.rejected.add_from_any(1);
             return true;
         };
-        let place = index.and_then(|index| {
-            let (entry, others) = apart(places, index as usize)?;
-            Some((index, entry.split()?, others))
-        });
-        let Some((index, (listed, channel), others)) = place else {
+        let place = index.and_then(|index| Some((index, listed_apart(places, index as usize)?)));
+        let Some((index, (listed, channel, others))) = place else {
             self.take_orphan(slot, arena, statistics);
             return true;
         };

@@ -15,7 +15,7 @@ use doorbell_hotpath::ring::TakeError;
 
 use super::Turn;
 use super::channel_list::{ChannelList, Due, due};
-use super::places::{Entry, Others, apart};
+use super::places::{Entry, Others, channel_apart};
 use super::posting::post;
 use super::submitting::Maker;
 use super::waiting::NAP;
@@ -343,9 +343,8 @@ impl<P: Provider> Submissions<P> {
             let Some(queue) = queues.get_mut(index as usize) else {
                 return false;
             };
-            let place = apart(entries, index as usize);
             let mut waits = false;
-            match place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others))) {
+            match channel_apart(entries, index as usize) {
                 Some((channel, others)) => {
                     post(queue, inlets, channel);
                     told = told.saturating_add(tell_refused(channel, others, arena, each));

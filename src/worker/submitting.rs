@@ -4,7 +4,7 @@ use doorbell_core::provider::{MemoryError, Provider};
 
 use super::Worker;
 use super::halves::SendWorker;
-use super::polling::SendSide;
+use super::send_side::SendSide;
 use super::submissions::Submissions;
 use crate::edge::reaper::Reaper;
 use crate::{Submitter, SubmitterConfig};

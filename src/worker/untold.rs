@@ -5,7 +5,7 @@ use doorbell_core::provider::Provider;
 
 use super::Turn;
 use super::channel_list::Due;
-use super::places::{Entry, apart};
+use super::places::{Entry, channel_apart};
 use crate::Event;
 use crate::half::Sends;
 
@@ -42,10 +42,7 @@ pub(super) fn tell_untold<P: Provider, C: Sends<P>>(
 ) {
     telling.untold.reverse();
     while let Some(Untold { channel, event }) = telling.untold.pop() {
-        let place = apart(places, channel as usize);
-        if let Some((channel, others)) =
-            place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others)))
-        {
+        if let Some((channel, others)) = channel_apart(places, channel as usize) {
             each(Turn::new(channel, others, arena), event);
         }
     }

@@ -12,7 +12,8 @@ use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 
 use super::places::Entry;
-use super::polling::{Polled, SendSide};
+use super::polling::Polled;
+use super::send_side::SendSide;
 use super::submissions::Submissions;
 use super::{Turn, Worker};
 use crate::half::{SendHalf, Sends};

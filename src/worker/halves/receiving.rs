@@ -15,7 +15,7 @@ use crate::half::ReceiveHalf;
 use crate::worker::Due;
 use crate::worker::device_events::DeviceEvents;
 use crate::worker::places::{Listed, Places};
-use crate::worker::polling::ReceiveSide;
+use crate::worker::receive_side::ReceiveSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};

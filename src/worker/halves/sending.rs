@@ -22,7 +22,7 @@ use crate::lease::Lease;
 use crate::window::LocalWindow;
 use crate::worker::Due;
 use crate::worker::places::Places;
-use crate::worker::polling::SendSide;
+use crate::worker::send_side::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{PEER_CLOSED, PEER_CLOSED_EARLY, REFUSED, Turn, Under};

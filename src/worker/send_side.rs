@@ -1,0 +1,249 @@
+//! Polling for what was sent: completions in bulk, each to its channel, and receives announced. The same for a whole Worker and for the
+//! half of one that sends.
+
+use std::sync::Arc;
+
+use doorbell_core::provider::{Arena, CompletionQueue, LentCompletion, Provider, ProviderError};
+use doorbell_core::{Ticket, WorkKind};
+use doorbell_hotpath::{Outcome, Statistics};
+
+use super::Turn;
+use super::channel_list::{ChannelList, Due, due};
+use super::places::{Entry, Others, apart, channel_apart};
+use super::submissions::Submissions;
+use super::untold::{Telling, Untold, keep_untold, tell_untold};
+use crate::edge::reaper::Reaped;
+use crate::event::Event;
+use crate::half::{Lost, SendHalf, Sends};
+use crate::lease::Lease;
+
+/// State for polling sends: the completion queue, and the state kept between polls.
+pub(crate) struct SendSide<P: Provider> {
+    pub(crate) completions: Reaped<P::CompletionQueue>,
+    /// The events of a completion of READs and atomics, until they are delivered.
+    pub(super) untold: Vec<Untold<P>>,
+    /// How many events one completion has at most.
+    pub(super) events_max: usize,
+    /// Channels that have receives to announce, and nothing yet that goes out.
+    pub(super) unannounced: ChannelList,
+    /// Channels that had themselves noticed since the last poll: a message was refused for want of a credit, or the device
+    /// refused a doorbell.
+    pub(crate) noticed: Arc<Due>,
+    /// Channels on which a message was refused for want of a credit.
+    pub(super) wanting: ChannelList,
+    /// Channels that are lost, which the application was told, and that the Worker is to close.
+    pub(super) lost: ChannelList,
+    pub(super) submissions: Submissions<P>,
+}
+
+impl<P: Provider> SendSide<P> {
+    pub(super) fn new(
+        completions: Reaped<P::CompletionQueue>,
+        channels_max: u32,
+        submissions_per_poll: u32,
+    ) -> Self {
+        Self {
+            completions,
+            untold: Vec::new(),
+            events_max: 0,
+            unannounced: ChannelList::default(),
+            noticed: due(channels_max as usize),
+            wanting: ChannelList::default(),
+            lost: ChannelList::default(),
+            submissions: Submissions::new(channels_max, submissions_per_poll),
+        }
+    }
+
+    /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
+    /// signaled, those of whose doorbell the device took a part. Has those told of that are lost, after a poll that took so
+    /// many receives; says whether the Worker is to close any.
+    #[inline]
+    pub(super) fn look_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>], received: u32) -> bool {
+        !self.noticed.is_empty() && self.list_noticed(places, received)
+    }
+
+    #[cold]
+    fn list_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>], received: u32) -> bool {
+        let Self {
+            noticed,
+            unannounced,
+            wanting,
+            untold,
+            lost,
+            ..
+        } = self;
+        let is_left = !untold.is_empty();
+        noticed.take(|index| {
+            let entry = places.get_mut(index as usize);
+            let Some((listed, channel)) = entry.and_then(Entry::split) else {
+                return;
+            };
+            if untold.len() >= untold.capacity() {
+                // The next poll tells its end.
+                noticed.tell(index);
+            } else {
+                match channel.ending(received == 0) {
+                    Lost::No => {}
+                    Lost::Soon => noticed.tell(index),
+                    Lost::Now(event) => {
+                        keep_untold(untold, index, event);
+                        listed.note_lost(index, lost);
+                        // By which it is told.
+                        listed.note_unannounced(index, unannounced);
+                    }
+                    Lost::Told => listed.note_lost(index, lost),
+                }
+            }
+            let is_open = channel.is_open();
+            let SendHalf { sender, notice, .. } = channel.send_half();
+            if notice.keep_wanting(noticed, index, sender.wants_credits()) {
+                listed.note_wanting(index, wanting);
+            }
+            if is_left || (is_open && sender.has_untold()) {
+                listed.note_unannounced(index, unannounced);
+            }
+        });
+        !lost.is_empty()
+    }
+
+    /// Announces receives of channels on which nothing went out to carry that, or to tell of what is untold. Tells first
+    /// what a callback that panicked left, and returns how much that is.
+    pub(super) fn announce<C: Sends<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
+    ) -> u32 {
+        let left = u32::try_from(self.untold.len()).unwrap_or(u32::MAX);
+        if left > 0 {
+            let telling = Telling {
+                untold: &mut self.untold,
+                events_max: self.events_max,
+                noticed: &self.noticed,
+            };
+            tell_untold(telling, places, arena, each);
+        }
+        self.unannounced.retain(|index| {
+            let Some((entry, others)) = apart(places, index as usize) else {
+                return false;
+            };
+            let Some((listed, channel)) = entry.split_open() else {
+                entry.listed.is_unannounced = false;
+                return false;
+            };
+            // Listed still if `each` panics.
+            let is_due = channel.is_announcement_due() || channel.send_half().sender.has_untold();
+            listed.is_unannounced = is_due && !announce(channel, others, arena, each);
+            listed.is_unannounced
+        });
+        left
+    }
+
+    /// Takes what was sent.
+    #[inline]
+    pub(super) fn poll<C: Sends<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        statistics: &Statistics,
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
+    ) -> Result<u32, ProviderError> {
+        let Self {
+            completions,
+            untold,
+            events_max,
+            noticed,
+            submissions,
+            ..
+        } = self;
+        completions.poll(|completion| {
+            let id = completion.work_id();
+            let place = channel_apart(places, id.channel_among(WorkKind::Send));
+            let Some((channel, others)) = place else {
+                statistics.orphaned.add_from_any(1);
+                return;
+            };
+            let half = channel.send_half();
+            let success = completion.status().is_success();
+            // The slot of a failed request is kept: it may be a submitter's.
+            let mut failed = None;
+            let outcome = half.sender.retire(
+                completion,
+                |ticket, slot| {
+                    let data = Lease { slot };
+                    keep_untold(untold, id.channel(), Event::Fetched { ticket, data });
+                },
+                |slot| {
+                    if success {
+                        arena.release(slot);
+                    } else if let Some(before) = failed.replace(slot) {
+                        arena.release(before);
+                    }
+                },
+            );
+            let Ok(Outcome { retired, through, .. }) = outcome else {
+                statistics.rejected.add_from_any(1);
+                return;
+            };
+            half.records.settle(retired.last);
+            if let Some(slot) = failed {
+                match half.records.take(retired.last) {
+                    Some(record) => submissions.ended(half.id(), record, slot, retired.status),
+                    None => arena.release(slot),
+                }
+            }
+            if !success {
+                channel.send_half().notice.note_lost();
+            }
+            // Made where it is told: an event that may be none would be copied.
+            let event = |through: Ticket| {
+                if success || through != retired.last {
+                    Event::Done { through }
+                } else {
+                    Event::Failed {
+                        ticket: through,
+                        status: retired.status,
+                    }
+                }
+            };
+            if untold.is_empty() {
+                // There is none of nothing but announcements.
+                if let Some(through) = through {
+                    each(Turn::new(channel, others, arena), event(through));
+                }
+                return;
+            }
+            let is_lost = |last: &Untold<P>| !success && last.is_fetched_by(id.channel(), retired.last);
+            while untold.last().is_some_and(is_lost) {
+                untold.pop();
+            }
+            if let Some(through) = through {
+                keep_untold(untold, id.channel(), event(through));
+            }
+            let telling = Telling {
+                untold,
+                events_max: *events_max,
+                noticed,
+            };
+            tell_untold(telling, places, arena, each);
+        })
+    }
+}
+
+/// Announces by itself what receives the peer does not know of, and says whether none is left to
+/// announce. A refusal of the device is told to `each`.
+fn announce<P: Provider, C: Sends<P>>(
+    channel: &mut C,
+    others: Others<'_, C>,
+    arena: &mut P::Arena,
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
+) -> bool {
+    match channel.send_half().sender.announce() {
+        Ok(is_done) => is_done,
+        Err(error) => {
+            let turn = Turn::new(channel, others, arena);
+            each(turn, Event::AnnouncementRefused { error });
+            false
+        }
+    }
+}
