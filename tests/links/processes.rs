@@ -82,7 +82,10 @@ pub(crate) struct Process {
 /// The message of this number: its number, and bytes that follow from it.
 fn message(number: u64, bytes: usize) -> Vec<u8> {
     let mut message = number.to_be_bytes().to_vec();
-    message.extend((8..bytes).map(|at| (number as usize).wrapping_add(at / 7) as u8));
+    for run in 1..=bytes / 7 {
+        let end = bytes.min((run + 1) * 7);
+        message.resize(end.max(8), (number as usize).wrapping_add(run) as u8);
+    }
     message
 }
 
