@@ -17,12 +17,15 @@ mod rival;
 
 pub(crate) use rival::Rival;
 
-/// The names of those integration tests that run on a device: `tests/device.rs` and `tests/conformance.rs` of any
-/// package.
+/// The names of those integration tests that run on a device: `tests/device.rs` and `tests/conformance.rs`.
 const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 
-/// The packages whose examples guests run.
-const EXAMPLE_PACKAGES: [&str; 2] = ["doorbell", "doorbell-tokio"];
+/// The packages whose programs, examples and tests guests run. They are chosen and have features together whichever of them is built, so that
+/// what they share is built once.
+const FOR_GUESTS: [&str; 4] = ["doorbell", "doorbell-tokio", "doorbell-ffi", "doorbell-proofs"];
+
+/// The packages whose programs and libraries are measured here, chosen together for the same reason.
+const MEASURED: [&str; 3] = ["doorbell-proofs", "doorbell-benches", "doorbell-fake"];
 
 /// Measured programs are built whole: incremental code has other boundaries of inlining, and takes other counts of instructions.
 const INCREMENTAL: (&str, &str) = ("CARGO_INCREMENTAL", "0");
@@ -48,16 +51,7 @@ struct Target {
 ///
 /// It does not build.
 pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
-    let arguments = [
-        "build",
-        "--package",
-        "doorbell",
-        "--features",
-        "cli",
-        "--bin",
-        "doorbell",
-    ];
-    let built = cargo(&arguments, profile)?;
+    let built = for_guests(&["--bin", "doorbell"], profile)?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
@@ -65,26 +59,39 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
     Ok(program.parent().context("a program without a folder")?.to_owned())
 }
 
-/// Builds an example of a package as an engine builds what it ships; gives its path.
+/// Builds some of what guests run.
+fn for_guests(targets: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
+    let rest = [&["--features", "doorbell/cli"], targets].concat();
+    cargo(&build_of(&FOR_GUESTS, &rest), profile)
+}
+
+/// The words for cargo that build targets of packages.
+fn build_of<'a>(packages: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
+    let chosen = packages.iter().flat_map(|package| ["--package", package]);
+    let words = ["build"].into_iter().chain(chosen);
+    words.chain(rest.iter().copied()).collect()
+}
+
+/// Builds an example that is measured here, as an engine builds what it ships; gives its path.
 ///
 /// # Errors
 ///
 /// It does not build.
-pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
-    build_one(package, "--example", example)
+pub(crate) fn build_example(example: &str) -> Result<PathBuf> {
+    build_one("--example", example)
 }
 
-/// Builds a program of a package in the same way; gives its path.
+/// Builds a program in the same way; gives its path.
 ///
 /// # Errors
 ///
 /// It does not build.
-pub(crate) fn build_program(package: &str, program: &str) -> Result<PathBuf> {
-    build_one(package, "--bin", program)
+pub(crate) fn build_program(program: &str) -> Result<PathBuf> {
+    build_one("--bin", program)
 }
 
-fn build_one(package: &str, kind: &str, name: &str) -> Result<PathBuf> {
-    let built = cargo(&["build", "--package", package, kind, name], Profile::Release)?;
+fn build_one(kind: &str, name: &str) -> Result<PathBuf> {
+    let built = cargo(&build_of(&MEASURED, &[kind, name]), Profile::Release)?;
     built
         .into_iter()
         .filter(|artifact| artifact.target.name == name)
@@ -140,13 +147,13 @@ fn build_crate(rival: Rival) -> Result<PathBuf> {
         .with_context(|| format!("cargo has not said where {name} is"))
 }
 
-/// Builds a package's shared library as an engine builds what it ships; gives its path.
+/// Builds a shared library in the same way; gives its path.
 ///
 /// # Errors
 ///
 /// It does not build.
-pub(crate) fn build_library(package: &str, library: &str) -> Result<PathBuf> {
-    let built = cargo(&["build", "--package", package, "--lib"], Profile::Release)?;
+pub(crate) fn build_library(library: &str) -> Result<PathBuf> {
+    let built = cargo(&build_of(&MEASURED, &["--lib"]), Profile::Release)?;
     built
         .into_iter()
         .filter(|artifact| artifact.target.name == library)
@@ -170,19 +177,13 @@ pub(crate) fn run_bench(package: &str, bench: &str, arguments: &[&str]) -> Resul
     tool::output_of(&mut command)
 }
 
-/// Builds the examples of [`EXAMPLE_PACKAGES`] with the same profile; gives the folder they are in.
+/// Builds the examples with the same profile; gives the folder they are in.
 ///
 /// # Errors
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_examples() -> Result<PathBuf> {
-    let packages = EXAMPLE_PACKAGES.iter().flat_map(|package| ["--package", package]);
-    let arguments: Vec<_> = ["build"]
-        .into_iter()
-        .chain(packages)
-        .chain(["--examples"])
-        .collect();
-    let built = cargo(&arguments, Profile::Lab)?;
+    let built = for_guests(&["--examples"], Profile::Lab)?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
@@ -193,25 +194,14 @@ pub(crate) fn build_examples() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// Builds every package's tests that run on a device; gives a folder with each as `PACKAGE-TEST`.
+/// Builds the tests that run on a device; gives a folder with each as `PACKAGE-TEST`.
 ///
 /// # Errors
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_tests() -> Result<PathBuf> {
     let [device, conformance] = DEVICE_TESTS;
-    let built = cargo(
-        &[
-            "test",
-            "--no-run",
-            "--workspace",
-            "--test",
-            device,
-            "--test",
-            conformance,
-        ],
-        Profile::Lab,
-    )?;
+    let built = for_guests(&["--test", device, "--test", conformance], Profile::Lab)?;
     let mut folder = None;
     for artifact in &built {
         let test = artifact.target.name.as_str();
@@ -312,7 +302,7 @@ mod tests {
     use regex::Regex;
     use serde_json::Value;
 
-    use super::{DEVICE_TESTS, EXAMPLE_PACKAGES, program, workspace};
+    use super::{DEVICE_TESTS, FOR_GUESTS, program, workspace};
     use crate::tool;
 
     /// Returns the programs of each folder that guests can run: `examples/echo`, for one.
@@ -329,12 +319,17 @@ mod tests {
         let mut built = vec!["bin/doorbell".to_owned()];
         for package in metadata["packages"].as_array().unwrap() {
             let name = package["name"].as_str().unwrap();
+            if !FOR_GUESTS.contains(&name) {
+                continue;
+            }
             for target in package["targets"].as_array().unwrap() {
                 let (kind, target) = (&target["kind"][0], target["name"].as_str().unwrap());
-                if kind == "example" && EXAMPLE_PACKAGES.contains(&name) {
-                    built.push(format!("examples/{target}"));
-                } else if kind == "test" && DEVICE_TESTS.contains(&target) {
-                    built.push(format!("tests/{name}-{target}"));
+                match kind.as_str() {
+                    Some("example") => built.push(format!("examples/{target}")),
+                    Some("test") if DEVICE_TESTS.contains(&target) => {
+                        built.push(format!("tests/{name}-{target}"))
+                    }
+                    _ => {}
                 }
             }
         }

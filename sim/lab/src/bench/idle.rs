@@ -30,11 +30,8 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Findings> {
     setup::install_missing(|need| need.file == "valgrind")?;
     let folder = bench.folder("idle")?;
     let (program, library) = step("building the program that polls many channels", || {
-        let program = programs::build_example("doorbell-benches", "idle_instructions")?;
-        Ok((
-            program,
-            programs::build_library("doorbell-fake", "doorbell_fake")?,
-        ))
+        let program = programs::build_example("idle_instructions")?;
+        Ok((program, programs::build_library("doorbell_fake")?))
     })?;
     let channels: &[u32] = if bench.is_of_record { &OF_RECORD } else { &CHANNELS };
     let most = channels.last().copied().unwrap_or_default();

@@ -18,7 +18,7 @@ const PEERS: [&str; 3] = ["64", "1024", "16384"];
 /// The program does not build or run, or what it prints is not as it should be.
 pub(super) fn measure() -> Result<Findings> {
     let program = step("building the program that counts what peers cost", || {
-        programs::build_program("doorbell-proofs", "memory_per_peer")
+        programs::build_program("memory_per_peer")
     })?;
     let mut findings = Findings::default();
     for peers in PEERS {

@@ -38,7 +38,7 @@ const LONG: u32 = 1500;
 pub(super) fn handle(bench: &Bench<'_>) -> Result<Findings> {
     setup::install_missing(|need| need.file == "valgrind")?;
     let program = step("building the program that parses handles", || {
-        programs::build_example("doorbell-benches", "handle_instructions")
+        programs::build_example("handle_instructions")
     })?;
     let folder = bench.folder("handle")?;
     let count = |family: &str, rails: u64, length: &str| {
@@ -112,18 +112,15 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
     setup::install_missing(|need| need.file == "valgrind")?;
     let folder = bench.folder("posting")?;
     let by_hand = step("building `ffi` and the loop by hand", || {
-        programs::build_example("doorbell-proofs", "posting")
+        programs::build_example("posting")
     })?;
     let printed = step("counting `ffi` and the loop by hand", || {
         tool::output_of(Command::new(by_hand).arg("--keep").arg(&folder))
     })?;
     let counts = counts(&printed)?;
     let (program, library) = step("building the program that sends through a channel", || {
-        let program = programs::build_example("doorbell-benches", "channel_instructions")?;
-        Ok((
-            program,
-            programs::build_library("doorbell-fake", "doorbell_fake")?,
-        ))
+        let program = programs::build_example("channel_instructions")?;
+        Ok((program, programs::build_library("doorbell_fake")?))
     })?;
     step("counting the public channel", || {
         let mut findings = Findings::default();
