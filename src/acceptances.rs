@@ -10,12 +10,13 @@ use doorbell_core::wire::Handle;
 use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
 
+use crate::channel::ChannelId;
 use crate::edge::reaper::Reaper;
 use crate::error::ConnectError;
 use crate::handshakes::desk::{Desk, Grant, Granted};
 use crate::handshakes::places::look_until;
 use crate::handshakes::{Counts, HandshakeCounts};
-use crate::{ChannelId, Worker};
+use crate::worker::Worker;
 
 /// The connections of one Worker whose handshakes are done beside its thread
 /// ([`Listener::background`](crate::Listener::background)).

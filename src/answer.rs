@@ -10,13 +10,14 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Endpoint, InstanceId, Reject, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
-use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
+use crate::bring_up::{self, Agreement, Ground, Ready};
 use crate::config::ChannelConfig;
 use crate::error::ConnectError;
 use crate::handshakes::Settings;
 use crate::node::Draw;
 use crate::rails::{NodeRail, Rails};
 use crate::trust::Trust;
+use crate::worker::promised::{Place, Supply};
 use doorbell_core::network::Network;
 
 /// Accepting side of the handshake with one peer.

@@ -5,8 +5,8 @@ use core::fmt;
 use doorbell_core::provider::{Arena as _, Placement, Provider};
 use doorbell_ffi::Rdma;
 
-use crate::Lease;
 use crate::edge::reaper::Reaper;
+use crate::lease::Lease;
 
 /// Registered memory cut into slots, for all channels of the Worker it is from.
 ///

@@ -10,10 +10,12 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, Reject, RejectReason, VersionRange};
 use doorbell_core::{Deadline, Instant};
 
+use crate::edge::tcp::Tcp;
 use crate::error::ConnectError;
 use crate::listener::handle_with;
 use crate::node::Draw;
-use crate::{Node, Tcp, Trust};
+use crate::node::Node;
+use crate::trust::Trust;
 
 /// A question that is under way. It advances while it is polled, and never blocks.
 ///

@@ -7,9 +7,10 @@ use doorbell_core::Ticket;
 use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, Refused};
 use doorbell_ffi::Rdma;
 
+use crate::channel::SendError;
 use crate::channel::SendErrorKind;
+use crate::lease::Lease;
 use crate::worker::Notice;
-use crate::{Lease, SendError};
 
 /// Requests staged on a channel for one doorbell. Dropping it rings nothing: the leases go
 /// home to the Worker.

@@ -5,29 +5,31 @@ use std::sync::{Arc, Weak};
 
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
-    AddressVector, CompletionQueue, Context, LookFailure, PostError, ProtectionDomain, Provider,
-    ProviderError, QueuePair, QueuePairConfig, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess,
-    RemoteAddress,
+    AddressVector, Context, LookFailure, PostError, ProtectionDomain, Provider, ProviderError, QueuePair,
+    QueuePairConfig, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
 };
-use doorbell_core::wire::{
-    CreditWord, Endpoint, EndpointParameters, Reject, RejectReason, VERSION_AUTHENTICATED,
-};
+use doorbell_core::wire::{Endpoint, EndpointParameters, Reject, RejectReason, VERSION_AUTHENTICATED};
 use doorbell_core::{Psn, in_place};
 use doorbell_hotpath::{
-    Announcer, Credits, FarewellWord, Flow, Grants, Receiver, ReceiverConfig, RequestLimits, Sender,
-    SenderConfig, Share, Statistics, WindowWord, marks_for,
+    Announcer, Credits, FarewellWord, Flow, Receiver, ReceiverConfig, RequestLimits, Sender, SenderConfig,
+    Statistics, WindowWord, marks_for,
 };
 
 use crate::cells::Cells;
 use crate::channel::Channel;
+use crate::channel::ChannelId;
+use crate::config::ChannelConfig;
 use crate::ending::{Care, Ending};
 use crate::error::ConnectError;
+use crate::half::{ReceiveHalf, SendHalf};
 use crate::half::{Receiving, Sending};
 use crate::node::Connection;
+use crate::peer::Peer;
 use crate::rails::NodeRail;
 use crate::submission::Records;
+use crate::worker::Worker;
+use crate::worker::promised::{Place, Supplied, Supply};
 use crate::worker::{Notice, Reservation};
-use crate::{ChannelConfig, ChannelId, Peer, ReceiveHalf, SendHalf, Worker};
 
 /// Objects that queue pairs of a Worker are made from; other threads may hold them, too.
 pub(crate) struct Ground<P: Provider> {
@@ -54,32 +56,6 @@ impl<P: Provider> Ground<P> {
     pub(crate) fn is_of(&self, worker: &Worker<P>) -> bool {
         Arc::ptr_eq(&self.statistics, &worker.statistics)
     }
-}
-
-/// Resources that a Worker promised to a channel, on its own thread; the queue pair may be made on another. Dropped, they are
-/// free again.
-pub(crate) struct Place<P: Provider> {
-    pub(crate) sends: <P::CompletionQueue as CompletionQueue>::Claim,
-    pub(crate) receives: ReceivesClaim<P>,
-    pub(crate) word: WindowWord<Arc<P::Window>>,
-    /// The word, as the peer is told of it.
-    pub(crate) credit: CreditWord,
-    // Goes last: with it the place may be another's.
-    pub(crate) reservation: Arc<Reservation>,
-}
-
-/// The receives that a peer may use from the start.
-pub(crate) struct Supply<P: Provider> {
-    pub(crate) grants: Arc<Grants>,
-    pub(crate) receives: Supplied<P>,
-}
-
-/// Source of a channel's receives.
-pub(crate) enum Supplied<P: Provider> {
-    /// Memory for as many as the queue pair's own queue is deep, to be posted.
-    Own(Vec<P::Slot>),
-    /// They are posted.
-    Shared(Share<Arc<Grants>>),
 }
 
 /// A queue pair made for a connection that is not agreed yet. Dropping it undoes everything.
@@ -111,7 +87,7 @@ pub(crate) fn prepare<P: Provider>(
     let is_shared = matches!(place.receives, ReceivesClaim::Shared(_));
     let asked = QueuePairConfig {
         channel: reservation.id.index,
-        send_depth: send_depth(config),
+        send_depth: config.sends_in_flight(),
         receive_depth: if is_shared { 0 } else { config.receive_depth },
         gather_max: config.gather_max,
         scatter_max: u8::from(!is_shared),
@@ -169,12 +145,6 @@ pub(crate) fn prepare<P: Provider>(
         local,
         reservation,
     })
-}
-
-/// The sends a channel may have in flight: one more than the application's, since receives are announced whatever
-/// it has posted.
-pub(crate) const fn send_depth(config: &ChannelConfig) -> u32 {
-    config.send_depth.saturating_add(1)
 }
 
 /// Terms of a connection, once each side has stated its own.

@@ -211,8 +211,10 @@ mod tests {
 
     use doorbell_sim::Fabric;
 
+    use crate::channel::SendErrorKind;
+    use crate::config::ChannelConfig;
     use crate::connected::connected;
-    use crate::{ChannelConfig, Event, SendErrorKind};
+    use crate::event::Event;
 
     #[test]
     fn what_is_written_into_a_claim_is_what_arrives() {

@@ -243,6 +243,13 @@ pub struct ChannelConfig {
     pub hop_limit: u8,
 }
 
+impl ChannelConfig {
+    /// The sends a channel may have in flight: one more than the application's, since receives are announced whatever it has posted.
+    pub(crate) const fn sends_in_flight(&self) -> u32 {
+        self.send_depth.saturating_add(1)
+    }
+}
+
 impl Default for ChannelConfig {
     fn default() -> Self {
         Self {

@@ -13,14 +13,17 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle};
 use doorbell_ffi::Rdma;
 
+use crate::config::ChannelConfig;
 use crate::dial::{Dial, Way};
 use crate::edge::signal::Signal;
+use crate::edge::tcp::Tcp;
 use crate::error::ConnectError;
 use crate::look::{LOOKED_WITHIN, Looking};
+use crate::node::Node;
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
 use crate::tell::tell;
-use crate::{ChannelConfig, Node, Tcp, Worker};
+use crate::worker::Worker;
 
 /// A connection on its way to a listener. It advances while it is polled, and waits neither for the peer nor, on a
 /// [`Node::open`], for its own device: that node's threads look at the ports, and make and connect the queue pair.
@@ -142,7 +145,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         patience: Patience,
     ) -> Result<Connecting<P, N>, ConnectError> {
         let stage = match self.makers().signal().map_err(ConnectError::Tcp)? {
-            None => self.dial(aim.way(Rails::scan(self, workers)?)?, config, patience, None)?,
+            None => self.dial(aim.way(self.worker_rails(workers)?)?, config, patience, None)?,
             Some(signal) => {
                 let until = match patience {
                     Patience::Until(deadline) => deadline,

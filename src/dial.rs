@@ -12,15 +12,21 @@ use doorbell_core::rail::RailPair;
 use doorbell_core::wire::{AdvertisedRail, Endpoint, InstanceId, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
-use crate::bring_up::{self, Agreement, Ground, Pending, Ready, Supply};
+use crate::bring_up::{self, Agreement, Ground, Pending, Ready};
+use crate::config::ChannelConfig;
 use crate::edge::makers::{Commission, Makers, Whom};
 use crate::edge::reaper::Reaped;
 use crate::edge::signal::Signal;
 use crate::error::ConnectError;
+use crate::error::NoRoute;
+use crate::node::Node;
 use crate::node::{Connection, Draw};
-use crate::rails::{NoRoute, NodeRail, Rails};
+use crate::rails::{NodeRail, Rails};
 use crate::tell::tell;
-use crate::{ChannelConfig, Network, Node, Trust, Worker};
+use crate::trust::Trust;
+use crate::worker::Worker;
+use crate::worker::promised::Supply;
+use doorbell_core::network::Network;
 
 /// A connection on its way.
 pub(crate) struct Dial<P: Provider> {

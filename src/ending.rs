@@ -5,7 +5,7 @@ use core::time::Duration;
 use doorbell_core::Instant;
 use doorbell_hotpath::FirstCause;
 
-use crate::ChannelState;
+use crate::event::ChannelState;
 
 /// The end of a channel that was not closed here.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,10 +7,8 @@ use std::io;
 use doorbell_core::handshake::{HandshakeError, Misuse};
 use doorbell_core::network::NetworkError;
 use doorbell_core::provider::{LookFailure, MemoryError, ProviderError};
+use doorbell_core::rail::NotChosen;
 use doorbell_core::wire::NoRails;
-
-use crate::node::Unrandom;
-use crate::rails::NoRoute;
 
 /// Why a Node has nothing to work with, or cannot.
 #[derive(Debug)]
@@ -280,3 +278,34 @@ impl From<NoRails> for ConnectError {
         Self::NoRails
     }
 }
+
+/// No rail of ours reaches one of the peer's: each with its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoRoute {
+    /// Our rails, as device, port and address where it has one.
+    pub ours: Vec<(String, NotChosen)>,
+    /// Ports of ours that could not be looked at: device, port and the device's error.
+    pub failed: Vec<String>,
+    /// The addresses the peer advertises.
+    pub peers: Vec<String>,
+}
+
+impl fmt::Display for NoRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no rail reaches the peer, which is at {}",
+            self.peers.join(", ")
+        )?;
+        for (rail, reason) in &self.ours {
+            write!(f, "; {rail}: {reason}")?;
+        }
+        self.failed.iter().try_for_each(|failed| write!(f, "; {failed}"))
+    }
+}
+
+impl core::error::Error for NoRoute {}
+
+/// The error number of a network without random bytes.
+pub(crate) struct Unrandom(pub(crate) i32);

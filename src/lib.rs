@@ -80,6 +80,7 @@ mod submission;
 mod tell;
 mod topology;
 mod trust;
+mod unfinished;
 mod window;
 mod worker;
 
@@ -109,7 +110,7 @@ pub use edge::clock::{now, within};
 pub use edge::metrics_server::MetricsServer;
 pub use edge::port_counters::PortCounters;
 pub use edge::tcp::{Tcp, TcpAcceptor, TcpHandshake};
-pub use error::{ConnectError, NodeError};
+pub use error::{ConnectError, NoRoute, NodeError};
 pub use event::{ChannelState, Event};
 pub use half::{ReceiveHalf, SendHalf};
 pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
@@ -129,7 +130,6 @@ pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use preflight::{Finding, FindingKind, Severity, preflight};
 pub use rail_filter::{FilterSubject, FilterVerdict, RailFilter, RailFilterError, RuleFault};
-pub use rails::NoRoute;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
 #[cfg(feature = "settings")]
 pub use settings::{

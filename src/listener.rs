@@ -23,7 +23,6 @@ use crate::handshakes::backlog::Backlog;
 use crate::handshakes::desk::{Desk, Granted};
 use crate::handshakes::{HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
 use crate::node::{Connection, Node};
-use crate::rails::Rails;
 use crate::tell::tell;
 use crate::trust::Refusals;
 use crate::worker::Worker;
@@ -83,7 +82,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         config: &ChannelConfig,
         limits: &HandshakeLimits,
     ) -> Result<Self, ConnectError> {
-        let rails = Rails::scan(node, workers)?;
+        let rails = node.worker_rails(workers)?;
         let acceptor = node.network.listen(address)?;
         let address = acceptor.address();
         let handle = handle_of(rails.advertised(), address, node.instance())?;

@@ -6,8 +6,8 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{FrameBuffer, Reject};
 
-use crate::Node;
 use crate::look::{Looking, NotLooked};
+use crate::node::Node;
 use crate::rails::Rails;
 
 /// Peers that wait for a look at our ports. One look serves all that come before it is over, and its result is for all of them.

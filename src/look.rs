@@ -10,9 +10,10 @@ use doorbell_core::provider::{Provider, ProviderError};
 
 use crate::edge::makers::{Commission, Makers, PANICKED, Whom};
 use crate::error::ConnectError;
+use crate::node::Node;
 use crate::rails::Rails;
 use crate::scan::Scan;
-use crate::{Node, Worker};
+use crate::worker::Worker;
 
 /// One that waits for a look, until this is dropped.
 type Waiting = Arc<Waker>;
@@ -209,7 +210,8 @@ mod tests {
     use crate::edge::makers::{Makers, Whom};
     use crate::edge::reaper::Reaper;
     use crate::edge::signal::Signal;
-    use crate::{Tcp, within};
+    use crate::edge::tcp::Tcp;
+    use crate::within;
     use core::time::Duration;
     use doorbell_core::{Clock as _, IpPrefix};
     use doorbell_sim::{Fabric, Host, PortConfig};

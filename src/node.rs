@@ -11,14 +11,19 @@ use doorbell_core::wire::{InstanceId, Nonce};
 use doorbell_core::{Deadline, PortReport, Psn};
 use doorbell_ffi::Rdma;
 
+use crate::channel::ChannelId;
+use crate::config::WorkerConfig;
 use crate::edge::makers::Makers;
 use crate::edge::reaper::Reaper;
-use crate::error::{ConnectError, NodeError};
+use crate::edge::tcp::Tcp;
+use crate::error::{ConnectError, NodeError, Unrandom};
 use crate::look::Looks;
-use crate::rails::rails_of;
+use crate::rail_filter::RailFilter;
+use crate::rails::{Rails, rails_of};
 use crate::scan::Scan;
 use crate::tell::tell;
-use crate::{ChannelId, RailFilter, Tcp, Trust, Worker, WorkerConfig};
+use crate::trust::Trust;
+use crate::worker::Worker;
 
 /// Threads that make the queue pairs of those who connect, or accept by polling, as many as [`HandshakeLimits::making`](crate::HandshakeLimits)
 /// has for peers: a neighbour that does not resolve holds one of them up for seconds.
@@ -63,9 +68,6 @@ impl Draw {
         })
     }
 }
-
-/// The error number of a network without random bytes.
-pub(crate) struct Unrandom(pub(crate) i32);
 
 fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unrandom> {
     let mut bytes = [0; BYTES];
@@ -162,6 +164,17 @@ impl<P: Provider, N: Network> Node<P, N> {
     #[must_use]
     pub const fn network(&self) -> &N {
         &self.network
+    }
+
+    /// Looks at the ports of the Workers' devices now, on this thread: devices are opened for it, which takes milliseconds.
+    ///
+    /// # Errors
+    /// A Worker is another Node's, or the devices could not be listed.
+    pub(crate) fn worker_rails(&self, workers: &[Worker<P>]) -> Result<Rails, ConnectError> {
+        self.check(workers)?;
+        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+        let scan = Scan::of(self.provider())?;
+        Ok(Rails::of_scan(&scan, &devices, &self.rail_filter))
     }
 
     /// The deadline this long from now, by the clock of this host.

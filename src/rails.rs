@@ -1,20 +1,16 @@
 //! The rails of a set of Workers: what they can be reached on, and which reaches a peer.
 
-use core::fmt;
-
-use doorbell_core::network::Network;
 use doorbell_core::port::Unusable;
-use doorbell_core::provider::Provider;
 use doorbell_core::rail::{
-    Candidate, Lane, LocalRail, NotChosen, PairedRails, RailPair, RailSource, Verdict, choose, pairs,
+    Candidate, Lane, LocalRail, PairedRails, RailPair, RailSource, Verdict, choose, pairs,
 };
 use doorbell_core::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
 use doorbell_core::{Gid, Mtu, PortReport};
 
+use crate::error::{ConnectError, NoRoute};
 use crate::rail_filter::{FilterSubject, FilterVerdict, RailFilter};
 use crate::scan::Scan;
 use crate::tell::tell;
-use crate::{ConnectError, Node, Worker};
 
 /// Every rail of the Workers' devices as it is now, those that can be used first.
 #[derive(Clone, Debug)]
@@ -39,49 +35,7 @@ pub(crate) struct NodeRail {
     pub(crate) active_mtu: Mtu,
 }
 
-/// No rail of ours reaches one of the peer's: each with its reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NoRoute {
-    /// Our rails, as device, port and address where it has one.
-    pub ours: Vec<(String, NotChosen)>,
-    /// Ports of ours that could not be looked at: device, port and the device's error.
-    pub failed: Vec<String>,
-    /// The addresses the peer advertises.
-    pub peers: Vec<String>,
-}
-
-impl fmt::Display for NoRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no rail reaches the peer, which is at {}",
-            self.peers.join(", ")
-        )?;
-        for (rail, reason) in &self.ours {
-            write!(f, "; {rail}: {reason}")?;
-        }
-        self.failed.iter().try_for_each(|failed| write!(f, "; {failed}"))
-    }
-}
-
-impl core::error::Error for NoRoute {}
-
 impl Rails {
-    /// Looks at the ports of the Workers' devices now, on this thread: devices are opened for it, which takes milliseconds.
-    ///
-    /// # Errors
-    /// A Worker is another Node's, or the devices could not be listed.
-    pub(crate) fn scan<P: Provider, N: Network>(
-        node: &Node<P, N>,
-        workers: &[Worker<P>],
-    ) -> Result<Self, ConnectError> {
-        node.check(workers)?;
-        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
-        let scan = Scan::of(node.provider())?;
-        Ok(Self::of_scan(&scan, &devices, &node.rail_filter))
-    }
-
     /// The rails of ports that were looked at, and of the device of each Worker.
     pub(crate) fn of_scan(scan: &Scan, devices: &[&str], filter: &RailFilter) -> Self {
         let of_them = scan

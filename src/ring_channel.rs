@@ -12,8 +12,11 @@ use doorbell_core::{Clock as _, Deadline, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord};
 
+use crate::channel::{Channel, ChannelId, SendError, SendErrorKind};
 use crate::edge::reaper::Reaped;
-use crate::{Channel, ChannelId, ChannelState, Event, Lease, SendError, SendErrorKind, Turn, Worker};
+use crate::event::{ChannelState, Event};
+use crate::lease::Lease;
+use crate::worker::{Turn, Worker};
 
 /// The longest message that is copied to go inline; devices take less.
 const INLINE_BYTES_MAX: usize = 1024;

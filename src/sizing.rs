@@ -1,6 +1,5 @@
 //! Sizes of a Worker and its channels by how many channels there are to be: one formula, for 1 to 10,000 of them.
 
-use crate::bring_up::send_depth;
 use crate::config::{ChannelConfig, WorkerConfig};
 
 /// Requests in flight of all channels together, and receives likewise, as far as each channel then has its least.
@@ -51,7 +50,7 @@ impl WorkerConfig {
             slots,
             lease_share_percent: percent(leases, slots),
             slot_bytes: message_bytes,
-            completion_depth: channels.saturating_mul(send_depth(&channel).max(channel.receive_depth)),
+            completion_depth: channels.saturating_mul(channel.sends_in_flight().max(channel.receive_depth)),
             channels_max: channels,
             ..Self::default()
         }
@@ -102,7 +101,7 @@ mod tests {
 
     /// The blocks that the cells of so many channels take.
     fn blocks(channels: u32, config: &ChannelConfig) -> u32 {
-        let cells = storage_for(send_depth(config)).unwrap() as u32;
+        let cells = storage_for(config.sends_in_flight()).unwrap() as u32;
         assert!(cells * config.cell_bytes <= BLOCK_BYTES);
         channels.div_ceil(BLOCK_BYTES / config.cell_bytes / cells)
     }

@@ -379,6 +379,200 @@ fn the_data_path_tells_nothing() {
     assert_eq!(seen.len(), telling.len(), "{seen:?}");
 }
 
+/// The floors of `src`, from the ground: what is on each, by its path there. A file imports from its own floor and from those below.
+const FLOORS: &[(&str, &[&str])] = &[
+    (
+        "machine",
+        &[
+            "edge/clock",
+            "edge/makers",
+            "edge/mod",
+            "edge/plain_file",
+            "edge/reaper",
+            "edge/signal",
+            "edge/tcp",
+            "edge/watch",
+            "error",
+            "tell",
+            "unfinished",
+        ],
+    ),
+    ("rails", &["rail_filter", "rails", "scan"]),
+    ("trust", &["edge/keys", "trust"]),
+    (
+        "worker",
+        &[
+            "arena",
+            "batch",
+            "cells",
+            "channel",
+            "claim",
+            "config",
+            "ending",
+            "event",
+            "half",
+            "lease",
+            "message",
+            "peer",
+            "ring_channel",
+            "sizing",
+            "submission",
+            "window",
+            "worker",
+        ],
+    ),
+    (
+        "connect",
+        &[
+            "acceptances",
+            "answer",
+            "asking",
+            "bring_up",
+            "connected",
+            "connecting",
+            "dial",
+            "edge/background",
+            "handshakes",
+            "listener",
+            "lobby",
+            "look",
+            "node",
+        ],
+    ),
+    ("link", &["link"]),
+    ("mesh", &["mesh"]),
+    ("requests", &["requests"]),
+    (
+        "operation",
+        &[
+            "edge/metrics_server",
+            "edge/port_counters",
+            "edge/settings",
+            "edge/survey",
+            "metrics",
+            "preflight",
+            "settings",
+            "topology",
+        ],
+    ),
+];
+
+/// The index of the floor of a path in `src`.
+fn floor_of(path: &str) -> Option<usize> {
+    let is_at =
+        |place: &str| path == place || path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'));
+    FLOORS
+        .iter()
+        .position(|(_, places)| places.iter().any(|place| is_at(place)))
+}
+
+/// The paths in `src` that a line of a file there names: `edge/tcp/Tcp` for `crate::edge::tcp::Tcp`.
+fn named_paths(line: &str) -> Vec<String> {
+    let behind_crate = line.split("crate::").skip(1);
+    let is_of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':' || c == '{';
+    behind_crate
+        .map(|rest| rest.split(|c| !is_of_path(c)).next().unwrap().replace("::", "/"))
+        .collect()
+}
+
+/// What is wrong with the imports of a file of a floor.
+fn wrong_imports(name: &str, own: usize, lines: &[(usize, String)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (number, line) in lines {
+        // A path that only names who may see an item.
+        let mut line = line.replace("pub(in crate::", "");
+        if name.starts_with("edge/") && name.matches('/').count() == 1 {
+            line = line.replace("super::", "crate::edge::");
+        }
+        for path in named_paths(&line) {
+            let path = if path.starts_with("edge/") {
+                path
+            } else {
+                path.split('/').next().unwrap().to_owned()
+            };
+            match floor_of(&path) {
+                Some(floor) if floor <= own => {}
+                Some(floor) => wrong.push(format!(
+                    "{name}:{number}: {} imports {path}, of {}, which is above it",
+                    FLOORS[own].0, FLOORS[floor].0
+                )),
+                None => wrong.push(format!(
+                    "{name}:{number}: crate::{path} does not say where it is: name the module"
+                )),
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_file_of_src_imports_from_its_floor_and_from_below() {
+    let src = root().join("src");
+    let (mut wrong, mut files) = (Vec::new(), vec![0; FLOORS.len()]);
+    for path in sources(&src) {
+        let name = path
+            .strip_prefix(&src)
+            .unwrap()
+            .with_extension("")
+            .to_str()
+            .unwrap()
+            .to_owned();
+        if name == "lib" || name.starts_with("bin/") {
+            continue;
+        }
+        let Some(own) = floor_of(&name) else {
+            wrong.push(format!("src/{name}.rs is on no floor"));
+            continue;
+        };
+        files[own] += 1;
+        // Tests bring up what is above.
+        let is_test = |part: &str| matches!(part, "tests" | "hostile" | "connected");
+        if name.split('/').any(is_test) {
+            continue;
+        }
+        let mut lines = code(&path);
+        if let Some(tests) = lines
+            .windows(2)
+            .position(|two| two[0].1 == "#[cfg(test)]" && two[1].1.ends_with('{'))
+        {
+            lines.truncate(tests);
+        }
+        wrong.extend(wrong_imports(&name, own, &lines));
+    }
+    for ((floor, _), files) in FLOORS.iter().zip(&files) {
+        println!("{floor}: {files} files");
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(files.iter().all(|files| *files > 0), "{files:?}");
+}
+
+#[test]
+fn an_import_from_above_is_found() {
+    let lines = |text: &str| vec![(7, text.to_owned())];
+    let of =
+        |place: &str, text: &str| wrong_imports(place, floor_of(place).unwrap(), &lines(text)).join("; ");
+    assert_eq!(of("worker/mod", "use crate::error::NodeError;"), "");
+    assert_eq!(of("edge/background", "use crate::handshakes::Handshakes;"), "");
+    assert_eq!(
+        of("edge/tcp", "use crate::node::Node;"),
+        "edge/tcp:7: machine imports node, of connect, which is above it"
+    );
+    assert_eq!(
+        of("edge/tcp", "use super::background::Background;"),
+        "edge/tcp:7: machine imports edge/background/Background, of connect, which is above it"
+    );
+    assert_eq!(
+        of("worker/mod", "    let node = crate::link::Links::new();"),
+        "worker/mod:7: worker imports link, of link, which is above it"
+    );
+    for hidden in ["use crate::Channel;", "use crate::{Channel, Event};"] {
+        assert!(
+            of("mesh/mod", hidden).contains("does not say where it is"),
+            "{hidden}"
+        );
+    }
+}
+
 /// One seed decides everything: nothing that is ordered by an address or a hash, and no thread.
 #[test]
 fn nothing_in_the_simulation_is_left_to_the_machine() {

@@ -16,9 +16,12 @@ use doorbell_core::{Clock as _, Deadline};
 use super::makers::Makers;
 use super::signal::Signal;
 use super::tcp::Tcp;
+use crate::acceptances::Acceptances;
+use crate::config::ChannelConfig;
 use crate::error::ConnectError;
 use crate::handshakes::{Counts, HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
-use crate::{Acceptances, ChannelConfig, Node, Worker};
+use crate::node::Node;
+use crate::worker::Worker;
 
 /// How long the thread is waited for where it is not stopped but dropped.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);

@@ -19,7 +19,7 @@ use doorbell_core::wire::InstanceId;
 use super::reaper::{Reaped, Reaper};
 use super::signal::Signal;
 use crate::error::ConnectError;
-use crate::handshakes::network;
+use crate::unfinished::network;
 
 /// Whom a job is for, as far as it may keep others from theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

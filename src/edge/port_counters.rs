@@ -121,7 +121,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{COUNTERS_MAX, NAME_BYTES_MAX, PortCounters};
-    use crate::Metrics;
+    use crate::metrics::Metrics;
 
     /// Writes a file in the folder, in folders that are made for it.
     fn write(folder: &TempDir, path: &str, bytes: &[u8]) {

@@ -137,7 +137,7 @@ mod tests {
     use doorbell_core::network::{Acceptor as _, Network as _, Stream as _, Waited};
     use doorbell_core::{Clock as _, Instant};
 
-    use crate::Tcp;
+    use crate::edge::tcp::Tcp;
     use crate::edge::tcp::{TcpAcceptor, TcpHandshake};
 
     const SOON: Duration = Duration::from_secs(20);

@@ -21,13 +21,16 @@ use doorbell_core::handshake::Established;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::InstanceId;
 
-use super::limits::Unfinished;
 use super::places::{self, LookError, Places, Wakes};
 use crate::answer::{Made, Wanted};
-use crate::bring_up::{Ground, Place, Ready, Supply, admit_to};
+use crate::bring_up::{Ground, Ready, admit_to};
+use crate::channel::ChannelId;
 use crate::edge::signal::Signal;
 use crate::error::ConnectError;
-use crate::{ChannelId, Worker, worker};
+use crate::unfinished::Unfinished;
+use crate::worker;
+use crate::worker::Worker;
+use crate::worker::promised::{Place, Supply};
 
 /// Answer of a Worker to a request; the places of a desk carry requests, answers and finished connections.
 type Answered<P> = Result<Box<Granted<P>>, ConnectError>;

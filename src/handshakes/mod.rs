@@ -44,7 +44,6 @@ pub(crate) use counts::Counts;
 pub use counts::HandshakeCounts;
 use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
-pub(crate) use limits::{Unfinished, network};
 
 /// Settings for handshakes that begin from now on.
 #[derive(Clone, Copy, Debug)]

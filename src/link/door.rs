@@ -16,9 +16,12 @@ use super::dispatch::Whose;
 use super::rail::At;
 use super::table::Core;
 use super::told::tell_closed;
+use crate::acceptances::Acceptances;
+use crate::edge::background::Background;
 use crate::error::ConnectError;
+use crate::handshakes::{HandshakeCounts, Handshakes};
 use crate::listener::handle_of;
-use crate::{Acceptances, Background, HandshakeCounts, Handshakes, Worker};
+use crate::worker::Worker;
 
 /// Connections of a Worker that are accepted in one poll at most: the others have their turn in the next.
 const ACCEPTED_MAX: usize = 64;

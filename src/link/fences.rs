@@ -3,7 +3,7 @@
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 
 use super::rail::At;
-use crate::{CloseError, CloseProgress};
+use crate::worker::{CloseError, CloseProgress};
 
 /// Answers that are owed, and what they wait for.
 #[derive(Debug, Default)]
@@ -98,7 +98,8 @@ pub(super) fn is_there(progress: CloseProgress) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{At, Fences, NOT_DESTROYED, is_there};
-    use crate::{ChannelId, CloseError, CloseProgress};
+    use crate::channel::ChannelId;
+    use crate::worker::{CloseError, CloseProgress};
     use doorbell_core::session::Epoch;
 
     const fn epoch(number: u32) -> Epoch {

@@ -27,9 +27,15 @@ use super::report::Gone;
 use super::state::Link;
 use super::table::Core;
 use super::told::{tell_begun, tell_late};
+use crate::acceptances::Acceptances;
+use crate::edge::tcp::Tcp;
 use crate::error::ConnectError;
+use crate::event::Event;
+use crate::handshakes::HandshakeCounts;
+use crate::listener::Listener;
+use crate::node::Node;
 use crate::rails::Rails;
-use crate::{Acceptances, Event, HandshakeCounts, Listener, Node, Tcp, Turn, Worker};
+use crate::worker::{Turn, Worker};
 
 /// Names a link. Once the link's end was told it names only that end, and nothing after another link ended at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -154,7 +160,7 @@ impl<P: Provider, N: Network> Links<P, N> {
                 frame_bytes,
             });
         }
-        let rails = Rails::scan(node, workers)?;
+        let rails = node.worker_rails(workers)?;
         let mut core = Core {
             config: *config,
             routes: Routes::default(),

@@ -9,7 +9,9 @@ use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
 use super::state::Link;
-use crate::{Asking, Node, Worker};
+use crate::asking::Asking;
+use crate::node::Node;
+use crate::worker::Worker;
 
 /// Whether the peer is to be asked, and when.
 pub(super) struct Question<N: Network> {

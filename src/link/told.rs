@@ -4,8 +4,8 @@ use doorbell_core::session::SessionEvent;
 use doorbell_core::wire::RefusalReason;
 
 use super::links::LinkId;
-use crate::ChannelState;
 use crate::error::ConnectError;
+use crate::event::ChannelState;
 use crate::tell::tell;
 
 /// It was begun here.

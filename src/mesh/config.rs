@@ -7,7 +7,7 @@ use doorbell_core::rank::{RANKS_MAX, Rank};
 use doorbell_core::route::RELAY_HEADER_BYTES;
 
 use super::frame::PAIR_HEADER_BYTES;
-use crate::{LinkConfig, LinkError};
+use crate::link::{LinkConfig, LinkError};
 
 /// How a mesh is made. All members have the same `mesh`, `ranks`, `window`, `message_bytes_max` and
 /// [`SessionConfig::fragment_bytes`](doorbell_core::session::SessionConfig::fragment_bytes).

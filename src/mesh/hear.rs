@@ -11,7 +11,7 @@ use super::membership::MeshEvent;
 use super::neighbour::Neighbour;
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
-use crate::{LinkEvent, LinkId};
+use crate::link::{LinkEvent, LinkId};
 
 impl State {
     /// Takes in what a link tells.

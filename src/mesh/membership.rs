@@ -24,9 +24,12 @@ use super::relay::Relay;
 use super::seek::{Found, Sought};
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
+use crate::edge::tcp::Tcp;
+use crate::link::{LinkError, LinkId, Links};
+use crate::node::Node;
 use crate::rails::Rails;
 use crate::tell::tell;
-use crate::{LinkError, LinkId, Links, Node, Tcp, Worker};
+use crate::worker::Worker;
 
 /// Time that a link to a peer that does not belong here has to close.
 const TURN_AWAY_WITHIN: core::time::Duration = core::time::Duration::from_millis(100);

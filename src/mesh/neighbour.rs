@@ -4,7 +4,7 @@ use doorbell_core::rank::{Rank, Ranks};
 
 use doorbell_core::wire::InstanceId;
 
-use crate::LinkId;
+use crate::link::LinkId;
 
 /// A link to a member that shares a subnet.
 #[derive(Debug)]

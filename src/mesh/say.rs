@@ -9,7 +9,7 @@ use doorbell_core::route::{Announcement, RelayHeader};
 use super::frame::{Join, Kind, PairHeader};
 use super::membership::MeshEvent;
 use super::state::State;
-use crate::Links;
+use crate::link::Links;
 
 impl State {
     /// The ways as they are now, and what follows where they changed.

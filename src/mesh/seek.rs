@@ -12,10 +12,13 @@ use doorbell_core::{Deadline, Instant};
 
 use super::membership::Mesh;
 use super::unlinked::NotLinked;
+use crate::asking::Asking;
 use crate::error::ConnectError;
+use crate::link::LinkError;
 use crate::look::{LOOKED_WITHIN, Looking};
+use crate::node::Node;
 use crate::tell::tell;
-use crate::{Asking, LinkError, Node, Worker};
+use crate::worker::Worker;
 
 /// How long a member may take to answer, and how long a link may take to come of it.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;
 use super::unlinked::{Attempts, NotLinked};
-use crate::{LinkError, LinkId};
+use crate::link::{LinkError, LinkId};
 
 /// All but the links.
 pub(super) struct State {

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use doorbell_core::session::FinalReason;
 
 use crate::error::ConnectError;
-use crate::{LinkError, NotConnected};
+use crate::link::{LinkError, NotConnected};
 
 /// A reason why no link leads to a member, as the last attempt left it.
 #[derive(Clone, Copy, Debug)]

@@ -18,10 +18,13 @@ use doorbell_core::provider::Provider;
 use doorbell_core::session::{HealthState, SessionCounts};
 use doorbell_hotpath::StatisticsSnapshot;
 
-use crate::{
-    ChannelState, HandshakeCounts, LinkId, LinkRailCounts, Links, Mesh, MeshCounts, PortCounters, Refusals,
-    Worker,
-};
+use crate::edge::port_counters::PortCounters;
+use crate::event::ChannelState;
+use crate::handshakes::HandshakeCounts;
+use crate::link::{LinkId, LinkRailCounts, Links};
+use crate::mesh::{Mesh, MeshCounts};
+use crate::trust::Refusals;
+use crate::worker::Worker;
 use exposition::Families;
 pub use labels::{LabelError, Labels};
 

@@ -4,7 +4,8 @@ use doorbell_core::session::SessionCounts;
 use doorbell_hotpath::StatisticsSnapshot;
 
 use super::exposition::{Description, Kind};
-use crate::{LinkRailCounts, MeshCounts, MeshMemberCounts};
+use crate::link::LinkRailCounts;
+use crate::mesh::{MeshCounts, MeshMemberCounts};
 
 /// Constants of descriptions, and functions from what is counted to the counters it is rendered as.
 macro_rules! counters {

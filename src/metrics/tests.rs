@@ -7,7 +7,9 @@ use doorbell_core::session::SessionCounts;
 use doorbell_hotpath::Statistics;
 
 use super::{LabelError, Labels, Metrics};
-use crate::{HandshakeCounts, MeshCounts, PortCounters};
+use crate::edge::port_counters::PortCounters;
+use crate::handshakes::HandshakeCounts;
+use crate::mesh::MeshCounts;
 
 /// A series: its name, and its labels in their order.
 type Key = (String, Vec<(String, String)>);

@@ -9,8 +9,9 @@ use doorbell_core::{IpPrefix, Mtu};
 use super::error::SettingsFault;
 use super::value::Value;
 use super::{LogLevel, Subnets};
+use crate::config::{Notify, SharedReceivesConfig};
+use crate::rail_filter::RailFilter;
 use crate::trust::KeyRing;
-use crate::{Notify, RailFilter, SharedReceivesConfig};
 
 /// Type of a configuration's field that a setting is kept in.
 pub(super) trait Held {

@@ -261,10 +261,11 @@ mod tests {
             let own = SettingValues::default();
             let sends = most(&format!("{section}.send_depth"));
             let depth = |send_depth| {
-                crate::bring_up::send_depth(&crate::ChannelConfig {
+                crate::config::ChannelConfig {
                     send_depth,
                     ..own.channel
-                })
+                }
+                .sends_in_flight()
             };
             assert!(storage_for(depth(sends)).is_some() && storage_for(depth(sends + 1)).is_none());
             let receives = most(&format!("{section}.receive_depth"));

@@ -15,7 +15,10 @@ use std::path::PathBuf;
 
 use doorbell_core::IpPrefix;
 
-use crate::{ChannelConfig, LinkConfig, LinkError, MeshConfig, RailFilter, WorkerConfig};
+use crate::config::{ChannelConfig, WorkerConfig};
+use crate::link::{LinkConfig, LinkError};
+use crate::mesh::MeshConfig;
+use crate::rail_filter::RailFilter;
 pub use error::{SettingSource, SettingsError, SettingsFault};
 pub(crate) use file::FILE_BYTES_MAX;
 use keys::Key;

@@ -11,7 +11,8 @@ use doorbell_hotpath::{FailureTaker, Failures};
 
 use super::request::{Request, pair};
 use super::{Submission, SubmissionError};
-use crate::{ChannelId, Lease};
+use crate::channel::ChannelId;
+use crate::lease::Lease;
 
 type FailureRing = Arc<MpscRing<Box<[Slot]>>>;
 

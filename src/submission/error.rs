@@ -7,7 +7,8 @@ use doorbell_core::{QpState, WcStatus};
 use doorbell_ffi::Rdma;
 
 use super::request::pair;
-use crate::{ChannelId, Lease};
+use crate::channel::ChannelId;
+use crate::lease::Lease;
 
 /// A request that was not submitted, with its lease handed back.
 pub struct SubmitError<P: Provider = Rdma> {

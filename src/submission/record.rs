@@ -8,7 +8,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::{Ticket, in_place};
 
 use super::desk::Registry;
-use crate::ChannelId;
+use crate::channel::ChannelId;
 
 /// Record of one request in flight: its position, its submitter, and its slot.
 #[derive(Clone, Copy, Debug, Default)]

@@ -15,7 +15,7 @@ use doorbell_core::Rkey;
 use doorbell_core::provider::{DetachedSlot, Operation, PostFlags, RemoteAddress};
 use doorbell_hotpath::ring::Descriptor;
 
-use crate::ChannelId;
+use crate::channel::ChannelId;
 
 /// Submitters that share a ring at most.
 pub(crate) const SHARING_MAX: usize = 1 << 10;
@@ -156,7 +156,7 @@ pub(super) const fn halves(word: u64) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::{Request, SHARING_MAX};
-    use crate::ChannelId;
+    use crate::channel::ChannelId;
     use doorbell_core::Rkey;
     use doorbell_core::provider::{DetachedSlot, Operation, PostFlags, RemoteAddress};
 

@@ -11,8 +11,10 @@ use super::desk::{Desk, Taker};
 use super::intake::{Intake, LastOfAll, RequestProducer};
 use super::request::Request;
 use super::{Submission, SubmitError, SubmitErrorKind};
+use crate::arena::Arena;
+use crate::channel::ChannelId;
 use crate::edge::reaper::{Reaped, Reaper};
-use crate::{Arena, ChannelId, Lease};
+use crate::lease::Lease;
 
 /// Submits requests to a [`Worker`](crate::Worker) from a thread of its own, without a lock.
 ///

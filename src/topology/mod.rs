@@ -10,7 +10,7 @@ use doorbell_core::port::Unusable;
 use doorbell_core::rail::{Candidate, LocalRail};
 use doorbell_core::wire::AdvertisedRail;
 
-use crate::RailFilter;
+use crate::rail_filter::RailFilter;
 use crate::rails::{rails_of, sort};
 
 mod map;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use doorbell_core::IpPrefix;
 use doorbell_core::wire::AdvertisedRail;
 
-use crate::ConnectError;
+use crate::error::ConnectError;
 
 pub(crate) use key::wipe;
 pub use key::{KEY_BYTES_MIN, Key, KeyError};

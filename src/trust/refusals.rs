@@ -3,7 +3,7 @@
 use doorbell_core::handshake::Cause;
 use doorbell_core::wire::RejectReason;
 
-use crate::ConnectError;
+use crate::error::ConnectError;
 
 /// Peers a listener refused for who or where they are, or that refused it.
 ///

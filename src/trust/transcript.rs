@@ -93,7 +93,7 @@ mod tests {
     use doorbell_core::handshake::{Authenticator as _, Transcript as _};
     use sha2::{Digest as _, Sha256};
 
-    use crate::{Key, KeyRing, Trust};
+    use crate::trust::{Key, KeyRing, Trust};
 
     /// Source: RFC 4231, test case 6: the only one with a key that is long enough for us.
     #[test]

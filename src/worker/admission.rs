@@ -12,13 +12,13 @@ use doorbell_core::wire::CreditWord;
 use doorbell_hotpath::{Grants, WindowWord};
 
 use super::places::{Entry, Listed, Room};
+use super::promised::{Place, Supplied, Supply};
 use super::{CREDIT_WORD_BYTES, QueuePairNumber, Reservation, Worker};
-use crate::ChannelConfig;
-use crate::bring_up::{Place, Supplied, Supply, send_depth};
 use crate::channel::{Channel, ChannelId};
+use crate::config::ChannelConfig;
 use crate::error::ConnectError;
 use crate::half::Held;
-use crate::handshakes::Unfinished;
+use crate::unfinished::Unfinished;
 
 impl<P: Provider> Worker<P> {
     /// Promises a place and room for completions to a channel that is to be made; of a peer that connects, from an address.
@@ -147,7 +147,7 @@ impl<P: Provider> Worker<P> {
         config: &ChannelConfig,
         from: Option<IpAddr>,
     ) -> Result<Place<P>, ConnectError> {
-        let reservation = self.reserve(send_depth(config), config.receive_depth, from)?;
+        let reservation = self.reserve(config.sends_in_flight(), config.receive_depth, from)?;
         let channel = reservation.id.index;
         let (word, credit) = credit_word(&self.credit_words, channel)?;
         let sends = self.sends.completions.claim_sends(channel)?;

@@ -15,9 +15,10 @@ use super::upkeep::TakenOfBoth;
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
 use crate::channel::Channel;
+use crate::channel::ChannelId;
+use crate::event::{ChannelState, Event};
 use crate::half::Held;
 use crate::tell::tell;
-use crate::{ChannelId, ChannelState, Event};
 
 /// Longest time for a device to flush what is left when the deadline passes. Flushing needs no peer.
 const FLUSH_MAX: Duration = Duration::from_millis(500);

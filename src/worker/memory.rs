@@ -6,7 +6,8 @@ use doorbell_core::provider::{
 use doorbell_ffi::{Rdma, StableMemory};
 
 use super::Worker;
-use crate::{Arena, LocalWindow};
+use crate::arena::Arena;
+use crate::window::LocalWindow;
 
 impl<P: Provider> Worker<P> {
     /// Registers memory beside the Worker's own, of another size of slots, say.

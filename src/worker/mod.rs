@@ -10,6 +10,7 @@ mod memory;
 mod places;
 mod polling;
 mod posting;
+pub(crate) mod promised;
 mod qpn_table;
 mod receive_side;
 mod send_side;

@@ -7,9 +7,10 @@ use doorbell_core::{Ticket, WcStatus};
 use doorbell_hotpath::Batch;
 
 use super::submissions::{Inlets, Queue};
+use crate::channel::ChannelId;
 use crate::half::{SendHalf, Sends};
+use crate::submission::SubmissionError;
 use crate::submission::{Deferred, Records};
-use crate::{ChannelId, SubmissionError};
 
 /// Requests staged for one doorbell.
 type Staged<'q, P> = Batch<'q, <P as Provider>::SendQueue, Arc<<P as Provider>::Window>>;

@@ -6,8 +6,9 @@ use super::Worker;
 use super::halves::SendWorker;
 use super::send_side::SendSide;
 use super::submissions::Submissions;
+use crate::config::SubmitterConfig;
 use crate::edge::reaper::Reaper;
-use crate::{Submitter, SubmitterConfig};
+use crate::submission::Submitter;
 
 /// Resources that submitters are made from.
 pub(super) struct Maker<'w, P: Provider> {

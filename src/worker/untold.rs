@@ -6,7 +6,7 @@ use doorbell_core::provider::Provider;
 use super::Turn;
 use super::channel_list::Due;
 use super::places::{Entry, channel_apart};
-use crate::Event;
+use crate::event::Event;
 use crate::half::Sends;
 
 /// An event of the channel of this index that is yet to be delivered.

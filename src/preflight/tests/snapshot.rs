@@ -1,7 +1,7 @@
 //! Snapshots, as they are written and read.
 
 use super::{host, one};
-use crate::SnapshotError;
+use crate::topology::SnapshotError;
 use crate::topology::{NeighbourFacts, NeighbourState, RouteFacts, Topology};
 
 #[test]

@@ -19,7 +19,7 @@ use super::channel_list::due;
 use super::places::{Entry, Listed, Places};
 use super::upkeep::Upkeep;
 use super::{Under, Worker};
-use crate::Arena;
+use crate::arena::Arena;
 use crate::channel::Channel;
 use crate::half::Held;
 

@@ -11,7 +11,9 @@ use doorbell_hotpath::{Statistics, Wait, Woken};
 
 use crate::channel::ChannelId;
 use crate::edge::reaper::Reaped;
+use crate::event::Event;
 use crate::half::ReceiveHalf;
+use crate::lease::Lease;
 use crate::worker::Due;
 use crate::worker::device_events::DeviceEvents;
 use crate::worker::places::{Listed, Places};
@@ -19,7 +21,6 @@ use crate::worker::receive_side::ReceiveSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};
-use crate::{Event, Lease};
 
 /// The half of a [`Worker`](crate::Worker) that receives, for one thread: the receive completion queue, the
 /// memory that is received into, and of each channel the half that receives.

@@ -1,0 +1,43 @@
+//! Unfinished handshakes of one source, for the limits of all that grants something before a handshake is finished.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+/// Addresses that one host may own: the address itself, or for IPv6 its network of 64 bits.
+pub(crate) const fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        IpAddr::V4(_) => address,
+    }
+}
+
+/// Handshakes of one address, and of all its network, that were granted something and are not finished.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfinished {
+    of_address: usize,
+    of_network: usize,
+}
+
+impl Unfinished {
+    /// Counts the unfinished handshakes of an address, and of its network, among all.
+    pub(crate) fn of(address: IpAddr, all: impl Iterator<Item = IpAddr>) -> Self {
+        let (mut of_address, mut of_network) = (0_usize, 0_usize);
+        let own = network(address);
+        for other in all.filter(|other| network(*other) == own) {
+            of_network = of_network.saturating_add(1);
+            of_address = of_address.saturating_add(usize::from(other == address));
+        }
+        Self {
+            of_address,
+            of_network,
+        }
+    }
+
+    /// Whether the address may have one more where so many are left then: it never holds more than others still can have,
+    /// and with several addresses of its network not the last one.
+    pub(crate) const fn may_be_more(self, left: usize) -> bool {
+        self.of_network == 0 || self.of_address < left
+    }
+}
