@@ -34,65 +34,27 @@
 //! # }
 //! ```
 
-mod acceptances;
-mod answer;
-mod arena;
-mod asking;
-mod batch;
-mod bring_up;
-mod cells;
-mod channel;
-mod claim;
-mod config;
-#[cfg(test)]
-mod connected;
-mod connecting;
-mod dial;
-mod edge;
-mod ending;
+mod connect;
 mod error;
-mod event;
-mod half;
-mod handshakes;
-mod lease;
 mod link;
-mod listener;
-mod lobby;
-mod look;
+mod machine;
 mod mesh;
-mod message;
-mod metrics;
-mod node;
-mod peer;
-mod preflight;
-mod rail_filter;
+mod operation;
 mod rails;
 #[cfg(test)]
 #[path = "../fuzz/replay.rs"]
 mod replay;
 pub mod requests;
-mod ring_channel;
-mod scan;
-#[cfg(feature = "settings")]
-mod settings;
-mod sizing;
-mod submission;
-mod tell;
-mod topology;
 mod trust;
-mod unfinished;
-mod window;
 mod worker;
 
-pub use acceptances::Acceptances;
-pub use arena::Arena;
-pub use asking::Asking;
-pub use batch::Batch;
-pub use cells::CellCounts;
-pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
-pub use claim::{BatchClaim, Claim};
-pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};
-pub use connecting::Connecting;
+pub use connect::acceptances::Acceptances;
+pub use connect::asking::Asking;
+pub use connect::background::Background;
+pub use connect::connecting::Connecting;
+pub use connect::handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
+pub use connect::listener::Listener;
+pub use connect::node::{Connection, Node};
 pub use doorbell_core as vocabulary;
 pub use doorbell_core::network::Network;
 pub use doorbell_core::provider::{
@@ -105,45 +67,47 @@ pub use doorbell_core::wire::{
 pub use doorbell_core::{Clock, Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::{Rdma, StableMemory};
 pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
-pub use edge::background::Background;
-pub use edge::clock::{now, within};
-pub use edge::metrics_server::MetricsServer;
-pub use edge::port_counters::PortCounters;
-pub use edge::tcp::{Tcp, TcpAcceptor, TcpHandshake};
 pub use error::{ConnectError, NoRoute, NodeError};
-pub use event::{ChannelState, Event};
-pub use half::{ReceiveHalf, SendHalf};
-pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
-pub use lease::{Lease, TooLong};
 pub use link::{
     LinkConfig, LinkError, LinkEvent, LinkId, LinkRailCounts, LinkRailReport, Links, NotConnected, RailEnds,
     Request,
 };
-pub use listener::Listener;
+pub use machine::clock::{now, within};
+pub use machine::tcp::{Tcp, TcpAcceptor, TcpHandshake};
 pub use mesh::{
     Group, GroupError, Leaving, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts,
     MeshSendError, NotLinked, Running,
 };
-pub use message::Message;
-pub use metrics::{LabelError, Labels, Metrics};
-pub use node::{Connection, Node};
-pub use peer::Peer;
-pub use preflight::{Finding, FindingKind, Severity, preflight};
-pub use rail_filter::{FilterSubject, FilterVerdict, RailFilter, RailFilterError, RuleFault};
-pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
+pub use operation::metrics::{LabelError, Labels, Metrics};
+pub use operation::metrics_server::MetricsServer;
+pub use operation::port_counters::PortCounters;
+pub use operation::preflight::{Finding, FindingKind, Severity, preflight};
 #[cfg(feature = "settings")]
-pub use settings::{
+pub use operation::settings::{
     LogLevel, MeshSettings, Setting, SettingSource, SettingValues, Settings, SettingsError, SettingsFault,
     Subnets,
 };
-pub use submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, Submitter};
 #[cfg(feature = "snapshot")]
-pub use topology::SnapshotError;
-pub use topology::{
+pub use operation::topology::SnapshotError;
+pub use operation::topology::{
     ArpFacts, InterfaceFacts, Map, NeighbourFacts, NeighbourState, PortFacts, Reach, RouteFacts, Topology,
 };
+pub use rails::filter::{FilterSubject, FilterVerdict, RailFilter, RailFilterError, RuleFault};
 pub use trust::{KEY_BYTES_MIN, Key, KeyError, KeyRing, KeyRingError, Refusals, Trust};
-pub use window::LocalWindow;
+pub use worker::arena::Arena;
+pub use worker::batch::Batch;
+pub use worker::cells::CellCounts;
+pub use worker::channel::{Channel, ChannelId, SendError, SendErrorKind};
+pub use worker::claim::{BatchClaim, Claim};
+pub use worker::config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};
+pub use worker::event::{ChannelState, Event};
+pub use worker::half::{ReceiveHalf, SendHalf};
+pub use worker::lease::{Lease, TooLong};
+pub use worker::message::Message;
+pub use worker::peer::Peer;
+pub use worker::ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
+pub use worker::submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, Submitter};
+pub use worker::window::LocalWindow;
 pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
     SplitError, Turn, WaitError, Watched, Worker,

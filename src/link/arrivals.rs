@@ -12,9 +12,9 @@ use doorbell_core::wire::{InstanceId, SessionId};
 
 use super::rail::At;
 use super::table::Core;
-use crate::answer::Wanted;
+use crate::connect::answer::Wanted;
+use crate::connect::handshakes::desk::Granted;
 use crate::error::ConnectError;
-use crate::handshakes::desk::Granted;
 use crate::worker::{Reservation, Worker};
 
 /// Owner of a link: the session and the process that began it. Another process that knows the session's name is another owner.

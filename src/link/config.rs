@@ -5,10 +5,10 @@ use core::fmt;
 use doorbell_core::session::{SESSION_WINDOW_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
 use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_ATTACH_BYTES, SESSION_HEADER_BYTES};
 
-use crate::config::ChannelConfig;
+use crate::connect::handshakes::HandshakeLimits;
 use crate::error::ConnectError;
 use crate::error::NoRoute;
-use crate::handshakes::HandshakeLimits;
+use crate::worker::config::ChannelConfig;
 
 /// How links are made. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,16 +16,16 @@ use doorbell_core::{Deadline, Instant};
 use super::config::LinkConfig;
 use super::rail::{At, Between, LinkRail, NotConnected};
 use super::state::Link;
-use crate::config::ChannelConfig;
-use crate::connecting::Connecting;
-use crate::connecting::{Aim, Patience};
-use crate::edge::signal::Signal;
+use crate::connect::connecting::Connecting;
+use crate::connect::connecting::{Aim, Patience};
+use crate::connect::look::{LOOKED_WITHIN, Looking};
+use crate::connect::node::{Connection, Node};
 use crate::error::ConnectError;
-use crate::look::{LOOKED_WITHIN, Looking};
-use crate::node::{Connection, Node};
+use crate::machine::signal::Signal;
+use crate::machine::tell::tell;
 use crate::rails::Rails;
-use crate::tell::tell;
 use crate::worker::Worker;
+use crate::worker::config::ChannelConfig;
 
 /// Rails that are being looked for: our ports are looked at.
 pub(super) struct Finding {

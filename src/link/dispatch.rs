@@ -14,9 +14,9 @@ use super::rail::At;
 use super::state::Link;
 use super::table::Core;
 use super::told::{tell_accepted, tell_failed, tell_refused};
-use crate::event::Event;
-use crate::peer::Peer;
 use crate::worker::Turn;
+use crate::worker::event::Event;
+use crate::worker::peer::Peer;
 
 /// Whose a channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,11 +16,11 @@ use super::dispatch::Whose;
 use super::rail::At;
 use super::table::Core;
 use super::told::tell_closed;
-use crate::acceptances::Acceptances;
-use crate::edge::background::Background;
+use crate::connect::acceptances::Acceptances;
+use crate::connect::background::Background;
+use crate::connect::handshakes::{HandshakeCounts, Handshakes};
+use crate::connect::listener::handle_of;
 use crate::error::ConnectError;
-use crate::handshakes::{HandshakeCounts, Handshakes};
-use crate::listener::handle_of;
 use crate::worker::Worker;
 
 /// Connections of a Worker that are accepted in one poll at most: the others have their turn in the next.

@@ -98,7 +98,7 @@ pub(super) fn is_there(progress: CloseProgress) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{At, Fences, NOT_DESTROYED, is_there};
-    use crate::channel::ChannelId;
+    use crate::worker::channel::ChannelId;
     use crate::worker::{CloseError, CloseProgress};
     use doorbell_core::session::Epoch;
 

@@ -27,14 +27,14 @@ use super::report::Gone;
 use super::state::Link;
 use super::table::Core;
 use super::told::{tell_begun, tell_late};
-use crate::acceptances::Acceptances;
-use crate::edge::tcp::Tcp;
+use crate::connect::acceptances::Acceptances;
+use crate::connect::handshakes::HandshakeCounts;
+use crate::connect::listener::Listener;
+use crate::connect::node::Node;
 use crate::error::ConnectError;
-use crate::event::Event;
-use crate::handshakes::HandshakeCounts;
-use crate::listener::Listener;
-use crate::node::Node;
+use crate::machine::tcp::Tcp;
 use crate::rails::Rails;
+use crate::worker::event::Event;
 use crate::worker::{Turn, Worker};
 
 /// Names a link. Once the link's end was told it names only that end, and nothing after another link ended at the same place.

@@ -23,9 +23,9 @@ use super::links::LinkEvent;
 use super::rail::At;
 use super::state::{Link, Posted, posted};
 use super::store::Store;
-use crate::channel::SendErrorKind;
-use crate::lease::Lease;
 use crate::worker::Worker;
+use crate::worker::channel::SendErrorKind;
+use crate::worker::lease::Lease;
 
 /// Request for a window of the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
 use super::state::Link;
-use crate::asking::Asking;
-use crate::node::Node;
+use crate::connect::asking::Asking;
+use crate::connect::node::Node;
 use crate::worker::Worker;
 
 /// Whether the peer is to be asked, and when.

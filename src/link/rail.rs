@@ -12,10 +12,10 @@ use doorbell_core::{Deadline, Ticket};
 
 use super::config::LinkError;
 use super::store::room_in_line;
-use crate::asking::Asking;
-use crate::channel::ChannelId;
-use crate::connecting::Connecting;
+use crate::connect::asking::Asking;
+use crate::connect::connecting::Connecting;
 use crate::error::ConnectError;
+use crate::worker::channel::ChannelId;
 
 /// A channel that is a rail's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

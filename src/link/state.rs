@@ -19,9 +19,9 @@ use super::one_sided::OneSided;
 use super::question::Question;
 use super::rail::{At, LinkRail, NotConnected};
 use super::store::{Store, room_for};
-use crate::channel::{Channel, SendError, SendErrorKind};
-use crate::lease::Lease;
 use crate::worker::Worker;
+use crate::worker::channel::{Channel, SendError, SendErrorKind};
+use crate::worker::lease::Lease;
 
 pub(super) struct Link<P: Provider, N: Network> {
     pub(super) session: Session<Box<[Retained]>, Box<[Kept]>>,

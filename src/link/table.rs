@@ -15,7 +15,7 @@ use super::rail::{At, NotConnected};
 use super::report::Gone;
 use super::state::{Link, Posted, frame_bytes};
 use super::told::tell_session;
-use crate::node::Node;
+use crate::connect::node::Node;
 use crate::worker::Worker;
 
 /// State of the links that polling the Workers needs.
@@ -272,7 +272,9 @@ impl<P: Provider, N: Network> Core<P, N> {
             };
             if by.has_passed(now) {
                 // At once, so that nothing more is taken of it.
-                let shut = worker.channel(at.channel).map(crate::channel::Channel::shut);
+                let shut = worker
+                    .channel(at.channel)
+                    .map(crate::worker::channel::Channel::shut);
                 let link = of.and_then(|(id, rail)| Some((self.link_mut(id)?, rail)));
                 if let (Some(Err(_)), Some((link, rail))) = (shut, link) {
                     link.one_sided.fences.not_shut(rail, at);

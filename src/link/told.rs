@@ -5,8 +5,8 @@ use doorbell_core::wire::RefusalReason;
 
 use super::links::LinkId;
 use crate::error::ConnectError;
-use crate::event::ChannelState;
-use crate::tell::tell;
+use crate::machine::tell::tell;
+use crate::worker::event::ChannelState;
 
 /// It was begun here.
 pub(super) fn tell_begun(link: LinkId) {

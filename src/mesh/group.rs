@@ -13,7 +13,7 @@ use doorbell_ffi::Rdma;
 
 use super::config::MeshSendError;
 use super::membership::Mesh;
-use crate::edge::tcp::Tcp;
+use crate::machine::tcp::Tcp;
 
 /// All members of a mesh, doing the same collectives in the same order.
 ///

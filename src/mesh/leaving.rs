@@ -15,7 +15,7 @@ use doorbell_core::rank::Ranks;
 
 use super::group::{Group, GroupError, Running};
 use super::membership::Mesh;
-use crate::node::Node;
+use crate::connect::node::Node;
 
 /// A member on its way out of a mesh, with all others: begun by [`Group::leave`].
 ///

@@ -24,11 +24,11 @@ use super::relay::Relay;
 use super::seek::{Found, Sought};
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
-use crate::edge::tcp::Tcp;
+use crate::connect::node::Node;
 use crate::link::{LinkError, LinkId, Links};
-use crate::node::Node;
+use crate::machine::tcp::Tcp;
+use crate::machine::tell::tell;
 use crate::rails::Rails;
-use crate::tell::tell;
 use crate::worker::Worker;
 
 /// Time that a link to a peer that does not belong here has to close.

@@ -12,12 +12,12 @@ use doorbell_core::{Deadline, Instant};
 
 use super::membership::Mesh;
 use super::unlinked::NotLinked;
-use crate::asking::Asking;
+use crate::connect::asking::Asking;
+use crate::connect::look::{LOOKED_WITHIN, Looking};
+use crate::connect::node::Node;
 use crate::error::ConnectError;
 use crate::link::LinkError;
-use crate::look::{LOOKED_WITHIN, Looking};
-use crate::node::Node;
-use crate::tell::tell;
+use crate::machine::tell::tell;
 use crate::worker::Worker;
 
 /// How long a member may take to answer, and how long a link may take to come of it.

@@ -6,8 +6,8 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{CorrelationId, REQUEST_HEADER_BYTES, RequestHeader, RequestKind};
 use doorbell_ffi::Rdma;
 
-use crate::lease::Lease;
-use crate::message::Message;
+use crate::worker::lease::Lease;
+use crate::worker::message::Message;
 
 /// A request of a peer's, in the memory that it came in.
 pub struct Asked<P: Provider = Rdma> {

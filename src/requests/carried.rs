@@ -9,9 +9,9 @@ use doorbell_core::{Clock as _, Deadline};
 
 use super::answering::write;
 use super::{Ended, Heard, RequestFailure, Requests};
-use crate::channel::{ChannelId, SendErrorKind};
-use crate::event::{ChannelState, Event};
 use crate::link::{LinkEvent, LinkId, Links};
+use crate::worker::channel::{ChannelId, SendErrorKind};
+use crate::worker::event::{ChannelState, Event};
 use crate::worker::{Turn, Worker};
 use doorbell_core::network::Network;
 

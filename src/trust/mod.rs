@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod hostile;
 mod key;
+pub(crate) mod key_file;
 mod pattern;
 mod refusals;
 mod ring;

@@ -14,11 +14,11 @@ use doorbell_hotpath::{Grants, WindowWord};
 use super::places::{Entry, Listed, Room};
 use super::promised::{Place, Supplied, Supply};
 use super::{CREDIT_WORD_BYTES, QueuePairNumber, Reservation, Worker};
-use crate::channel::{Channel, ChannelId};
-use crate::config::ChannelConfig;
 use crate::error::ConnectError;
-use crate::half::Held;
-use crate::unfinished::Unfinished;
+use crate::machine::unfinished::Unfinished;
+use crate::worker::channel::{Channel, ChannelId};
+use crate::worker::config::ChannelConfig;
+use crate::worker::half::Held;
 
 impl<P: Provider> Worker<P> {
     /// Promises a place and room for completions to a channel that is to be made; of a peer that connects, from an address.

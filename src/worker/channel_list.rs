@@ -8,7 +8,7 @@ use doorbell_core::provider::PushError;
 use doorbell_core::sync::AtomicU32;
 use doorbell_hotpath::{DueList, ToldFlag};
 
-use crate::channel::SendErrorKind;
+use crate::worker::channel::SendErrorKind;
 
 /// List of channels with news from threads that do not have the Worker.
 pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>;

@@ -14,11 +14,11 @@ use super::places::Closed;
 use super::upkeep::TakenOfBoth;
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
-use crate::channel::Channel;
-use crate::channel::ChannelId;
-use crate::event::{ChannelState, Event};
-use crate::half::Held;
-use crate::tell::tell;
+use crate::machine::tell::tell;
+use crate::worker::channel::Channel;
+use crate::worker::channel::ChannelId;
+use crate::worker::event::{ChannelState, Event};
+use crate::worker::half::Held;
 
 /// Longest time for a device to flush what is left when the deadline passes. Flushing needs no peer.
 const FLUSH_MAX: Duration = Duration::from_millis(500);

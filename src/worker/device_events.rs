@@ -7,8 +7,8 @@ use doorbell_core::provider::{AsyncEvent, Context, Provider, ProviderError};
 use super::places::Entry;
 use super::receive_side::ReceiveSide;
 use super::{ReceiveWorker, Worker};
-use crate::half::Receives;
-use crate::tell::tell;
+use crate::machine::tell::tell;
+use crate::worker::half::Receives;
 
 /// Events kept at most that nobody asked for: more than there are of one closing, and of ports that come
 /// and go for a while.

@@ -6,8 +6,8 @@ use doorbell_core::provider::{
 use doorbell_ffi::{Rdma, StableMemory};
 
 use super::Worker;
-use crate::arena::Arena;
-use crate::window::LocalWindow;
+use crate::worker::arena::Arena;
+use crate::worker::window::LocalWindow;
 
 impl<P: Provider> Worker<P> {
     /// Registers memory beside the Worker's own, of another size of slots, say.

@@ -1,26 +1,42 @@
 //! One thread's owner of two completion queues, an arena, and the channels on them.
 
 mod admission;
+pub(crate) mod arena;
+pub(crate) mod batch;
+pub(crate) mod cells;
+pub(crate) mod channel;
 mod channel_list;
+pub(crate) mod claim;
 mod closing;
+pub(crate) mod config;
 mod device_events;
 mod early;
+pub(crate) mod ending;
+pub(crate) mod event;
+pub(crate) mod half;
 mod halves;
+pub(crate) mod lease;
 mod memory;
+pub(crate) mod message;
+pub(crate) mod peer;
 mod places;
 mod polling;
 mod posting;
 pub(crate) mod promised;
 mod qpn_table;
 mod receive_side;
+pub(crate) mod ring_channel;
 mod send_side;
 mod shared;
+pub(crate) mod sizing;
+pub(crate) mod submission;
 mod submissions;
 mod submitting;
 mod turn;
 mod untold;
 mod upkeep;
 mod waiting;
+pub(crate) mod window;
 
 use core::fmt;
 use core::net::IpAddr;
@@ -38,15 +54,15 @@ use doorbell_core::{Clock as _, Deadline, Qpn, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
-use crate::cells::{CellCounts, Cells};
-use crate::channel::{Channel, ChannelId, SendErrorKind};
-use crate::config::{Notify, WorkerConfig};
-use crate::edge::reaper::{Reaped, Reaper};
 use crate::error::NodeError;
-use crate::event::ChannelState;
-use crate::half::usable;
-use crate::lease::Lease;
-use crate::window::LocalWindow;
+use crate::machine::reaper::{Reaped, Reaper};
+use crate::worker::cells::{CellCounts, Cells};
+use crate::worker::channel::{Channel, ChannelId, SendErrorKind};
+use crate::worker::config::{Notify, WorkerConfig};
+use crate::worker::event::ChannelState;
+use crate::worker::half::usable;
+use crate::worker::lease::Lease;
+use crate::worker::window::LocalWindow;
 
 pub(crate) use channel_list::{Due, Notice};
 use closing::Closing;

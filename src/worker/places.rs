@@ -6,10 +6,10 @@ use std::sync::Weak;
 use super::channel_list::ChannelList;
 use super::closing::PARTING_MAX;
 use super::{CloseError, Reservation};
-use crate::channel::ChannelId;
-use crate::edge::reaper::Reaper;
-use crate::event::ChannelState;
-use crate::half::Held;
+use crate::machine::reaper::Reaper;
+use crate::worker::channel::ChannelId;
+use crate::worker::event::ChannelState;
+use crate::worker::half::Held;
 
 /// The places, in the order of their indices.
 pub(super) struct Places<C: Held + Send + 'static> {

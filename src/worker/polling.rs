@@ -4,7 +4,7 @@ use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
 
 use super::places::Listed;
 use super::{Turn, Worker};
-use crate::event::Event;
+use crate::worker::event::Event;
 
 impl<P: Provider> Worker<P> {
     /// Polls the completion queues in bulk, receives first, and posts what was submitted; `each` gets every

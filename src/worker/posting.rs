@@ -7,10 +7,10 @@ use doorbell_core::{Ticket, WcStatus};
 use doorbell_hotpath::Batch;
 
 use super::submissions::{Inlets, Queue};
-use crate::channel::ChannelId;
-use crate::half::{SendHalf, Sends};
-use crate::submission::SubmissionError;
-use crate::submission::{Deferred, Records};
+use crate::worker::channel::ChannelId;
+use crate::worker::half::{SendHalf, Sends};
+use crate::worker::submission::SubmissionError;
+use crate::worker::submission::{Deferred, Records};
 
 /// Requests staged for one doorbell.
 type Staged<'q, P> = Batch<'q, <P as Provider>::SendQueue, Arc<<P as Provider>::Window>>;

@@ -14,10 +14,10 @@ use super::channel_list::ChannelList;
 use super::early::Early;
 use super::places::{Entry, Listed, Others, apart, channel_apart, listed_apart};
 use super::shared::{Around, Shared};
-use crate::edge::reaper::Reaped;
-use crate::event::Event;
-use crate::half::{Receives, event_of};
-use crate::message::Message;
+use crate::machine::reaper::Reaped;
+use crate::worker::event::Event;
+use crate::worker::half::{Receives, event_of};
+use crate::worker::message::Message;
 
 /// State for polling receives: the completion queue, and the state kept between polls.
 pub(crate) struct ReceiveSide<P: Provider> {

@@ -12,10 +12,10 @@ use super::channel_list::{ChannelList, Due, due};
 use super::places::{Entry, Others, apart, channel_apart};
 use super::submissions::Submissions;
 use super::untold::{Telling, Untold, keep_untold, tell_untold};
-use crate::edge::reaper::Reaped;
-use crate::event::Event;
-use crate::half::{Lost, SendHalf, Sends};
-use crate::lease::Lease;
+use crate::machine::reaper::Reaped;
+use crate::worker::event::Event;
+use crate::worker::half::{Lost, SendHalf, Sends};
+use crate::worker::lease::Lease;
 
 /// State for polling sends: the completion queue, and the state kept between polls.
 pub(crate) struct SendSide<P: Provider> {

@@ -18,11 +18,11 @@ use super::places::{Entry, Listed, apart, listed_apart};
 use super::qpn_table::QpnTable;
 use super::receive_side::note_end;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
-use crate::config::{ChannelConfig, SharedReceivesConfig};
 use crate::error::{ConnectError, NodeError};
-use crate::event::Event;
-use crate::half::{Receives, Receiving, event_of};
-use crate::message::Message;
+use crate::worker::config::{ChannelConfig, SharedReceivesConfig};
+use crate::worker::event::Event;
+use crate::worker::half::{Receives, Receiving, event_of};
+use crate::worker::message::Message;
 
 /// The receives, and who may take them.
 pub(crate) struct Shared<P: Provider> {

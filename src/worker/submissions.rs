@@ -19,17 +19,17 @@ use super::places::{Entry, Others, channel_apart};
 use super::posting::post;
 use super::submitting::Maker;
 use super::waiting::NAP;
-use crate::arena::Arena;
-use crate::channel::ChannelId;
-use crate::edge::reaper::Reaper;
-use crate::event::Event;
-use crate::half::{SendHalf, Sends};
-use crate::lease::Lease;
-use crate::submission::{
+use crate::machine::reaper::Reaper;
+use crate::worker::arena::Arena;
+use crate::worker::channel::ChannelId;
+use crate::worker::event::Event;
+use crate::worker::half::{SendHalf, Sends};
+use crate::worker::lease::Lease;
+use crate::worker::submission::{
     Bell, Deferred, Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing,
     SHARING_MAX,
 };
-use crate::submission::{SubmissionError, Submitter};
+use crate::worker::submission::{SubmissionError, Submitter};
 
 /// All submitters of a Worker, and what they submitted and is not posted.
 pub(crate) struct Submissions<P: Provider> {

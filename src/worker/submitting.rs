@@ -6,9 +6,9 @@ use super::Worker;
 use super::halves::SendWorker;
 use super::send_side::SendSide;
 use super::submissions::Submissions;
-use crate::config::SubmitterConfig;
-use crate::edge::reaper::Reaper;
-use crate::submission::Submitter;
+use crate::machine::reaper::Reaper;
+use crate::worker::config::SubmitterConfig;
+use crate::worker::submission::Submitter;
 
 /// Resources that submitters are made from.
 pub(super) struct Maker<'w, P: Provider> {

@@ -7,9 +7,9 @@ use doorbell_core::provider::{Arena as _, Provider};
 use doorbell_ffi::Rdma;
 
 use super::places::Others;
-use crate::channel::{Channel, ChannelId, SendErrorKind};
-use crate::half::{SendHalf, Sends, usable};
-use crate::lease::Lease;
+use crate::worker::channel::{Channel, ChannelId, SendErrorKind};
+use crate::worker::half::{SendHalf, Sends, usable};
+use crate::worker::lease::Lease;
 
 /// The channel an event is for, or the half of it that was polled, with the Worker's other channels and the memory to answer
 /// from.

@@ -6,8 +6,8 @@ use doorbell_core::provider::Provider;
 use super::Turn;
 use super::channel_list::Due;
 use super::places::{Entry, channel_apart};
-use crate::event::Event;
-use crate::half::Sends;
+use crate::worker::event::Event;
+use crate::worker::half::Sends;
 
 /// An event of the channel of this index that is yet to be delivered.
 pub(super) struct Untold<P: Provider> {

@@ -7,8 +7,8 @@ use doorbell_core::provider::{CompletionQueue as _, Provider};
 use doorbell_core::{Clock as _, Deadline, Instant};
 
 use super::Worker;
-use crate::channel::{Channel, ChannelId};
-use crate::event::ChannelState;
+use crate::worker::channel::{Channel, ChannelId};
+use crate::worker::event::ChannelState;
 
 /// Polls from one look at the clock to the next, at most: a look costs some twenty nanoseconds, and these polls take tens of microseconds.
 const POLLS: u32 = 1024;

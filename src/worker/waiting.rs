@@ -16,9 +16,9 @@ use super::polling::Polled;
 use super::send_side::SendSide;
 use super::submissions::Submissions;
 use super::{Turn, Worker};
-use crate::config::Notify;
-use crate::event::Event;
-use crate::half::{SendHalf, Sends};
+use crate::worker::config::Notify;
+use crate::worker::event::Event;
+use crate::worker::half::{SendHalf, Sends};
 
 /// No sleep is longer while something is awaited that no completion tells: credits, memory for
 /// receives, the end of a closing. About as long as a peer that found no receive waits by default.

@@ -103,7 +103,7 @@ const ROWS: &[(&str, Is, How)] = &[
     (
         "a scrape",
         |words| words[0] == "curl",
-        Elsewhere("src/edge/metrics_server/tests.rs", "GET /metrics"),
+        Elsewhere("src/operation/metrics_server/tests.rs", "GET /metrics"),
     ),
     (
         "the lab",

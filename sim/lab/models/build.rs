@@ -1,4 +1,4 @@
-//! Writes `src/handshakes/places.rs` for the models of the desk, as it is shipped, and with one thing wrong in each of other
+//! Writes `src/connect/handshakes/places.rs` for the models of the desk, as it is shipped, and with one thing wrong in each of other
 //! forms, for them to fail of.
 //!
 //! A step that is not found exactly once fails the build: the file has changed, and what is wrong has to change with it.
@@ -11,7 +11,7 @@ use std::path::Path;
 include!("wrong.rs");
 
 fn main() -> Result<(), Box<dyn Error>> {
-    const PLACES: &str = "../../../src/handshakes/places.rs";
+    const PLACES: &str = "../../../src/connect/handshakes/places.rs";
     println!("cargo::rerun-if-changed={PLACES}");
     println!("cargo::rerun-if-changed=wrong.rs");
     let text = fs::read_to_string(PLACES)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use doorbell::Handle;
 use rustix::fs::{Mode, OFlags, open as open_at};
 
-#[path = "../../edge/plain_file.rs"]
+#[path = "../../machine/plain_file.rs"]
 mod plain_file;
 
 /// More of a file is not looked at: a handle is 128 bytes, and as text not twice that.

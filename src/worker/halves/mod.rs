@@ -19,9 +19,9 @@ use super::channel_list::due;
 use super::places::{Entry, Listed, Places};
 use super::upkeep::Upkeep;
 use super::{Under, Worker};
-use crate::arena::Arena;
-use crate::channel::Channel;
-use crate::half::Held;
+use crate::worker::arena::Arena;
+use crate::worker::channel::Channel;
+use crate::worker::half::Held;
 
 pub use receiving::ReceiveWorker;
 pub use sending::SendWorker;

@@ -9,13 +9,13 @@ use doorbell_core::provider::{Arena as _, CompletionQueue as _, Placement, Provi
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
-use crate::channel::ChannelId;
-use crate::edge::reaper::Reaped;
-use crate::event::Event;
-use crate::half::ReceiveHalf;
-use crate::lease::Lease;
+use crate::machine::reaper::Reaped;
 use crate::worker::Due;
+use crate::worker::channel::ChannelId;
 use crate::worker::device_events::DeviceEvents;
+use crate::worker::event::Event;
+use crate::worker::half::ReceiveHalf;
+use crate::worker::lease::Lease;
 use crate::worker::places::{Listed, Places};
 use crate::worker::receive_side::ReceiveSide;
 use crate::worker::submissions::Submissions;

@@ -12,19 +12,19 @@ use doorbell_core::{Deadline, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
-use crate::arena::Arena;
-use crate::cells::Cells;
-use crate::channel::{ChannelId, SendErrorKind};
-use crate::edge::reaper::Reaped;
-use crate::event::Event;
-use crate::half::{SendHalf, usable};
-use crate::lease::Lease;
-use crate::window::LocalWindow;
+use crate::machine::reaper::Reaped;
 use crate::worker::Due;
+use crate::worker::arena::Arena;
+use crate::worker::cells::Cells;
+use crate::worker::channel::{ChannelId, SendErrorKind};
+use crate::worker::event::Event;
+use crate::worker::half::{SendHalf, usable};
+use crate::worker::lease::Lease;
 use crate::worker::places::Places;
 use crate::worker::send_side::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
+use crate::worker::window::LocalWindow;
 use crate::worker::{PEER_CLOSED, PEER_CLOSED_EARLY, REFUSED, Turn, Under};
 
 /// The half of a [`Worker`](crate::Worker) that sends, for one thread: the send completion queue, memory of

@@ -5,10 +5,10 @@ use core::time::Duration;
 use doorbell_core::provider::{ArenaConfig, Operation, RemoteAddress, Window};
 use doorbell_sim::Fabric;
 
-use crate::channel::SendErrorKind;
-use crate::config::ChannelConfig;
-use crate::connected::connected;
-use crate::event::{ChannelState, Event};
+use crate::connect::connected::connected;
+use crate::worker::channel::SendErrorKind;
+use crate::worker::config::ChannelConfig;
+use crate::worker::event::{ChannelState, Event};
 
 /// The eight bytes of a farewell after so many messages, to a peer that counts from `start` (docs/wire-format.md, Farewell).
 fn farewell(messages: u32, start: u32) -> [u8; 8] {

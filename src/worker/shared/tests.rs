@@ -7,15 +7,15 @@ use doorbell_core::provider::{Operation, QueuePair, RemoteAddress, Window};
 use doorbell_core::{IpPrefix, QpState, WcStatus};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
-use crate::channel::ChannelId;
-use crate::config::{ChannelConfig, SharedReceivesConfig, WorkerConfig};
-use crate::event::{ChannelState, Event};
-use crate::lease::Lease;
-use crate::listener::Listener;
-use crate::node::Node;
+use crate::connect::listener::Listener;
+use crate::connect::node::Node;
 use crate::trust::Trust;
 use crate::within;
 use crate::worker::Worker;
+use crate::worker::channel::ChannelId;
+use crate::worker::config::{ChannelConfig, SharedReceivesConfig, WorkerConfig};
+use crate::worker::event::{ChannelState, Event};
+use crate::worker::lease::Lease;
 use doorbell_core::provider::ArenaConfig;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -197,7 +197,7 @@ fn of_a_worker_taken_apart_the_half_that_sends_fails_it() {
                 .unwrap();
         }
         assert_eq!(overdrawn, 1);
-        let state = |half: &crate::half::SendHalf<Host>| half.control.state();
+        let state = |half: &crate::worker::half::SendHalf<Host>| half.control.state();
         assert_eq!(state(sending.channel(first).unwrap()), Ok(QpState::ReadyToSend));
         let mut worker = if is_joined_first {
             sending.join(receiving).unwrap()

@@ -1,4 +1,4 @@
-//! The desk between handshakes and the thread that accepts: `src/handshakes/places.rs`, as it is shipped, over loom's
+//! The desk between handshakes and the thread that accepts: `src/connect/handshakes/places.rs`, as it is shipped, over loom's
 //! locks, with the accept queue and the flag of a signal that it is used with.
 //!
 //! Each step and each lock that it needs is left out or done wrong once (`wrong.rs` in the package's build), and a model

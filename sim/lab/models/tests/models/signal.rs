@@ -1,4 +1,4 @@
-//! A flag and a descriptor that rings for it, as threads tell each other of by `src/edge/signal.rs`.
+//! A flag and a descriptor that rings for it, as threads tell each other of by `src/machine/signal.rs`.
 
 use doorbell_hotpath::ToldFlag;
 use loom::sync::Arc;

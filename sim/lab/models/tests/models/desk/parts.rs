@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
-/// As `src/edge/signal.rs`, with what an `eventfd` and waiting for it do.
+/// As `src/machine/signal.rs`, with what an `eventfd` and waiting for it do.
 pub(crate) struct Bell {
     flag: ToldFlag,
     is_readable: Mutex<bool>,

@@ -1,0 +1,172 @@
+//! The thread that does the handshakes of a listener.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::task::Waker;
+use core::time::Duration;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+
+use doorbell_core::provider::Provider;
+use doorbell_core::sync::{AtomicU32, Ordering};
+use doorbell_core::wire::Handle;
+use doorbell_core::{Clock as _, Deadline};
+
+use crate::connect::acceptances::Acceptances;
+use crate::connect::handshakes::{Counts, HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
+use crate::connect::node::Node;
+use crate::error::ConnectError;
+use crate::machine::makers::Makers;
+use crate::machine::signal::Signal;
+use crate::machine::tcp::Tcp;
+use crate::worker::Worker;
+use crate::worker::config::ChannelConfig;
+
+/// How long the thread is waited for where it is not stopped but dropped.
+const DROP_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long the thread sleeps where it cannot wait for its streams.
+const NAP: Duration = Duration::from_millis(10);
+
+/// Handshakes of a listener on a thread of their own.
+///
+/// Dropped, or stopped, it gives up the port and all that is under way; what waits to be accepted still can be.
+pub struct Background {
+    handle: Handle,
+    address: SocketAddr,
+    counts: Arc<Counts>,
+    settings: Arc<Mutex<Settings>>,
+    stop: Arc<Stop>,
+    /// Disconnected once all of it is gone.
+    over: mpsc::Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How the thread is told to end.
+struct Stop {
+    is_asked: AtomicU32,
+    waker: Option<Waker>,
+}
+
+impl Background {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system gave no thread, or no descriptor.
+    pub(crate) fn start<P: Provider>(
+        port: Port<Tcp>,
+        node: &Arc<Node<P>>,
+        workers: &[Worker<P>],
+        limits: &HandshakeLimits,
+    ) -> io::Result<(Self, Vec<Acceptances<P>>)> {
+        let makers = Makers::background(limits.making, node.reaper())?;
+        let (handshakes, acceptances) = Handshakes::new(port, node, workers, limits, Some(makers), || {
+            Signal::new().map(Some)
+        })?;
+        let stop = Arc::new(Stop {
+            is_asked: AtomicU32::new(0),
+            waker: handshakes.waker(),
+        });
+        let (alive, over) = mpsc::channel();
+        let mut background = Self {
+            handle: *handshakes.handle(),
+            address: handshakes.address(),
+            counts: Arc::clone(handshakes.counting()),
+            settings: Arc::clone(handshakes.shared_settings()),
+            stop: Arc::clone(&stop),
+            over,
+            thread: None,
+        };
+        let thread = thread::Builder::new()
+            .name("doorbell-handshakes".into())
+            .spawn(move || {
+                run(handshakes, &stop);
+                drop(alive);
+            })?;
+        background.thread = Some(thread);
+        Ok((background, acceptances))
+    }
+
+    /// Handle for peers: at most 128 bytes, or a line of text.
+    #[must_use]
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The TCP address it listens at.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The outcomes of handshakes so far.
+    #[must_use]
+    pub fn counts(&self) -> HandshakeCounts {
+        self.counts.snapshot()
+    }
+
+    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    #[must_use]
+    pub fn take_failure(&self) -> Option<ConnectError> {
+        self.counts.take_failure()
+    }
+
+    /// Gives the channels of peers that come from now on another configuration. Handshakes under way go on with
+    /// the one they began with.
+    pub fn reconfigure(&self, config: &ChannelConfig) {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Settings::new(config);
+    }
+
+    /// Ends the listener, and waits until all is gone: the port, the handshakes under way, and the threads. Returns whether
+    /// that is so by the deadline. Else it goes on ending by itself, no longer than a call of the device takes. The remains of
+    /// failed handshakes are left to the reaper: [`Node::settle`](crate::Node::settle) waits for that.
+    pub fn stop(mut self, deadline: Deadline) -> bool {
+        self.end(deadline.remaining(Tcp.now()))
+    }
+
+    fn end(&mut self, patience: Duration) -> bool {
+        // Relaxed: waking orders it.
+        self.stop.is_asked.store(1, Ordering::Relaxed);
+        self.stop.waker.iter().for_each(Waker::wake_by_ref);
+        let is_over = self.over.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected);
+        if let Some(thread) = self.thread.take().filter(|_| is_over) {
+            let _ = thread.join();
+        }
+        is_over
+    }
+}
+
+fn run<P: Provider>(mut handshakes: Handshakes<P, Tcp>, stop: &Stop) {
+    loop {
+        // It collects what woke it, so what it was woken for is looked at behind that.
+        handshakes.poll();
+        // Relaxed: see where it is stored.
+        if stop.is_asked.load(Ordering::Relaxed) != 0 {
+            break;
+        }
+        let deadline = Deadline::after(Tcp.now(), Duration::MAX);
+        if handshakes.wait(deadline).is_err() {
+            // Out of memory, perhaps.
+            thread::sleep(NAP);
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end(DROP_PATIENCE);
+        }
+    }
+}
+
+impl fmt::Debug for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Background")
+            .field("address", &self.address)
+            .field("handle", &self.handle)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,381 @@
+//! A connection that is being made, by polling; and the loop over it that blocks.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+
+use doorbell_core::Deadline;
+use doorbell_core::handshake::Timing;
+use doorbell_core::network::{Network, Stream as _, Waited};
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{AdvertisedRail, Handle};
+use doorbell_ffi::Rdma;
+
+use crate::connect::dial::{Dial, Way};
+use crate::connect::look::{LOOKED_WITHIN, Looking};
+use crate::connect::node::Node;
+use crate::connect::node::{Connection, Draw};
+use crate::error::ConnectError;
+use crate::machine::signal::Signal;
+use crate::machine::tcp::Tcp;
+use crate::machine::tell::tell;
+use crate::rails::Rails;
+use crate::worker::Worker;
+use crate::worker::config::ChannelConfig;
+
+/// A connection on its way to a listener. It advances while it is polled, and waits neither for the peer nor, on a
+/// [`Node::open`], for its own device: that node's threads look at the ports, and make and connect the queue pair.
+///
+/// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
+/// comes before [`Connecting::poll`] said so is told by the first poll of its Worker afterwards.
+///
+/// Dropped before it is there, it undoes what it made, beside this thread too; the peer sees the stream end.
+#[must_use = "it advances by being polled"]
+pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
+    stage: Stage<P, N>,
+    config: ChannelConfig,
+    patience: Patience,
+}
+
+/// How long it may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// All of it, the look at our ports too.
+    Until(Deadline),
+    /// From when our ports were looked at, which is not the peer's time.
+    OnceLooked(Duration),
+}
+
+enum Stage<P: Provider, N: Network> {
+    /// The ports are being looked at, by a thread that raises this.
+    Looking(Looking, Box<Aim>, Arc<Signal>),
+    Dialing(Box<Dialing<P, N>>),
+}
+
+struct Dialing<P: Provider, N: Network> {
+    dial: Dial<P>,
+    stream: N::Stream,
+    to: SocketAddr,
+    deadline: Deadline,
+}
+
+/// The destination, before the ports were looked at.
+pub(crate) enum Aim {
+    /// The listener that handed this out, over whichever rail is best.
+    Listener(Handle),
+    /// Any listener there.
+    Address(SocketAddr),
+    /// One rail of the listener's, over one port of ours.
+    Rail {
+        handle: Handle,
+        device: String,
+        port: u8,
+        peer: AdvertisedRail,
+    },
+}
+
+impl Aim {
+    /// The way there, and where it begins.
+    fn way(&self, rails: Rails) -> Result<(Way, SocketAddr), ConnectError> {
+        let (rails, to, listener, only) = match self {
+            Self::Listener(handle) => {
+                let to = dial_address(&rails, handle)?;
+                (rails, to, Some(handle.instance()), None)
+            }
+            Self::Address(to) => (rails, *to, None, None),
+            Self::Rail {
+                handle,
+                device,
+                port,
+                peer,
+            } => {
+                let ours = rails.of_port(device, *port, peer)?;
+                let to = SocketAddr::new(peer.address().address(), handle.port().get());
+                (ours, to, Some(handle.instance()), Some(*peer))
+            }
+        };
+        let way = Way {
+            rails,
+            listener,
+            only,
+        };
+        Ok((way, to))
+    }
+}
+
+impl<P: Provider, N: Network> Node<P, N> {
+    /// Begins to connect to the listener that handed out `handle`, over the rail of the Workers' devices
+    /// that reaches it best. [`Connecting::poll`] goes on with it.
+    ///
+    /// # Errors
+    /// A Worker is another Node's, or the system gave no descriptor. Later errors are reported by [`Connecting::poll`]: no rail
+    /// reaches the listener, or a device or the network refuses at once. On a Node without threads that look, this call reports
+    /// them.
+    pub fn begin_connect(
+        &self,
+        workers: &[Worker<P>],
+        handle: &Handle,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connecting<P, N>, ConnectError> {
+        self.begin(workers, Aim::Listener(*handle), config, Patience::Until(deadline))
+    }
+
+    /// Begins to connect to whatever listener is at a TCP address.
+    ///
+    /// # Errors
+    /// As for [`Node::begin_connect`].
+    pub fn begin_connect_at(
+        &self,
+        workers: &[Worker<P>],
+        address: SocketAddr,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connecting<P, N>, ConnectError> {
+        self.begin(workers, Aim::Address(address), config, Patience::Until(deadline))
+    }
+
+    pub(crate) fn begin(
+        &self,
+        workers: &[Worker<P>],
+        aim: Aim,
+        config: &ChannelConfig,
+        patience: Patience,
+    ) -> Result<Connecting<P, N>, ConnectError> {
+        let stage = match self.makers().signal().map_err(ConnectError::Tcp)? {
+            None => self.dial(aim.way(self.worker_rails(workers)?)?, config, patience, None)?,
+            Some(signal) => {
+                let until = match patience {
+                    Patience::Until(deadline) => deadline,
+                    Patience::OnceLooked(_) => self.within(LOOKED_WITHIN),
+                };
+                let looking = Looking::begin(self, workers, Some(Arc::clone(&signal).into()), until)?;
+                Stage::Looking(looking, Box::new(aim), signal)
+            }
+        };
+        Ok(Connecting {
+            stage,
+            config: *config,
+            patience,
+        })
+    }
+
+    fn dial(
+        &self,
+        (way, to): (Way, SocketAddr),
+        config: &ChannelConfig,
+        patience: Patience,
+        signal: Option<Arc<Signal>>,
+    ) -> Result<Stage<P, N>, ConnectError> {
+        let now = self.network.now();
+        let deadline = match patience {
+            Patience::Until(deadline) => deadline,
+            Patience::OnceLooked(span) => Deadline::after(now, span),
+        };
+        let draw = Draw::new(&self.network)?;
+        let timing = Timing {
+            stage: config.handshake_stage,
+            whole: deadline.remaining(now),
+        };
+        self.trust().check_address(to.ip())?;
+        tell!(debug, "connecting", to = to);
+        let dial = Dial::new(self, way, config, timing, &draw, now, signal)?;
+        let stream = self.network.connect(to)?;
+        Ok(Stage::Dialing(Box::new(Dialing {
+            dial,
+            stream,
+            to,
+            deadline,
+        })))
+    }
+
+    /// Connects to the listener that handed out `handle`, over the rail of the Workers'
+    /// devices that reaches it best.
+    ///
+    /// # Errors
+    /// No rail reaches it, it does not answer by the deadline, it refuses, or a device does.
+    pub fn connect(
+        &self,
+        workers: &mut [Worker<P>],
+        handle: &Handle,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connection, ConnectError> {
+        self.begin_connect(workers, handle, config, deadline)?
+            .finish(self, workers)
+    }
+
+    /// Connects to whatever listener is at a TCP address.
+    ///
+    /// # Errors
+    /// As for [`Node::connect`].
+    pub fn connect_at(
+        &self,
+        workers: &mut [Worker<P>],
+        address: SocketAddr,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connection, ConnectError> {
+        self.begin_connect_at(workers, address, config, deadline)?
+            .finish(self, workers)
+    }
+}
+
+impl<P: Provider, N: Network> Connecting<P, N> {
+    /// Goes on as far as it can without waiting; the outcome once there is one, and nothing behind it.
+    /// The Workers are those it began with, in the same order.
+    pub fn poll(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+    ) -> Option<Result<Connection, ConnectError>> {
+        let outcome = self.advance(node, workers)?;
+        match (&outcome, &self.stage) {
+            (Ok(connection), Stage::Dialing(dialing)) => {
+                tell!(info, "connected", to = dialing.to, worker = connection.worker);
+            }
+            (Err(reason), Stage::Dialing(dialing)) => {
+                tell!(warn, "not connected", to = dialing.to, reason = reason);
+            }
+            (Err(reason), Stage::Looking(..)) => tell!(warn, "not connected", reason = reason),
+            (Ok(_), Stage::Looking(..)) => {}
+        }
+        Some(outcome)
+    }
+
+    fn advance(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+    ) -> Option<Result<Connection, ConnectError>> {
+        if let Err(error) = self.look(node, workers) {
+            return Some(Err(error));
+        }
+        let Stage::Dialing(dialing) = &mut self.stage else {
+            return None;
+        };
+        let Dialing { dial, stream, to, .. } = &mut **dialing;
+        match dial.poll(node.network.now(), stream, workers, node.makers())? {
+            // A peer that says nothing is another thing than no answer at all.
+            Err(_) if stream.is_connecting() => Some(Err(ConnectError::Unanswered(*to))),
+            outcome => Some(outcome),
+        }
+    }
+
+    /// Begins to dial, if our ports were looked at.
+    fn look(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        let Stage::Looking(looking, aim, signal) = &self.stage else {
+            return Ok(());
+        };
+        // Before the look, so that what is found meanwhile is told again.
+        signal.take();
+        if let Some(rails) = looking.take(node, workers) {
+            let signal = Some(Arc::clone(signal));
+            self.stage = node.dial(aim.way(rails?)?, &self.config, self.patience, signal)?;
+        }
+        Ok(())
+    }
+
+    /// When to poll again at the latest, whatever comes.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        match &self.stage {
+            Stage::Looking(looking, ..) => looking.deadline(),
+            Stage::Dialing(dialing) => dialing.dial.deadline().min(dialing.deadline),
+        }
+    }
+
+    /// Waits until polling may get further, or the deadline of what goes on now.
+    ///
+    /// # Errors
+    /// The network cannot wait.
+    pub fn wait(&self, node: &Node<P, N>) -> Result<(), ConnectError> {
+        if let Some(signal) = self.making() {
+            let span = self.deadline().remaining(node.network.now());
+            return signal.wait(span).map_err(ConnectError::Tcp);
+        }
+        let stream = self.waited().into_iter();
+        Ok(node.network.wait(None, stream, self.deadline())?)
+    }
+
+    /// Whether what is waited for is waited for to take bytes: the stream is not up yet, or there is something unsent.
+    #[must_use]
+    pub fn awaits_room(&self) -> bool {
+        let stream = self.waited().filter(|_| self.making().is_none());
+        stream.is_some_and(|waited| waited.stream.is_connecting() || waited.has_unsent)
+    }
+
+    /// The stream, once there is one.
+    fn waited(&self) -> Option<Waited<'_, N::Stream>> {
+        match &self.stage {
+            Stage::Looking(..) => None,
+            Stage::Dialing(dialing) => Some(Waited {
+                stream: &dialing.stream,
+                has_unsent: dialing.dial.has_unsent(),
+            }),
+        }
+    }
+
+    /// The signal that is raised once a thread of the Node's has done what is waited for, where it is that thread's turn and not the
+    /// peer's.
+    pub(crate) fn making(&self) -> Option<&Signal> {
+        match &self.stage {
+            Stage::Looking(.., signal) => Some(signal),
+            Stage::Dialing(dialing) => dialing.dial.awaited(),
+        }
+    }
+
+    fn finish(mut self, node: &Node<P, N>, workers: &mut [Worker<P>]) -> Result<Connection, ConnectError> {
+        loop {
+            if let Some(outcome) = self.poll(node, workers) {
+                return outcome;
+            }
+            self.wait(node)?;
+        }
+    }
+}
+
+impl<P: Provider> Connecting<P, Tcp> {
+    /// The descriptor that an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so. Ask again
+    /// after each poll: while a thread of the Node's has something to do for it, it is another one than the stream's.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        match &self.stage {
+            Stage::Looking(.., signal) => signal.descriptor(),
+            Stage::Dialing(dialing) => {
+                let signal = dialing.dial.awaited();
+                signal.map_or_else(|| dialing.stream.as_fd(), Signal::descriptor)
+            }
+        }
+    }
+}
+
+/// The TCP address to reach a listener at: that of the rail that will be used, where it can
+/// be named without an interface.
+fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectError> {
+    let peer: Vec<_> = handle.rails().iter().collect();
+    let routed = match rails.route(&peer) {
+        Ok(pair) => peer.get(pair.peer),
+        // The complete list comes with the handshake; any address may lead to it.
+        Err(_) if handle.has_more() => None,
+        Err(no_route) => return Err(no_route.into()),
+    };
+    let needs_interface = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    routed
+        .into_iter()
+        .chain(&peer)
+        .map(|rail| rail.address().address())
+        .find(|address| !needs_interface(*address))
+        .map(|address| SocketAddr::new(address, handle.port().get()))
+        .ok_or(ConnectError::NoRails)
+}
+
+impl<P: Provider, N: Network> fmt::Debug for Connecting<P, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting")
+            .field("deadline", &self.deadline())
+            .finish_non_exhaustive()
+    }
+}

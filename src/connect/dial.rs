@@ -1,0 +1,310 @@
+//! The connecting side: the handshake's answers, made of rails and queue pairs.
+//!
+//! No socket and no clock is here: both come with each poll. Slow calls of a device are made by `Makers`, so that polling takes
+//! microseconds. The Worker promises its own resources, and the queue pair is made from them on another thread.
+
+use core::task::Waker;
+use std::sync::Arc;
+
+use doorbell_core::handshake::{Agreed, Initiator, InitiatorConfig, Io, Step, Timing};
+use doorbell_core::provider::Provider;
+use doorbell_core::rail::RailPair;
+use doorbell_core::wire::{AdvertisedRail, Endpoint, InstanceId, VersionRange};
+use doorbell_core::{Deadline, Instant, Psn};
+
+use crate::connect::bring_up::{self, Agreement, Ground, Pending, Ready};
+use crate::connect::node::Node;
+use crate::connect::node::{Connection, Draw};
+use crate::error::ConnectError;
+use crate::error::NoRoute;
+use crate::machine::makers::{Commission, Makers, Whom};
+use crate::machine::reaper::Reaped;
+use crate::machine::signal::Signal;
+use crate::machine::tell::tell;
+use crate::rails::{NodeRail, Rails};
+use crate::trust::Trust;
+use crate::worker::Worker;
+use crate::worker::config::ChannelConfig;
+use crate::worker::promised::Supply;
+use doorbell_core::network::Network;
+
+/// A connection on its way.
+pub(crate) struct Dial<P: Provider> {
+    machine: Initiator<Trust>,
+    trust: Trust,
+    rails: Rails,
+    config: ChannelConfig,
+    psn: Psn,
+    /// The one rail of the peer's it is to go to, where it is not the best that is looked for.
+    to: Option<AdvertisedRail>,
+    /// Raised once what is being made is there, where it is made on another thread.
+    signal: Option<Arc<Signal>>,
+    stage: Stage<P>,
+}
+
+/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
+enum Stage<P: Provider> {
+    Started,
+    /// It is being made, for this rail of the peer's.
+    Offering(NodeRail, u8, Commission<Pending<P>>),
+    Offered(NodeRail, Reaped<Pending<P>>),
+    /// It is being connected.
+    Preparing(usize, Commission<Ready<P>>),
+    Prepared(usize, Reaped<Ready<P>>),
+    Over,
+}
+
+/// Parts that are being connected. The receives are dropped first: the queue pair takes its place with it, and the next owner
+/// of the place wants receives.
+struct Parts<P: Provider> {
+    supply: Supply<P>,
+    pending: Pending<P>,
+}
+
+impl<P: Provider> Stage<P> {
+    const fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::Over)
+    }
+}
+
+/// Whom it goes to, and over what.
+pub(crate) struct Way {
+    pub(crate) rails: Rails,
+    /// The listener that is meant, where it is known.
+    pub(crate) listener: Option<InstanceId>,
+    /// The one rail of the peer's it is to go to, and no other.
+    pub(crate) only: Option<AdvertisedRail>,
+}
+
+impl<P: Provider> Dial<P> {
+    pub(crate) fn new(
+        node: &Node<P, impl Network>,
+        way: Way,
+        config: &ChannelConfig,
+        timing: Timing,
+        draw: &Draw,
+        now: Instant,
+        signal: Option<Arc<Signal>>,
+    ) -> Result<Self, ConnectError> {
+        let trust = node.trust();
+        let Way {
+            rails,
+            listener,
+            only,
+        } = way;
+        let initiator = InitiatorConfig {
+            instance: node.instance(),
+            listener,
+            nonce: draw.nonce,
+            timing,
+            versions: VersionRange::OURS,
+        };
+        let machine =
+            Initiator::with(initiator, &trust, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;
+        Ok(Self {
+            machine,
+            trust,
+            rails,
+            config: *config,
+            psn: draw.psn,
+            to: only,
+            signal,
+            stage: Stage::Started,
+        })
+    }
+
+    /// When to poll again at the latest.
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.machine.deadline()
+    }
+
+    /// Whether to wait for room to write, too.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.machine.has_unsent()
+    }
+
+    /// Signal that is raised once the handshake can go on, while it does not wait for the peer.
+    pub(crate) fn awaited(&self) -> Option<&Signal> {
+        let is_making = matches!(self.stage, Stage::Offering(..) | Stage::Preparing(..));
+        self.signal.as_deref().filter(|_| is_making)
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        self.signal.clone().map(Waker::from)
+    }
+
+    /// Moves as far as it can; the outcome once there is one.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        io: &mut impl Io,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Option<Result<Connection, ConnectError>> {
+        if let Some(signal) = &self.signal {
+            // Before the look, so that what is made meanwhile is told again.
+            signal.take();
+        }
+        loop {
+            let answered = match self.machine.poll(now, io) {
+                Step::ChooseRail => self.offer(now, workers, makers),
+                Step::Prepare(prepare) => self.prepare(now, prepare.peer, workers, makers),
+                Step::Connected(established) => {
+                    let Stage::Prepared(worker, ready) = self.stage.take() else {
+                        return Some(Err(ConnectError::NoRails));
+                    };
+                    return Some(bring_up::admit(
+                        Reaped::into_inner(ready),
+                        workers,
+                        worker,
+                        established,
+                    ));
+                }
+                Step::Failed(error) => return Some(Err(error.into())),
+                _ => return None,
+            };
+            match answered {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    // The peer is told once, as far as the stream still takes it; what is told to
+                    // our caller is the cause and not that we gave up.
+                    if self.machine.reject(bring_up::reject_for(&error)).is_ok() {
+                        self.machine.poll(now, io);
+                    }
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Gets on with a queue pair to offer; says whether it is offered.
+    fn offer(
+        &mut self,
+        now: Instant,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Result<bool, ConnectError> {
+        if let Stage::Started = self.stage {
+            self.stage = self.begin_offer(workers, makers)?;
+        }
+        let Stage::Offering(rail, peer_rail, making) = &self.stage else {
+            return Err(ConnectError::NoRails);
+        };
+        let (rail, peer_rail) = (*rail, *peer_rail);
+        let Some(pending) = making.take()? else {
+            return Ok(false);
+        };
+        let local = pending.local;
+        self.stage = Stage::Offered(rail, pending);
+        self.machine.offer(now, local, peer_rail)?;
+        Ok(true)
+    }
+
+    fn begin_offer(&self, workers: &mut [Worker<P>], makers: &Makers) -> Result<Stage<P>, ConnectError> {
+        let pair = self.route()?;
+        self.trust.check_rail(self.machine.peer_rails().get(pair.peer))?;
+        let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
+        if let (Some(ours), Some(peers)) = (
+            self.rails.advertised().get(pair.local),
+            self.machine.peer_rails().get(pair.peer),
+        ) {
+            tell!(debug, "rail chosen", ours = ours, peers = peers);
+        }
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
+        let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
+        let (rail_index, peer_rail) = (index(pair.local)?, index(pair.peer)?);
+        let place = worker.place(&self.config, None)?;
+        let ground = Ground::of(worker);
+        let (config, psn) = (self.config, self.psn);
+        let making = makers.make(self.whom()?, self.waker().as_ref(), move || {
+            bring_up::prepare(place, &ground, &rail, rail_index, &config, psn)
+        });
+        Ok(Stage::Offering(rail, peer_rail, making))
+    }
+
+    fn route(&self) -> Result<RailPair, NoRoute> {
+        let peers = self.machine.peer_rails();
+        let Some(to) = self.to else {
+            return self.rails.route(peers);
+        };
+        // Its speed may be told as another by now.
+        let is_it = |rail: &AdvertisedRail| (rail.address(), rail.gid()) == (to.address(), to.gid());
+        let at = peers.iter().position(is_it).unwrap_or(peers.len());
+        let one = peers.get(at).map_or(&[][..], core::slice::from_ref);
+        let mut pair = self.rails.route(one)?;
+        pair.peer = at;
+        Ok(pair)
+    }
+
+    /// Gets on with connecting the queue pair to the peer's; says whether it is ready.
+    fn prepare(
+        &mut self,
+        now: Instant,
+        peer: Endpoint,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Result<bool, ConnectError> {
+        if let Stage::Offered(..) = self.stage {
+            self.stage = self.begin_prepare(peer, workers, makers)?;
+        }
+        let Stage::Preparing(worker, making) = &self.stage else {
+            return Err(ConnectError::NoRails);
+        };
+        let worker = *worker;
+        let Some(ready) = making.take()? else {
+            return Ok(false);
+        };
+        self.stage = Stage::Prepared(worker, ready);
+        self.machine.ready(now)?;
+        Ok(true)
+    }
+
+    fn begin_prepare(
+        &mut self,
+        peer: Endpoint,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Result<Stage<P>, ConnectError> {
+        let Stage::Offered(rail, pending) = &self.stage else {
+            return Err(ConnectError::NoRails);
+        };
+        let (rail, config, whom) = (*rail, self.config, self.whom()?);
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
+        let supply = worker.supply(&pending.reservation, peer.credit.start, &config)?;
+        let ground = Ground::of(worker);
+        let agreement = Agreement {
+            peer,
+            agreed: Agreed::between(&pending.local.parameters, &peer.parameters),
+        };
+        // Not before: what fails above leaves it where it is destroyed elsewhere.
+        let Stage::Offered(_, pending) = self.stage.take() else {
+            return Err(ConnectError::NoRails);
+        };
+        let pending = Reaped::into_inner(pending);
+        let parts = Parts { supply, pending };
+        let making = makers.make(whom, self.waker().as_ref(), move || {
+            parts.connect(&ground, &rail, &config, &agreement)
+        });
+        Ok(Stage::Preparing(rail.worker, making))
+    }
+
+    /// The peer whose share of the makers a job counts against: the same one by whichever of its rails it is reached.
+    fn whom(&self) -> Result<Whom, ConnectError> {
+        let peer = self.machine.peer_instance();
+        peer.map(Whom::Peer).ok_or(ConnectError::NoRails)
+    }
+}
+
+impl<P: Provider> Parts<P> {
+    /// A method, so that parts that fail to connect are dropped as a whole.
+    fn connect(
+        self,
+        ground: &Ground<P>,
+        rail: &NodeRail,
+        config: &ChannelConfig,
+        agreement: &Agreement,
+    ) -> Result<Ready<P>, ConnectError> {
+        bring_up::connect(self.pending, self.supply, ground, rail, config, agreement)
+    }
+}

@@ -1,0 +1,489 @@
+//! The handshakes at one port: whom it takes in, whom it turns away, and how far each of them is.
+//!
+//! One engine for every way of accepting. It advances by polling and has no thread, socket or clock of its own. Workers are
+//! asked for places at a [`desk`](super::desk), on this thread or another.
+
+use core::task::Waker;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use doorbell_core::network::{Acceptor as _, Network, Stream as _};
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{Reject, RejectReason};
+use doorbell_core::{Deadline, Instant};
+
+use super::counts::Counts;
+use super::desk::Desk;
+use super::limits::{Crowd, Crowding, Guest, Guests, busy};
+use super::refusals::Refusals;
+use super::told::ToldRefusals;
+use super::under_way::{Around, UnderWay};
+use super::{HandshakeLimits, Port, Settings};
+use crate::connect::answer::Answer;
+use crate::connect::lobby::{Lobby, tell_reject};
+use crate::connect::look::Looking;
+use crate::connect::node::Node;
+use crate::error::ConnectError;
+use crate::machine::makers::{LOOK_AGAIN, Makers};
+use crate::machine::tell::tell;
+use crate::rails::Rails;
+use crate::trust::Trust;
+
+/// How many peers one poll takes in at most, so that those there are get their turn.
+const TAKEN_IN_MAX: usize = 32;
+
+/// How long a look at the rails is good for: looking opens devices.
+const RAILS_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// How long nobody is taken in after that failed, at first and at most.
+const REST: core::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
+
+/// See the [module](self).
+pub(crate) struct Backlog<P: Provider, N: Network> {
+    port: Port<N>,
+    settings: Arc<Mutex<Settings>>,
+    /// Each by itself: it is 10 KiB, and leaves from anywhere.
+    under_way: Vec<Box<UnderWay<P, N>>>,
+    /// The handshakes that begin once our ports were looked at.
+    arrived: Lobby<Arrived<N>>,
+    refusals: Refusals<N>,
+    told: ToldRefusals,
+    /// Its own, where they are not the Node's.
+    makers: Option<Makers>,
+    /// The signal that ends its waits once a thread has done something for it.
+    waker: Option<Waker>,
+    /// When to poll again: others have arrived, or threads have something to do that nothing tells of.
+    again: Option<Deadline>,
+    desks: Vec<Arc<Desk<P>>>,
+    /// The desk to ask next, so that Workers of one device have their turns.
+    next_desk: usize,
+    guests: Guests,
+    counts: Arc<Counts>,
+    rails: Option<(Instant, Rails)>,
+    /// Nobody is taken in before, and how long it then is the next time.
+    rest: Option<Deadline>,
+    next_rest: Duration,
+    /// Why handshakes failed, each until it is told, where that is asked for; else the last is kept with the counts.
+    failures: Option<VecDeque<ConnectError>>,
+    /// Why nobody was taken in last, where that is asked for.
+    port_failure: Option<ConnectError>,
+}
+
+/// A peer that was let in.
+struct Arrived<N: Network> {
+    stream: N::Stream,
+    guest: Guest,
+    trust: Trust,
+}
+
+impl<P: Provider, N: Network> Backlog<P, N> {
+    pub(crate) fn new(port: Port<N>, limits: &HandshakeLimits) -> Self {
+        Self {
+            settings: Arc::new(Mutex::new(port.settings)),
+            waker: port.acceptor.waker(),
+            port,
+            under_way: Vec::new(),
+            arrived: Lobby::new(),
+            refusals: Refusals::new(),
+            told: ToldRefusals::default(),
+            makers: None,
+            again: None,
+            desks: Vec::new(),
+            next_desk: 0,
+            guests: Guests::new(*limits),
+            counts: Arc::new(Counts::default()),
+            rails: None,
+            rest: None,
+            next_rest: *REST.start(),
+            failures: None,
+            port_failure: None,
+        }
+    }
+
+    /// Has queue pairs made by these, and not by the Node's.
+    pub(crate) fn made_by(mut self, makers: Option<Makers>) -> Self {
+        self.makers = makers;
+        self
+    }
+
+    /// Keeps each failure until it is told by [`Self::take_failure`] or [`Self::take_port_failure`].
+    pub(crate) fn telling_each(mut self) -> Self {
+        self.failures = Some(VecDeque::new());
+        self
+    }
+
+    pub(crate) fn into_port(self) -> Port<N> {
+        self.port
+    }
+
+    pub(crate) const fn port(&self) -> &Port<N> {
+        &self.port
+    }
+
+    pub(crate) const fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    pub(crate) const fn shared_settings(&self) -> &Arc<Mutex<Settings>> {
+        &self.settings
+    }
+
+    pub(crate) fn desks(&self) -> &[Arc<Desk<P>>] {
+        &self.desks
+    }
+
+    /// Asks for places at these desks from now on.
+    pub(crate) fn ask_at(&mut self, desks: Vec<Arc<Desk<P>>>) {
+        self.desks = desks;
+        // They are of the Workers of then.
+        self.rails = None;
+    }
+
+    /// Has handshakes made with other settings from now on, and at other desks ([`Self::ask_at`]). Handshakes under way are
+    /// given up, and count as failed: their peers see the stream end.
+    pub(crate) fn reconfigure(&mut self, settings: Settings) {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
+        self.port.settings = settings;
+        for _ in 0..self.give_up() {
+            self.counts.count_failed(&ConnectError::ListenerClosed);
+        }
+    }
+
+    /// Gives up what was begun for other Workers than those of now.
+    pub(crate) fn change_workers(&mut self) {
+        for _ in 0..self.give_up() {
+            self.note_failed(ConnectError::OtherWorkers);
+        }
+    }
+
+    /// Gives up what is under way; says how many that were.
+    fn give_up(&mut self) -> usize {
+        self.desks.clear();
+        let given_up = core::mem::take(&mut self.under_way);
+        for one in &given_up {
+            self.guests.leave(one.guest);
+        }
+        given_up.len()
+    }
+
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.len().saturating_add(self.arrived.len())
+    }
+
+    /// Why a handshake failed, each once, the first in front.
+    pub(crate) fn take_failure(&mut self) -> Option<ConnectError> {
+        self.failures.as_mut()?.pop_front()
+    }
+
+    /// Why nobody was taken in last, once.
+    pub(crate) const fn take_port_failure(&mut self) -> Option<ConnectError> {
+        self.port_failure.take()
+    }
+
+    /// Takes peers in or turns them away, and moves the handshakes as far as they can. One whose peer has the word is moved
+    /// only if something came of it.
+    pub(crate) fn poll(&mut self, node: &Node<P, N>) {
+        let now = node.network.now();
+        self.port.acceptor.collect();
+        // Before others come: a proof that is there by now is one.
+        self.advance(now, node);
+        let has_more = self.take_in(now, node);
+        self.begin_arrived(now, node);
+        self.advance(now, node);
+        self.turn_away_unproven(now);
+        self.refusals.poll(now);
+        self.told.poll(now);
+        let is_awaited = self.arrived.is_looking() || self.under_way.iter().any(|one| one.is_making());
+        self.again = if has_more {
+            Some(Deadline::at(now))
+        } else {
+            let is_told = self.waker.is_some();
+            (is_awaited && !is_told).then(|| Deadline::after(now, LOOK_AGAIN))
+        };
+    }
+
+    /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        let under_way = self.under_way.iter().map(|one| one.deadline());
+        let told = self.refusals.deadline().into_iter().chain(self.told.deadline());
+        let arrived = self.arrived.deadline().into_iter();
+        let others = arrived.chain(self.again).chain(self.rest);
+        under_way.chain(told).chain(others).min()
+    }
+
+    /// Waits until something comes from a peer, or the deadline.
+    pub(crate) fn wait(&self, node: &Node<P, N>, deadline: Deadline) -> Result<(), ConnectError> {
+        let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
+        // While it rests, an arrival is no reason to poll.
+        let acceptor = self.rest.is_none().then_some(&self.port.acceptor);
+        let under_way = self.under_way.iter().map(|one| one.waited());
+        let waited = under_way.chain(self.refusals.waited());
+        Ok(node.network.wait(acceptor, waited, deadline)?)
+    }
+
+    /// Says whether there may be more of them.
+    fn take_in(&mut self, now: Instant, node: &Node<P, N>) -> bool {
+        if self.rest.is_some_and(|rest| !rest.has_passed(now)) {
+            return false;
+        }
+        self.rest = None;
+        for _ in 0..TAKEN_IN_MAX {
+            match node.network.accept(&self.port.acceptor) {
+                Ok(Some(stream)) => {
+                    self.next_rest = *REST.start();
+                    self.welcome(now, node, stream);
+                }
+                Ok(None) => return false,
+                Err(error) => {
+                    // The arrivals stay there: asked at once again, the port would only fail again.
+                    tell!(error, "the port takes nobody in", reason = error);
+                    self.note_port_failure(error.into());
+                    self.rest = Some(Deadline::after(now, self.next_rest));
+                    self.next_rest = self.next_rest.saturating_mul(2).min(*REST.end());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn note_port_failure(&mut self, error: ConnectError) {
+        self.counts.count_port_failure();
+        match self.failures {
+            Some(_) => self.port_failure = Some(error),
+            None => self.counts.keep(error),
+        }
+    }
+
+    fn note_failed(&mut self, error: ConnectError) {
+        self.counts.count_failed(&error);
+        match &mut self.failures {
+            Some(failures) => failures.push_back(error),
+            None => self.counts.keep(error),
+        }
+    }
+
+    /// Lets a peer in, or turns it away.
+    fn welcome(&mut self, now: Instant, node: &Node<P, N>, stream: N::Stream) {
+        let address = stream.peer_address();
+        let (guest, trust) = (Guest::of(address), node.trust());
+        if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
+            // Nothing is read of it, and nothing is kept for it.
+            self.tell_refused(now, guest, &error);
+            let reject = crate::connect::bring_up::reject_for(&error);
+            self.counts.count_failed(&error);
+            if self.failures.is_none() {
+                self.counts.keep(error);
+            }
+            self.refusals.refuse(now, stream, &reject);
+            return;
+        }
+        let entered = match self.guests.enter(guest) {
+            Err(crowd) if self.make_room(now, crowd) => self.guests.enter(guest),
+            entered => entered,
+        };
+        if entered.is_err() {
+            self.turn_away(now, guest, stream);
+            return;
+        }
+        // As long as a stage may take for which it is our turn.
+        let until = Deadline::after(now, self.settings().timing.stage);
+        let arrived = Arrived { stream, guest, trust };
+        match self.fresh_rails(now) {
+            Some(rails) => self.begin(now, node, arrived, Ok(rails)),
+            None => {
+                let waker = self.waker.clone();
+                self.arrived
+                    .enter(arrived, || Looking::beside(node, waker, until));
+            }
+        }
+    }
+
+    fn tell_refused(&mut self, now: Instant, guest: Guest, error: &ConnectError) {
+        if self.told.is_first(now, Some(error)) {
+            let at = self.port.acceptor.address();
+            tell!(warn, "handshake refused", from = guest, at = at, reason = error);
+        }
+    }
+
+    fn turn_away(&mut self, now: Instant, guest: Guest, stream: N::Stream) {
+        if self.told.is_first(now, None) {
+            tell!(warn, "handshake refused: too many", from = guest);
+        }
+        self.counts.note_refused();
+        let reject = self.busy(now);
+        self.refusals.refuse(now, stream, &reject);
+    }
+
+    /// The refusal of one too many, with when to come again.
+    fn busy(&self, now: Instant) -> Reject {
+        let under_way = self.under_way.iter().map(|one| one.end());
+        busy(now, under_way.chain(self.arrived.deadline()))
+    }
+
+    /// Turns the oldest peer away that has proven nothing, or else one that waits for others of its address; says whether
+    /// there was one.
+    fn make_room(&mut self, now: Instant, crowd: Crowd) -> bool {
+        let is_made = crowd
+            .above
+            .is_some_and(|above| self.make_room_unproven(now, above) || self.make_room_in_line(now, above));
+        is_made || self.make_room_unproven(now, crowd.even)
+    }
+
+    fn make_room_unproven(&mut self, now: Instant, crowding: Crowding) -> bool {
+        let mut under_way = self.under_way.iter();
+        let (guest, stream) =
+            if let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_unproven()) {
+                let one = self.under_way.remove(at);
+                (one.guest, one.into_stream())
+            } else {
+                let arrived = self.arrived.waiting();
+                let Some(at) = arrived.iter().position(|one| crowding.has(one.guest)) else {
+                    return false;
+                };
+                let Arrived { stream, guest, .. } = arrived.remove(at);
+                (guest, stream)
+            };
+        self.guests.leave(guest);
+        self.turn_away(now, guest, stream);
+        true
+    }
+
+    fn make_room_in_line(&mut self, now: Instant, crowding: Crowding) -> bool {
+        let mut under_way = self.under_way.iter();
+        let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_in_line()) else {
+            return false;
+        };
+        let mut one = self.under_way.remove(at);
+        one.refuse(now, self.busy(now));
+        self.guests.leave(one.guest);
+        self.note_failed(ConnectError::TooManyUnfinishedFrom(one.guest.address()));
+        true
+    }
+
+    /// Turns those away that have proven nothing for too long where there are many.
+    fn turn_away_unproven(&mut self, now: Instant) {
+        let mut index = 0_usize;
+        while let Some(one) = self.under_way.get_mut(index) {
+            if one.has_lost_patience(now, self.guests.patience(one.guest)) {
+                let one = self.under_way.remove(index);
+                self.guests.leave(one.guest);
+                self.turn_away(now, one.guest, one.into_stream());
+            } else {
+                index = index.saturating_add(1);
+            }
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The findings of the last look, where that was not long ago.
+    fn fresh_rails(&self, now: Instant) -> Option<Rails> {
+        let (at, rails) = self.rails.as_ref()?;
+        let is_fresh = !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now);
+        is_fresh.then(|| rails.clone())
+    }
+
+    /// Begins the handshakes of those for whom our ports were looked at.
+    fn begin_arrived(&mut self, now: Instant, node: &Node<P, N>) {
+        if !self.arrived.is_looking() {
+            return;
+        }
+        let devices: Vec<_> = self.desks.iter().map(|desk| desk.device()).collect();
+        let Some((arrived, rails)) = self.arrived.leave(node, &devices) else {
+            return;
+        };
+        if let Ok(rails) = &rails {
+            self.rails = Some((now, rails.clone()));
+        }
+        for one in arrived {
+            self.begin(now, node, one, rails.clone().map_err(ConnectError::from));
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Instant,
+        node: &Node<P, N>,
+        arrived: Arrived<N>,
+        rails: Result<Rails, ConnectError>,
+    ) {
+        let Arrived { stream, guest, trust } = arrived;
+        match rails.and_then(|rails| self.answer(node, guest, trust, rails)) {
+            Ok(answer) => {
+                self.counts.note_begun();
+                self.under_way
+                    .push(Box::new(UnderWay::new(now, stream, guest, answer)));
+            }
+            Err(error) => {
+                self.guests.leave(guest);
+                self.tell_refused(now, guest, &error);
+                let reject = crate::connect::bring_up::reject_for(&error);
+                self.note_failed(error);
+                self.refusals.refuse(now, stream, &reject);
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        node: &Node<P, N>,
+        guest: Guest,
+        trust: Trust,
+        rails: Rails,
+    ) -> Result<Answer, ConnectError> {
+        if self.desks.iter().any(|desk| desk.node() != node.instance()) {
+            return Err(ConnectError::OtherTrust);
+        }
+        let (instance, settings) = (self.port.instance, self.settings());
+        Answer::new(&node.network, instance, rails, &settings, trust, guest.address())
+    }
+
+    fn advance(&mut self, now: Instant, node: &Node<P, N>) {
+        let busy = self.busy(now);
+        let mut around = Around {
+            busy,
+            counts: &self.counts,
+            desks: &self.desks,
+            next_desk: &mut self.next_desk,
+            makers: self.makers.as_ref().unwrap_or_else(|| node.makers()),
+            waker: self.waker.as_ref(),
+        };
+        let (guests, mut failed) = (&mut self.guests, Vec::new());
+        self.under_way.retain_mut(|one| {
+            if !one.is_due(now) {
+                return true;
+            }
+            let Some(outcome) = one.poll(now, &mut around) else {
+                return true;
+            };
+            guests.leave(one.guest);
+            match outcome {
+                Ok(()) => tell!(info, "handshake done", from = one.guest),
+                Err(error) => failed.push((one.guest, error)),
+            }
+            false
+        });
+        for (guest, error) in failed {
+            self.tell_refused(now, guest, &error);
+            self.note_failed(error);
+        }
+    }
+
+    /// Ends all that is under way: what was published still can be accepted.
+    pub(crate) fn end(&mut self, now: Instant) {
+        for one in &mut self.under_way {
+            one.break_off(now);
+        }
+        self.under_way.clear();
+        for one in self.arrived.waiting() {
+            tell_reject(&mut one.stream, &Reject::new(RejectReason::CLOSING));
+        }
+        for desk in &self.desks {
+            desk.close();
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The desk between handshakes and one Worker: places on it are asked for and granted, connections handed over.
+//!
+//! A Worker's queues and memory belong to its own thread, and slow calls of a device do not belong on that thread. So the
+//! handshakes ask here for a place, and the Worker grants one, which takes microseconds and calls no device. The connection
+//! that is made of it elsewhere comes back the same way. A place among those that wait to be accepted is reserved before
+//! anything is asked for (`core::accept_queue`), and so before the peer is accepted. `places` moves places from one side to the
+//! other.
+//!
+//! The side of the handshakes locks, for moments. The Worker's side looks at two words if there is nothing to do, and otherwise
+//! tries locks: a lock that is taken is tried again at the next look. Only to take a connection, and to go, it waits out one of
+//! those moments.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::task::Waker;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use doorbell_core::accept_queue::ReserveError;
+use doorbell_core::handshake::Established;
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::InstanceId;
+
+use super::places::{self, LookError, Places, Wakes};
+use crate::connect::answer::{Made, Wanted};
+use crate::connect::bring_up::{Ground, Ready, admit_to};
+use crate::error::ConnectError;
+use crate::machine::signal::Signal;
+use crate::machine::unfinished::Unfinished;
+use crate::worker;
+use crate::worker::Worker;
+use crate::worker::channel::ChannelId;
+use crate::worker::promised::{Place, Supply};
+
+/// Answer of a Worker to a request; the places of a desk carry requests, answers and finished connections.
+type Answered<P> = Result<Box<Granted<P>>, ConnectError>;
+type PlacesOf<P> = Places<Box<Wanted>, Answered<P>, Box<Done<P>>, Option<Signals>>;
+type PlaceOf<P> = places::Place<Box<Wanted>, Answered<P>, Box<Done<P>>, Option<Signals>>;
+
+/// State that the handshakes and a Worker share.
+pub(crate) struct Desk<P: Provider> {
+    ground: Ground<P>,
+    device: String,
+    /// The Node its Worker is of.
+    node: InstanceId,
+    places: Arc<PlacesOf<P>>,
+    /// Addresses of peers that have a place and are not connected yet.
+    seated: Mutex<Vec<IpAddr>>,
+}
+
+/// Signals that wake either side.
+pub(crate) struct Signals {
+    /// The handshakes.
+    pub(crate) handshakes: Waker,
+    /// The Worker's thread, where it may sleep.
+    pub(crate) accepting: Option<Signal>,
+}
+
+impl Wakes for Option<Signals> {
+    fn tell_handshakes(&self) {
+        if let Some(signals) = self {
+            signals.handshakes.wake_by_ref();
+        }
+    }
+
+    fn tell_accepting(&self) {
+        if let Some(accepting) = self.as_ref().and_then(|signals| signals.accepting.as_ref()) {
+            accepting.raise();
+        }
+    }
+
+    #[inline]
+    fn take_accepting(&self) {
+        if let Some(accepting) = self.as_ref().and_then(|signals| signals.accepting.as_ref()) {
+            accepting.take();
+        }
+    }
+}
+
+/// A peer whose handshake was accepted, and which knows.
+struct Done<P: Provider> {
+    ready: Ready<P>,
+    established: Established,
+}
+
+/// All that a Worker gives to a channel.
+pub(crate) struct Granted<P: Provider> {
+    // Memory goes home before the place does.
+    supply: Supply<P>,
+    place: Place<P>,
+}
+
+impl<P: Provider> Granted<P> {
+    /// Takes it from the Worker.
+    pub(crate) fn of(worker: &mut Worker<P>, wanted: &Wanted) -> Result<Self, ConnectError> {
+        let place = worker.place(&wanted.config, Some(wanted.from))?;
+        let supply = worker.supply(&place.reservation, wanted.peer.credit.start, &wanted.config)?;
+        Ok(Self { supply, place })
+    }
+
+    /// Reservation of the place: it exists until this is given up, or the resulting connection is closed.
+    pub(crate) const fn reservation(&self) -> &Arc<worker::Reservation> {
+        &self.place.reservation
+    }
+
+    /// Makes the queue pair that is wanted. On any thread.
+    pub(crate) fn make(self, wanted: &Wanted, ground: &Ground<P>) -> Result<Made<P>, ConnectError> {
+        wanted.make(self.place, self.supply, ground)
+    }
+}
+
+/// Gives a peer its place on the Worker, or says why not.
+pub(crate) trait Grant<P: Provider>:
+    FnOnce(&mut Worker<P>, &Wanted) -> Result<Granted<P>, ConnectError>
+{
+}
+
+impl<P: Provider, F> Grant<P> for F where
+    F: FnOnce(&mut Worker<P>, &Wanted) -> Result<Granted<P>, ConnectError>
+{
+}
+
+impl<P: Provider> Desk<P> {
+    pub(crate) fn new(worker: &Worker<P>, places: u32, signals: Option<Signals>) -> Self {
+        Self {
+            ground: Ground::of(worker),
+            device: worker.device().into(),
+            node: worker.node,
+            places: Arc::new(Places::new(places, signals)),
+            seated: Mutex::default(),
+        }
+    }
+
+    /// The device its Worker is on.
+    pub(crate) fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The Node its Worker is of: its trust domain.
+    pub(crate) const fn node(&self) -> InstanceId {
+        self.node
+    }
+
+    /// Whether it is this Worker's.
+    pub(crate) fn is_of(&self, worker: &Worker<P>) -> bool {
+        self.ground.is_of(worker)
+    }
+
+    /// No more places are given: of none that is reserved a peer is told from here on.
+    pub(crate) fn close(&self) {
+        self.places.close();
+    }
+
+    /// Objects that its Worker's queue pairs are made from.
+    pub(super) const fn ground(&self) -> &Ground<P> {
+        &self.ground
+    }
+
+    /// Asks for a channel on the Worker.
+    ///
+    /// # Errors
+    /// Too many connections are on their way to it or wait to be accepted, in all or from one address; or nobody accepts any
+    /// more.
+    pub(crate) fn ask(self: &Arc<Self>, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
+        let (queue, from) = (self.places.queue(), wanted.from);
+        let mut seated = self.seated();
+        let left = queue.free().checked_sub(1).filter(|_| !queue.is_closed());
+        let unfinished = Unfinished::of(from, seated.iter().copied());
+        if left.is_some_and(|left| !unfinished.may_be_more(left)) {
+            return Err(ConnectError::TooManyUnfinishedFrom(from));
+        }
+        let place = Places::ask(&self.places, Box::new(*wanted)).map_err(|error| match error {
+            ReserveError::Full => ConnectError::TooManyUnaccepted,
+            _ => ConnectError::ListenerClosed,
+        })?;
+        seated.push(from);
+        let desk = Arc::clone(self);
+        Ok(Seat {
+            place,
+            seated: Seated { desk, from },
+        })
+    }
+
+    fn seated(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.seated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one. Whether a
+    /// place is to be had, `grant` says.
+    ///
+    /// # Errors
+    /// It is another Worker, or no more connections come.
+    #[inline]
+    pub(crate) fn look(
+        &self,
+        worker: &mut Worker<P>,
+        grant: impl Grant<P>,
+    ) -> Result<Option<ChannelId>, ConnectError> {
+        let found = self.places.look(
+            worker,
+            |worker| self.ground.is_of(worker),
+            |worker, wanted| grant(worker, wanted).map(Box::new),
+        );
+        match found {
+            Ok(Some(done)) => admit_to(done.ready, worker, done.established).map(Some),
+            Ok(None) => Ok(None),
+            Err(LookError::OtherWorkers) => Err(ConnectError::OtherWorkers),
+            Err(LookError::Closed) => Err(ConnectError::ListenerClosed),
+        }
+    }
+
+    /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
+    /// takes nobody's time.
+    pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {
+        self.places.abandon()
+    }
+
+    /// The Worker's side: whether a place is asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.places.is_asked()
+    }
+
+    /// Descriptor that becomes readable when there is something to do for the Worker's thread.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.signal()?.descriptor())
+    }
+
+    /// Signal of that descriptor.
+    pub(crate) fn signal(&self) -> Option<&Signal> {
+        self.places.signals.as_ref()?.accepting.as_ref()
+    }
+}
+
+/// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is
+/// given up.
+pub(crate) struct Seat<P: Provider> {
+    // Given up before the desk may be gone.
+    place: PlaceOf<P>,
+    seated: Seated<P>,
+}
+
+/// Record that a peer from this address has a place, until it is connected or given up.
+struct Seated<P: Provider> {
+    desk: Arc<Desk<P>>,
+    from: IpAddr,
+}
+
+impl<P: Provider> Drop for Seated<P> {
+    fn drop(&mut self) {
+        let mut seated = self.desk.seated();
+        if let Some(at) = seated.iter().position(|from| *from == self.from) {
+            seated.swap_remove(at);
+        }
+    }
+}
+
+impl<P: Provider> Seat<P> {
+    pub(crate) const fn desk(&self) -> &Arc<Desk<P>> {
+        &self.seated.desk
+    }
+
+    /// Answer of the Worker, once.
+    pub(crate) fn answer(&self) -> Option<Answered<P>> {
+        self.place.answer()
+    }
+
+    /// Hands the connection over.
+    pub(crate) fn publish(self, ready: Ready<P>, established: Established) {
+        ready.note_finished();
+        self.place.publish(Box::new(Done { ready, established }));
+    }
+}
+
+impl<P: Provider> fmt::Debug for Desk<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk")
+            .field("device", &self.device)
+            .field("queue", self.places.queue())
+            .finish_non_exhaustive()
+    }
+}

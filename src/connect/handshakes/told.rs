@@ -1,0 +1,98 @@
+//! Rate limit for log events about refused handshakes: a flood of handshakes is not to become one of events.
+
+use core::mem::{Discriminant, discriminant};
+use core::time::Duration;
+
+use doorbell_core::handshake::Cause;
+use doorbell_core::{Deadline, Instant};
+
+use crate::error::ConnectError;
+use crate::machine::tell::tell;
+
+/// How often the count of those that were not told one by one is.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Why one was refused, as far as it counts here: what stands within is the same for a peer that tries again and again.
+type Reason = Option<(Discriminant<ConnectError>, Option<Discriminant<Cause>>)>;
+
+/// Which refusals are told: the first of each reason with all there is to say, and those behind it as a count, once a second.
+/// After a second without any the next is the first again.
+#[derive(Debug, Default)]
+pub(crate) struct ToldRefusals {
+    /// There are no more than there are reasons.
+    told: Vec<Reason>,
+    /// Refused and not told of.
+    more: u64,
+    /// When this second ends.
+    until: Option<Deadline>,
+}
+
+impl ToldRefusals {
+    /// Whether this one is to be told by itself; `None` is that there were too many. Counted where it is not.
+    pub(crate) fn is_first(&mut self, now: Instant, error: Option<&ConnectError>) -> bool {
+        self.poll(now);
+        self.until.get_or_insert_with(|| Deadline::after(now, EVERY));
+        let reason = error.map(|error| {
+            let within = match error {
+                ConnectError::Handshake(error) => Some(discriminant(&error.cause)),
+                _ => None,
+            };
+            (discriminant(error), within)
+        });
+        let is_first = !self.told.contains(&reason);
+        if is_first {
+            self.told.push(reason);
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+        is_first
+    }
+
+    /// Tells the count where its time has come.
+    pub(crate) fn poll(&mut self, now: Instant) {
+        if self.until.is_none_or(|until| !until.has_passed(now)) {
+            return;
+        }
+        if self.more > 0 {
+            tell!(warn, "more handshakes refused", count = self.more);
+            self.more = 0;
+            self.until = Some(Deadline::after(now, EVERY));
+        } else {
+            self.told.clear();
+            self.until = None;
+        }
+    }
+
+    /// When to poll again at the latest, so that a count is told.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        self.until.filter(|_| self.more > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use doorbell_core::Instant;
+
+    use super::{ConnectError, ToldRefusals};
+
+    #[test]
+    fn a_flood_is_told_once_for_each_reason_and_then_counted() {
+        let mut told = ToldRefusals::default();
+        let at = |milliseconds| Instant::from_ns(0).after(Duration::from_millis(milliseconds));
+        let errors = [ConnectError::NoRails, ConnectError::NoMemory];
+        let firsts =
+            (0..2000).filter(|index| told.is_first(at(index / 4), Some(&errors[(index % 2) as usize])));
+        assert_eq!(firsts.count(), 2);
+        assert!(told.is_first(at(500), None) && !told.is_first(at(500), None));
+        assert_eq!(told.more, 1999);
+        // The flood goes on: none is the first again, and the count begins anew each second.
+        assert!(!told.is_first(at(1000), None));
+        assert_eq!((told.more, told.deadline()), (1, told.until));
+        told.poll(at(2000));
+        assert_eq!((told.more, told.deadline()), (0, None));
+        // A second without any.
+        assert!(told.is_first(at(3000), None) && told.told.len() == 1);
+    }
+}

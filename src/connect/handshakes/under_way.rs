@@ -1,0 +1,263 @@
+//! One handshake that is under way beside the threads that accept, and its queue pair.
+
+use core::task::Waker;
+use core::time::Duration;
+use std::sync::Arc;
+
+use doorbell_core::network::{Network, Stream as _, Waited};
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{Reject, RejectReason};
+use doorbell_core::{Deadline, Instant};
+
+use super::counts::Counts;
+use super::desk::{Desk, Seat};
+use super::limits::{Guest, Line};
+use crate::connect::answer::{Answer, Made, Next, Wanted};
+use crate::connect::bring_up;
+use crate::error::ConnectError;
+use crate::machine::makers::{Commission, Makers, Whom};
+use crate::machine::reaper::Reaped;
+
+/// A peer, and how far it is.
+pub(super) struct UnderWay<P: Provider, N: Network> {
+    stream: N::Stream,
+    pub(super) guest: Guest,
+    answer: Answer,
+    stage: Stage<P>,
+    line: Line,
+    began: Instant,
+    /// Whether its Connect has come, and proves it where there are keys.
+    is_proven: bool,
+    /// When it makes room, where it has proven nothing and the place is crowded.
+    patience: Option<Deadline>,
+    /// Whether something came from the peer, or may have.
+    is_due: bool,
+}
+
+/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
+enum Stage<P: Provider> {
+    /// None is wanted yet.
+    Talking,
+    /// The Worker was asked for a place.
+    Asking(Seat<P>),
+    /// The Worker gave one, and a queue pair is being made.
+    Making(Commission<Made<P>>, Seat<P>),
+    /// The peer's handshake was accepted.
+    Told(Box<Reaped<Made<P>>>, Seat<P>),
+}
+
+/// State that a handshake needs beside its peer.
+pub(super) struct Around<'h, P: Provider> {
+    pub(super) desks: &'h [Arc<Desk<P>>],
+    pub(super) next_desk: &'h mut usize,
+    pub(super) makers: &'h Makers,
+    /// The signal that wakes the handshakes, where they may sleep.
+    pub(super) waker: Option<&'h Waker>,
+    /// Rejection for a peer for which there is no room.
+    pub(super) busy: Reject,
+    pub(super) counts: &'h Counts,
+}
+
+impl<P: Provider, N: Network> UnderWay<P, N> {
+    pub(super) fn new(now: Instant, stream: N::Stream, guest: Guest, answer: Answer) -> Self {
+        Self {
+            stream,
+            guest,
+            answer,
+            stage: Stage::Talking,
+            line: Line::default(),
+            began: now,
+            is_proven: false,
+            patience: None,
+            is_due: true,
+        }
+    }
+
+    /// When to poll again at the latest.
+    pub(super) fn deadline(&self) -> Deadline {
+        self.line.deadline(self.end())
+    }
+
+    /// When its peer has had its time.
+    pub(super) fn end(&self) -> Deadline {
+        let end = self.answer.deadline();
+        self.patience.map_or(end, |patience| patience.min(end))
+    }
+
+    pub(super) fn waited(&self) -> Waited<'_, N::Stream> {
+        Waited {
+            stream: &self.stream,
+            has_unsent: self.answer.has_unsent(),
+        }
+    }
+
+    /// Whether its queue pair is being made.
+    pub(super) const fn is_making(&self) -> bool {
+        matches!(self.stage, Stage::Making(..))
+    }
+
+    /// Whether its peer has proven nothing yet: then it is nobody.
+    pub(super) const fn is_unproven(&self) -> bool {
+        !self.is_proven
+    }
+
+    /// How long it may go without a proof from now on, counted from its beginning; says whether that time is over.
+    pub(super) fn has_lost_patience(&mut self, now: Instant, patience: Option<Duration>) -> bool {
+        let patience = patience.filter(|_| !self.is_proven);
+        self.patience = patience.map(|span| Deadline::after(self.began, span));
+        self.patience.is_some_and(|patience| patience.has_passed(now))
+    }
+
+    /// Whether it waits until others of its address are done.
+    pub(super) const fn is_in_line(&self) -> bool {
+        matches!(self.stage, Stage::Talking) && self.line.is_in_it()
+    }
+
+    /// Rejects a peer whose handshake was not accepted yet.
+    pub(super) fn refuse(&mut self, now: Instant, reject: Reject) {
+        self.answer.refuse(now, &mut self.stream, reject);
+    }
+
+    /// Whether it may move: not where it is the peer's turn, and nothing came of it.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Told(..));
+        self.is_due |= self.stream.is_due();
+        self.is_due || !is_its_turn || self.deadline().has_passed(now)
+    }
+
+    pub(super) fn into_stream(self) -> N::Stream {
+        self.stream
+    }
+
+    /// Moves as far as it can; the outcome once there is one.
+    pub(super) fn poll(
+        &mut self,
+        now: Instant,
+        around: &mut Around<'_, P>,
+    ) -> Option<Result<(), ConnectError>> {
+        self.is_due = false;
+        loop {
+            let wanted = match self.answer.poll(now, &mut self.stream) {
+                Ok(Next::Nothing) => return None,
+                Ok(Next::QueuePair(wanted)) => {
+                    (self.is_proven, self.patience) = (true, None);
+                    wanted
+                }
+                Ok(Next::Admission(established)) => {
+                    let Stage::Told(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking) else {
+                        return Some(Err(ConnectError::OtherWorkers));
+                    };
+                    // Before it may be accepted: who has accepted it finds it counted.
+                    around.counts.note_connected();
+                    seat.publish(Reaped::into_inner(*made).ready, established);
+                    return Some(Ok(()));
+                }
+                Err(error) => return Some(Err(error)),
+            };
+            match self.prepare(now, &wanted, around) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    // The peer is told once; what is kept is the cause, and not that we gave up.
+                    let reject = bring_up::reject_or(&error, around.busy);
+                    self.refuse(now, reject);
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Gets on with the queue pair; says whether it did.
+    fn prepare(
+        &mut self,
+        now: Instant,
+        wanted: &Wanted,
+        around: &mut Around<'_, P>,
+    ) -> Result<bool, ConnectError> {
+        let (mut line, end) = (self.line, self.end());
+        let moved = line.turn(now, end, true, || self.get_on(now, wanted, around));
+        self.line = line;
+        Ok(moved?.unwrap_or(false))
+    }
+
+    fn get_on(
+        &mut self,
+        now: Instant,
+        wanted: &Wanted,
+        around: &mut Around<'_, P>,
+    ) -> Result<bool, ConnectError> {
+        match core::mem::replace(&mut self.stage, Stage::Talking) {
+            Stage::Talking => {
+                self.stage = Stage::Asking(around.ask(wanted)?);
+                Ok(true)
+            }
+            Stage::Asking(seat) => match seat.answer() {
+                None => {
+                    self.stage = Stage::Asking(seat);
+                    Ok(false)
+                }
+                Some(granted) => {
+                    let (granted, wanted, desk) = (granted?, *wanted, Arc::clone(seat.desk()));
+                    let whom = Whom::Guest(self.guest.address());
+                    let making = around
+                        .makers
+                        .make(whom, around.waker, move || granted.make(&wanted, desk.ground()));
+                    self.stage = Stage::Making(making, seat);
+                    Ok(true)
+                }
+            },
+            Stage::Making(making, seat) => match making.take()? {
+                Some(made) => {
+                    self.answer.accept(now, made.local)?;
+                    self.stage = Stage::Told(Box::new(made), seat);
+                    Ok(true)
+                }
+                None => {
+                    self.stage = Stage::Making(making, seat);
+                    Ok(false)
+                }
+            },
+            told @ Stage::Told(..) => {
+                self.stage = told;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Gives the handshake up, and rejects the peer if it was not accepted yet.
+    pub(super) fn break_off(&mut self, now: Instant) {
+        if !matches!(self.stage, Stage::Told(..)) {
+            let closing = Reject::new(RejectReason::CLOSING);
+            self.refuse(now, closing);
+        }
+    }
+}
+
+impl<P: Provider> Around<'_, P> {
+    /// Asks for a place on a Worker of the rail's device: each has its turn, and one that is full is passed over.
+    fn ask(&mut self, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
+        let device = self.desks.get(wanted.rail.worker).map(|desk| desk.device());
+        let of_device = |desk: &&Arc<Desk<P>>| Some(desk.device()) == device;
+        let count = self.desks.iter().filter(of_device).count();
+        let first = self.next_desk.checked_rem(count).unwrap_or_default();
+        *self.next_desk = self.next_desk.wrapping_add(1);
+        let mut refused = ConnectError::ListenerClosed;
+        for desk in self
+            .desks
+            .iter()
+            .filter(of_device)
+            .cycle()
+            .skip(first)
+            .take(count)
+        {
+            match desk.ask(wanted) {
+                Ok(seat) => return Ok(seat),
+                Err(ConnectError::ListenerClosed) => {}
+                // The handshake may wait for that one.
+                Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom(_)) => {}
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+}

@@ -1,0 +1,70 @@
+//! Peers that were taken in, until our ports were looked at for them.
+
+use doorbell_core::Deadline;
+use doorbell_core::handshake::Io;
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{FrameBuffer, Reject};
+
+use crate::connect::look::{Looking, NotLooked};
+use crate::connect::node::Node;
+use crate::rails::Rails;
+
+/// Peers that wait for a look at our ports. One look serves all that come before it is over, and its result is for all of them.
+pub(crate) struct Lobby<T> {
+    waiting: Vec<T>,
+    looking: Option<Looking>,
+}
+
+impl<T> Lobby<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            waiting: Vec::new(),
+            looking: None,
+        }
+    }
+
+    /// Has a peer wait for the look that goes on, or for this one.
+    pub(crate) fn enter(&mut self, one: T, look: impl FnOnce() -> Looking) {
+        self.waiting.push(one);
+        self.looking.get_or_insert_with(look);
+    }
+
+    /// All who wait, in the order they came, once it is known what rails there are for them, or that it is not to be known; none while
+    /// the ports are looked at.
+    pub(crate) fn leave<P: Provider, N: Network>(
+        &mut self,
+        node: &Node<P, N>,
+        devices: &[&str],
+    ) -> Option<(Vec<T>, Result<Rails, NotLooked>)> {
+        let found = self.looking.as_ref()?.take_of(node, devices)?;
+        self.looking = None;
+        Some((core::mem::take(&mut self.waiting), found))
+    }
+
+    /// The waiting peers, to be rejected.
+    pub(crate) const fn waiting(&mut self) -> &mut Vec<T> {
+        &mut self.waiting
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether the ports are being looked at: for peers that wait, or that waited until they were rejected.
+    pub(crate) const fn is_looking(&self) -> bool {
+        self.looking.is_some()
+    }
+
+    /// When they have waited for long enough.
+    pub(crate) fn deadline(&self) -> Option<Deadline> {
+        self.looking.as_ref().map(Looking::deadline)
+    }
+}
+
+/// Sends a reject to a peer, as far as its stream takes it at once.
+pub(crate) fn tell_reject(stream: &mut impl Io, reject: &Reject) {
+    let reject = FrameBuffer::reject(reject);
+    // A peer that is gone needs no reject.
+    let _ = stream.write(reject.as_bytes());
+}

@@ -1,0 +1,328 @@
+//! A host's RDMA stack: what there is, and the Workers on it.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use doorbell_core::network::{Network, NetworkError};
+use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::rail::LocalRail;
+use doorbell_core::wire::{InstanceId, Nonce};
+use doorbell_core::{Deadline, PortReport, Psn};
+use doorbell_ffi::Rdma;
+
+use crate::connect::look::Looks;
+use crate::error::{ConnectError, NodeError, Unrandom};
+use crate::machine::makers::Makers;
+use crate::machine::reaper::Reaper;
+use crate::machine::tcp::Tcp;
+use crate::machine::tell::tell;
+use crate::rails::filter::RailFilter;
+use crate::rails::scan::Scan;
+use crate::rails::{Rails, rails_of};
+use crate::trust::Trust;
+use crate::worker::Worker;
+use crate::worker::channel::ChannelId;
+use crate::worker::config::WorkerConfig;
+
+/// Threads that make the queue pairs of those who connect, or accept by polling, as many as [`HandshakeLimits::making`](crate::HandshakeLimits)
+/// has for peers: a neighbour that does not resolve holds one of them up for seconds.
+const MAKERS: usize = 4;
+
+/// A host's RDMA stack, and the network its connections are made over.
+pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
+    pub(crate) provider: Arc<P>,
+    pub(crate) network: N,
+    /// Random for each start, so that peers tell this one from the one before.
+    instance: InstanceId,
+    /// Which of its rails are used.
+    pub(crate) rail_filter: RailFilter,
+    trust: RwLock<Trust>,
+    makers: Makers,
+    pub(crate) looks: Looks,
+    reaper: Reaper,
+}
+
+/// The place of a new channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connection {
+    /// The index of its Worker among those given.
+    pub worker: usize,
+    /// Its name on that Worker.
+    pub channel: ChannelId,
+}
+
+/// The random part of one attempt to connect.
+pub(crate) struct Draw {
+    pub(crate) nonce: Nonce,
+    pub(crate) psn: Psn,
+}
+
+impl Draw {
+    pub(crate) fn new(network: &impl Network) -> Result<Self, Unrandom> {
+        let psn = u32::from_le_bytes(random(network)?);
+        Ok(Self {
+            nonce: Nonce(random(network)?),
+            psn: Psn::from_low_bits(psn),
+        })
+    }
+}
+
+fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unrandom> {
+    let mut bytes = [0; BYTES];
+    match network.random(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(NetworkError { errno }) => Err(Unrandom(errno)),
+    }
+}
+
+impl Node<Rdma> {
+    /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. One thread destroys closed objects.
+    /// Five threads look at the ports and make the queue pairs of polled connections ([`Connecting`](crate::Connecting),
+    /// [`Listener`](crate::Listener)): calls of milliseconds.
+    ///
+    /// # Errors
+    /// libibverbs is not there: the error names the package to install. Or the system gave no
+    /// thread or no random bytes.
+    pub fn open(trust: Trust) -> Result<Self, NodeError> {
+        let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?, trust)?;
+        let no_thread = |error: std::io::Error| NodeError::Thread(error.raw_os_error().unwrap_or(0));
+        node.reaper = Reaper::background().map_err(no_thread)?;
+        let makers = Makers::beside_looks(MAKERS, &node.reaper).map_err(no_thread)?;
+        // The thread that drops the Node may be polling others, and waits for no call of a device.
+        node.makers = makers.detached();
+        Ok(node)
+    }
+}
+
+impl<P: Provider> Node<P> {
+    /// A host on another provider, whose connections are made over this host's network. A closed channel
+    /// is destroyed at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
+    ///
+    /// # Errors
+    /// The system gave no random bytes.
+    pub fn with_provider(provider: P, trust: Trust) -> Result<Self, NodeError> {
+        Self::with(provider, Tcp, trust)
+    }
+}
+
+impl<H: Provider + Network + Clone> Node<H, H> {
+    /// A simulated host: one that has devices and a network in one. Time is the fabric's, connections with it.
+    ///
+    /// An event loop watches descriptors, which simulated streams have none of: such a program's hosts are made by
+    /// [`Node::with_provider`], on a fabric in real time.
+    ///
+    /// # Errors
+    /// The network gave no random bytes.
+    pub fn simulated(host: H, trust: Trust) -> Result<Self, NodeError> {
+        Self::with(host.clone(), host, trust)
+    }
+}
+
+impl<P: Provider, N: Network> Node<P, N> {
+    /// A host on another provider and another network: a simulated one. A closed channel is destroyed
+    /// at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
+    ///
+    /// # Errors
+    /// The network gave no random bytes.
+    pub fn with(provider: P, network: N, trust: Trust) -> Result<Self, NodeError> {
+        let drawn = random(&network).map_err(|Unrandom(errno)| NodeError::Entropy(errno))?;
+        let instance = InstanceId::new(u64::from_le_bytes(drawn)).ok_or(NodeError::Entropy(0))?;
+        Ok(Self {
+            provider: Arc::new(provider),
+            network,
+            instance,
+            rail_filter: RailFilter::default(),
+            trust: RwLock::new(trust),
+            makers: Makers::default(),
+            looks: Looks::default(),
+            reaper: Reaper::default(),
+        })
+    }
+
+    /// Whom it takes for a peer.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        // A panic while it was held left a whole value behind.
+        self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes others for peers from now on: with other keys, or from elsewhere. Handshakes under way end as they
+    /// began, and connections stay.
+    pub fn set_trust(&self, trust: Trust) {
+        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = trust;
+    }
+
+    /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    /// The network its connections are made over.
+    #[must_use]
+    pub const fn network(&self) -> &N {
+        &self.network
+    }
+
+    /// Looks at the ports of the Workers' devices now, on this thread: devices are opened for it, which takes milliseconds.
+    ///
+    /// # Errors
+    /// A Worker is another Node's, or the devices could not be listed.
+    pub(crate) fn worker_rails(&self, workers: &[Worker<P>]) -> Result<Rails, ConnectError> {
+        self.check(workers)?;
+        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+        let scan = Scan::of(self.provider())?;
+        Ok(Rails::of_scan(&scan, &devices, &self.rail_filter))
+    }
+
+    /// The deadline this long from now, by the clock of this host.
+    #[must_use]
+    pub fn within(&self, span: Duration) -> Deadline {
+        self.network.within(span)
+    }
+
+    /// Waits until what was closed, dropped or given up before is destroyed; says whether it is, by the deadline. Attempts
+    /// that are still under way are not waited for.
+    pub fn settle(&self, deadline: Deadline) -> bool {
+        let patience = || deadline.remaining(self.network.now());
+        // A queue pair that is given up while it is made is the reaper's after that.
+        self.makers.settle(patience()) && self.reaper.settle(patience())
+    }
+
+    /// How many drops panicked on the thread that destroys for this Node: of memory that was adopted, say. Each was stopped there,
+    /// and what came behind it was destroyed.
+    #[must_use]
+    pub fn drops_panicked(&self) -> u64 {
+        self.reaper.panicked()
+    }
+
+    /// Looks at every port of every device, usable or not.
+    ///
+    /// # Errors
+    /// The devices could not be listed. A device or port that fails by itself is left out.
+    pub fn ports(&self) -> Result<Vec<PortReport>, NodeError> {
+        Ok(self.scan()?.ports)
+    }
+
+    /// From now on only those of its rails are used that the rules let. Default: all that can be.
+    ///
+    /// Connections stay, and so does what a listener's handle says; a peer that comes by it is offered
+    /// the rails that the rules let when it comes.
+    pub fn set_rail_filter(&mut self, filter: RailFilter) {
+        self.rail_filter = filter;
+    }
+
+    /// The rules for which of its rails are used.
+    #[must_use]
+    pub const fn rail_filter(&self) -> &RailFilter {
+        &self.rail_filter
+    }
+
+    /// Every rail as it is now, in the order in which rails are offered to peers: fast lanes, then management lanes
+    /// ([`Lane`](doorbell_core::rail::Lane)). Unused rails follow, each with its reason; a port without an address is one of
+    /// them.
+    ///
+    /// # Errors
+    /// The devices could not be listed. A device or port that fails by itself is left out.
+    pub fn rails(&self) -> Result<Vec<LocalRail>, NodeError> {
+        Ok(self.scan()?.rails(&self.rail_filter))
+    }
+
+    /// Ports without any connections, or with some of their addresses unused since they are too many, although no rule leaves
+    /// them out; and devices that could not be looked at. Each is listed once, with its reason. Empty if no port can be used at
+    /// all: [`Node::workers`] then fails with the reasons.
+    ///
+    /// # Errors
+    /// The devices could not be listed.
+    pub fn passed_over(&self) -> Result<Vec<String>, NodeError> {
+        Ok(self.scan()?.passed_over(&self.rail_filter))
+    }
+
+    fn scan(&self) -> Result<Scan, ProviderError> {
+        Scan::of(&*self.provider)
+    }
+
+    /// A Worker on the device of this name.
+    ///
+    /// # Errors
+    /// There is no such device, or it cannot be opened or give what is asked.
+    pub fn worker(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
+        let known = self.scan()?.devices();
+        if !known.iter().any(|name| name == device) {
+            return Err(NodeError::NoSuchDevice {
+                device: device.into(),
+                known,
+            });
+        }
+        self.worker_on(device, config)
+    }
+
+    /// A Worker on each device that has a rail that can be used. [`Node::passed_over`] tells
+    /// what is passed over.
+    ///
+    /// # Errors
+    /// There is none: each port with its reason. Or one cannot be opened or give what is asked.
+    pub fn workers(&self, config: &WorkerConfig) -> Result<Vec<Worker<P>>, NodeError> {
+        let scan = self.scan()?;
+        let mut devices: Vec<&str> = scan
+            .ports
+            .iter()
+            .filter(|report| rails_of(report, &self.rail_filter).any(|rail| rail.source.is_ok()))
+            .map(|report| report.device.as_str())
+            .collect();
+        devices.dedup();
+        if devices.is_empty() {
+            return Err(NodeError::NothingUsable(scan.why_nothing(&self.rail_filter)));
+        }
+        for what in scan.passed_over(&self.rail_filter) {
+            tell!(warn, "passed over", what = what);
+        }
+        devices
+            .into_iter()
+            .map(|device| self.worker_on(device, config))
+            .collect()
+    }
+
+    /// A Worker on a device that is there.
+    fn worker_on(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
+        let context = self.provider.open(device)?;
+        let reaper = self.reaper.clone();
+        Worker::new(context, device.into(), config, self.instance, reaper)
+    }
+
+    pub(crate) const fn instance(&self) -> InstanceId {
+        self.instance
+    }
+
+    /// The threads that make queue pairs for callers who connect or accept by polling, and look at the ports for them.
+    pub(crate) const fn makers(&self) -> &Makers {
+        &self.makers
+    }
+
+    /// Whether these Workers are its own.
+    ///
+    /// # Errors
+    /// One is another Node's.
+    pub(crate) fn check(&self, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        let is_own = |worker: &Worker<P>| worker.node == self.instance;
+        match workers.iter().all(is_own) {
+            true => Ok(()),
+            false => Err(ConnectError::OtherTrust),
+        }
+    }
+
+    /// The reaper of its Workers.
+    pub(crate) const fn reaper(&self) -> &Reaper {
+        &self.reaper
+    }
+}
+
+impl<P: Provider, N: Network> fmt::Debug for Node<P, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,21 @@
+//! A plain file, opened for reading. Reading from anything else may never end, or wait for a writer that does not exist.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open as open_at};
+
+/// Opens a path without blocking, and checks the kind of the opened file, whatever becomes of the path.
+///
+/// # Errors
+/// It cannot be opened, or is no plain file.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(open_at(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a plain file"))
+    }
+}

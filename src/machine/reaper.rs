@@ -1,0 +1,206 @@
+//! Destruction of a device's objects: calls that take milliseconds, kept off the threads that poll.
+
+use core::mem;
+use core::ops::{Deref, DerefMut};
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::io;
+use std::panic::catch_unwind;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use scopeguard::ScopeGuard;
+
+use crate::machine::tell::tell;
+
+/// Destroys the objects that it is handed, in order. A panic in a drop, such as that of an engine's own memory, is counted, and
+/// stops nothing behind it.
+///
+/// Its thread ends when the last clone is gone and all that was handed over is destroyed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reaper {
+    /// `None` destroys at once, where it is handed over.
+    thread: Option<mpsc::Sender<Box<dyn Send>>>,
+    panicked: Arc<AtomicU64>,
+}
+
+impl Reaper {
+    /// One with a thread of its own.
+    ///
+    /// # Errors
+    /// The system gave no thread.
+    pub(crate) fn background() -> io::Result<Self> {
+        let (to, from) = mpsc::channel::<Box<dyn Send>>();
+        let panicked = Arc::default();
+        let count = Arc::clone(&panicked);
+        thread::Builder::new()
+            .name("doorbell-reaper".into())
+            .spawn(move || from.into_iter().for_each(|what| destroy(what, &count)))?;
+        let thread = Some(to);
+        Ok(Self { thread, panicked })
+    }
+
+    /// How many of what it was handed panicked as they were dropped.
+    pub(crate) fn panicked(&self) -> u64 {
+        // Relaxed: a statistic, which orders nothing.
+        self.panicked.load(Ordering::Relaxed)
+    }
+
+    /// Hands something over to be destroyed.
+    pub(crate) fn take(&self, what: impl Send + 'static) {
+        // The thread is there as long as this is.
+        if let Some(thread) = &self.thread {
+            let _ = thread.send(Box::new(what));
+        }
+    }
+
+    /// Hands something over to be destroyed once a device had so much time to end what it had begun. Without a thread nobody waits.
+    pub(crate) fn take_after(&self, what: impl Send + 'static, patience: Duration) {
+        if self.thread.is_some() && patience > Duration::ZERO {
+            self.take(scopeguard::guard(what, move |what| {
+                thread::sleep(patience);
+                drop(what);
+            }));
+        } else {
+            self.take(what);
+        }
+    }
+
+    /// Something that is handed over where it is dropped.
+    pub(crate) fn keep<T: Send + 'static>(&self, what: T) -> Reaped<T> {
+        Reaped(scopeguard::guard(
+            Kept {
+                what,
+                reaper: self.clone(),
+            },
+            hand_over as fn(Kept<T>),
+        ))
+    }
+
+    /// Waits until all that was handed over before is destroyed, but no longer than `patience`; says
+    /// whether it is.
+    pub(crate) fn settle(&self, patience: Duration) -> bool {
+        let Some(thread) = &self.thread else {
+            return true;
+        };
+        let (token, destroyed) = mpsc::channel::<()>();
+        if thread.send(Box::new(token)).is_err() {
+            return true;
+        }
+        destroyed.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected)
+    }
+}
+
+fn destroy(what: Box<dyn Send>, panicked: &AtomicU64) {
+    // Nothing of it is looked at afterwards.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
+        // Its own drop might panic, too.
+        mem::forget(panic);
+        panicked.fetch_add(1, Ordering::Relaxed);
+        tell!(error, "a drop panicked");
+    }
+}
+
+/// A value that a [`Reaper`] destroys, whoever drops it. Until then it dereferences to the value.
+pub(crate) struct Reaped<T: Send + 'static>(ScopeGuard<Kept<T>, fn(Kept<T>)>);
+
+/// A value, and the reaper that destroys it.
+struct Kept<T> {
+    what: T,
+    reaper: Reaper,
+}
+
+fn hand_over<T: Send + 'static>(kept: Kept<T>) {
+    kept.reaper.take(kept.what);
+}
+
+impl<T: Send + 'static> Reaped<T> {
+    /// Returns the value, for the caller to drop. It is no method: a method would hide one of the value's own.
+    pub(crate) fn into_inner(kept: Self) -> T {
+        ScopeGuard::into_inner(kept.0).what
+    }
+}
+
+impl<T: Send + 'static> Deref for Reaped<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0.what
+    }
+}
+
+impl<T: Send + 'static> DerefMut for Reaped<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.what
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reaper;
+    use core::time::Duration;
+    use std::sync::mpsc;
+    use std::thread;
+
+    struct Slow(mpsc::Sender<thread::ThreadId>, Duration);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            thread::sleep(self.1);
+            let _ = self.0.send(thread::current().id());
+        }
+    }
+
+    #[test]
+    fn what_takes_long_is_destroyed_elsewhere() {
+        let reaper = Reaper::background().unwrap();
+        let (to, from) = mpsc::channel();
+        reaper.take(Slow(to.clone(), Duration::from_millis(200)));
+        assert!(!reaper.settle(Duration::from_millis(1)));
+        assert!(reaper.settle(Duration::from_secs(20)));
+        assert_ne!(from.try_recv().unwrap(), thread::current().id());
+        drop(reaper.keep(Slow(to.clone(), Duration::ZERO)));
+        assert!(reaper.settle(Duration::from_secs(20)));
+        assert_ne!(from.try_recv().unwrap(), thread::current().id());
+        // A value that is handed over last is destroyed too, though the reaper is dropped before.
+        let last = reaper.keep(Slow(to, Duration::ZERO));
+        drop(reaper);
+        assert_eq!(last.1, Duration::ZERO);
+        drop(last);
+        assert!(from.recv_timeout(Duration::from_secs(20)).is_ok());
+    }
+
+    /// Panics as it is dropped, and so does its panic.
+    struct Hostile;
+    impl Drop for Hostile {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                std::panic::resume_unwind(Box::new(Self));
+            }
+        }
+    }
+
+    #[test]
+    fn what_panics_as_it_is_dropped_stops_nothing_behind_it() {
+        let reaper = Reaper::background().unwrap();
+        let (to, from) = mpsc::channel();
+        for _ in 0..3 {
+            reaper.take(Hostile);
+            drop(reaper.keep(vec![Hostile]));
+            reaper.take(Slow(to.clone(), Duration::ZERO));
+        }
+        assert!(reaper.settle(Duration::from_secs(20)));
+        assert_eq!((from.try_iter().count(), reaper.panicked()), (3, 6));
+    }
+
+    #[test]
+    fn without_a_thread_it_is_destroyed_at_once() {
+        let reaper = Reaper::default();
+        let (to, from) = mpsc::channel();
+        reaper.take(Slow(to, Duration::ZERO));
+        assert_eq!(from.try_recv(), Ok(thread::current().id()));
+        assert!(reaper.settle(Duration::ZERO));
+    }
+}

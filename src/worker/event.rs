@@ -1,0 +1,158 @@
+//! Events of channels, as polling a Worker tells them.
+
+use core::fmt;
+
+use doorbell_core::provider::{PostError, Provider};
+use doorbell_core::{Ticket, WcStatus};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::FirstCause;
+
+use crate::worker::lease::Lease;
+use crate::worker::message::Message;
+use crate::worker::submission::SubmissionError;
+
+/// Something that happened on a channel.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'m, P: Provider = Rdma> {
+    /// A message came: once and in order, as long as its queue pair lives. As that fails, Soft-RoCE of Linux 6.4 and later
+    /// delivers the last message again, into every receive that is posted (corrected in July 2026). Nothing but its bytes
+    /// tells: who must not take a message twice there has to number them.
+    Received {
+        /// The message, lent as long as the call that gets it. [`Message::keep`] keeps its memory.
+        message: Message<'m, P>,
+        /// The word the peer sent with it.
+        immediate: Option<u32>,
+    },
+    /// The peer wrote into a window of ours and said so with a word.
+    Written {
+        /// How many bytes it wrote.
+        payload_bytes: u32,
+        /// Its word.
+        immediate: u32,
+    },
+    /// A READ or an atomic brought data back.
+    Fetched {
+        /// The request.
+        ticket: Ticket,
+        /// The data: what was read, or the eight bytes there were before the atomic.
+        data: Lease<P>,
+    },
+    /// All requests up to this one are done.
+    Done {
+        /// The last of them.
+        through: Ticket,
+    },
+    /// A request failed, and the queue pair with it; all before it are done. The channel gives
+    /// the first cause.
+    Failed {
+        /// The request; what it held went back to the Worker, or to the [`Submitter`](crate::Submitter) it
+        /// is of.
+        ticket: Ticket,
+        /// How it ended: a flush where another request is the cause.
+        status: WcStatus,
+    },
+    /// A message that was submitted by [`Channel::submit`](crate::Channel::submit) was not posted.
+    Unsent {
+        /// The message, as it was. `None` where the device refused without saying which request of a doorbell: it may
+        /// have any of them, and their memory stays with it until they end, or their queue pair is gone.
+        lease: Option<Lease<P>>,
+        /// Why.
+        error: SubmissionError,
+    },
+    /// The device refused to take receives; told at every poll until it takes them. The
+    /// channel starves meanwhile.
+    ReceivesRefused {
+        /// The device's error.
+        error: PostError,
+    },
+    /// The device refused to take an announcement of receives; told at every poll until it takes
+    /// one. The peer may not send meanwhile.
+    AnnouncementRefused {
+        /// The device's error.
+        error: PostError,
+    },
+    /// The peer sent more than it had receives for, and so took one of another channel's: it is not
+    /// to be believed. Only where receives are shared. The message is dropped, and the queue pair failed; of
+    /// a Worker taken apart, the half that sends does it when it is polled next.
+    Overdrawn,
+    /// The peer closed the channel, or its Worker was dropped. Told once, behind all messages that came; none comes any more, and
+    /// later messages are refused ([`SendErrorKind::PeerClosed`](crate::SendErrorKind::PeerClosed)).
+    ///
+    /// The Worker then closes the channel by itself and takes its place and its memory back, unless
+    /// [`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost) is off.
+    PeerClosed {
+        /// Whether all that the peer had sent on the channel has arrived.
+        all_arrived: bool,
+    },
+    /// The channel failed: told once, with the first cause, in place of the failure of each receive. A request of the application's
+    /// that was in flight comes back by an [`Event::Failed`] of its own, in the same poll or a later one; so may messages that had come.
+    ///
+    /// The Worker then closes the channel by itself, as after [`Event::PeerClosed`]. Each half of a Worker taken apart tells what its own
+    /// queue says: a flush where the cause is in the other half's.
+    ChannelFailed {
+        /// The completion that says why.
+        cause: FirstCause,
+    },
+}
+
+impl<P: Provider> Event<'_, P> {
+    /// Keeps the memory of a message, so that the event can be stored.
+    #[must_use]
+    pub fn keep(self) -> Event<'static, P> {
+        match self {
+            Self::Received { message, immediate } => Event::Received {
+                message: message.keep().into(),
+                immediate,
+            },
+            Self::Written {
+                payload_bytes,
+                immediate,
+            } => Event::Written {
+                payload_bytes,
+                immediate,
+            },
+            Self::Fetched { ticket, data } => Event::Fetched { ticket, data },
+            Self::Done { through } => Event::Done { through },
+            Self::Failed { ticket, status } => Event::Failed { ticket, status },
+            Self::Unsent { lease, error } => Event::Unsent { lease, error },
+            Self::ReceivesRefused { error } => Event::ReceivesRefused { error },
+            Self::AnnouncementRefused { error } => Event::AnnouncementRefused { error },
+            Self::Overdrawn => Event::Overdrawn,
+            Self::PeerClosed { all_arrived } => Event::PeerClosed { all_arrived },
+            Self::ChannelFailed { cause } => Event::ChannelFailed { cause },
+        }
+    }
+}
+
+/// Whether a channel can still be used, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChannelState {
+    /// It can.
+    Open,
+    /// Its queue pair failed.
+    Failed {
+        /// The completion that says why; a flush where the cause was not seen, as when the
+        /// channel was closed.
+        cause: FirstCause,
+    },
+    /// The peer closed it.
+    PeerClosed {
+        /// Whether all that the peer had sent has arrived.
+        all_arrived: bool,
+    },
+}
+
+impl fmt::Display for ChannelState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Failed { cause } => write!(f, "failed: {cause}"),
+            Self::PeerClosed { all_arrived: true } => f.write_str("closed by the peer"),
+            Self::PeerClosed { all_arrived: false } => {
+                f.write_str("closed by the peer, and not all that it had sent has arrived")
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A message that came, and its memory.
+
+use core::fmt;
+
+use doorbell_core::provider::{Provider, Slot};
+use doorbell_ffi::{Loan, Rdma};
+
+use crate::worker::lease::Lease;
+
+/// A message that came. Its memory receives again when the message is dropped.
+///
+/// It is lent for the length of the call that gets it:
+/// ```compile_fail,E0521
+/// # use doorbell::{Event, Message, Rdma, Worker};
+/// # fn f(worker: &mut Worker, kept: &mut Vec<Message<'static, Rdma>>) {
+/// worker.poll(|_, event| {
+///     if let Event::Received { message, .. } = event {
+///         kept.push(message);
+///     }
+/// }).ok();
+/// # }
+/// ```
+/// [`Message::keep`] keeps its memory for longer:
+/// ```
+/// # use doorbell::{Event, Lease, Worker};
+/// # fn f(worker: &mut Worker, kept: &mut Vec<Lease>) {
+/// worker.poll(|_, event| {
+///     if let Event::Received { message, .. } = event {
+///         kept.push(message.keep());
+///     }
+/// }).ok();
+/// # }
+/// ```
+pub struct Message<'m, P: Provider = Rdma>(Memory<'m, P>);
+
+/// The memory of a message.
+enum Memory<'m, P: Provider> {
+    /// It goes back to its receive.
+    Lent(Loan<'m, P::Slot>),
+    Kept(Lease<P>),
+}
+
+impl<'m, P: Provider> Message<'m, P> {
+    #[inline(always)]
+    pub(crate) const fn lent(memory: Loan<'m, P::Slot>) -> Self {
+        Self(Memory::Lent(memory))
+    }
+
+    #[inline(always)]
+    fn slot(&self) -> &P::Slot {
+        match &self.0 {
+            Memory::Lent(slot) => slot,
+            Memory::Kept(Lease { slot }) => slot,
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    #[inline(always)]
+    pub fn payload(&self) -> &[u8] {
+        self.slot().payload()
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    #[inline(always)]
+    pub fn len_bytes(&self) -> usize {
+        self.slot().len_bytes()
+    }
+
+    /// Keeps its memory: to hold on to it, or to send it on without a copy. Other memory of the Worker takes its place among the
+    /// receives; where there is none, the peer may send one message less until there is some.
+    ///
+    /// It allocates nothing.
+    #[must_use]
+    #[inline(always)]
+    pub fn keep(self) -> Lease<P> {
+        match self.0 {
+            Memory::Lent(slot) => Lease { slot: slot.keep() },
+            Memory::Kept(lease) => lease,
+        }
+    }
+}
+
+impl<P: Provider> From<Lease<P>> for Message<'_, P> {
+    /// A message in memory that is kept, whose bytes are what is meant of it.
+    fn from(lease: Lease<P>) -> Self {
+        Self(Memory::Kept(lease))
+    }
+}
+
+impl<P: Provider> fmt::Debug for Message<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("len_bytes", &self.len_bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,515 @@
+//! A channel's messages by WRITE, into rings in both sides' memory.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::{
+    DataInOrder, MemoryError, Operation, PostFlags, ProtectionDomain, Provider, ProviderError, QueuePair,
+    RemoteAccess, RemoteAddress, Slot, Window, WindowConfig,
+};
+use doorbell_core::wire::{Publication, RING_TRAILER_BYTES, RingInvitation, WireError, ring_window_bytes};
+use doorbell_core::{Clock as _, Deadline, Ticket};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord};
+
+use crate::machine::reaper::Reaped;
+use crate::worker::channel::{Channel, ChannelId, SendError, SendErrorKind};
+use crate::worker::event::{ChannelState, Event};
+use crate::worker::lease::Lease;
+use crate::worker::{Turn, Worker};
+
+/// The longest message that is copied to go inline; devices take less.
+const INLINE_BYTES_MAX: usize = 1024;
+
+/// The ring that a side reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingConfig {
+    /// Messages it holds: a power of two, 2 to 2^20. Default 256: at a message a microsecond the reader may
+    /// be away for a quarter of a millisecond.
+    pub cells: u32,
+    /// Bytes of each, of which eight are not payload: a multiple of 64, at most 2^24. Default 128: the
+    /// block within which some devices write in order that promise no more, and two cache lines.
+    pub cell_bytes: u32,
+}
+
+impl Default for RingConfig {
+    fn default() -> Self {
+        Self {
+            cells: 256,
+            cell_bytes: 128,
+        }
+    }
+}
+
+/// One-sided messages beside those of a channel: the peer writes them into our memory, and reading them takes
+/// no completion where the device says that bytes land in order.
+///
+/// Otherwise each message is a WRITE with immediate, and uses one of the channel's credits. [`Event::Written`] reports it; pass
+/// the event's word to [`RingChannel::note_written`].
+///
+/// It belongs to the one channel it was opened on: pass that one to its calls. [`Event::PeerClosed`] comes behind all messages of
+/// the ring, too: they are there to be read, by [`RingChannel::receive_left`] once the Worker has closed the channel.
+pub struct RingChannel<P: Provider = Rdma> {
+    channel: ChannelId,
+    writer: RingWriter<Arc<P::Window>>,
+    reader: RingReader<Arc<P::Window>>,
+    publications: Publications,
+    scratch: Box<[u8; INLINE_BYTES_MAX]>,
+    // Goes last: the device lets go of the window on another thread.
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    window: Reaped<Arc<P::Window>>,
+}
+
+/// How messages are told in each direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Publications {
+    /// Publication of the messages we write, as the peer's device allows.
+    pub sent: Publication,
+    /// Publication of the messages we read, as our device allows.
+    pub received: Publication,
+}
+
+/// Rings that are being opened. They advance while this is polled; dropped, they are not opened.
+#[must_use = "it advances by being polled"]
+pub struct RingOpening<P: Provider = Rdma> {
+    channel: ChannelId,
+    window: Reaped<Arc<P::Window>>,
+    ours: RingInvitation,
+    deadline: Deadline,
+    is_sent: bool,
+    answer: Option<Result<RingInvitation, WireError>>,
+    /// A peer that was invited writes at once: its first messages may be told together with its invitation. There
+    /// are no more of them than our ring has cells.
+    written: Vec<u32>,
+    /// Whether it told of a message that cannot be there.
+    is_out_of_turn: bool,
+}
+
+impl<P: Provider> RingOpening<P> {
+    /// Polls the Worker by [`Worker::poll_tending`] and goes on as far as that lets it, without waiting; the outcome once there is one.
+    /// `each` gets the events of other channels, and messages of this one behind the invitation.
+    ///
+    /// To open several on one Worker, poll the Worker yourself, and use [`RingOpening::hear`] and [`RingOpening::advance`] of
+    /// each.
+    pub fn poll(
+        &mut self,
+        worker: &mut Worker<P>,
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
+    ) -> Option<Result<RingChannel<P>, RingError>> {
+        match worker.poll_tending(|turn, event| self.sift(turn, event, &mut each)) {
+            Ok(_) => self.advance(worker),
+            Err(error) => Some(Err(RingError::Poll(error))),
+        }
+    }
+
+    /// Takes an event that polling the Worker told, and gives back what is not for it.
+    pub fn hear<'m>(&mut self, channel: ChannelId, event: Event<'m, P>) -> Option<Event<'m, P>> {
+        if channel != self.channel {
+            return Some(event);
+        }
+        match event {
+            Event::Received { message, .. } if self.answer.is_none() => {
+                self.answer = Some(RingInvitation::parse(message.payload()).copied());
+            }
+            Event::Written { immediate, .. } if self.ours.publication() == Publication::Immediate => {
+                self.note_written(immediate);
+            }
+            Event::Done { .. } => {}
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Goes on as far as it can without polling the Worker, whose events it was given; the outcome once there is one.
+    pub fn advance(&mut self, worker: &mut Worker<P>) -> Option<Result<RingChannel<P>, RingError>> {
+        self.go_on(worker).transpose()
+    }
+
+    /// By when the peer has to have taken our invitation, and invited us.
+    #[must_use]
+    pub const fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Takes what is for it, and passes on the rest.
+    fn sift(
+        &mut self,
+        turn: Turn<'_, P>,
+        event: Event<'_, P>,
+        each: &mut impl FnMut(Turn<'_, P>, Event<'_, P>),
+    ) {
+        if let Some(event) = self.hear(turn.channel.id(), event) {
+            each(turn, event);
+        }
+    }
+
+    /// Keeps the word of a message until there is a ring to tell.
+    fn note_written(&mut self, immediate: u32) {
+        let told = u32::try_from(self.written.len()).unwrap_or(u32::MAX);
+        // Its invitation is its first message, and goes in front.
+        if self.answer.is_none() || told >= self.ours.cells() {
+            self.is_out_of_turn = true;
+        } else {
+            self.written.push(immediate);
+        }
+    }
+
+    fn go_on(&mut self, worker: &mut Worker<P>) -> Result<Option<RingChannel<P>>, RingError> {
+        let open = worker.channel(self.channel).ok_or(RingError::Closed)?;
+        match open.state() {
+            ChannelState::Open => {}
+            // Its last writes before it closed are in our ring.
+            ChannelState::PeerClosed { .. } if self.is_sent && self.answer.is_some() => {}
+            ChannelState::PeerClosed { .. } => return Err(RingError::PeerClosed),
+            ChannelState::Failed { .. } => return Err(RingError::Failed),
+        }
+        if self.is_out_of_turn {
+            return Err(RingError::OutOfTurn);
+        }
+        if !self.is_sent {
+            self.is_sent = match open.post_inline(Operation::Send, &self.ours.to_bytes()) {
+                Ok(_) => true,
+                Err(SendErrorKind::WouldBlock) => false,
+                Err(kind) => return Err(RingError::Send(kind)),
+            };
+        }
+        match self.answer {
+            Some(theirs) if self.is_sent => {
+                let window = worker.reaper().keep(Arc::clone(&self.window));
+                let ring = RingChannel::new(self.channel, window, &self.ours, theirs?);
+                let mut ring = ring.ok_or(RingError::Config)?;
+                for immediate in self.written.drain(..) {
+                    ring.note_written(immediate);
+                }
+                Ok(Some(ring))
+            }
+            _ if self.deadline.has_passed(worker.context().now()) => Err(RingError::TimedOut),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl<P: Provider> RingChannel<P> {
+    /// Begins to open rings both ways on a channel whose peer does the same, each as the first message.
+    /// [`RingOpening::poll`] goes on with it.
+    ///
+    /// # Errors
+    /// There can be no such ring or no memory for it, or there is no such channel.
+    pub fn begin_open(
+        worker: &mut Worker<P>,
+        channel: ChannelId,
+        config: &RingConfig,
+        deadline: Deadline,
+    ) -> Result<RingOpening<P>, RingError> {
+        let bytes = ring_window_bytes(config.cells, config.cell_bytes).ok_or(RingError::Config)?;
+        let bytes = usize::try_from(bytes).map_err(|_| RingError::Config)?;
+        let window = worker
+            .domain
+            .window(&WindowConfig::new(bytes, RemoteAccess::WRITE))?;
+        let window = worker.reaper().keep(Arc::new(window));
+        let order = worker
+            .channel(channel)
+            .ok_or(RingError::Closed)?
+            .send
+            .control
+            .data_in_order();
+        let publication = publication(order, config.cell_bytes);
+        let ours = RingInvitation::new(window.remote(), config.cells, config.cell_bytes, publication)
+            .ok_or(RingError::Config)?;
+        Ok(RingOpening {
+            channel,
+            window,
+            ours,
+            deadline,
+            is_sent: false,
+            answer: None,
+            written: Vec::new(),
+            is_out_of_turn: false,
+        })
+    }
+
+    /// Opens rings both ways on a channel whose peer does the same, each as the first message. `each` gets
+    /// the events of other channels that come meanwhile, and messages of this one behind the invitation.
+    ///
+    /// # Errors
+    /// There can be no such ring or no memory for it, the channel failed, or by the deadline the peer did not
+    /// invite us or had no receive for our invitation.
+    pub fn open(
+        worker: &mut Worker<P>,
+        channel: ChannelId,
+        config: &RingConfig,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
+    ) -> Result<Self, RingError> {
+        let mut opening = Self::begin_open(worker, channel, config, deadline)?;
+        loop {
+            if let Some(ring) = opening.go_on(worker)? {
+                return Ok(ring);
+            }
+            // Not a wait: that credits of other channels came is told by the next one, once.
+            worker
+                .poll_tending(|turn, event| opening.sift(turn, event, &mut each))
+                .map_err(RingError::Poll)?;
+            core::hint::spin_loop();
+        }
+    }
+
+    /// `None` where the words that tell of what was read do not lie within the windows: never, for
+    /// invitations that were made or parsed.
+    fn new(
+        channel: ChannelId,
+        window: Reaped<Arc<P::Window>>,
+        ours: &RingInvitation,
+        theirs: RingInvitation,
+    ) -> Option<Self> {
+        let word_at = |ring: &RingInvitation| u64::from(ring.cells()).checked_mul(ring.cell_bytes().into());
+        let our_word = usize::try_from(word_at(ours)?).ok()?;
+        let their_word = RemoteAddress::within(theirs.window(), word_at(&theirs)?, 8)?;
+        Some(Self {
+            channel,
+            writer: RingWriter::new(theirs, WindowWord::new(Arc::clone(&window), our_word)?),
+            reader: RingReader::new(Arc::clone(&window), ours, their_word),
+            publications: Publications {
+                sent: theirs.publication(),
+                received: ours.publication(),
+            },
+            scratch: Box::new([0; INLINE_BYTES_MAX]),
+            window,
+        })
+    }
+
+    /// The channel it was opened on.
+    #[must_use]
+    pub const fn channel(&self) -> ChannelId {
+        self.channel
+    }
+
+    /// How messages are told in each direction.
+    #[must_use]
+    pub const fn publications(&self) -> Publications {
+        self.publications
+    }
+
+    /// The bytes of a message to the peer at most. A lease it is sent from has eight more.
+    #[must_use]
+    pub const fn payload_bytes_max(&self) -> u32 {
+        self.writer.payload_bytes_max()
+    }
+
+    /// Writes a message whose bytes are copied: they may be reused at once. With the trailer's eight they are
+    /// at most what the channel takes inline.
+    ///
+    /// # Errors
+    /// The ring or the queue is full ([`SendErrorKind::WouldBlock`]), the message too long, or the device
+    /// refused.
+    #[inline]
+    pub fn send_inline(&mut self, channel: &mut Channel<P>, payload: &[u8]) -> Result<Ticket, SendErrorKind> {
+        let message = self.writer.message(payload.len())?;
+        let (copy, rest) = self
+            .scratch
+            .split_at_mut_checked(payload.len())
+            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+        let trailer = rest
+            .first_chunk_mut()
+            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+        copy.copy_from_slice(payload);
+        *trailer = message.trailer;
+        let bytes = payload.len().wrapping_add(RING_TRAILER_BYTES as usize);
+        let bytes = self.scratch.get(..bytes).unwrap_or_default();
+        let ticket = channel.post_inline(message.operation, bytes)?;
+        self.writer.note_posted(&message);
+        Ok(ticket)
+    }
+
+    /// Writes a message from a lease, which needs room for the trailer's eight bytes behind it.
+    ///
+    /// # Errors
+    /// As for [`RingChannel::send_inline`]; the lease is handed back as it was.
+    #[inline]
+    pub fn send(
+        &mut self,
+        channel: &mut Channel<P>,
+        mut lease: Lease<P>,
+    ) -> Result<Ticket, SendError<Lease<P>>> {
+        let payload_bytes = lease.len_bytes();
+        let message = match self.prepare(&mut lease) {
+            Ok(message) => message,
+            Err(kind) => {
+                return Err(SendError {
+                    kind,
+                    item: Some(lease),
+                });
+            }
+        };
+        match channel.post(message.operation, lease, PostFlags::empty()) {
+            Ok(ticket) => {
+                self.writer.note_posted(&message);
+                Ok(ticket)
+            }
+            Err(mut error) => {
+                if let Some(lease) = &mut error.item {
+                    lease.set_len_bytes(payload_bytes);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts the trailer behind a lease's payload.
+    #[inline]
+    fn prepare(&mut self, lease: &mut Lease<P>) -> Result<RingMessage, SendErrorKind> {
+        let bytes = lease.len_bytes();
+        let message = self.writer.message(bytes)?;
+        let capacity_bytes = lease.capacity_bytes();
+        let place = lease.slot.buffer_mut().get_mut(bytes..);
+        let place = place.and_then(|rest| rest.first_chunk_mut());
+        let room_bytes = capacity_bytes.saturating_sub(RING_TRAILER_BYTES as usize);
+        *place.ok_or(too_long(bytes, room_bytes))? = message.trailer;
+        lease.set_len_bytes(bytes.wrapping_add(RING_TRAILER_BYTES as usize));
+        Ok(message)
+    }
+
+    /// Copies the next message out, and says how many bytes it has; `None` where none came yet. Tells the
+    /// peer from time to time how far was read.
+    ///
+    /// # Errors
+    /// There is not room enough, and the message stays; or the peer wrote what is no message.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        channel: &mut Channel<P>,
+        into: &mut [u8],
+    ) -> Result<Option<usize>, RingReadError> {
+        let read = self.reader.read(into)?;
+        if let Some((operation, bytes)) = self.reader.announcement() {
+            // If the queue is full, the next call tries again.
+            if channel.post_inline(operation, &bytes).is_ok() {
+                self.reader.note_announced();
+            }
+        }
+        Ok(read)
+    }
+
+    /// Copies the next message out as [`RingChannel::receive`] does, without a channel: once that is closed, the messages that came
+    /// before are still in this side's memory. The peer is not told how far was read.
+    ///
+    /// # Errors
+    /// As for [`RingChannel::receive`].
+    pub fn receive_left(&mut self, into: &mut [u8]) -> Result<Option<usize>, RingReadError> {
+        self.reader.read(into)
+    }
+
+    /// Takes the word of an [`Event::Written`] of the channel, where messages are told by immediates.
+    #[inline]
+    pub const fn note_written(&mut self, immediate: u32) {
+        self.reader.note_written(immediate);
+    }
+}
+
+const fn too_long(bytes: usize, bytes_max: usize) -> SendErrorKind {
+    SendErrorKind::TooLong { bytes, bytes_max }
+}
+
+/// How a peer is to tell of messages in cells of this size.
+const fn publication(order: DataInOrder, cell_bytes: u32) -> Publication {
+    match order {
+        DataInOrder::WholeMessage => Publication::Trailer,
+        // A cell is one such block: windows begin at a page.
+        DataInOrder::Aligned128 if cell_bytes == 64 || cell_bytes == 128 => Publication::Trailer,
+        _ => Publication::Immediate,
+    }
+}
+
+impl From<RingRefusal> for SendErrorKind {
+    fn from(refusal: RingRefusal) -> Self {
+        match refusal {
+            RingRefusal::TooLong { bytes, bytes_max } => Self::TooLong { bytes, bytes_max },
+            _ => Self::WouldBlock,
+        }
+    }
+}
+
+/// Why rings were not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RingError {
+    /// Caller misuse: there can be no ring of so many cells of so many bytes.
+    Config,
+    /// There is no memory for it, or the device refused to register it.
+    Memory(MemoryError),
+    /// There is no such channel.
+    Closed,
+    /// The invitation could not be sent.
+    Send(SendErrorKind),
+    /// The Worker cannot be polled.
+    Poll(ProviderError),
+    /// The channel failed; it says why.
+    Failed,
+    /// The peer closed the channel before both sides had invited each other.
+    PeerClosed,
+    /// The peer's first message is no invitation.
+    Invitation(WireError),
+    /// The peer told of messages before it invited us, or of more than our ring has cells.
+    OutOfTurn,
+    /// The peer sent none by the deadline, or had no receive for ours.
+    TimedOut,
+}
+
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config => f.write_str(
+                "a ring has 2 to 2^20 cells, a power of two, of a multiple of 64 bytes up to 2^24",
+            ),
+            Self::Memory(error) => write!(f, "no memory for the ring: {error}"),
+            Self::Closed => f.write_str("there is no such channel"),
+            Self::Send(kind) => write!(f, "the invitation into the ring: {kind}"),
+            Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
+            Self::Failed => f.write_str("the channel failed"),
+            Self::PeerClosed => {
+                f.write_str("the peer closed the channel before the rings were open: connect again")
+            }
+            Self::Invitation(error) => write!(f, "the peer's first message: {error}"),
+            Self::OutOfTurn => f.write_str("the peer told of messages that there cannot be in the ring"),
+            Self::TimedOut => f.write_str(
+                "the peer did not invite us into its ring, or did not take our invitation, by the deadline",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RingError {}
+
+impl From<WireError> for RingError {
+    fn from(error: WireError) -> Self {
+        Self::Invitation(error)
+    }
+}
+
+impl From<MemoryError> for RingError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl<P: Provider> fmt::Debug for RingOpening<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingOpening")
+            .field("channel", &self.channel)
+            .field("is_sent", &self.is_sent)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> fmt::Debug for RingChannel<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingChannel")
+            .field("channel", &self.channel)
+            .field("writer", &self.writer)
+            .field("reader", &self.reader)
+            .finish_non_exhaustive()
+    }
+}

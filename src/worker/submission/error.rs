@@ -1,0 +1,261 @@
+//! Errors of requests that were not submitted, or not executed.
+
+use core::fmt;
+
+use doorbell_core::provider::{Provider, PushError};
+use doorbell_core::{QpState, WcStatus};
+use doorbell_ffi::Rdma;
+
+use super::request::pair;
+use crate::worker::channel::ChannelId;
+use crate::worker::lease::Lease;
+
+/// A request that was not submitted, with its lease handed back.
+pub struct SubmitError<P: Provider = Rdma> {
+    /// Why.
+    pub kind: SubmitErrorKind,
+    /// The lease. It is there.
+    pub lease: Option<Lease<P>>,
+}
+
+/// Why a request was not submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SubmitErrorKind {
+    /// Back-pressure: the ring to the Worker is full. Try again once it was polled.
+    WouldBlock,
+    /// The Worker is gone.
+    WorkerGone,
+    /// Caller misuse: the lease is not of this submitter's memory.
+    OtherMemory,
+    /// Caller misuse: the operation brings data back, which nobody here would get.
+    BringsDataBack,
+    /// Caller misuse: the request runs past the range of the peer's window that its address was made for, or past the
+    /// 2^31 bytes of any request.
+    OutOfWindow {
+        /// The bytes there were.
+        bytes: usize,
+        /// The bytes of the range.
+        bytes_max: u32,
+    },
+    /// Caller misuse: the peer's window does not grant what the operation does.
+    NotGranted,
+}
+
+/// A request that was submitted and failed.
+pub struct Submission<P: Provider = Rdma> {
+    /// The channel it was for.
+    pub channel: ChannelId,
+    /// Which slot of the submitter's memory it was of, as [`Lease::index`] said.
+    pub index: u32,
+    /// Why.
+    pub error: SubmissionError,
+    /// The data to be sent, unchanged. `None` if the device had it when its queue pair was destroyed
+    /// ([`SubmissionError::Unknown`]): the memory returns by itself.
+    pub lease: Option<Lease<P>>,
+}
+
+/// Why a submitted request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SubmissionError {
+    /// There is no such channel: it was closed before the request was posted, or never was on that
+    /// Worker.
+    NoChannel,
+    /// The channel had failed before the request was posted: this is the first cause, or a flush
+    /// where it is not known.
+    ChannelFailed(WcStatus),
+    /// Caller misuse: more bytes than the channel takes inline, as was asked for.
+    InlineTooLong {
+        /// The bytes there were.
+        bytes: u32,
+        /// The most there may be.
+        bytes_max: u32,
+    },
+    /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
+    TooLong {
+        /// The bytes there were.
+        bytes: u32,
+        /// The most there may be.
+        bytes_max: u32,
+    },
+    /// The queue pair was in a state that takes no requests.
+    State(QpState),
+    /// The device refused the post, with this error number.
+    Post {
+        /// The number, as of `errno(3)`.
+        errno: i32,
+    },
+    /// It was posted, and ended like this: a flush where another request is the cause.
+    Ended(WcStatus),
+    /// It was posted, and its channel went before it was known how it ended.
+    Unknown,
+    /// The Worker went before the request was posted.
+    WorkerGone,
+    /// The channel refused it for a reason that is not known here.
+    Refused,
+}
+
+impl SubmissionError {
+    /// A kind and a word, that go through a ring.
+    pub(super) fn pack(self) -> (u16, u64) {
+        match self {
+            Self::NoChannel => (0, 0),
+            Self::ChannelFailed(status) => (1, status.0.into()),
+            Self::InlineTooLong { bytes, bytes_max } => (2, pair(bytes, bytes_max)),
+            Self::State(state) => (3, state as u64),
+            Self::Post { errno } => (4, u32::from_ne_bytes(errno.to_ne_bytes()).into()),
+            Self::Ended(status) => (5, status.0.into()),
+            Self::Unknown => (6, 0),
+            Self::WorkerGone => (7, 0),
+            Self::Refused => (8, 0),
+            Self::TooLong { bytes, bytes_max } => (9, pair(bytes, bytes_max)),
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each takes the half that is its own"
+    )]
+    pub(super) fn unpack(kind: u16, word: u64) -> Self {
+        let low = word as u32;
+        match kind {
+            0 => Self::NoChannel,
+            1 => Self::ChannelFailed(WcStatus(low)),
+            2 => Self::InlineTooLong {
+                bytes: (word >> 32) as u32,
+                bytes_max: low,
+            },
+            3 => QpState::from_raw(low).map_or(Self::Refused, Self::State),
+            4 => Self::Post {
+                errno: i32::from_ne_bytes(low.to_ne_bytes()),
+            },
+            5 => Self::Ended(WcStatus(low)),
+            6 => Self::Unknown,
+            7 => Self::WorkerGone,
+            9 => Self::TooLong {
+                bytes: (word >> 32) as u32,
+                bytes_max: low,
+            },
+            _ => Self::Refused,
+        }
+    }
+}
+
+impl From<PushError> for SubmissionError {
+    fn from(reason: PushError) -> Self {
+        match reason {
+            PushError::InlineTooLong { bytes, bytes_max } => Self::InlineTooLong { bytes, bytes_max },
+            PushError::State(state) => Self::State(state),
+            PushError::TooLong { bytes, bytes_max } => Self::TooLong {
+                bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+                bytes_max,
+            },
+            _ => Self::Refused,
+        }
+    }
+}
+
+impl fmt::Display for SubmitErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::WouldBlock => "the ring to the Worker is full: try again once it was polled",
+            Self::WorkerGone => "the Worker is gone",
+            Self::OtherMemory => "the lease is not of this submitter's memory",
+            Self::BringsDataBack => "an operation that brings data back cannot be submitted",
+            Self::OutOfWindow { bytes, bytes_max } => {
+                return write!(
+                    f,
+                    "{bytes} bytes, where the address was made for {bytes_max} of the peer's window"
+                );
+            }
+            Self::NotGranted => "the peer's window does not grant what the operation does",
+        };
+        f.write_str(text)
+    }
+}
+
+impl fmt::Display for SubmissionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoChannel => f.write_str("there is no such channel on the Worker"),
+            Self::ChannelFailed(status) => write!(f, "the channel had failed: {status}"),
+            Self::InlineTooLong { bytes, bytes_max } => {
+                write!(f, "{bytes} bytes inline, where the channel takes {bytes_max}")
+            }
+            Self::TooLong { bytes, bytes_max } => {
+                write!(
+                    f,
+                    "{bytes} bytes, where the peer or the port takes {bytes_max} in one request"
+                )
+            }
+            Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
+            Self::Post { errno } => write!(f, "the device refused the post: errno {errno}"),
+            Self::Ended(status) => write!(f, "it ended: {status}"),
+            Self::Unknown => f.write_str("its channel went before it was known how it ended"),
+            Self::WorkerGone => f.write_str("the Worker went before it was posted"),
+            Self::Refused => f.write_str("the channel refused it"),
+        }
+    }
+}
+
+impl core::error::Error for SubmissionError {}
+
+impl<P: Provider> fmt::Display for SubmitError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl<P: Provider> fmt::Debug for SubmitError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubmitError")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> core::error::Error for SubmitError<P> {}
+
+impl<P: Provider> fmt::Debug for Submission<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submission")
+            .field("channel", &self.channel)
+            .field("index", &self.index)
+            .field("error", &self.error)
+            .field("lease", &self.lease)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SubmissionError;
+    use doorbell_core::{QpState, WcStatus};
+
+    #[test]
+    fn every_reason_goes_through_a_ring() {
+        let mut all = vec![
+            SubmissionError::NoChannel,
+            SubmissionError::ChannelFailed(WcStatus(u32::MAX)),
+            SubmissionError::InlineTooLong {
+                bytes: u32::MAX,
+                bytes_max: 220,
+            },
+            SubmissionError::Post { errno: -12 },
+            SubmissionError::Ended(WcStatus::RETRY_EXC_ERR),
+            SubmissionError::Unknown,
+            SubmissionError::WorkerGone,
+            SubmissionError::Refused,
+            SubmissionError::TooLong {
+                bytes: u32::MAX,
+                bytes_max: 220,
+            },
+        ];
+        all.extend(QpState::ALL.map(SubmissionError::State));
+        for error in all {
+            let (kind, word) = error.pack();
+            assert_eq!(SubmissionError::unpack(kind, word), error);
+        }
+    }
+}

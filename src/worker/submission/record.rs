@@ -1,0 +1,115 @@
+//! Whose a channel's requests in flight are: noted where a submitted one is posted, and looked at where
+//! one fails.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::Provider;
+use doorbell_core::{Ticket, in_place};
+
+use super::desk::Registry;
+use crate::worker::channel::ChannelId;
+
+/// Record of one request in flight: its position, its submitter, and its slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Record {
+    position: u64,
+    /// Number of the submitter's desk; zero if there is none.
+    pub(crate) number: u64,
+    slot: u32,
+}
+
+/// The records of a channel. Requests that nobody submitted leave none.
+///
+/// Dropped, it tells of each request that is still in flight that its end is unknown. So it stands in front
+/// of the queue, which gives the slots back.
+pub(crate) struct Records<P: Provider> {
+    /// A power of two of them, no fewer than the queue is deep; none while there are no submitters.
+    entries: Box<[Record]>,
+    /// All before this position ended, and were told of.
+    settled: u64,
+    channel: ChannelId,
+    registry: Option<Arc<Registry<P>>>,
+}
+
+impl<P: Provider> Records<P> {
+    /// For a channel to which nothing is submitted.
+    pub(crate) fn none(channel: ChannelId) -> Self {
+        Self {
+            entries: Box::default(),
+            settled: 0,
+            channel,
+            registry: None,
+        }
+    }
+
+    /// Makes room for what a queue of this depth has in flight, in memory that was touched.
+    pub(crate) fn make_room(&mut self, depth: u32, registry: &Arc<Registry<P>>) {
+        if self.entries.is_empty() {
+            let length = (depth as usize).next_power_of_two();
+            self.entries = vec![Record::default(); length].into_boxed_slice();
+            in_place::put(&mut self.entries, Record::default);
+            self.registry = Some(Arc::clone(registry));
+        }
+    }
+
+    /// A submitted request is staged.
+    #[inline]
+    pub(crate) fn note(&mut self, ticket: Ticket, number: u64, slot: u32) {
+        if let Some(record) = self.at(ticket) {
+            *record = Record {
+                position: ticket.position(),
+                number,
+                slot,
+            };
+        }
+    }
+
+    /// All requests up to this one ended.
+    #[inline]
+    pub(crate) const fn settle(&mut self, through: Ticket) {
+        self.settled = through.position().wrapping_add(1);
+    }
+
+    /// Takes the record of a request, where it was submitted.
+    #[cold]
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Record> {
+        let record = self.at(ticket)?;
+        if record.number == 0 || record.position != ticket.position() {
+            return None;
+        }
+        Some(core::mem::take(record))
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low bits are what is meant")]
+    fn at(&mut self, ticket: Ticket) -> Option<&mut Record> {
+        // The mask comes from the length itself, so that the compiler sees the bound of the index.
+        let mask = self.entries.len().wrapping_sub(1);
+        self.entries.get_mut(ticket.position() as usize & mask)
+    }
+}
+
+impl<P: Provider> Drop for Records<P> {
+    fn drop(&mut self) {
+        let Some(registry) = &self.registry else {
+            return;
+        };
+        for record in &self.entries {
+            if record.number == 0 || record.position < self.settled {
+                continue;
+            }
+            if let Some(desk) = registry.find(record.number) {
+                desk.unknown(self.channel, record.slot);
+            }
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Records<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records")
+            .field("settled", &self.settled)
+            .finish_non_exhaustive()
+    }
+}

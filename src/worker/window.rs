@@ -1,0 +1,79 @@
+//! Memory of a Worker's that peers may reach.
+
+use core::fmt;
+
+use doorbell_core::provider::{OutOfWindow, Placement, Provider, Window};
+use doorbell_core::wire::RemoteWindow;
+use doorbell_ffi::Rdma;
+
+use crate::machine::reaper::{Reaped, Reaper};
+
+/// Memory that peers may reach, until the device has taken the right away from them.
+///
+/// Dropped, it returns in bounded time: the device takes the right away on another thread, and lets go of the memory
+/// then. [`Node::settle`](crate::Node::settle) waits for that; [`LocalWindow::revoke`] does it at once.
+pub struct LocalWindow<P: Provider = Rdma>(Reaped<P::Window>);
+
+impl<P: Provider> LocalWindow<P> {
+    pub(crate) fn new(window: P::Window, reaper: &Reaper) -> Self {
+        Self(reaper.keep(window))
+    }
+
+    /// Takes the right away on this thread, which may take milliseconds: once this returns, no peer reaches the
+    /// memory.
+    pub fn revoke(self) {
+        drop(Reaped::into_inner(self.0));
+    }
+}
+
+impl<P: Provider> Window for LocalWindow<P> {
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn placement(&self) -> Placement {
+        self.0.placement()
+    }
+
+    fn remote(&self) -> RemoteWindow {
+        self.0.remote()
+    }
+
+    #[inline]
+    fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
+        self.0.copy_out(offset, destination)
+    }
+
+    #[inline]
+    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+        self.0.copy_in(offset, source)
+    }
+
+    #[inline]
+    fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow> {
+        self.0.load_u8(offset)
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
+        self.0.load_u64(offset)
+    }
+
+    #[inline]
+    fn store_u64(&self, offset: usize, word: u64) -> Result<(), OutOfWindow> {
+        self.0.store_u64(offset, word)
+    }
+
+    #[inline]
+    fn compare_exchange_u64(&self, offset: usize, current: u64, new: u64) -> Result<u64, OutOfWindow> {
+        self.0.compare_exchange_u64(offset, current, new)
+    }
+}
+
+impl<P: Provider> fmt::Debug for LocalWindow<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalWindow")
+            .field("remote", &self.remote())
+            .finish_non_exhaustive()
+    }
+}
