@@ -152,8 +152,16 @@ pub enum ConnectError {
     NoRails,
     /// The port of the rail cannot be queried any more. Other ports can be used.
     Port(LookFailure),
-    /// The configuration cannot be told to a peer.
-    Misuse(Misuse),
+    /// The address of a listener has port 0, at which nobody can listen.
+    NoPort(SocketAddr),
+    /// The peer advertises IPv6 link-local addresses alone, and its handle does not say by which interface they are reached.
+    OnlyLinkLocal,
+    /// The configuration cannot be sent to a peer.
+    Configuration(Misuse),
+    /// The call does not fit the object it was made on: what was called, and what to call.
+    Misuse(&'static str),
+    /// A state that doorbell's own code rules out. The text names it for a bug report.
+    Unreachable(&'static str),
     /// The system gave no random bytes: its error number.
     Entropy(i32),
 }
@@ -238,7 +246,14 @@ impl fmt::Display for ConnectError {
             }
             Self::NoRails => f.write_str("no usable rail to advertise"),
             Self::Port(failure) => fmt::Display::fmt(failure, f),
-            Self::Misuse(misuse) => write!(f, "the configuration cannot be told to a peer: {misuse}"),
+            Self::NoPort(address) => write!(f, "the address {address} has port 0: give the port where the peer listens"),
+            Self::OnlyLinkLocal => f.write_str(
+                "all addresses of the peer are IPv6 link-local, and its handle does not name the interface that reaches them: give the \
+                 listener an address in a subnet, or connect to its address and interface",
+            ),
+            Self::Configuration(misuse) => write!(f, "the configuration cannot be sent to a peer: {misuse}"),
+            Self::Misuse(what) => f.write_str(what),
+            Self::Unreachable(state) => write!(f, "bug in doorbell, please report it: {state}"),
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
         }
     }
@@ -258,7 +273,7 @@ macro_rules! from {
 
 from!(
     HandshakeError => Handshake, NoRoute => NoRoute, ProviderError => Provider,
-    Misuse => Misuse
+    Misuse => Configuration
 );
 
 impl From<NetworkError> for ConnectError {

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::Provider;
 use doorbell_core::wire::Handle;
 use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
@@ -33,9 +33,6 @@ pub struct Acceptances<P: Provider = Rdma> {
     /// The handle that leads peers to the listener, and where it listens.
     way: (Handle, SocketAddr),
 }
-
-/// `EOPNOTSUPP`.
-const NOT_SUPPORTED: i32 = 95;
 
 impl<P: Provider> Acceptances<P> {
     pub(crate) const fn new(
@@ -95,10 +92,9 @@ impl<P: Provider> Acceptances<P> {
             if deadline.has_passed(now) {
                 return Ok(false);
             }
-            let signal = desk.signal().ok_or(ProviderError {
-                call: "accept (the handshakes are polled, and so is this)",
-                errno: NOT_SUPPORTED,
-            })?;
+            let signal = desk.signal().ok_or(ConnectError::Misuse(
+                "accept waits for a thread that runs the handshakes, and these are polled: call poll_accept",
+            ))?;
             signal.wait(deadline.remaining(now)).map_err(ConnectError::Tcp)?;
             Ok(true)
         };

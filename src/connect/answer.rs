@@ -101,7 +101,7 @@ impl Answer {
             versions: VersionRange::OURS,
         };
         let machine = Responder::with(responder, trust.clone(), rails.advertised(), network.now())
-            .map_err(|_| ConnectError::NoRails)?;
+            .map_err(|_| ConnectError::Unreachable("a node advertises more rails than a frame lists"))?;
         Ok(Self {
             machine,
             trust,
@@ -136,7 +136,9 @@ impl Answer {
                 }
                 let rail = self.rails.get(usize::from(prepare.local_rail));
                 Ok(Next::QueuePair(Wanted {
-                    rail: rail.ok_or(ConnectError::NoRails)?,
+                    rail: rail.ok_or(ConnectError::Unreachable(
+                        "the rail that a peer chose was checked and is gone",
+                    ))?,
                     rail_index: prepare.local_rail,
                     peer: prepare.peer,
                     peer_instance: self.machine.peer_instance(),

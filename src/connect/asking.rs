@@ -38,7 +38,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     pub fn begin_ask(&self, to: SocketAddr, deadline: Deadline) -> Result<Asking<N>, ConnectError> {
         let trust = self.trust();
         trust.check_address(to.ip())?;
-        let port = NonZeroU16::new(to.port()).ok_or(ConnectError::NoRails)?;
+        let port = NonZeroU16::new(to.port()).ok_or(ConnectError::NoPort(to))?;
         let now: Instant = self.network().now();
         let draw = Draw::new(self.network())?;
         let whole = deadline.remaining(now);
@@ -49,7 +49,8 @@ impl<P: Provider, N: Network> Node<P, N> {
             timing: Timing { stage: whole, whole },
             versions: VersionRange::OURS,
         };
-        let machine = Initiator::with(config, &trust, &[], now).map_err(|_| ConnectError::NoRails)?;
+        let machine = Initiator::with(config, &trust, &[], now)
+            .map_err(|_| ConnectError::Unreachable("no rails are too many rails"))?;
         let stream = self.network().connect(to)?;
         Ok(Asking {
             machine,
@@ -83,7 +84,9 @@ impl<N: Network> Asking<N> {
     }
 
     fn handle(&self) -> Result<Handle, ConnectError> {
-        let instance = self.machine.peer_instance().ok_or(ConnectError::NoRails)?;
+        let instance = self.machine.peer_instance().ok_or(ConnectError::Unreachable(
+            "a peer that lists rails has no instance",
+        ))?;
         let rails = self.rails().iter().collect();
         Ok(handle_with(self.port, instance, rails)?)
     }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
-    AddressVector, Context, LookFailure, PostError, ProtectionDomain, Provider, ProviderError, QueuePair,
-    QueuePairConfig, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
+    AddressVector, Context, LookFailure, PostError, ProtectionDomain, Provider, QueuePair, QueuePairConfig,
+    ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
 };
 use doorbell_core::wire::{Endpoint, EndpointParameters, Reject, RejectReason, VERSION_AUTHENTICATED};
 use doorbell_core::{Psn, in_place};
@@ -223,10 +223,9 @@ pub(crate) fn connect<P: Provider>(
         },
     };
     let Ok(sender) = Sender::new(send, marks, flow, Arc::clone(&ground.statistics), &sender_config) else {
-        return Err(ConnectError::Provider(ProviderError {
-            call: "queue pair depth",
-            errno: EINVAL,
-        }));
+        return Err(ConnectError::Unreachable(
+            "the marks of a send queue are not for its depth",
+        ));
     };
     let limits = control.limits();
     let farewell = FarewellWord::new(farewell, local.credit.start);
@@ -280,8 +279,6 @@ fn receiving<P: Provider>(
         _ => Err(ConnectError::OtherWorkers),
     }
 }
-
-const EINVAL: i32 = 22;
 
 /// An announcement of receives goes inline.
 const ANNOUNCEMENT_BYTES: u32 = 8;

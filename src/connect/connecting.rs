@@ -369,7 +369,7 @@ fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectErr
         .map(|rail| rail.address().address())
         .find(|address| !needs_interface(*address))
         .map(|address| SocketAddr::new(address, handle.port().get()))
-        .ok_or(ConnectError::NoRails)
+        .ok_or(ConnectError::OnlyLinkLocal)
 }
 
 impl<P: Provider, N: Network> fmt::Debug for Connecting<P, N> {

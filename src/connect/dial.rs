@@ -99,8 +99,8 @@ impl<P: Provider> Dial<P> {
             timing,
             versions: VersionRange::OURS,
         };
-        let machine =
-            Initiator::with(initiator, &trust, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;
+        let machine = Initiator::with(initiator, &trust, rails.advertised(), now)
+            .map_err(|_| ConnectError::Unreachable("a node advertises more rails than a frame lists"))?;
         Ok(Self {
             machine,
             trust,
@@ -151,7 +151,7 @@ impl<P: Provider> Dial<P> {
                 Step::Prepare(prepare) => self.prepare(now, prepare.peer, workers, makers),
                 Step::Connected(established) => {
                     let Stage::Prepared(worker, ready) = self.stage.take() else {
-                        return Some(Err(ConnectError::NoRails));
+                        return Some(Err(ConnectError::Unreachable("connected without a queue pair")));
                     };
                     return Some(bring_up::admit(
                         Reaped::into_inner(ready),
@@ -189,7 +189,9 @@ impl<P: Provider> Dial<P> {
             self.stage = self.begin_offer(workers, makers)?;
         }
         let Stage::Offering(rail, peer_rail, making) = &self.stage else {
-            return Err(ConnectError::NoRails);
+            return Err(ConnectError::Unreachable(
+                "a rail was to be chosen after the offer",
+            ));
         };
         let (rail, peer_rail) = (*rail, *peer_rail);
         let Some(pending) = making.take()? else {
@@ -204,7 +206,10 @@ impl<P: Provider> Dial<P> {
     fn begin_offer(&self, workers: &mut [Worker<P>], makers: &Makers) -> Result<Stage<P>, ConnectError> {
         let pair = self.route()?;
         self.trust.check_rail(self.machine.peer_rails().get(pair.peer))?;
-        let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
+        let rail = self
+            .rails
+            .get(pair.local)
+            .ok_or(ConnectError::Unreachable("the chosen rail is none of this node"))?;
         if let (Some(ours), Some(peers)) = (
             self.rails.advertised().get(pair.local),
             self.machine.peer_rails().get(pair.peer),
@@ -212,7 +217,9 @@ impl<P: Provider> Dial<P> {
             tell!(debug, "rail chosen", ours = ours, peers = peers);
         }
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
-        let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
+        let index = |index| {
+            u8::try_from(index).map_err(|_| ConnectError::Unreachable("the index of a rail exceeds a byte"))
+        };
         let (rail_index, peer_rail) = (index(pair.local)?, index(pair.peer)?);
         let place = worker.place(&self.config, None)?;
         let ground = Ground::of(worker);
@@ -249,7 +256,9 @@ impl<P: Provider> Dial<P> {
             self.stage = self.begin_prepare(peer, workers, makers)?;
         }
         let Stage::Preparing(worker, making) = &self.stage else {
-            return Err(ConnectError::NoRails);
+            return Err(ConnectError::Unreachable(
+                "a queue pair was to be connected before it was offered",
+            ));
         };
         let worker = *worker;
         let Some(ready) = making.take()? else {
@@ -267,7 +276,9 @@ impl<P: Provider> Dial<P> {
         makers: &Makers,
     ) -> Result<Stage<P>, ConnectError> {
         let Stage::Offered(rail, pending) = &self.stage else {
-            return Err(ConnectError::NoRails);
+            return Err(ConnectError::Unreachable(
+                "a queue pair was to be connected before it was offered",
+            ));
         };
         let (rail, config, whom) = (*rail, self.config, self.whom()?);
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
@@ -279,7 +290,7 @@ impl<P: Provider> Dial<P> {
         };
         // Not before: what fails above leaves it where it is destroyed elsewhere.
         let Stage::Offered(_, pending) = self.stage.take() else {
-            return Err(ConnectError::NoRails);
+            return Err(ConnectError::Unreachable("an offered queue pair is gone"));
         };
         let pending = Reaped::into_inner(pending);
         let parts = Parts { supply, pending };
@@ -292,7 +303,9 @@ impl<P: Provider> Dial<P> {
     /// The peer whose share of the makers a job counts against: the same one by whichever of its rails it is reached.
     fn whom(&self) -> Result<Whom, ConnectError> {
         let peer = self.machine.peer_instance();
-        peer.map(Whom::Peer).ok_or(ConnectError::NoRails)
+        peer.map(Whom::Peer).ok_or(ConnectError::Unreachable(
+            "a peer that lists rails has no instance",
+        ))
     }
 }
 

@@ -302,7 +302,10 @@ pub(crate) fn handle_of(
     address: SocketAddr,
     instance: InstanceId,
 ) -> Result<Handle, ConnectError> {
-    let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
+    let port = address
+        .port()
+        .try_into()
+        .map_err(|_| ConnectError::NoPort(address))?;
     let here = |rail: &&AdvertisedRail| rail.address().address() == address.ip();
     // Bound to one rail's address, the others lead nowhere.
     let only_here = advertised.iter().any(|rail| here(&rail));

@@ -159,7 +159,9 @@ pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(B
             tell!(warn, "no rail reaches the peer", reason = reason);
             return Err(reason.into());
         }
-        return Err(ConnectError::NoRails);
+        return Err(ConnectError::Unreachable(
+            "rails reach the peer, and none was found",
+        ));
     }
     Ok(found)
 }
@@ -358,7 +360,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             .get(usize::from(rail))
             .and_then(|rail| rail.between.as_ref());
         let (Some(between), Some(handle)) = (between, &self.handle) else {
-            return Err(ConnectError::NoRails);
+            return Err(ConnectError::Unreachable(
+                "a rail is to be connected whose peer is not known",
+            ));
         };
         let patience = Patience::OnceLooked(config.session.attach_within);
         // The handshake proves it; what is said first on the connection has to be the same.

@@ -148,7 +148,9 @@ impl Rails {
             Some(rails) => Ok(rails),
             None => {
                 self.route(peer)?;
-                Err(ConnectError::NoRails)
+                Err(ConnectError::Unreachable(
+                    "a rail reaches the peer, and no port has it",
+                ))
             }
         }
     }

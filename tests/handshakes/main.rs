@@ -377,3 +377,23 @@ fn another_workers_acceptances_are_refused() {
     drop(connecting);
     hub.end(vec![Guest { node, workers }]);
 }
+
+#[test]
+fn calls_that_cannot_work_say_what_to_call() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    let deadline = hub.node.within(LATENCY);
+    let blocking = hub
+        .acceptances
+        .as_mut()
+        .unwrap()
+        .accept(&mut hub.worker, deadline);
+    let told = blocking.unwrap_err().to_string();
+    assert!(told.contains("these are polled: call poll_accept"), "{told}");
+    let nowhere = "10.0.0.9:0".parse().unwrap();
+    let told = hub.node.begin_ask(nowhere, deadline).unwrap_err().to_string();
+    assert_eq!(
+        told,
+        "the address 10.0.0.9:0 has port 0: give the port where the peer listens"
+    );
+    hub.end(vec![]);
+}

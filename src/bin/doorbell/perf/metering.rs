@@ -80,7 +80,9 @@ impl Metering {
     ) -> Result<Shown, PerfError> {
         let device = worker.device().to_owned();
         let channel = worker.channel(connection.channel);
-        let channel = channel.ok_or(PerfError::Connect(ConnectError::NoRails))?;
+        let channel = channel.ok_or(PerfError::Connect(ConnectError::Unreachable(
+            "a connected channel is gone",
+        )))?;
         Ok(self.channel(&device, part, channel.peer().address()))
     }
 

@@ -88,7 +88,9 @@ pub(crate) fn drive<P: Provider, N: Network>(
             .map(|test| test.mtu_max)
             .fold(config.mtu_max, Ord::min);
         let (connection, target) = dial(node, &mut workers, target, &config, terms)?;
-        let worker = workers.get_mut(connection.worker).ok_or(ConnectError::NoRails)?;
+        let worker = workers
+            .get_mut(connection.worker)
+            .ok_or(ConnectError::Unreachable("the Worker of a connection is gone"))?;
         // A listener answers with what it is busy with.
         if purpose_of(worker, connection)? != Purpose::Control {
             return Err(PerfError::Busy);
@@ -273,7 +275,9 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                 None => workers(self.node, &self.terms)?,
             };
             let connection = self.accept_client(&mut workers)?;
-            let worker = workers.get_mut(connection.worker).ok_or(ConnectError::NoRails)?;
+            let worker = workers
+                .get_mut(connection.worker)
+                .ok_or(ConnectError::Unreachable("the Worker of a connection is gone"))?;
             let _shown = self
                 .terms
                 .metering
@@ -434,7 +438,9 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
 fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Result<Purpose, PerfError> {
     let channel = worker
         .channel(connection.channel)
-        .ok_or(PerfError::Connect(ConnectError::NoRails))?;
+        .ok_or(PerfError::Connect(ConnectError::Unreachable(
+            "a connected channel is gone",
+        )))?;
     Ok(Purpose::parse(channel.peer().private_data())?)
 }
 
@@ -478,7 +484,7 @@ fn dial<P: Provider, N: Network>(
                 }
             }
             Target::Addresses { name, addresses } => {
-                let mut last = ConnectError::NoRails;
+                let mut last = ConnectError::Unreachable("a name was resolved to no address");
                 for address in addresses {
                     let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
                     match node.connect_at(workers, *address, config, deadline) {
