@@ -308,7 +308,7 @@ fn raw_verbs_stay_in_ffi() {
 /// File in which a fabric follows a clock that its builder was given, and wakes sleeping threads.
 const REAL_TIME: &str = "sim/src/real_time.rs";
 
-/// Where `src` meets this host beside `machine`: threads and servers above it, and what is read of the host.
+/// Files above `machine` that meet this host, too: threads, servers, and readers of its facts.
 const MEETS_THE_HOST: [&str; 6] = [
     "src/connect/background.rs",
     "src/operation/metrics_server",
@@ -418,7 +418,7 @@ fn named_paths(line: &str) -> impl Iterator<Item = &str> {
     behind_crate.map(move |rest| rest.split(|c| !is_of_path(c)).next().unwrap())
 }
 
-/// What is wrong with the imports of a file.
+/// Faults in the imports of a file.
 fn wrong_imports(name: &str, lines: &[(usize, String)]) -> Vec<String> {
     let own = floor_of(name).unwrap();
     let mut wrong = Vec::new();

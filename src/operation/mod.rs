@@ -1,4 +1,4 @@
-//! What operators need: settings, topology, preflight, metrics, and the facts of this host.
+//! Tools of operators: settings, topology, preflight, metrics, and the facts of this host.
 
 pub(crate) mod metrics;
 pub(crate) mod metrics_server;

@@ -1,4 +1,4 @@
-//! What a Worker promises to a connection before there is one.
+//! Resources of a Worker that are promised to a connection before it exists.
 
 use std::sync::Arc;
 
