@@ -18,7 +18,7 @@ use super::error::{PerfError, no_memory};
 use super::message::MessageError;
 use super::pattern::Mismatch;
 use super::source::Source;
-use super::test::{Op, Role, Test};
+use super::test::{Op, Role, SENDS_A_TURN, Test};
 
 /// Empty looks at a queue between looks at the clock and the peer: some hundred microseconds.
 /// A power of two.
@@ -103,13 +103,13 @@ impl<P: Provider> Link<P> {
         self.worker.channel(self.id).ok_or_else(no_channel)
     }
 
-    /// Whether nothing can be posted now: the queue is full, or a message has no receive to go to.
+    /// Whether so many requests cannot be posted now: the queue is full, or a message has no receive to go to.
     ///
     /// # Errors
     /// It was closed.
-    fn is_blocked(&mut self, is_message: bool) -> Result<bool, PerfError> {
+    fn is_blocked(&mut self, requests: u32, is_message: bool) -> Result<bool, PerfError> {
         let channel = self.channel()?;
-        Ok(channel.room() == 0 || is_message && channel.credits() == 0)
+        Ok(channel.room() < requests || is_message && channel.credits() == 0)
     }
 
     /// Takes what completed; `each` gets every event but failures.
@@ -221,7 +221,8 @@ impl<'r, P: Provider> Run<'r, P> {
         early: &mut Option<Arrival<P>>,
     ) -> Result<Outgoing<P>, PerfError> {
         let is_message = self.test.op.takes_receives();
-        while self.link.is_blocked(is_message)? {
+        let requests = SENDS_A_TURN.min(self.test.send_depth(self.role));
+        while self.link.is_blocked(requests, is_message)? {
             self.collect(early)?;
         }
         if self.test.is_inline() || self.test.is_by_cells() {
@@ -382,7 +383,7 @@ impl<'r, P: Provider> Run<'r, P> {
     /// It was not posted, or the connection failed.
     pub(super) fn send_mark(&mut self, round: u64) -> Result<(), PerfError> {
         let mut early = None;
-        while self.link.is_blocked(true)? {
+        while self.link.is_blocked(1, true)? {
             self.collect(&mut early)?;
         }
         let mut claim = self.link.channel()?.claim(MARK_BYTES)?;

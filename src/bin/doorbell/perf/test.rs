@@ -33,6 +33,11 @@ const LINE_BYTES: u32 = 64;
 pub(crate) const ATOMIC_BYTES: u32 = 8;
 /// Receives for the marks that end a round.
 const MARK_RECEIVES: u32 = 4;
+/// Requests of a latency test between two looks at the room for them: its message, receives that are announced, and in a ring the
+/// announcement of what was read.
+pub(crate) const SENDS_A_TURN: u32 = 3;
+/// Sends in flight of a latency test at least: those of a turn, and the message before it, whose completion may be late.
+const LATENCY_SENDS: u32 = SENDS_A_TURN + 1;
 /// The longest message that goes out from a cell of the send queue. Longer ones go out from leases.
 pub(crate) const CELL_MESSAGE_BYTES_MAX: u32 = 4096;
 
@@ -470,7 +475,7 @@ impl Test {
                 self.depth.min(round).saturating_add(1)
             }
             // Each holds its memory until it is known done.
-            (Kind::Latency, _) => self.depth.min(self.messages_that_fit()).max(2),
+            (Kind::Latency, _) => self.depth.max(LATENCY_SENDS).min(self.messages_that_fit()).max(2),
         }
     }
 

@@ -1,6 +1,6 @@
 use doorbell::vocabulary::Mtu;
 
-use super::{CELL_MESSAGE_BYTES_MAX, Kind, Op, Plant, ROUND_MESSAGES_MAX, Role, Round, Test};
+use super::{CELL_MESSAGE_BYTES_MAX, Kind, Op, Plant, ROUND_MESSAGES_MAX, Role, Round, SENDS_A_TURN, Test};
 
 fn test(kind: Kind, op: Op) -> Test {
     Test {
@@ -135,6 +135,9 @@ fn the_completion_queues_have_room_and_so_has_the_memory() {
                         assert!(worker.completion_depth >= channel.send_depth);
                         assert!(worker.completion_depth >= channel.receive_depth);
                         assert!(worker.slots > channel.receive_depth);
+                        // A turn fits beside a message whose completion is late.
+                        let is_cramped = kind == Kind::Latency && channel.send_depth <= SENDS_A_TURN;
+                        assert!(!is_cramped || message_bytes > 1 << 20);
                         // 64 MiB for the messages, as much for receives, and a few more.
                         let bytes = u64::from(worker.slots) * u64::from(worker.slot_bytes);
                         assert!(
