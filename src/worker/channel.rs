@@ -212,6 +212,7 @@ impl<P: Provider> Channel<P> {
     }
 
     /// How many more requests can be posted now. Messages take [`Channel::credits`] too.
+    /// A poll may take one of them to announce receives to the peer.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.send.room()

@@ -183,6 +183,7 @@ impl<P: Provider> SendHalf<P> {
     }
 
     /// How many more requests can be posted now. Messages take [`SendHalf::credits`] too.
+    /// A poll may take one of them to announce receives to the peer.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.sender.room()
