@@ -3,6 +3,7 @@
 //! What is missed says that an oracle or the work is lacking. The tree as it is has to pass, first.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -123,6 +124,7 @@ impl Copy {
             .output()
             .context("cannot run git")?;
         ensure!(listed.status.success(), "git lists no files");
+        let mut present = BTreeSet::new();
         for name in listed
             .stdout
             .split(|byte| *byte == 0)
@@ -134,6 +136,7 @@ impl Copy {
                 // Listed, and deleted since.
                 continue;
             };
+            present.insert(to.clone());
             if fs::read(&to).is_ok_and(|there| there == bytes) {
                 continue;
             }
@@ -142,7 +145,7 @@ impl Copy {
             }
             fs::write(&to, bytes).with_context(|| to.display().to_string())?;
         }
-        Ok(())
+        remove_others(&self.tree, &present)
     }
 
     fn patch(&self, patch: &Path, is_back: bool) -> Result<()> {
@@ -248,10 +251,36 @@ impl Copy {
     }
 }
 
+/// Removes the files in a folder that are not present in the tree any more: a module that moved would be there twice.
+fn remove_others(folder: &Path, present: &BTreeSet<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(&path, present)?;
+        } else if !present.contains(&path) {
+            fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
     use std::path::Path;
     use std::process::Command;
+
+    #[test]
+    fn what_the_tree_has_no_more_leaves_the_copy() {
+        let copy = tempfile::tempdir().unwrap();
+        let (kept, moved) = (copy.path().join("kept.rs"), copy.path().join("src/moved.rs"));
+        fs::create_dir(copy.path().join("src")).unwrap();
+        fs::write(&kept, "").unwrap();
+        fs::write(&moved, "").unwrap();
+        super::remove_others(copy.path(), &BTreeSet::from([kept.clone()])).unwrap();
+        assert!(kept.exists() && !moved.exists());
+    }
 
     /// What does not fit plants nothing, and would be missed only by whoever runs all of them.
     #[test]
