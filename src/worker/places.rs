@@ -64,6 +64,14 @@ pub(super) struct Listed {
 }
 
 impl Listed {
+    /// Puts a channel on the list of those that went without memory, once.
+    #[inline]
+    pub(super) fn note_hungry(&mut self, index: u32, hungry: &mut ChannelList) {
+        if !self.is_hungry {
+            self.is_hungry = hungry.put(index);
+        }
+    }
+
     /// Puts a channel on the list of those with receives to announce, once.
     #[inline]
     pub(super) fn note_unannounced(&mut self, index: u32, unannounced: &mut ChannelList) {

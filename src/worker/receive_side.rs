@@ -114,9 +114,7 @@ impl<P: Provider> ReceiveSide<P> {
             return;
         };
         if let Some(entry) = places.get_mut(index as usize) {
-            if !entry.listed.is_hungry {
-                entry.listed.is_hungry = self.hungry.put(index);
-            }
+            entry.listed.note_hungry(index, &mut self.hungry);
         }
     }
 
@@ -319,8 +317,8 @@ fn look_after<P: Provider, C: Receives<P>>(
     let Some((listed, channel, others)) = place else {
         return;
     };
-    if !repost(channel, others, around.arena, each) && !listed.is_hungry {
-        listed.is_hungry = around.hungry.put(index);
+    if !repost(channel, others, around.arena, each) {
+        listed.note_hungry(index, around.hungry);
     }
     if channel.receive_half().receiver.is_announcement_due() {
         due(index, listed);

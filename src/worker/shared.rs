@@ -326,9 +326,7 @@ impl<P: Provider> Shared<P> {
         // If `each` panics, the next poll grants it again.
         let again = OnUnwind::new(|| {
             self.receiver.want();
-            if !listed.is_hungry {
-                listed.is_hungry = hungry.put(index);
-            }
+            listed.note_hungry(index, hungry);
         });
         let turn = Turn::new(channel, others, arena);
         match other {
@@ -350,8 +348,8 @@ impl<P: Provider> Shared<P> {
         let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
             return true;
         };
-        if !self.receiver.grant(share) && !listed.is_hungry {
-            listed.is_hungry = hungry.put(index);
+        if !self.receiver.grant(share) {
+            listed.note_hungry(index, hungry);
         }
         if share.is_announcement_due() {
             due(index, listed);
