@@ -8,7 +8,7 @@ use doorbell_core::handshake::{HandshakeError, Misuse};
 use doorbell_core::network::NetworkError;
 use doorbell_core::provider::{LookFailure, MemoryError, ProviderError};
 use doorbell_core::rail::NotChosen;
-use doorbell_core::wire::NoRails;
+use doorbell_core::wire::{NoRails, TooManyRails};
 
 /// Why a Node has nothing to work with, or cannot.
 #[derive(Debug)]
@@ -285,6 +285,12 @@ impl From<NetworkError> for ConnectError {
 impl From<Unrandom> for ConnectError {
     fn from(Unrandom(errno): Unrandom) -> Self {
         Self::Entropy(errno)
+    }
+}
+
+impl From<TooManyRails> for ConnectError {
+    fn from(_: TooManyRails) -> Self {
+        Self::Unreachable("a node advertises more rails than a frame lists")
     }
 }
 

@@ -100,8 +100,7 @@ impl Answer {
             timing: settings.timing,
             versions: VersionRange::OURS,
         };
-        let machine = Responder::with(responder, trust.clone(), rails.advertised(), network.now())
-            .map_err(|_| ConnectError::Unreachable("a node advertises more rails than a frame lists"))?;
+        let machine = Responder::with(responder, trust.clone(), rails.advertised(), network.now())?;
         Ok(Self {
             machine,
             trust,

@@ -49,8 +49,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             timing: Timing { stage: whole, whole },
             versions: VersionRange::OURS,
         };
-        let machine = Initiator::with(config, &trust, &[], now)
-            .map_err(|_| ConnectError::Unreachable("no rails are too many rails"))?;
+        let machine = Initiator::with(config, &trust, &[], now)?;
         let stream = self.network().connect(to)?;
         Ok(Asking {
             machine,

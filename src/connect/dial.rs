@@ -99,8 +99,7 @@ impl<P: Provider> Dial<P> {
             timing,
             versions: VersionRange::OURS,
         };
-        let machine = Initiator::with(initiator, &trust, rails.advertised(), now)
-            .map_err(|_| ConnectError::Unreachable("a node advertises more rails than a frame lists"))?;
+        let machine = Initiator::with(initiator, &trust, rails.advertised(), now)?;
         Ok(Self {
             machine,
             trust,

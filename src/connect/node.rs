@@ -173,7 +173,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     pub(crate) fn worker_rails(&self, workers: &[Worker<P>]) -> Result<Rails, ConnectError> {
         self.check(workers)?;
         let devices: Vec<_> = workers.iter().map(Worker::device).collect();
-        let scan = Scan::of(self.provider())?;
+        let scan = self.scan()?;
         Ok(Rails::of_scan(&scan, &devices, &self.rail_filter))
     }
 
