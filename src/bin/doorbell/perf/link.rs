@@ -221,8 +221,7 @@ impl<'r, P: Provider> Run<'r, P> {
         early: &mut Option<Arrival<P>>,
     ) -> Result<Outgoing<P>, PerfError> {
         let is_message = self.test.op.takes_receives();
-        let requests = SENDS_A_TURN.min(self.test.send_depth(self.role));
-        while self.link.is_blocked(requests, is_message)? {
+        while self.link.is_blocked(SENDS_A_TURN, is_message)? {
             self.collect(early)?;
         }
         if self.test.is_inline() || self.test.is_by_cells() {

@@ -88,9 +88,7 @@ pub(crate) fn drive<P: Provider, N: Network>(
             .map(|test| test.mtu_max)
             .fold(config.mtu_max, Ord::min);
         let (connection, target) = dial(node, &mut workers, target, &config, terms)?;
-        let worker = workers
-            .get_mut(connection.worker)
-            .ok_or(ConnectError::Unreachable("the Worker of a connection is gone"))?;
+        let worker = worker_of(&mut workers, connection)?;
         // A listener answers with what it is busy with.
         if purpose_of(worker, connection)? != Purpose::Control {
             return Err(PerfError::Busy);
@@ -275,9 +273,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                 None => workers(self.node, &self.terms)?,
             };
             let connection = self.accept_client(&mut workers)?;
-            let worker = workers
-                .get_mut(connection.worker)
-                .ok_or(ConnectError::Unreachable("the Worker of a connection is gone"))?;
+            let worker = worker_of(&mut workers, connection)?;
             let _shown = self
                 .terms
                 .metering
@@ -429,6 +425,15 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             thread::sleep(NAP);
         }
     }
+}
+
+/// The Worker that a connection is on.
+fn worker_of<P: Provider>(
+    workers: &mut [Worker<P>],
+    connection: Connection,
+) -> Result<&mut Worker<P>, ConnectError> {
+    let worker = workers.get_mut(connection.worker);
+    worker.ok_or(ConnectError::Unreachable("the Worker of a connection is gone"))
 }
 
 /// What the peer of a new connection wants.

@@ -475,7 +475,11 @@ impl Test {
                 self.depth.min(round).saturating_add(1)
             }
             // Each holds its memory until it is known done.
-            (Kind::Latency, _) => self.depth.max(LATENCY_SENDS).min(self.messages_that_fit()).max(2),
+            (Kind::Latency, _) => self
+                .depth
+                .max(LATENCY_SENDS)
+                .min(self.messages_that_fit())
+                .max(SENDS_A_TURN),
         }
     }
 
