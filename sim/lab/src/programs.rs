@@ -61,18 +61,23 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
 
 /// Builds some of what guests run.
 fn for_guests(targets: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
-    let rest = [&["--features", "doorbell/cli"], targets].concat();
-    cargo(&build_of(&FOR_GUESTS, &rest), profile)
+    let targets = [&["--features", "doorbell/cli"], targets].concat();
+    build_of(&FOR_GUESTS, &targets, profile)
 }
 
-/// The words for cargo that build targets of packages.
-fn build_of<'a>(packages: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
+/// Builds some of what is measured here, as an engine builds what it ships.
+fn measured(targets: &[&str]) -> Result<Vec<Artifact>> {
+    build_of(&MEASURED, targets, Profile::Release)
+}
+
+fn build_of(packages: &[&str], targets: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
     let chosen = packages.iter().flat_map(|package| ["--package", package]);
     let words = ["build"].into_iter().chain(chosen);
-    words.chain(rest.iter().copied()).collect()
+    let words: Vec<_> = words.chain(targets.iter().copied()).collect();
+    cargo(&words, profile)
 }
 
-/// Builds an example that is measured here, as an engine builds what it ships; gives its path.
+/// Builds an example that is measured here; gives its path.
 ///
 /// # Errors
 ///
@@ -81,7 +86,7 @@ pub(crate) fn build_example(example: &str) -> Result<PathBuf> {
     build_one("--example", example)
 }
 
-/// Builds a program in the same way; gives its path.
+/// Builds a program that is measured here; gives its path.
 ///
 /// # Errors
 ///
@@ -91,7 +96,7 @@ pub(crate) fn build_program(program: &str) -> Result<PathBuf> {
 }
 
 fn build_one(kind: &str, name: &str) -> Result<PathBuf> {
-    let built = cargo(&build_of(&MEASURED, &[kind, name]), Profile::Release)?;
+    let built = measured(&[kind, name])?;
     built
         .into_iter()
         .filter(|artifact| artifact.target.name == name)
@@ -147,13 +152,13 @@ fn build_crate(rival: Rival) -> Result<PathBuf> {
         .with_context(|| format!("cargo has not said where {name} is"))
 }
 
-/// Builds a shared library in the same way; gives its path.
+/// Builds a shared library that is measured with; gives its path.
 ///
 /// # Errors
 ///
 /// It does not build.
 pub(crate) fn build_library(library: &str) -> Result<PathBuf> {
-    let built = cargo(&build_of(&MEASURED, &["--lib"]), Profile::Release)?;
+    let built = measured(&["--lib"])?;
     built
         .into_iter()
         .filter(|artifact| artifact.target.name == library)
