@@ -36,10 +36,11 @@
 
 mod connect;
 mod error;
-mod link;
+pub mod link;
 mod machine;
-mod mesh;
+pub mod mesh;
 mod operation;
+pub mod provider;
 mod rails;
 #[cfg(test)]
 #[path = "../fuzz/replay.rs"]

@@ -393,6 +393,7 @@ fn the_data_path_tells_nothing() {
 
 /// The floors of `src`, from the ground: a file, or a folder. A file imports from its own floor and from those below.
 const FLOORS: &[&str] = &[
+    "provider",
     "error",
     "machine",
     "rails",

@@ -23,6 +23,10 @@ mod table;
 mod told;
 
 pub use config::{LinkConfig, LinkError};
+pub use doorbell_core::session::{
+    DETECTION_MAX, Epoch, FinalReason, HealthState, PushRefusal, RequestEnd, RequestId, RequestRefusal,
+    SESSION_RAILS_MAX, Sequence, SessionCounts, SessionEvent, SessionId, UnknownReason, Violation,
+};
 pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;
 pub use rail::{LinkRailCounts, NotConnected, RailEnds};

@@ -26,6 +26,8 @@ mod unlinked;
 mod ways;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
+pub use doorbell_core::collective::{Collective, CollectiveError, Data, block_bytes};
+pub use doorbell_core::rank::{RANKS_MAX, Rank, Ranks};
 pub use group::{Group, GroupError, Running};
 pub use leaving::Leaving;
 pub use member::MeshMemberCounts;
