@@ -15,10 +15,9 @@ use core::error::Error;
 use core::time::Duration;
 use std::env;
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{
-    ChannelConfig, Event, FirstCause, Handle, Listener, Network, Node, Trust, Wait, Woken, WorkerConfig,
-};
+use doorbell::provider::{Network, Provider};
+use doorbell::worker::FirstCause;
+use doorbell::{ChannelConfig, Event, Handle, Listener, Node, Trust, Wait, Woken, WorkerConfig};
 use doorbell_sim::Fabric;
 
 /// Why a program cannot go on.

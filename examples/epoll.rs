@@ -16,9 +16,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
+use doorbell::worker::{FirstCause, Watched};
 use doorbell::{
-    ChannelConfig, Connection, Event, FirstCause, Handle, Listener, Node, Notify, Trust, Turn, Watched,
-    Worker, WorkerConfig,
+    ChannelConfig, Connection, Event, Handle, Listener, Node, Notify, Trust, Turn, Worker, WorkerConfig,
 };
 use doorbell_sim::Fabric;
 use rustix::event::{Timespec, epoll};

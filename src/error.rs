@@ -22,7 +22,7 @@ pub enum NodeError {
     Memory(MemoryError),
     /// A Worker has fewer slots for receives than it is to share.
     SharedReceives {
-        /// [`SharedReceivesConfig::depth`](crate::SharedReceivesConfig::depth).
+        /// [`SharedReceivesConfig::depth`](crate::worker::SharedReceivesConfig::depth).
         depth: u32,
         /// The slots without those that are kept for leases.
         slots: u32,

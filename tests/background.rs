@@ -15,12 +15,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::handshake::{Io, IoError};
-use doorbell::vocabulary::wire::{Frame, RejectReason};
-use doorbell::{
-    Acceptances, Background, ChannelConfig, ConnectError, HandshakeLimits, Listener, Node, Worker,
-    WorkerConfig, within,
-};
+use doorbell::connect::{Acceptances, Background, HandshakeLimits};
+use doorbell::provider::{Io, IoError};
+use doorbell::wire::{Frame, RejectReason};
+use doorbell::{ChannelConfig, ConnectError, Listener, Node, Worker, WorkerConfig, within};
 use doorbell_sim::{Fabric, Host};
 use fabric::{SOON, port, small, tcp_node, workers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

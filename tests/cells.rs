@@ -2,8 +2,10 @@
 
 mod fabric;
 
-use doorbell::{ChannelState, RemoteAccess, RemoteAddress};
-use doorbell::{Event, Operation, PostFlags, SendErrorKind, Window as _, WindowConfig};
+use doorbell::provider::Window as _;
+use doorbell::{
+    ChannelState, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WindowConfig,
+};
 use doorbell_sim::Host;
 use fabric::{End, LONG, pair, pair_with, small};
 

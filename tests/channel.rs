@@ -5,10 +5,11 @@ mod fabric;
 use core::time::Duration;
 use std::sync::Arc;
 
+use doorbell::provider::{ArenaConfig, Pages, PlacementConfig, Window as _};
+use doorbell::worker::CloseError;
 use doorbell::{
-    ArenaConfig, ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Notify, Operation,
-    Pages, PlacementConfig, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _,
-    WindowConfig, Worker, WorkerConfig,
+    ChannelState, CloseProgress, ConnectError, Event, Listener, Notify, Operation, PostFlags, RemoteAccess,
+    RemoteAddress, SendErrorKind, WcStatus, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Quirks};
 use fabric::{LONG, pair, pair_on, pair_with, small};

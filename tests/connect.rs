@@ -8,10 +8,11 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::handshake::{Cause, Stage};
-use doorbell::vocabulary::{Mtu, PortState};
+use doorbell::connect::{Cause, Stage};
+use doorbell::provider::{Mtu, PortState};
+use doorbell::wire::PrivateData;
 use doorbell::{
-    ChannelConfig, ConnectError, Handle, Listener, Node, NodeError, PrivateData, Worker, WorkerConfig, within,
+    ChannelConfig, ConnectError, Handle, Listener, Node, NodeError, Worker, WorkerConfig, within,
 };
 use doorbell_sim::{Fabric, Host, Link};
 use fabric::{LONG, SOON, connect, pair_with, port, small, tcp_node as node, workers};

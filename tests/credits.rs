@@ -5,9 +5,10 @@ mod fabric;
 
 use std::collections::{HashSet, VecDeque};
 
+use doorbell::provider::Window as _;
 use doorbell::{
     ConnectError, Event, Lease, Listener, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind,
-    Ticket, Window as _, WindowConfig, WorkerConfig,
+    Ticket, WindowConfig, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, LONG, pair, pair_with, small};

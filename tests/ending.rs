@@ -4,11 +4,12 @@ mod fabric;
 
 use core::time::Duration;
 
-use doorbell::vocabulary::Instant;
+use doorbell::provider::{ArenaConfig, Instant, Window as _};
+use doorbell::worker::SharedReceivesConfig;
 use doorbell::{
-    ArenaConfig, ChannelConfig, ChannelId, ChannelState, CloseProgress, Deadline, Event, Listener, Node,
-    Notify, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, SharedReceivesConfig, Wait,
-    WcStatus, Window as _, WindowConfig, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ChannelState, CloseProgress, Deadline, Event, Listener, Node, Notify,
+    Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, Wait, WcStatus, WindowConfig, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, Plan};
 use fabric::{End, LONG, pair_on, pair_with};

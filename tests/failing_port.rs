@@ -8,8 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::network::Network as _;
+use doorbell::provider::{Instant, Network as _};
 use doorbell::{ChannelConfig, ConnectError, Connection, Listener, Node, Trust, Worker};
 use doorbell_sim::{Fabric, Host, LinkConfig};
 use fabric::{node, port, small, workers};

@@ -41,25 +41,15 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "rustix",
             "scopeguard",
             "sha2",
-            // Behind the CLI's feature; that they are optional is checked apart.
-            "clap",
-            "clap_complete",
-            "clap_mangen",
-            "comfy-table",
-            "doorbell-sim",
-            "hdrhistogram",
-            "indicatif",
-            "quanta",
-            "serde",
-            "serde_json",
-            "ureq",
-            "zerocopy",
-            // Behind `settings` and `tracing`.
-            "toml",
+            // Behind its feature.
             "tracing",
-            "tracing-subscriber",
         ],
     ),
+    (
+        "src/operation",
+        &["doorbell", "rustix", "serde", "serde_json", "toml"],
+    ),
+    ("src/program", &["*"]),
     ("sim/swarm", &["*"]),
     ("sim/lab", &["*"]),
     ("sim/lab/models", &["*"]),
@@ -96,6 +86,7 @@ const ENDS: &[&str] = &[
     "doorbell-swarm",
     "doorbell-models",
     "doorbell-benches",
+    "doorbell-program",
     "doorbell-proofs",
 ];
 
@@ -309,12 +300,14 @@ fn raw_verbs_stay_in_ffi() {
 const REAL_TIME: &str = "sim/src/real_time.rs";
 
 /// Files above `machine` that meet this host, too: threads, servers, and readers of its facts.
-const MEETS_THE_HOST: [&str; 6] = [
+const MEETS_THE_HOST: [&str; 8] = [
     "src/connect/background.rs",
-    "src/operation/metrics_server",
-    "src/operation/port_counters.rs",
-    "src/operation/settings_file.rs",
-    "src/operation/survey",
+    "src/operation/src/plain_file.rs",
+    "src/operation/tests",
+    "src/operation/src/metrics_server",
+    "src/operation/src/port_counters.rs",
+    "src/operation/src/settings_file.rs",
+    "src/operation/src/survey",
     "src/trust/key_file.rs",
 ];
 
@@ -336,7 +329,7 @@ fn clocks_sockets_and_entropy_stay_at_the_boundary() {
     for folder in ["core/src", "hotpath/src", "sim/src", "src"] {
         for path in sources(&root().join(folder)) {
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap();
-            let mut apart = ["src/machine/", "src/bin/", REAL_TIME]
+            let mut apart = ["src/machine/", "src/program/", REAL_TIME]
                 .iter()
                 .chain(&MEETS_THE_HOST);
             let is_apart = apart.any(|apart| name.starts_with(apart));
@@ -376,7 +369,7 @@ fn the_data_path_tells_nothing() {
     for folder in ["core/src", "hotpath/src", "ffi/src", "src"] {
         for path in sources(&root().join(folder)) {
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-            if name == "src/machine/tell.rs" || name.starts_with("src/bin/") {
+            if name == "src/machine/tell.rs" || name.starts_with("src/program/") {
                 continue;
             }
             for (line, text) in code(&path) {
@@ -393,17 +386,7 @@ fn the_data_path_tells_nothing() {
 
 /// The floors of `src`, from the ground: a file, or a folder. A file imports from its own floor and from those below.
 const FLOORS: &[&str] = &[
-    "provider",
-    "error",
-    "machine",
-    "rails",
-    "trust",
-    "worker",
-    "connect",
-    "link",
-    "mesh",
-    "requests",
-    "operation",
+    "provider", "wire", "error", "machine", "rails", "trust", "worker", "connect", "link", "mesh", "requests",
 ];
 
 /// The index of the floor of a path in `src`, or in the crate.
@@ -444,7 +427,7 @@ fn a_file_of_src_imports_from_its_floor_and_from_below() {
     for path in sources(&src) {
         let name = path.strip_prefix(&src).unwrap().with_extension("");
         let name = name.to_str().unwrap();
-        if name == "lib" || name.starts_with("bin/") {
+        if name == "lib" || name.starts_with("program/") || name.starts_with("operation/") {
             continue;
         }
         let Some(floor) = floor_of(name) else {
@@ -565,16 +548,16 @@ fn every_fuzz_target_is_replayed() {
     let replays = [
         "core/tests/wire/corpus.rs",
         "hotpath/tests/hostile/main.rs",
-        "src/bin/doorbell/hostile.rs",
-        "src/bin/doorbell/perf/hostile.rs",
+        "src/program/src/hostile.rs",
+        "src/program/src/perf/hostile.rs",
         "src/mesh/hostile.rs",
-        "src/operation/metrics/hostile.rs",
+        "src/operation/src/metrics/hostile.rs",
         "src/trust/hostile.rs",
         "tests/mesh/strangers.rs",
         "sim/lab/src/scenario/hostile.rs",
         "sim/tests/operations/main.rs",
         "sim/tests/plan/main.rs",
-        "tests/settings/main.rs",
+        "src/operation/tests/settings/main.rs",
     ]
     .map(|path| fs::read_to_string(root().join(path)).unwrap())
     .concat();

@@ -2,7 +2,8 @@
 
 mod fabric;
 
-use doorbell::{Event, Labels, Metrics, PortCounters};
+use doorbell::Event;
+use doorbell_operation::{Labels, Metrics, PortCounters};
 use fabric::{End, pair};
 
 /// The value of a series; nothing where it is not there.

@@ -7,11 +7,10 @@ use core::panic::AssertUnwindSafe;
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind};
 
-use doorbell::vocabulary::Ticket;
-use doorbell::vocabulary::wire::RemoteWindow;
+use doorbell::provider::{ArenaConfig, Window as _};
 use doorbell::{
-    ArenaConfig, ChannelConfig, Event, Lease, Notify, Operation, PostFlags, RemoteAccess, RemoteAddress,
-    Turn, Window as _, WindowConfig, Worker,
+    ChannelConfig, Event, Lease, Notify, Operation, PostFlags, RemoteAccess, RemoteAddress, RemoteWindow,
+    Ticket, Turn, WindowConfig, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, pair_on, pair_with, small};

@@ -7,9 +7,11 @@ mod table;
 
 use std::collections::BTreeSet;
 
+use doorbell::provider::{PushError, Window as _};
+use doorbell::worker::SubmitterConfig;
 use doorbell::{
-    ChannelConfig, Listener, Node, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind,
-    SubmitterConfig, Window as _, Worker, WorkerConfig, vocabulary::provider::PushError,
+    ChannelConfig, Listener, Node, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig, Quirks};
 use fabric::{LONG, node, port, small};

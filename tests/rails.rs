@@ -5,7 +5,7 @@ mod fabric;
 
 use core::time::Duration;
 
-use doorbell::vocabulary::port::Unusable;
+use doorbell::provider::Unusable;
 use doorbell::{ConnectError, Listener, Node, NodeError, RailFilter, WorkerConfig};
 use doorbell_sim::{Fabric, Host, PortConfig};
 use fabric::{SOON, node, port, prefix, small, workers};
@@ -18,7 +18,7 @@ fn filter(text: &str) -> RailFilter {
 
 /// Lists the offered rails, and the reasons for the rest.
 fn rails(node: &Node<Host, Host>) -> Vec<String> {
-    let told = |rail: doorbell::vocabulary::rail::LocalRail| match rail.source {
+    let told = |rail: doorbell::rails::LocalRail| match rail.source {
         Ok(source) => format!("{} {}", rail.device, source.address),
         Err(reason) => format!("{}: {reason}", rail.device),
     };

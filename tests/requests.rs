@@ -6,14 +6,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use doorbell::link::{FinalReason, LinkConfig, LinkEvent, LinkId, Links, SessionEvent};
 use doorbell::requests::{
     Asked, Ended, Framing, NotSentKind, REQUEST_HEADER_BYTES, RequestFailure, RequestHeader, RequestKind,
     Requests,
 };
-use doorbell::vocabulary::session::{FinalReason, SessionEvent};
-use doorbell::{
-    Event, Lease, LinkConfig, LinkEvent, LinkId, Links, Node, SendErrorKind, Trust, WorkerConfig,
-};
+use doorbell::{Event, Lease, Node, SendErrorKind, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, Plan, plan::Clause};
 use fabric::{End, LONG, pair, pair_on, small};
 

@@ -6,12 +6,12 @@ use core::time::Duration;
 use std::sync::mpsc;
 use std::thread;
 
-use doorbell::vocabulary::provider::DataInOrder;
-use doorbell::vocabulary::wire::RingInvitation;
+use doorbell::provider::{DataInOrder, Window as _};
+use doorbell::wire::{Publication, RingInvitation};
+use doorbell::worker::{RingConfig, RingError, RingOpening};
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, CloseProgress, Event, Listener, Operation, Publication, RemoteAccess,
-    RemoteAddress, RingChannel, RingConfig, RingError, RingOpening, SendErrorKind, Turn, Window as _,
-    WindowConfig, Worker,
+    Channel, ChannelConfig, ChannelId, CloseProgress, Event, Listener, Operation, RemoteAccess,
+    RemoteAddress, RingChannel, SendErrorKind, Turn, WindowConfig, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, LONG, pair, small};

@@ -8,7 +8,8 @@ use core::hint::black_box;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 
-use doorbell::{Event, Key, KeyRing, Operation, Trust};
+use doorbell::trust::Key;
+use doorbell::{Event, KeyRing, Operation, Trust};
 use doorbell_sim::Fabric;
 use fabric::{connect, node_that, port, small};
 

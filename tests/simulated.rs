@@ -13,10 +13,9 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::thread;
 
-use doorbell::vocabulary::Instant;
-use doorbell::{
-    ChannelConfig, Clock as _, Event, Listener, Node, Notify, Trust, Wait, Watched, Worker, WorkerConfig,
-};
+use doorbell::provider::{Clock as _, Instant};
+use doorbell::worker::Watched;
+use doorbell::{ChannelConfig, Event, Listener, Node, Notify, Trust, Wait, Worker, WorkerConfig};
 use doorbell_sim::{ConfigError, Fabric, Host};
 use fabric::{End, connect, pair_on, small};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

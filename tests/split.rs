@@ -6,9 +6,11 @@ mod halves;
 use core::time::Duration;
 use std::thread;
 
+use doorbell::provider::{ArenaConfig, Clock as _};
+use doorbell::worker::SplitError;
 use doorbell::{
-    ArenaConfig, ChannelState, Clock as _, CloseProgress, Deadline, Event, Node, Notify, Operation,
-    PostFlags, SendErrorKind, SplitError, Wait, WaitError, Woken,
+    ChannelState, CloseProgress, Deadline, Event, Node, Notify, Operation, PostFlags, SendErrorKind, Wait,
+    WaitError, Woken,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, LONG, pair_notified, pair_on, pair_with, small};

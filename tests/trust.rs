@@ -5,12 +5,13 @@ mod fabric;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use doorbell::vocabulary::handshake::{Cause, Stage};
-use doorbell::vocabulary::wire::{Reject, RejectReason};
+use doorbell::connect::{Cause, Stage};
+use doorbell::link::SessionId;
+use doorbell::provider::Window as _;
+use doorbell::wire::{Reject, RejectReason, Resumption};
 use doorbell::{
     ChannelConfig, ConnectError, Connection, Event, Handle, KeyRing, Listener, Node, Operation, PostFlags,
-    RemoteAccess, RemoteAddress, Resumption, SessionId, Trust, WcStatus, Window as _, WindowConfig, Worker,
-    WorkerConfig,
+    RemoteAccess, RemoteAddress, Trust, WcStatus, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig};
 use fabric::{key, node_that, pair_with, port, prefix, small, workers};
@@ -433,7 +434,7 @@ fn a_guessed_key_opens_each_window_of_its_worker_and_none_of_another() {
     let ours = a.worker().window(&all).unwrap();
     let of_another_worker = others[0].window(&all).unwrap();
     // Both peers' handshakes are over, and no window was announced to either.
-    let mut write = |window: &doorbell::vocabulary::wire::RemoteWindow| {
+    let mut write = |window: &doorbell::RemoteWindow| {
         let remote = RemoteAddress::within(window, 0, 8).unwrap();
         let (id, lease) = (b.id(), b.lease(b"guessed."));
         let channel = b.worker().channel(id).unwrap();

@@ -5,9 +5,10 @@ mod fabric;
 #[path = "fabric/many.rs"]
 mod many;
 
+use doorbell::provider::ArenaConfig;
+use doorbell::worker::SubmitterConfig;
 use doorbell::{
-    ArenaConfig, ChannelId, ChannelState, Event, Operation, PostFlags, SendErrorKind, SubmitterConfig, Wait,
-    Woken, Worker, WorkerConfig,
+    ChannelId, ChannelState, Event, Operation, PostFlags, SendErrorKind, Wait, Woken, Worker, WorkerConfig,
 };
 use doorbell_sim::Host;
 

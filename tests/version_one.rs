@@ -6,12 +6,10 @@ mod fabric;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::handshake::{Io, IoError};
-use doorbell::vocabulary::network::{Network, NetworkError, Waited};
-use doorbell::vocabulary::wire::{Frame, FrameHeader, FrameKind};
+use doorbell::provider::{Clock, Instant, Io, IoError, Network, NetworkError, Waited};
+use doorbell::wire::{Frame, FrameHeader, FrameKind};
 use doorbell::{
-    ChannelConfig, ChannelState, Clock, CloseProgress, Deadline, Event, Node, Notify, Operation, Trust, Wait,
+    ChannelConfig, ChannelState, CloseProgress, Deadline, Event, Node, Notify, Operation, Trust, Wait,
     WcStatus,
 };
 use doorbell_sim::{Acceptor, Fabric, Host, Stream};
@@ -53,7 +51,7 @@ impl Io for OldStream {
     }
 }
 
-impl doorbell::vocabulary::network::Stream for OldStream {
+impl doorbell::provider::Stream for OldStream {
     fn is_connecting(&self) -> bool {
         self.0.is_connecting()
     }

@@ -6,13 +6,12 @@ mod fabric;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::handshake::{Cause, Io as _, IoError, Stage};
-use doorbell::vocabulary::network::Stream as _;
+use doorbell::connect::{Cause, Connecting, HandshakeLimits, Stage};
+use doorbell::provider::{Instant, Io as _, IoError, Network as _, Stream as _};
+use doorbell::worker::{RingConfig, RingError, SharedReceivesConfig};
 use doorbell::{
-    ChannelConfig, CloseProgress, ConnectError, Connecting, Connection, Deadline, Event, HandshakeLimits,
-    Listener, Network as _, Node, Notify, Operation, RingChannel, RingConfig, RingError,
-    SharedReceivesConfig, Worker, WorkerConfig,
+    ChannelConfig, CloseProgress, ConnectError, Connection, Deadline, Event, Listener, Node, Notify,
+    Operation, RingChannel, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Plan};
 use fabric::{node, pair_on, port, small, workers};

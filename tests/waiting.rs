@@ -6,9 +6,8 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::{
-    Clock as _, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken,
-};
+use doorbell::provider::Clock as _;
+use doorbell::{Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken};
 use doorbell_sim::{Fabric, Host, LinkConfig};
 use fabric::{End, LONG, SOON, pair, pair_notified, pair_on, small};
 

@@ -10,9 +10,10 @@
 use core::error::Error;
 use core::time::Duration;
 
+use doorbell::worker::SharedReceivesConfig;
 use doorbell::{
-    ChannelConfig, ChannelId, Event, Listener, Node, Operation, SendErrorKind, SharedReceivesConfig, Trust,
-    Wait, Woken, Worker, WorkerConfig, within,
+    ChannelConfig, ChannelId, Event, Listener, Node, Operation, SendErrorKind, Trust, Wait, Woken, Worker,
+    WorkerConfig, within,
 };
 
 type Failure = Box<dyn Error>;

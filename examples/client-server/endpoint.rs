@@ -14,8 +14,8 @@
 //! A question stays in the registered memory it came in until it is answered, so a peer that asks faster than it is answered waits by itself, and
 //! nothing grows. Questions from one peer come in order. A peer that leaves sends a farewell. A peer that dies is found within about three seconds:
 //! with nothing heard from it for [`PROBE_AFTER`], its device is asked for a sign of life (`ChannelConfig::timeout` and `retry_count` say how long).
-//! A process that is stopped is not dead: its device answers, and the call's deadline ends the wait. `doorbell::Links` detects within milliseconds,
-//! uses several rails and reconnects; `doorbell::Mesh` is for members that talk among each other.
+//! A process that is stopped is not dead: its device answers, and the call's deadline ends the wait. `doorbell::link::Links` detects within milliseconds,
+//! uses several rails and reconnects; `doorbell::mesh::Mesh` is for members that talk among each other.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -23,11 +23,12 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::thread;
 
+use doorbell::provider::{Network, Provider};
 use doorbell::requests::{Asked, Ended, NotSentKind, REQUEST_HEADER_BYTES, Requests};
-use doorbell::vocabulary::provider::Provider;
+use doorbell::worker::FirstCause;
 use doorbell::{
-    ChannelConfig, Connection, Deadline, Event, FirstCause, Handle, Listener, Network, Node, SendErrorKind,
-    Turn, WcStatus, Worker, WorkerConfig,
+    ChannelConfig, Connection, Deadline, Event, Handle, Listener, Node, SendErrorKind, Turn, WcStatus,
+    Worker, WorkerConfig,
 };
 
 use super::round::Round;

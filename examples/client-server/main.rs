@@ -14,7 +14,7 @@
 //! **The verb is SEND**: both sides want each message, in order, and a server that is not quick enough has to slow its clients down. Credits do
 //! that: a question that is not answered yet stays in the memory it came in, which takes nothing else meanwhile.
 //!
-//! All 64 clients wait for the server in each round, and it serves one at a time. `doorbell::Mesh` has an all-to-all
+//! All 64 clients wait for the server in each round, and it serves one at a time. `doorbell::mesh::Mesh` has an all-to-all
 //! without anybody in the middle.
 
 #[path = "../around/mod.rs"]
@@ -34,8 +34,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{Handle, Network, Node};
+use doorbell::provider::{Network, Provider};
+use doorbell::{Handle, Node};
 use doorbell_sim::Fabric;
 use serde::Serialize;
 

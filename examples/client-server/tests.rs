@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Barrier;
 
 use clap::{CommandFactory as _, Parser as _};
-use doorbell::Clock as _;
+use doorbell::provider::Clock as _;
 use doorbell_sim::plan::{Clause, Plan};
 use doorbell_sim::{Fabric, Host};
 

@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use doorbell::vocabulary::provider::Provider;
+use doorbell::connect::Connecting;
+use doorbell::provider::{Network, Provider};
 use doorbell::{
-    ChannelConfig, CloseProgress, Connecting, Connection, Deadline, Event, Handle, Network, Node, Wait,
-    Woken, Worker, WorkerConfig,
+    ChannelConfig, CloseProgress, Connection, Deadline, Event, Handle, Node, Wait, Woken, Worker,
+    WorkerConfig,
 };
 use serde::Serialize;
 

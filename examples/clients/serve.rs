@@ -7,8 +7,8 @@ use std::fs;
 use std::time::Instant;
 
 use clap::Args;
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, Worker, WorkerConfig};
+use doorbell::provider::{Network, Provider};
+use doorbell::{ChannelConfig, Event, Handle, Listener, Node, Worker, WorkerConfig};
 use serde::Serialize;
 
 use crate::around::{Failure, Progress, Report};

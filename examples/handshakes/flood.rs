@@ -9,12 +9,12 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
 use clap::Args;
-use doorbell::InstanceId;
-use doorbell::vocabulary::wire::{
-    AdvertisedRail, Frame, FrameBuffer, FrameHeader, Hello, KeyId, Nonce, REJECT_FRAME_BYTES, Reject,
-    RejectReason, SpeedClass, VersionRange,
+use doorbell::provider::{Gid, IpPrefix};
+use doorbell::rails::{AdvertisedRail, SpeedClass};
+use doorbell::wire::{
+    Frame, FrameBuffer, FrameHeader, Hello, InstanceId, KeyId, Nonce, REJECT_FRAME_BYTES, Reject,
+    RejectReason, VersionRange,
 };
-use doorbell::vocabulary::{Gid, IpPrefix};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};

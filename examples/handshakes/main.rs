@@ -17,7 +17,7 @@
 //! that a run measures nothing but handshakes.
 //!
 //! **A flood cannot be kept away, but it can be kept small**: so many handshakes from one address, so many in all
-//! ([`HandshakeLimits`](doorbell::HandshakeLimits)), each with its deadline. A peer beyond them is rejected at once, with
+//! ([`HandshakeLimits`](doorbell::connect::HandshakeLimits)), each with its deadline. A peer beyond them is rejected at once, with
 //! the time to come again. So a peer that is refused tries again after that time.
 
 #[path = "../around/mod.rs"]
@@ -35,13 +35,12 @@ use std::time::Instant;
 
 use around::{All, Failure, Latencies, Output, Percentiles, Progress, Report, rate};
 use clap::{Args, Parser, Subcommand};
-use doorbell::vocabulary::IpPrefix;
-use doorbell::vocabulary::handshake::Cause;
-use doorbell::vocabulary::provider::Provider;
-use doorbell::vocabulary::wire::RejectReason;
+use doorbell::connect::{Acceptances, Cause, Connecting, HandshakeLimits};
+use doorbell::provider::{IpPrefix, Provider};
+use doorbell::trust::{KEY_BYTES_MIN, Key};
+use doorbell::wire::RejectReason;
 use doorbell::{
-    Acceptances, ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, KEY_BYTES_MIN, Key,
-    KeyRing, Listener, Node, Trust, Worker, WorkerConfig, within,
+    ChannelConfig, ConnectError, Handle, KeyRing, Listener, Node, Trust, Worker, WorkerConfig, within,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 use flood::{Flood, Flooded};

@@ -4,10 +4,11 @@ use core::fmt::{self, Display};
 use core::time::Duration;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
+use doorbell::provider::{Network, Provider, Window};
+use doorbell::worker::FirstCause;
 use doorbell::{
-    Channel, ChannelConfig, Event, FirstCause, Handle, LocalWindow, Network, Node, Notify, RemoteAccess,
-    SendErrorKind, Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
+    Channel, ChannelConfig, Event, Handle, LocalWindow, Node, Notify, RemoteAccess, SendErrorKind, Turn,
+    Wait, WindowConfig, Woken, WorkerConfig,
 };
 use serde::Serialize;
 

@@ -6,8 +6,9 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Handle, Listener, Network, Node, PrivateData, Worker, WorkerConfig};
+use doorbell::provider::{Network, Provider};
+use doorbell::wire::PrivateData;
+use doorbell::{ChannelConfig, Handle, Listener, Node, Worker, WorkerConfig};
 use serde::Serialize;
 
 use super::Lead;

@@ -4,11 +4,9 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{
-    Arena, ArenaConfig, Connection, Event, FirstCause, Operation, PostFlags, RemoteAddress, RemoteWindow,
-    Worker,
-};
+use doorbell::provider::{ArenaConfig, Provider};
+use doorbell::worker::{Arena, FirstCause};
+use doorbell::{Connection, Event, Operation, PostFlags, RemoteAddress, RemoteWindow, Worker};
 
 use super::around::{Failure, note_failure, words};
 use super::log::{Log, place};

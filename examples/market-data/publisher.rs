@@ -9,10 +9,12 @@ use std::fs;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
+use doorbell::provider::{Network, Provider};
+use doorbell::wire::PrivateData;
+use doorbell::worker::FirstCause;
 use doorbell::{
-    ChannelConfig, ChannelId, Connection, Event, FirstCause, Handle, Listener, Network, Node, Operation,
-    PostFlags, PrivateData, RemoteAddress, RemoteWindow, SendErrorKind, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, Connection, Event, Handle, Listener, Node, Operation, PostFlags, RemoteAddress,
+    RemoteWindow, SendErrorKind, Worker, WorkerConfig,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

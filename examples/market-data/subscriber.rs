@@ -5,11 +5,9 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{
-    ChannelConfig, Event, FirstCause, LocalWindow, Network, Node, RemoteAccess, Window as _, WindowConfig,
-    Worker, WorkerConfig,
-};
+use doorbell::provider::{Network, Provider, Window as _};
+use doorbell::worker::FirstCause;
+use doorbell::{ChannelConfig, Event, LocalWindow, Node, RemoteAccess, WindowConfig, Worker, WorkerConfig};
 use serde::Serialize;
 
 use super::around::{Failure, Latencies, Percentiles, Progress, Report, note_failure, words};
@@ -111,7 +109,7 @@ struct Board<W> {
     latencies: Option<Latencies>,
 }
 
-impl<W: doorbell::Window> Board<W> {
+impl<W: doorbell::provider::Window> Board<W> {
     /// Looks at every cell; says whether there was news.
     fn look(&mut self) -> Result<bool, Failure> {
         let mut news = false;
@@ -181,7 +179,7 @@ fn watch<P: Provider>(
 }
 
 /// Looks at one cell; gives its quote where it is news. A torn quote is left for the next look.
-fn look<W: doorbell::Window>(
+fn look<W: doorbell::provider::Window>(
     window: &W,
     instrument: usize,
     book: &mut Book,

@@ -5,11 +5,11 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use doorbell::provider::{Network, Provider};
 use doorbell::requests::{Asked, Framing};
-use doorbell::vocabulary::provider::Provider;
+use doorbell::worker::FirstCause;
 use doorbell::{
-    Channel, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Message, Network, Node,
-    SendErrorKind, Turn, Woken,
+    Channel, ChannelConfig, Event, Handle, Lease, Listener, Message, Node, SendErrorKind, Turn, Woken,
 };
 use serde::Serialize;
 

@@ -5,11 +5,10 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
+use doorbell::provider::{Clock as _, Network, Provider};
 use doorbell::requests::{Heard, RequestFailure, Requests};
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{
-    ChannelConfig, ChannelId, Clock as _, Event, FirstCause, Handle, Network, Node, Worker, WorkerConfig,
-};
+use doorbell::worker::FirstCause;
+use doorbell::{ChannelConfig, ChannelId, Event, Handle, Node, Worker, WorkerConfig};
 use serde::Serialize;
 
 use super::Load;

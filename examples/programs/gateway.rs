@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
+use doorbell::provider::{Network, Provider};
 use doorbell::requests::{Asked, Ended, RequestCounts, Requests};
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node};
+use doorbell::{ChannelConfig, Event, Handle, Listener, Node};
 
 use super::{Announce, Failure, PATIENCE, sleeping, until};
 

@@ -1,7 +1,7 @@
 //! A graceful end: the client sends all it has and closes. The server learns that, and that nothing was lost.
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node};
+use doorbell::provider::{Network, Provider};
+use doorbell::{ChannelConfig, Event, Handle, Listener, Node};
 
 use super::{Announce, Failure, PATIENCE, sleeping, until};
 

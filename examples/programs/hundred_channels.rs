@@ -1,8 +1,8 @@
 //! A hundred channels on one Worker: sized by one call, and distinguished by a number of the application's
 //! own.
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, Notify, WorkerConfig};
+use doorbell::provider::{Network, Provider};
+use doorbell::{ChannelConfig, Event, Handle, Listener, Node, Notify, WorkerConfig};
 
 use super::{Announce, Failure, PATIENCE, until};
 

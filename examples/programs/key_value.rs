@@ -1,9 +1,9 @@
 //! A key-value store whose server does nothing: clients READ and WRITE its window, and lock an entry by compare-and-swap.
 
-use doorbell::vocabulary::provider::Provider;
+use doorbell::provider::{Network, Provider, Window as _};
 use doorbell::{
-    ChannelConfig, ChannelId, Event, Handle, Listener, Network, Node, Operation, PostFlags, RemoteAccess,
-    RemoteAddress, Window as _, WindowConfig, Worker,
+    ChannelConfig, ChannelId, Event, Handle, Listener, Node, Operation, PostFlags, RemoteAccess,
+    RemoteAddress, WindowConfig, Worker,
 };
 
 use super::{Announce, Failure, PATIENCE, sleeping, until, window};

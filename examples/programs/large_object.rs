@@ -2,10 +2,10 @@
 
 use std::io::Write as _;
 
-use doorbell::vocabulary::provider::Provider;
+use doorbell::provider::{Network, Provider, Window as _};
 use doorbell::{
-    ChannelConfig, Event, Handle, Listener, Network, Node, Operation, PostFlags, RemoteAccess, RemoteAddress,
-    Window as _, WindowConfig,
+    ChannelConfig, Event, Handle, Listener, Node, Operation, PostFlags, RemoteAccess, RemoteAddress,
+    WindowConfig,
 };
 
 use super::{Announce, Failure, PATIENCE, sleeping, until, window};

@@ -32,7 +32,7 @@ use std::env;
 use std::sync::mpsc;
 use std::thread;
 
-use doorbell::vocabulary::provider::Provider;
+use doorbell::provider::Provider;
 use doorbell::{Event, Handle, Node, Notify, RemoteWindow, Trust, Turn, Wait, Woken, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 

@@ -1,7 +1,7 @@
 //! Ping-pong: a message there and back, and then the next one.
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Event, Handle, Lease, Listener, Network, Node, Worker};
+use doorbell::provider::{Network, Provider};
+use doorbell::{ChannelConfig, Event, Handle, Lease, Listener, Node, Worker};
 
 use super::{Announce, Failure, PATIENCE, sleeping, until};
 

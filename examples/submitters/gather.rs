@@ -3,11 +3,9 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{
-    AsyncEvent, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Network, Node,
-    SharedReceivesConfig, Wait, Worker,
-};
+use doorbell::provider::{AsyncEvent, Network, Provider};
+use doorbell::worker::{FirstCause, SharedReceivesConfig};
+use doorbell::{ChannelConfig, Event, Handle, Lease, Listener, Node, Wait, Worker};
 
 use super::{CHANNELS, CLOSED, Failure, MESSAGES, Message, PATIENCE, SUBMITTERS, worker_config};
 

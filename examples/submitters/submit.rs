@@ -5,10 +5,10 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
+use doorbell::provider::{Network, Provider};
+use doorbell::worker::{FirstCause, SubmissionError, SubmitErrorKind, SubmitterConfig};
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, Connection, Event, FirstCause, Handle, Lease, Network, Node,
-    SubmissionError, SubmitErrorKind, Submitter, SubmitterConfig, Wait, Worker,
+    ChannelConfig, ChannelId, CloseProgress, Connection, Event, Handle, Lease, Node, Submitter, Wait, Worker,
 };
 
 use super::{CHANNELS, CLOSED, Failure, MESSAGES, Message, PATIENCE, SUBMITTERS, worker_config};

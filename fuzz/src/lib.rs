@@ -4,11 +4,11 @@
 //! A check is a function of bytes that panics where a promise is broken. It lives with the tests of the package
 //! whose promises it holds, where `cargo test` runs it on the corpora and on made-up bytes.
 
-#[path = "../../src/bin/doorbell/address.rs"]
+#[path = "../../src/program/src/address.rs"]
 mod address;
-#[path = "../../src/bin/doorbell/hostile.rs"]
+#[path = "../../src/program/src/hostile.rs"]
 mod arguments;
-#[path = "../../src/bin/doorbell/configured.rs"]
+#[path = "../../src/program/src/configured.rs"]
 mod configured;
 mod cluster;
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
@@ -19,16 +19,16 @@ mod mesh;
 mod metrics;
 #[path = "../../sim/tests/operations/oracle/mod.rs"]
 mod operations;
-#[path = "../../src/bin/doorbell/peers.rs"]
+#[path = "../../src/program/src/peers.rs"]
 #[expect(dead_code, reason = "no Node is opened here")]
 mod peers;
 mod perf;
 mod pingpong;
-#[path = "../../src/bin/doorbell/port_counts.rs"]
+#[path = "../../src/program/src/port_counts.rs"]
 mod port_counts;
 mod programs;
 mod scenario;
-#[path = "../../tests/settings/oracle.rs"]
+#[path = "../../src/operation/tests/settings/oracle.rs"]
 mod settings;
 #[path = "../../sim/tests/plan/oracle.rs"]
 mod simulated;
@@ -36,7 +36,7 @@ mod simulated;
 #[expect(dead_code, reason = "whoever makes hosts uses more of it")]
 mod topology;
 mod trust;
-#[path = "../../src/bin/doorbell/value.rs"]
+#[path = "../../src/program/src/value.rs"]
 mod value;
 #[path = "../../core/tests/wire/oracle/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]

@@ -1,7 +1,7 @@
 //! Requests of a scraper: the file of the library itself.
 #![expect(dead_code, reason = "who is too slow is for the server to tell")]
 
-#[path = "../../src/operation/metrics/hostile.rs"]
+#[path = "../../src/operation/src/metrics/hostile.rs"]
 pub(crate) mod hostile;
-#[path = "../../src/operation/metrics/request.rs"]
+#[path = "../../src/operation/src/metrics/request.rs"]
 mod request;

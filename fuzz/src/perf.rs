@@ -1,21 +1,21 @@
 //! Requests and messages of the two sides of a measurement: the file of the program itself.
 #![expect(dead_code, reason = "the program uses more of it")]
 
-#[path = "../../src/bin/doorbell/perf/arguments.rs"]
+#[path = "../../src/program/src/perf/arguments.rs"]
 mod arguments;
-#[path = "../../src/bin/doorbell/perf/error.rs"]
+#[path = "../../src/program/src/perf/error.rs"]
 mod error;
-#[path = "../../src/bin/doorbell/perf/hostile.rs"]
+#[path = "../../src/program/src/perf/hostile.rs"]
 pub(crate) mod hostile;
-#[path = "../../src/bin/doorbell/perf/message.rs"]
+#[path = "../../src/program/src/perf/message.rs"]
 mod message;
-#[path = "../../src/bin/doorbell/perf/metering.rs"]
+#[path = "../../src/program/src/perf/metering.rs"]
 mod metering;
-#[path = "../../src/bin/doorbell/perf/pattern.rs"]
+#[path = "../../src/program/src/perf/pattern.rs"]
 mod pattern;
-#[path = "../../src/bin/doorbell/perf/terms.rs"]
+#[path = "../../src/program/src/perf/terms.rs"]
 mod terms;
-#[path = "../../src/bin/doorbell/perf/test.rs"]
+#[path = "../../src/program/src/perf/test.rs"]
 mod test;
 
 pub(crate) use arguments::{BwArguments, LatArguments};

@@ -14,3 +14,15 @@ pub(crate) mod listener;
 pub(crate) mod lobby;
 pub(crate) mod look;
 pub(crate) mod node;
+
+pub use acceptances::Acceptances;
+pub use asking::Asking;
+pub use background::Background;
+pub use connecting::Connecting;
+pub use doorbell_core::handshake::{Cause, Fault, HandshakeError, Misuse, Stage};
+pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
+pub use listener::Listener;
+pub use node::{Connection, Node};
+
+pub use crate::error::{ConnectError, NoRoute, NodeError};
+pub use crate::machine::tcp::{Tcp, TcpAcceptor, TcpHandshake};

@@ -25,7 +25,7 @@ use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
 use crate::worker::config::WorkerConfig;
 
-/// Threads that make the queue pairs of those who connect, or accept by polling, as many as [`HandshakeLimits::making`](crate::HandshakeLimits)
+/// Threads that make the queue pairs of those who connect, or accept by polling, as many as [`HandshakeLimits::making`](crate::connect::HandshakeLimits)
 /// has for peers: a neighbour that does not resolve holds one of them up for seconds.
 const MAKERS: usize = 4;
 
@@ -79,7 +79,7 @@ fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unr
 
 impl Node<Rdma> {
     /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. One thread destroys closed objects.
-    /// Five threads look at the ports and make the queue pairs of polled connections ([`Connecting`](crate::Connecting),
+    /// Five threads look at the ports and make the queue pairs of polled connections ([`Connecting`](crate::connect::Connecting),
     /// [`Listener`](crate::Listener)): calls of milliseconds.
     ///
     /// # Errors

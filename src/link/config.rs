@@ -76,8 +76,11 @@ impl LinkConfig {
         longest.saturating_add(SESSION_HEADER_BYTES)
     }
 
-    /// Checks that rails work with channels as these are.
-    pub(crate) fn check_channel(&self) -> Result<(), LinkError> {
+    /// Checks that rails work with channels of this configuration.
+    ///
+    /// # Errors
+    /// The channel is not signaled often enough, or its inline messages are too short.
+    pub fn check_channel(&self) -> Result<(), LinkError> {
         let ChannelConfig {
             unsignaled_max,
             inline_bytes_max,

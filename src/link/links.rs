@@ -100,8 +100,8 @@ pub enum LinkEvent<'m> {
 /// again, and when it is sent. Nothing is allocated for it.
 ///
 /// ```no_run
-/// use doorbell::vocabulary::session::{PushRefusal, SessionEvent};
-/// use doorbell::{LinkConfig, LinkEvent, Links, Node, Trust, WorkerConfig};
+/// use doorbell::{Node, Trust, WorkerConfig};
+/// use doorbell::link::{LinkConfig, LinkEvent, Links, PushRefusal, SessionEvent};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = Node::open(Trust::unauthenticated_on_purpose())?;
@@ -220,7 +220,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Has the ports of the Workers' devices looked at again, as is to be done where a device says that one of its ports or its
-    /// addresses changed (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::AsyncEvent)). Links that were begun here
+    /// addresses changed (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::provider::AsyncEvent)). Links that were begun here
     /// get the rails that are new, as far as one of the peer's is reached by them. Peers that connected are told how this
     /// process is reached now, over any rail that stands, and connect by that what is to be connected. On a [`Node::open`] a
     /// thread of its looks, and polling goes on with what it saw; [`Links::take_refreshed`] tells what came of it.

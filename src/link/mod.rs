@@ -25,7 +25,8 @@ mod told;
 pub use config::{LinkConfig, LinkError};
 pub use doorbell_core::session::{
     DETECTION_MAX, Epoch, FinalReason, HealthState, PushRefusal, RequestEnd, RequestId, RequestRefusal,
-    SESSION_RAILS_MAX, Sequence, SessionCounts, SessionEvent, SessionId, UnknownReason, Violation,
+    SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence, SessionCounts, SessionEvent, SessionId, UnknownReason,
+    Violation,
 };
 pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;

@@ -56,12 +56,12 @@ impl Gone {
 
 impl<P: Provider, N: Network> Links<P, N> {
     /// Counts of links that are over.
-    pub(crate) const fn counts_gone(&self) -> SessionCounts {
+    pub const fn counts_gone(&self) -> SessionCounts {
         self.core.gone.counts
     }
 
     /// Counts of ended links' rails between a device of ours and an address, as long as another link has a rail there.
-    pub(crate) fn rails_gone(&self) -> impl Iterator<Item = (&str, IpAddr, LinkRailCounts)> {
+    pub fn rails_gone(&self) -> impl Iterator<Item = (&str, IpAddr, LinkRailCounts)> {
         let core = &self.core;
         core.gone.rails.iter().filter_map(|(leads, counts)| {
             let device = core.devices.get(leads.worker)?;

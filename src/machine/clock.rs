@@ -10,7 +10,7 @@ pub fn now() -> Instant {
     doorbell_ffi::now()
 }
 
-/// The deadline this long from now, by the clock of this machine: for [`Background::stop`](crate::Background::stop), and where there is no Node at hand.
+/// The deadline this long from now, by the clock of this machine: for [`Background::stop`](crate::connect::Background::stop), and where there is no Node at hand.
 ///
 /// Every other call takes a deadline by the clock of its host: [`Node::within`](crate::Node::within) and
 /// [`Worker::within`](crate::Worker::within) make one. On a real host that is the same clock. A simulated host has a time of

@@ -22,11 +22,11 @@ pub struct MeshConfig {
     pub mesh: u64,
     /// Start of this member, later for each start: nanoseconds since 1970. By it the others notice that a member was started
     /// again. A member with an earlier start than before is turned away
-    /// ([`NotLinked::StartedBefore`](crate::NotLinked::StartedBefore)).
+    /// ([`NotLinked::StartedBefore`](crate::mesh::NotLinked::StartedBefore)).
     pub started: u64,
     /// Limit on how far a start of another member may be ahead of the time here, which is `started` and the time passed since.
     /// Default 5 min, the recommended clock skew of Kerberos (RFC 4120, section 8.2). A later start is not believed, whichever
-    /// member reports it ([`NotLinked::StartedAhead`](crate::NotLinked::StartedAhead)). Else one announcement of the last of
+    /// member reports it ([`NotLinked::StartedAhead`](crate::mesh::NotLinked::StartedAhead)). Else one announcement of the last of
     /// all times would bar that member until all others are started again. Clocks of members may differ by no more. If
     /// `started` counts in another unit, nothing is bounded.
     pub start_ahead_max: Duration,
@@ -144,7 +144,7 @@ pub enum MeshError {
     },
     /// No link, with why.
     Link(LinkError),
-    /// Caller misuse: the links are being closed, since this member leaves ([`Mesh::is_closing`](crate::Mesh::is_closing)).
+    /// Caller misuse: the links are being closed, since this member leaves ([`Mesh::is_closing`](crate::mesh::Mesh::is_closing)).
     Closing,
 }
 

@@ -60,7 +60,7 @@ impl Leaving {
     ///
     /// # Errors
     /// [`GroupError::TimedOut`] at the deadline: [`Mesh::member_counts`] gives the unacknowledged messages of each member. Or a
-    /// member was lost. Then this member waited for twice [`resend_after`](crate::MeshConfig::resend_after), in which members
+    /// member was lost. Then this member waited for twice [`resend_after`](crate::mesh::MeshConfig::resend_after), in which members
     /// that still had messages to pass through this one have sent them.
     pub fn poll<P: Provider, N: Network>(
         &mut self,

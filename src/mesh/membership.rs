@@ -366,7 +366,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         }
     }
 
-    /// Whether its links are being closed, since it leaves ([`Group::leave`](crate::Group::leave)): members that are not linked any more are not to be connected to.
+    /// Whether its links are being closed, since it leaves ([`Group::leave`](crate::mesh::Group::leave)): members that are not linked any more are not to be connected to.
     #[must_use]
     pub const fn is_closing(&self) -> bool {
         self.state.closing.is_some()

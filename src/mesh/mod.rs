@@ -26,7 +26,7 @@ mod unlinked;
 mod ways;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
-pub use doorbell_core::collective::{Collective, CollectiveError, Data, block_bytes};
+pub use doorbell_core::collective::{Collective, CollectiveError, CollectiveHeader, Data, block_bytes};
 pub use doorbell_core::rank::{RANKS_MAX, Rank, Ranks};
 pub use group::{Group, GroupError, Running};
 pub use leaving::Leaving;

@@ -28,10 +28,10 @@ pub enum NotLinked<'m> {
     /// It claims a start before the last one known, and was turned away: its clock was set back.
     StartedBefore,
     /// It knows of a later start of this member, and turned this one away: the clock was set back. A member with a later
-    /// [`MeshConfig::started`](crate::MeshConfig::started) is let in.
+    /// [`MeshConfig::started`](crate::mesh::MeshConfig::started) is let in.
     StartedLater,
     /// It says, or another says of it, that it was started further ahead of the time here than
-    /// [`MeshConfig::start_ahead_max`](crate::MeshConfig::start_ahead_max): a clock is wrong, here or there, or that member lies.
+    /// [`MeshConfig::start_ahead_max`](crate::mesh::MeshConfig::start_ahead_max): a clock is wrong, here or there, or that member lies.
     StartedAhead,
     /// There is a link, on which it has not said who it is.
     Silent,

@@ -34,7 +34,7 @@ use pattern::Pattern;
 ///
 /// let filter: RailFilter = "mlx5_*, ^mlx5_3, ^netdev=mgmt0".parse()?;
 /// assert_eq!(filter.to_string(), "mlx5_*,^mlx5_3,^netdev=mgmt0");
-/// # Ok::<(), doorbell::RailFilterError>(())
+/// # Ok::<(), doorbell::rails::RailFilterError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RailFilter {

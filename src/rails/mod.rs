@@ -3,16 +3,19 @@
 pub(crate) mod filter;
 pub(crate) mod scan;
 
-use doorbell_core::port::Unusable;
-use doorbell_core::rail::{
-    Candidate, Lane, LocalRail, PairedRails, RailPair, RailSource, Verdict, choose, pairs,
+pub use doorbell_core::rail::{
+    Candidate, Lane, LocalRail, NotChosen, PairedRails, RailPair, RailSource, Verdict, pairs,
 };
-use doorbell_core::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
+pub use doorbell_core::wire::{AdvertisedRail, SpeedClass};
+pub use filter::{FilterSubject, FilterVerdict, RailFilter, RailFilterError, RuleFault};
+
+use doorbell_core::port::Unusable;
+use doorbell_core::rail::choose;
+use doorbell_core::wire::RAILS_MAX;
 use doorbell_core::{Gid, Mtu, PortReport};
 
 use crate::error::{ConnectError, NoRoute};
 use crate::machine::tell::tell;
-use crate::rails::filter::{FilterSubject, FilterVerdict, RailFilter};
 use crate::rails::scan::Scan;
 
 /// Every rail of the Workers' devices as it is now, those that can be used first.
@@ -194,7 +197,7 @@ impl Rails {
 }
 
 /// The rails of a port, and for those that are not used, why.
-pub(crate) fn rails_of(report: &PortReport, filter: &RailFilter) -> impl Iterator<Item = LocalRail> {
+pub fn rails_of(report: &PortReport, filter: &RailFilter) -> impl Iterator<Item = LocalRail> {
     LocalRail::of_port(report).map(move |mut rail| {
         let usable = rail.source.and_then(|source| {
             if gid_index(&rail).is_none() {
@@ -240,7 +243,7 @@ fn filtered(
 
 /// Brings rails into the order they are used in: fast lanes, management lanes, and those that cannot be used; as
 /// they were found within each. Rails beyond those that a peer may be told of cannot be used.
-pub(crate) fn sort(rails: &mut [LocalRail]) {
+pub fn sort(rails: &mut [LocalRail]) {
     let speed = |rail: &LocalRail| SpeedClass::from_mbps(rail.speed_mbps);
     let usable = rails.iter().filter(|rail| rail.source.is_ok());
     let fastest = usable.map(speed).max().unwrap_or_default();

@@ -122,7 +122,7 @@ impl Framing {
         self.body_bytes_max
     }
 
-    /// An answer, to be sent by [`Links::send`](crate::Links::send) or [`Channel::send`](crate::Channel::send); `None` where the body is longer than bodies are here.
+    /// An answer, to be sent by [`Links::send`](crate::link::Links::send) or [`Channel::send`](crate::Channel::send); `None` where the body is longer than bodies are here.
     #[must_use]
     pub fn answer(&mut self, id: CorrelationId, body: &[u8]) -> Option<&[u8]> {
         self.message(RequestKind::Answer, id, body)

@@ -22,8 +22,8 @@
 //! ```
 //! use core::time::Duration;
 //! use doorbell::requests::{Asked, Ended, Requests};
-//! use doorbell::{Event, Worker, ChannelId};
-//! use doorbell::vocabulary::provider::Provider;
+//! use doorbell::{ChannelId, Event, Worker};
+//! use doorbell::provider::Provider;
 //!
 //! # type Failure = Box<dyn std::error::Error>;
 //! /// Asks, and goes on until the answer came or a millisecond is over.

@@ -218,7 +218,7 @@ impl<T> Requests<T> {
     }
 
     /// Ends the requests whose deadlines have passed. If none can have, it is a look at one word; else a pass over
-    /// the table. The time is the Worker's, `worker.context().now()` ([`Clock`](crate::Clock)), as the deadlines of `worker.within` are.
+    /// the table. The time is the Worker's, `worker.context().now()` ([`Clock`](crate::provider::Clock)), as the deadlines of `worker.within` are.
     #[inline]
     pub fn expire(&mut self, now: Instant, each: impl FnMut(T, Ended<'_>)) {
         if self.earliest.is_some_and(|earliest| earliest.has_passed(now)) {

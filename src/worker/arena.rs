@@ -19,7 +19,8 @@ use crate::worker::lease::Lease;
 ///
 /// ```no_run
 /// use core::ptr::NonNull;
-/// use doorbell::{Arena, ChannelId, Lease, Operation, PostFlags, StableMemory, Worker};
+/// use doorbell::{ChannelId, Lease, Operation, PostFlags, Worker};
+/// use doorbell::worker::{Arena, StableMemory};
 ///
 /// /// The engine's buffer pool: a mapping it made, and unmaps in its drop.
 /// struct Pool { base: NonNull<u8>, bytes: usize }

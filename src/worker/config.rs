@@ -71,7 +71,7 @@ pub struct SharedReceivesConfig {
     /// where a channel has none left. Default 16: one call for sixteen.
     pub repost_batch: u32,
     /// With fewer receives left than this the device says so, once:
-    /// [`AsyncEvent::SharedReceiveLimit`](crate::AsyncEvent), from [`crate::Worker::next_event`]. As many
+    /// [`AsyncEvent::SharedReceiveLimit`](crate::provider::AsyncEvent), from [`crate::Worker::next_event`]. As many
     /// being posted again, it is asked to once more, which is a system call. Default 0, which is never: peers
     /// are held back by credits, so it tells only that this side is slow to give memory back.
     pub limit: u32,
@@ -89,7 +89,10 @@ impl Default for SharedReceivesConfig {
 
 /// Completions that wake a thread that sleeps at a Worker's completion queues. Failures always do, unless nothing does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a completion queue has these three: ibv_req_notify_cq(3)"
+)]
 pub enum Notify {
     /// None: nobody may sleep.
     #[default]
@@ -244,8 +247,10 @@ pub struct ChannelConfig {
 }
 
 impl ChannelConfig {
-    /// The sends a channel may have in flight: one more than the application's, since receives are announced whatever it has posted.
-    pub(crate) const fn sends_in_flight(&self) -> u32 {
+    /// Returns the sends that a channel may have in flight: one more than the application's, since receives are announced whatever it
+    /// has posted.
+    #[must_use]
+    pub const fn sends_in_flight(&self) -> u32 {
         self.send_depth.saturating_add(1)
     }
 }

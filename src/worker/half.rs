@@ -96,7 +96,7 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
     }
 }
 
-/// The half of a channel that sends, on a [`SendWorker`](crate::SendWorker).
+/// The half of a channel that sends, on a [`SendWorker`](crate::worker::SendWorker).
 pub struct SendHalf<P: Provider = Rdma> {
     // Goes first: what is in flight is told of before it goes home.
     pub(crate) records: Records<P>,
@@ -120,7 +120,7 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) care: Care,
 }
 
-/// The half of a channel that receives, on a [`ReceiveWorker`](crate::ReceiveWorker).
+/// The half of a channel that receives, on a [`ReceiveWorker`](crate::worker::ReceiveWorker).
 pub struct ReceiveHalf<P: Provider = Rdma> {
     pub(crate) receiver: Receiving<P>,
     /// The word in which the peer says farewell.

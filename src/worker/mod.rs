@@ -44,7 +44,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
+    Arena as _, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
     Provider, RemoteAccess, WindowConfig,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
@@ -52,32 +52,45 @@ use doorbell_core::wire::InstanceId;
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Clock as _, Deadline, Qpn, Ticket};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::Statistics;
 
 use crate::error::NodeError;
 use crate::machine::reaper::{Reaped, Reaper};
-use crate::worker::cells::{CellCounts, Cells};
-use crate::worker::channel::{Channel, ChannelId, SendErrorKind};
-use crate::worker::config::{Notify, WorkerConfig};
-use crate::worker::event::ChannelState;
+use crate::worker::cells::Cells;
 use crate::worker::half::usable;
-use crate::worker::lease::Lease;
-use crate::worker::window::LocalWindow;
 
+pub use arena::Arena;
+pub use batch::Batch;
+pub use cells::CellCounts;
+pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub(crate) use channel_list::{Due, Notice};
+pub use claim::{BatchClaim, Claim};
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
+pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};
+pub use doorbell_ffi::StableMemory;
+pub use doorbell_hotpath::{
+    BATCH_BUCKETS, FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken,
+};
+pub use event::{ChannelState, Event};
+pub use half::{ReceiveHalf, SendHalf};
+
 use device_events::DeviceEvents;
 pub use halves::{NotAPair, NotSplit, ReceiveWorker, SendWorker, SplitError};
+pub use lease::{Lease, TooLong};
+pub use message::Message;
+pub use peer::Peer;
 use places::Places;
 use receive_side::ReceiveSide;
+pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
 use send_side::SendSide;
 use shared::Shared;
 pub use shared::SharedReceives;
+pub use submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, Submitter};
 pub use turn::Turn;
 use upkeep::Upkeep;
 use waiting::Waiting;
 pub use waiting::{Sleep, WaitError, Watched};
+pub use window::LocalWindow;
 
 /// One thread's owner of a send and a receive completion queue of one device, of registered
 /// memory, and of all the channels that live on them. Polling costs the same however many

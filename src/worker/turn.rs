@@ -47,7 +47,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
     ///
     /// ```
     /// # use doorbell::{ChannelId, Event, Worker};
-    /// # use doorbell::vocabulary::provider::Provider;
+    /// # use doorbell::provider::Provider;
     /// # fn f<P: Provider>(worker: &mut Worker<P>, to: ChannelId) -> Result<(), Box<dyn core::error::Error>> {
     /// let mut lost = 0;
     /// worker.poll(|mut turn, event| {

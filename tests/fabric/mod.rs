@@ -7,13 +7,13 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use doorbell::vocabulary::wire::{
-    AdvertisedRail, Frame, FrameBuffer, FrameHeader, Hello, KeyId, Nonce, SpeedClass, VersionRange,
-};
-use doorbell::vocabulary::{Gid, IpPrefix};
+use doorbell::provider::{Gid, IpPrefix, Network};
+use doorbell::rails::{AdvertisedRail, SpeedClass};
+use doorbell::trust::Key;
+use doorbell::wire::{Frame, FrameBuffer, FrameHeader, Hello, InstanceId, KeyId, Nonce, VersionRange};
 use doorbell::{
-    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, InstanceId, Key, Lease, Listener,
-    Network, Node, Notify, Trust, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Node, Notify, Trust,
+    Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 use sha2::{Digest as _, Sha256};

@@ -5,8 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use doorbell::Deadline;
-use doorbell::vocabulary::network::{Network, NetworkError, Waited};
-use doorbell::vocabulary::{Clock, Instant};
+use doorbell::provider::{Clock, Instant, Network, NetworkError, Waited};
 use doorbell_sim::{Acceptor, Host, Stream};
 
 /// Its ports take in some peers, and then fail some times, with this error.

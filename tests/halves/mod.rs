@@ -9,11 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{
-    ArenaConfig, ChannelId, ChannelState, Event, Lease, Operation, PostFlags, ReceiveWorker, SendErrorKind,
-    SendWorker, StatisticsSnapshot, Worker,
-};
+use doorbell::provider::{ArenaConfig, Provider};
+use doorbell::worker::{ReceiveWorker, SendWorker, StatisticsSnapshot};
+use doorbell::{ChannelId, ChannelState, Event, Lease, Operation, PostFlags, SendErrorKind, Worker};
 
 /// A thread that is not done by then is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -4,10 +4,9 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::handshake::{Io as _, IoError};
-use doorbell::vocabulary::network::Network as _;
-use doorbell::{HandshakeLimits, KeyRing, Trust, WorkerConfig};
+use doorbell::connect::HandshakeLimits;
+use doorbell::provider::{Instant, Io as _, IoError, Network as _};
+use doorbell::{KeyRing, Trust, WorkerConfig};
 use doorbell_sim::Stream;
 
 use crate::fabric::{hello, is_rejected, key};

@@ -3,11 +3,11 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use doorbell::vocabulary::network::Network as _;
-use doorbell::vocabulary::wire::RejectReason;
-use doorbell::{
-    ConnectError, Connection, HandshakeLimits, Listener, Node, SharedReceivesConfig, Worker, WorkerConfig,
-};
+use doorbell::connect::HandshakeLimits;
+use doorbell::provider::Network as _;
+use doorbell::wire::RejectReason;
+use doorbell::worker::SharedReceivesConfig;
+use doorbell::{ConnectError, Connection, Listener, Node, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
 
 use crate::fabric::{node, port};

@@ -5,13 +5,12 @@ use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::handshake::{Cause, Io as _};
-use doorbell::vocabulary::network::Network as _;
-use doorbell::vocabulary::wire::RejectReason;
+use doorbell::connect::{Acceptances, Cause, Connecting, HandshakeLimits, Handshakes};
+use doorbell::provider::{Instant, Io as _, Network as _};
+use doorbell::wire::RejectReason;
+use doorbell::worker::SharedReceivesConfig;
 use doorbell::{
-    Acceptances, ChannelConfig, ChannelId, ConnectError, Connecting, Connection, Deadline, HandshakeLimits,
-    Handshakes, Listener, Node, SharedReceivesConfig, Trust, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ConnectError, Connection, Deadline, Listener, Node, Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
 
@@ -172,7 +171,7 @@ impl Hub {
         }
     }
 
-    pub(crate) fn counts(&self) -> doorbell::HandshakeCounts {
+    pub(crate) fn counts(&self) -> doorbell::connect::HandshakeCounts {
         self.handshakes.as_ref().unwrap().counts()
     }
 

@@ -16,9 +16,11 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use crate::stranger::Stranger;
-use doorbell::vocabulary::network::Network as _;
-use doorbell::vocabulary::wire::RejectReason;
-use doorbell::{ConnectError, HandshakeLimits, SharedReceivesConfig, WorkerConfig};
+use doorbell::connect::HandshakeLimits;
+use doorbell::provider::Network as _;
+use doorbell::wire::RejectReason;
+use doorbell::worker::SharedReceivesConfig;
+use doorbell::{ConnectError, WorkerConfig};
 use hub::{Guest, Hub, LATENCY, SLOTS, STAGE, at, config, is_undisturbed, rabble, rejection};
 
 #[test]

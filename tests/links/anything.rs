@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use doorbell::vocabulary::session::SessionEvent;
+use doorbell::link::SessionEvent;
 
 use crate::processes::{A, B, Two, ms};
 

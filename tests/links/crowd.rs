@@ -2,9 +2,9 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use doorbell::vocabulary::handshake::{Io as _, IoError};
-use doorbell::vocabulary::session::SessionEvent;
-use doorbell::{HandshakeCounts, Network as _};
+use doorbell::connect::HandshakeCounts;
+use doorbell::link::SessionEvent;
+use doorbell::provider::{Io as _, IoError, Network as _};
 use doorbell_sim::{Host, Stream};
 
 use crate::fabric::{hello, is_rejected, port};

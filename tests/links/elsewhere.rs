@@ -2,11 +2,11 @@
 
 use core::net::SocketAddr;
 
-use doorbell::vocabulary::handshake::Io as _;
-use doorbell::vocabulary::network::Network as _;
-use doorbell::vocabulary::session::{FinalReason, SessionEvent};
-use doorbell::vocabulary::wire::{FrameBuffer, Reject, RejectReason};
-use doorbell::{HandshakeLimits, Handshakes, Listener};
+use doorbell::Listener;
+use doorbell::connect::{HandshakeLimits, Handshakes};
+use doorbell::link::{FinalReason, SessionEvent};
+use doorbell::provider::{Io as _, Network as _};
+use doorbell::wire::{FrameBuffer, Reject, RejectReason};
 use doorbell_sim::Host;
 
 use crate::processes::{A, B, PORT, Process, Two, config, ms};

@@ -1,8 +1,8 @@
 //! Links that one side ends by itself, and the reports at the other.
 
-use doorbell::vocabulary::session::{FinalReason, PushRefusal, RequestRefusal, Violation};
-use doorbell::vocabulary::wire::RefusalReason;
-use doorbell::{LinkConfig, RemoteAccess};
+use doorbell::RemoteAccess;
+use doorbell::link::{FinalReason, LinkConfig, PushRefusal, RequestRefusal, Violation};
+use doorbell::wire::RefusalReason;
 
 use crate::one_sided::granted;
 use crate::processes::{A, B, Process, Two, config, ms};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use doorbell::vocabulary::session::{FinalReason, HealthState, PushRefusal, RequestRefusal, SessionEvent};
+use doorbell::link::{FinalReason, HealthState, PushRefusal, RequestRefusal, SessionEvent};
 
 use crate::processes::{A, B, Two, ms};
 

@@ -1,7 +1,7 @@
 //! Links where there are as many as may be: another is refused before anything is made for it, and those there are stay whole.
 
 use doorbell::ConnectError;
-use doorbell::vocabulary::session::{HealthState, SessionEvent};
+use doorbell::link::{HealthState, SessionEvent};
 use doorbell_sim::{Host, PortConfig};
 
 use crate::fabric::port;

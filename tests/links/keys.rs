@@ -1,6 +1,6 @@
 //! Links whose keys are changed while they carry messages.
 
-use doorbell::vocabulary::session::{HealthState, SessionEvent};
+use doorbell::link::{HealthState, SessionEvent};
 use doorbell::{KeyRing, Trust};
 
 use crate::fabric::key;

@@ -3,10 +3,11 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-use doorbell::vocabulary::PortState;
-use doorbell::vocabulary::session::{FinalReason, HealthState, SessionEvent};
-use doorbell::vocabulary::wire::Fit;
-use doorbell::{AsyncEvent, Handle, HandshakeLimits, KeyRing, Listener, Node, Trust};
+use doorbell::connect::HandshakeLimits;
+use doorbell::link::{FinalReason, HealthState, SessionEvent};
+use doorbell::provider::{AsyncEvent, PortState};
+use doorbell::wire::Fit;
+use doorbell::{Handle, KeyRing, Listener, Node, Trust};
 use doorbell_sim::Host;
 
 use crate::fabric::key;

@@ -4,12 +4,11 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use doorbell::vocabulary::provider::Window as _;
-use doorbell::vocabulary::session::{
-    FinalReason, RequestEnd, RequestId, RequestRefusal, SessionEvent, UnknownReason,
+use doorbell::link::{
+    FinalReason, Request, RequestEnd, RequestId, RequestRefusal, SessionEvent, UnknownReason,
 };
-use doorbell::vocabulary::wire::RemoteWindow;
-use doorbell::{LocalWindow, RemoteAccess, Request, WindowConfig};
+use doorbell::provider::Window as _;
+use doorbell::{LocalWindow, RemoteAccess, RemoteWindow, WindowConfig};
 use doorbell_sim::{Host, Quirks};
 
 use crate::anything::{Chance, plan, seeds};

@@ -1,9 +1,9 @@
 //! Links whose application panics in its callback, and polls again: each event is reported once, and no message holds a part of
 //! another.
 
-use doorbell::vocabulary::provider::Window as _;
-use doorbell::vocabulary::session::FinalReason;
-use doorbell::{RemoteAccess, Request};
+use doorbell::RemoteAccess;
+use doorbell::link::{FinalReason, Request};
+use doorbell::provider::Window as _;
 
 use crate::one_sided::granted;
 use crate::processes::{A, B, Two, ms};

@@ -3,9 +3,10 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-use doorbell::vocabulary::session::{Epoch, FinalReason, Sequence, SessionEvent, SessionId};
-use doorbell::vocabulary::wire::{Attach, AttachParameters, Refusal, RefusalReason, Resumption};
-use doorbell::{ConnectError, Event, HandshakeLimits, LinkError, Links, Listener, Operation, WorkerConfig};
+use doorbell::connect::HandshakeLimits;
+use doorbell::link::{Epoch, FinalReason, LinkError, Links, Sequence, SessionEvent, SessionId};
+use doorbell::wire::{Attach, AttachParameters, Refusal, RefusalReason, Resumption};
+use doorbell::{ConnectError, Event, Listener, Operation, WorkerConfig};
 use doorbell_sim::Fabric;
 
 use crate::fabric::{node, port, small};

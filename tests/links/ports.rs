@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use doorbell::vocabulary::session::{FinalReason, HealthState, SessionEvent};
+use doorbell::link::{FinalReason, HealthState, SessionEvent};
 use doorbell_sim::PortConfig;
 
 use crate::fabric::prefix;

@@ -6,14 +6,12 @@ use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::{
-    FinalReason, PushRefusal, RequestEnd, RequestId, RequestRefusal, SessionEvent,
+use doorbell::link::{
+    FinalReason, LinkConfig, LinkEvent, LinkId, Links, PushRefusal, Request, RequestEnd, RequestId,
+    RequestRefusal, SessionEvent,
 };
-use doorbell::{
-    Deadline, Handle, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess, Request, Trust,
-    Worker, WorkerConfig,
-};
+use doorbell::provider::Instant;
+use doorbell::{Deadline, Handle, KeyRing, Node, RemoteAccess, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig, Quirks};
 
 use crate::fabric::{key, port, small};
@@ -408,7 +406,7 @@ impl Two {
         Deadline::after(self.fabric.now(), span)
     }
 
-    pub(crate) fn counts(&self, at: usize) -> doorbell::vocabulary::session::SessionCounts {
+    pub(crate) fn counts(&self, at: usize) -> doorbell::link::SessionCounts {
         let process = self.process(at);
         process.links.counts(process.link.unwrap())
     }

@@ -1,7 +1,7 @@
 //! Links where nothing fails.
 
-use doorbell::vocabulary::session::{FinalReason, SessionEvent};
-use doorbell::{LinkConfig, LinkError, Links, WorkerConfig};
+use doorbell::WorkerConfig;
+use doorbell::link::{FinalReason, LinkConfig, LinkError, Links, SessionEvent};
 
 use crate::processes::{A, B, LATENCY, Process, Two, config, ms};
 

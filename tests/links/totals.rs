@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use doorbell::{Labels, Metrics};
+use doorbell_operation::{Labels, Metrics};
 
 use crate::processes::{A, B, Process, Two, ms};
 

@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-use doorbell::vocabulary::Rank;
-use doorbell::vocabulary::collective::{Collective, CollectiveError, Data, block_bytes};
-use doorbell::{Group, GroupError, MeshSendError, Running};
+use doorbell::mesh::{
+    Collective, CollectiveError, Data, Group, GroupError, MeshSendError, Rank, Running, block_bytes,
+};
 
 use crate::world::{World, ms, rank};
 

@@ -3,8 +3,8 @@
 use core::fmt::Write as _;
 use core::time::Duration;
 
-use doorbell::vocabulary::Rank;
-use doorbell::{LinkConfig, MeshEvent};
+use doorbell::link::LinkConfig;
+use doorbell::mesh::{MeshEvent, Rank};
 
 use crate::world::{World, config, ms, rank};
 

@@ -3,8 +3,8 @@
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
 
-use doorbell::vocabulary::session::FinalReason;
-use doorbell::{LinkError, NotLinked};
+use doorbell::link::{FinalReason, LinkError};
+use doorbell::mesh::NotLinked;
 
 use crate::world::{PORT, World, ms, rank};
 

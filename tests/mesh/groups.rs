@@ -1,8 +1,8 @@
 //! Groups that fail, and the groups after them: each waiting member is notified, and no message of one is taken in
 //! another.
 
-use doorbell::vocabulary::collective::{Collective, CollectiveError};
-use doorbell::{Deadline, Group, GroupError, MeshSendError};
+use doorbell::Deadline;
+use doorbell::mesh::{Collective, CollectiveError, Group, GroupError, MeshSendError};
 
 use crate::collectives::{COLLECTIVES, Everyone, lost_of};
 use crate::world::{World, ms, rank};

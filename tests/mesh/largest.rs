@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use doorbell::vocabulary::collective::Collective;
+use doorbell::mesh::Collective;
 
 use crate::collectives::Everyone;
 use crate::world::{World, ms};

@@ -3,7 +3,9 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use doorbell::{Deadline, Group, GroupError, Leaving, LinkConfig, MeshError};
+use doorbell::Deadline;
+use doorbell::link::LinkConfig;
+use doorbell::mesh::{Group, GroupError, Leaving, MeshError};
 
 use crate::world::{World, config, ms, rank};
 

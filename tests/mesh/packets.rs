@@ -2,8 +2,7 @@
 
 use core::time::Duration;
 
-use doorbell::MeshConfig;
-use doorbell::vocabulary::collective::Collective;
+use doorbell::mesh::{Collective, MeshConfig};
 
 use crate::collectives::Everyone;
 use crate::world::{World, ms, rank};

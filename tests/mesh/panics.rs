@@ -1,6 +1,6 @@
 //! Callbacks of a mesh that panic: each event is delivered once and in order, and so is each message.
 
-use doorbell::MeshEvent;
+use doorbell::mesh::MeshEvent;
 
 use crate::world::{Member, World, ms, rank};
 

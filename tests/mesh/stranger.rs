@@ -3,8 +3,9 @@
 //! Members of a mesh trust each other: one that speaks for another can cut it off. One that speaks for itself alone, however wrongly,
 //! changes nothing between others.
 
-use doorbell::vocabulary::{Clock as _, Deadline};
-use doorbell::{Handle, LinkId, Links, Node, Trust, Worker, WorkerConfig};
+use doorbell::link::{LinkId, Links};
+use doorbell::provider::Clock as _;
+use doorbell::{Deadline, Handle, Node, Trust, Worker, WorkerConfig};
 use doorbell_sim::Host;
 
 use super::choices::Choices;

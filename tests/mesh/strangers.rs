@@ -1,6 +1,6 @@
 //! A member that may say anything, by the fuzzer's seeds and by made-up bytes.
 
-use doorbell::{MeshEvent, NotLinked};
+use doorbell::mesh::{MeshEvent, NotLinked};
 
 use crate::replay::{folder, replay};
 use crate::stranger::{Stranger, announcement, check, join};

@@ -2,8 +2,10 @@
 
 use core::time::Duration;
 
-use doorbell::vocabulary::session::{DETECTION_MAX, FinalReason};
-use doorbell::{Labels, LinkConfig, Links, MeshConfig, MeshEvent, Metrics, Node, Trust, WorkerConfig};
+use doorbell::link::{DETECTION_MAX, FinalReason, LinkConfig, Links};
+use doorbell::mesh::{MeshConfig, MeshEvent};
+use doorbell::{Node, Trust, WorkerConfig};
+use doorbell_operation::{Labels, Metrics};
 
 use crate::world::{World, ms, rank};
 

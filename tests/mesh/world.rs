@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use doorbell::vocabulary::{Instant, Rank};
-use doorbell::{Handle, Mesh, MeshConfig, MeshEvent, MeshSendError, Node, Trust, Worker, WorkerConfig};
+use doorbell::mesh::{Mesh, MeshConfig, MeshEvent, MeshSendError, Rank};
+use doorbell::provider::Instant;
+use doorbell::{Handle, Node, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
 use super::fabric::{port, small};

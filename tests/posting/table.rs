@@ -5,11 +5,11 @@
 
 use core::fmt::Debug;
 
-use doorbell::vocabulary::provider::{ATOMIC_BYTES, Provider, PushError};
-use doorbell::vocabulary::wire::RemoteWindow;
+use doorbell::provider::{ATOMIC_BYTES, Provider, PushError, Window as _};
+use doorbell::worker::{SubmissionError, SubmitErrorKind};
 use doorbell::{
     Channel, ChannelId, Event, Lease, LocalWindow, Operation, PostFlags, RemoteAccess, RemoteAddress,
-    SendError, SendErrorKind, SubmissionError, SubmitErrorKind, Submitter, Window as _, WindowConfig, Worker,
+    RemoteWindow, SendError, SendErrorKind, Submitter, WindowConfig, Worker,
 };
 
 /// Bytes of each window.

@@ -2,7 +2,8 @@
 
 use core::ptr::NonNull;
 
-use doorbell::{StableMemory, Worker};
+use doorbell::Worker;
+use doorbell::worker::StableMemory;
 
 pub struct Mine(u64);
 

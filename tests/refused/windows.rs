@@ -1,6 +1,7 @@
 //! Memory a peer may write at any time is copied, never borrowed.
 
-use doorbell::{LocalWindow, Window, Worker};
+use doorbell::{LocalWindow, Worker};
+use doorbell::provider::Window;
 
 type RdmaWindow = LocalWindow;
 

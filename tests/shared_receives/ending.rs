@@ -1,6 +1,6 @@
 //! Channels that fail, are closed or dropped.
 
-use doorbell::vocabulary::Rkey;
+use doorbell::provider::Rkey;
 use doorbell::{ChannelState, CloseProgress, Event, Operation, RemoteAddress};
 
 use super::Hub;

@@ -1,6 +1,6 @@
 //! Events of the device about shared receives.
 
-use doorbell::AsyncEvent;
+use doorbell::provider::AsyncEvent;
 
 use super::Hub;
 

@@ -9,9 +9,10 @@ mod panics;
 mod shares;
 mod sharing;
 
+use doorbell::worker::{CloseError, SharedReceives, SharedReceivesConfig};
 use doorbell::{
-    ChannelConfig, ChannelId, CloseError, ConnectError, Event, Lease, Listener, Node, Operation,
-    SendErrorKind, SharedReceives, SharedReceivesConfig, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ConnectError, Event, Lease, Listener, Node, Operation, SendErrorKind, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 

@@ -2,9 +2,10 @@
 
 use std::thread;
 
+use doorbell::provider::{ArenaConfig, Window as _};
+use doorbell::worker::RingConfig;
 use doorbell::{
-    ArenaConfig, ChannelState, Event, Operation, RemoteAccess, RemoteAddress, RingChannel, RingConfig,
-    SendErrorKind, Window as _, WindowConfig,
+    ChannelState, Event, Operation, RemoteAccess, RemoteAddress, RingChannel, SendErrorKind, WindowConfig,
 };
 
 use super::{Hub, Peer, draws};

@@ -5,13 +5,12 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use doorbell::InstanceId;
-use doorbell::vocabulary::handshake::{Cause, Initiator, InitiatorConfig, Io, IoError, Step, Timing};
-use doorbell::vocabulary::wire::{
-    AdvertisedRail, CreditWord, Endpoint, EndpointParameters, Nonce, PrivateData, Reject, SpeedClass,
-    VersionRange,
+use doorbell::provider::{Gid, Instant, Io, IoError, IpPrefix, Psn, Qpn, Rkey};
+use doorbell::rails::{AdvertisedRail, SpeedClass};
+use doorbell::wire::{
+    CreditWord, Endpoint, EndpointParameters, InstanceId, Nonce, PrivateData, Reject, VersionRange,
 };
-use doorbell::vocabulary::{Gid, Instant, IpPrefix, Psn, Qpn, Rkey};
+use doorbell_core::handshake::{Cause, Initiator, InitiatorConfig, Step, Timing};
 
 /// It waits for longer than any listener.
 const EVER: Duration = Duration::from_secs(3600);

@@ -2,9 +2,10 @@
 
 use core::time::Duration;
 
+use doorbell::provider::Window as _;
+use doorbell::worker::SubmissionError;
 use doorbell::{
-    CloseProgress, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, SubmissionError, WcStatus,
-    Window as _, WindowConfig,
+    CloseProgress, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, WcStatus, WindowConfig,
 };
 
 use super::{NOTHING, config, home, hub, lease, numbers, submit, until};

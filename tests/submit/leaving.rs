@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::sync::Barrier;
 use std::thread;
 
-use doorbell::{Notify, SubmissionError, SubmitErrorKind};
+use doorbell::Notify;
+use doorbell::worker::{SubmissionError, SubmitErrorKind};
 use doorbell_sim::Fabric;
 
 use super::{config, home, lease, numbers, silent, submit, until};

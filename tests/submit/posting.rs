@@ -3,10 +3,9 @@
 use std::thread;
 use std::time::Instant;
 
-use doorbell::{
-    ArenaConfig, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, SubmitErrorKind, Window as _,
-    WindowConfig,
-};
+use doorbell::provider::{ArenaConfig, Window as _};
+use doorbell::worker::SubmitErrorKind;
+use doorbell::{Event, Operation, PostFlags, RemoteAccess, RemoteAddress, WindowConfig};
 
 use super::{NOTHING, config, home, lease, numbers, submit, until};
 use crate::fabric::{End, SOON, pair, pair_with, small};

@@ -4,11 +4,10 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 
-use doorbell::vocabulary::QpState;
-use doorbell::vocabulary::provider::PushError;
+use doorbell::provider::{ArenaConfig, PushError, QpState};
+use doorbell::worker::{CloseError, SubmissionError};
 use doorbell::{
-    ArenaConfig, ChannelId, CloseError, CloseProgress, Event, Operation, PostFlags, SendErrorKind,
-    SubmissionError, Turn, Wait, WcStatus, Woken,
+    ChannelId, CloseProgress, Event, Operation, PostFlags, SendErrorKind, Turn, Wait, WcStatus, Woken,
 };
 use doorbell_sim::Host;
 

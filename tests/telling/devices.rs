@@ -1,6 +1,7 @@
 //! Events about devices, of their own accord, and about channels on their way out.
 
-use doorbell::{CloseError, CloseProgress, Notify, Operation};
+use doorbell::worker::CloseError;
+use doorbell::{CloseProgress, Notify, Operation};
 use doorbell_sim::Fabric;
 use tracing_subscriber::filter::LevelFilter;
 

@@ -4,11 +4,10 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use doorbell::vocabulary::network::Network as _;
-use doorbell::{
-    Acceptances, HandshakeLimits, Handshakes, Listener, Node, SharedReceivesConfig, Trust, Worker,
-    WorkerConfig,
-};
+use doorbell::connect::{Acceptances, HandshakeLimits, Handshakes};
+use doorbell::provider::Network as _;
+use doorbell::worker::SharedReceivesConfig;
+use doorbell::{Listener, Node, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 use tracing_subscriber::filter::LevelFilter;
 

@@ -2,10 +2,11 @@
 
 use core::net::SocketAddr;
 
-use doorbell::vocabulary::PortState;
-use doorbell::vocabulary::session::{Epoch, Sequence, SessionEvent, SessionId};
-use doorbell::vocabulary::wire::{Attach, AttachParameters, Resumption};
-use doorbell::{HandshakeLimits, LinkError, Listener, Operation};
+use doorbell::connect::HandshakeLimits;
+use doorbell::link::{Epoch, LinkError, Sequence, SessionEvent, SessionId};
+use doorbell::provider::PortState;
+use doorbell::wire::{Attach, AttachParameters, Resumption};
+use doorbell::{Listener, Operation};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::fabric::{port, small};

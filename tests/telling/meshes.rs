@@ -2,8 +2,9 @@
 
 use core::net::SocketAddr;
 
-use doorbell::vocabulary::Deadline;
-use doorbell::{Links, MeshEvent, Node, Trust, WorkerConfig};
+use doorbell::link::Links;
+use doorbell::mesh::MeshEvent;
+use doorbell::{Deadline, Node, Trust, WorkerConfig};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::world::{PORT, World, config, ms, rank};

@@ -1,9 +1,11 @@
 //! Traffic both ways between two Workers that were taken apart. All four halves are on one thread, so that what is
 //! counted of a thread is counted of all of them.
 
+use doorbell::provider::ArenaConfig;
+use doorbell::worker::{ReceiveHalf, ReceiveWorker, SendHalf, SendWorker};
 use doorbell::{
-    ArenaConfig, ChannelId, Deadline, Event, Lease, LocalWindow, Node, Operation, PostFlags, ReceiveHalf,
-    ReceiveWorker, SendErrorKind, SendHalf, SendWorker, Submitter, Turn, Wait, Woken, within,
+    ChannelId, Deadline, Event, Lease, LocalWindow, Node, Operation, PostFlags, SendErrorKind, Submitter,
+    Turn, Wait, Woken, within,
 };
 
 use crate::traffic::{

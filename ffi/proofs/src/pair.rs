@@ -4,10 +4,13 @@
 use core::error::Error;
 use core::time::Duration;
 
+use doorbell::provider::{ArenaConfig, Window as _};
+use doorbell::worker::{
+    ReceiveWorker, RingConfig, RingError, SendWorker, SharedReceivesConfig, SubmitterConfig,
+};
 use doorbell::{
-    ArenaConfig, Channel, ChannelConfig, ChannelId, Connection, Listener, LocalWindow, Node, Notify,
-    ReceiveWorker, RemoteAccess, RingChannel, RingConfig, RingError, SendWorker, SharedReceivesConfig,
-    Submitter, SubmitterConfig, Trust, Window as _, WindowConfig, Worker, WorkerConfig, within,
+    Channel, ChannelConfig, ChannelId, Connection, Listener, LocalWindow, Node, Notify, RemoteAccess,
+    RingChannel, Submitter, Trust, WindowConfig, Worker, WorkerConfig, within,
 };
 
 /// How long connecting may take.

@@ -5,9 +5,11 @@
 use core::fmt;
 use core::time::Duration;
 
+use doorbell::provider::Window as _;
+use doorbell::worker::SubmitErrorKind;
 use doorbell::{
     Deadline, Event, Lease, LocalWindow, Message, Operation, PostFlags, RemoteAddress, RingChannel,
-    SendErrorKind, SubmitErrorKind, Turn, Wait, Window as _, Woken, Worker, within,
+    SendErrorKind, Turn, Wait, Woken, Worker, within,
 };
 use doorbell_core::wire::RING_TRAILER_BYTES;
 

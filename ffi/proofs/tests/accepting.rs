@@ -11,10 +11,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::handshake::{HandshakeError, Stage};
-use doorbell::{
-    Acceptances, ChannelId, ConnectError, Connecting, HandshakeLimits, Handshakes, Listener, Node, within,
-};
+use doorbell::connect::{Acceptances, Connecting, HandshakeError, HandshakeLimits, Handshakes, Stage};
+use doorbell::{ChannelId, ConnectError, Listener, Node, within};
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 use rustix::event::{PollFd, PollFlags, poll};

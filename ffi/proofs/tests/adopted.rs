@@ -8,9 +8,9 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use doorbell::{
-    Event, Lease, Operation, PostFlags, RemoteAccess, RemoteAddress, StableMemory, Window as _, within,
-};
+use doorbell::provider::Window as _;
+use doorbell::worker::StableMemory;
+use doorbell::{Event, Lease, Operation, PostFlags, RemoteAccess, RemoteAddress, within};
 use doorbell_proofs::{End, Pair};
 
 const PAGE_BYTES: usize = 4096;

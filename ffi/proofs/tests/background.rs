@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::{
-    Acceptances, Background, ChannelConfig, ConnectError, HandshakeLimits, Listener, Node,
-    SharedReceivesConfig, Trust, Worker, WorkerConfig, within,
-};
+use doorbell::connect::{Acceptances, Background, HandshakeLimits};
+use doorbell::worker::SharedReceivesConfig;
+use doorbell::{ChannelConfig, ConnectError, Listener, Node, Trust, Worker, WorkerConfig, within};
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 

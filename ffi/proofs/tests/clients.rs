@@ -11,9 +11,10 @@ use std::alloc::System;
 use std::sync::Arc;
 use std::time::Instant;
 
+use doorbell::connect::Connecting;
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, Connecting, Event, Listener, Node, Operation, Trust, Worker,
-    WorkerConfig, within,
+    ChannelConfig, ChannelId, CloseProgress, Event, Listener, Node, Operation, Trust, Worker, WorkerConfig,
+    within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::{Leaks, leaks};

@@ -8,9 +8,8 @@ mod table;
 use core::net::IpAddr;
 use core::time::Duration;
 
-use doorbell::{
-    ChannelConfig, Listener, Node, Rdma, RemoteAccess, SubmitterConfig, Trust, Worker, WorkerConfig, within,
-};
+use doorbell::worker::SubmitterConfig;
+use doorbell::{ChannelConfig, Listener, Node, Rdma, RemoteAccess, Trust, Worker, WorkerConfig, within};
 use table::Two;
 
 const SOON: Duration = Duration::from_secs(20);

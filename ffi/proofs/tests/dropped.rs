@@ -7,10 +7,9 @@
 
 use core::time::Duration;
 
-use doorbell::{
-    ArenaConfig, CloseProgress, Lease, Node, RemoteAccess, SubmitterConfig, Trust, WindowConfig, Worker,
-    WorkerConfig, within,
-};
+use doorbell::provider::ArenaConfig;
+use doorbell::worker::SubmitterConfig;
+use doorbell::{CloseProgress, Lease, Node, RemoteAccess, Trust, WindowConfig, Worker, WorkerConfig, within};
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::Rdma;
 use doorbell_proofs::{End, Pair};
@@ -51,7 +50,7 @@ fn all_destroyed(control: Control, node: Node) {
 }
 
 /// Memory of its own that is out when it is dropped, and more of the Worker's.
-fn lent(worker: &mut Worker) -> (Lease, doorbell::Arena) {
+fn lent(worker: &mut Worker) -> (Lease, doorbell::worker::Arena) {
     let mut arena = worker.arena(&ArenaConfig::new(4, 64)).unwrap();
     drop(arena.lease().unwrap());
     (worker.lease().unwrap(), arena)

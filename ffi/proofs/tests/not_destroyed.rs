@@ -8,12 +8,14 @@
 use core::time::Duration;
 use std::time::Instant;
 
+use doorbell::worker::{CloseError, SharedReceivesConfig};
 use doorbell::{
-    ChannelConfig, ChannelId, CloseError, CloseProgress, ConnectError, Labels, Listener, Metrics, Node,
-    SharedReceivesConfig, Trust, Worker, WorkerConfig, within,
+    ChannelConfig, ChannelId, CloseProgress, ConnectError, Listener, Node, Trust, Worker, WorkerConfig,
+    within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
+use doorbell_operation::{Labels, Metrics};
 
 const SOON: Duration = Duration::from_secs(20);
 const EBUSY: i32 = 16;

@@ -6,9 +6,11 @@ use core::time::Duration;
 use std::sync::Mutex;
 use std::thread;
 
+use doorbell::provider::AsyncEvent;
+use doorbell::worker::SharedReceivesConfig;
 use doorbell::{
-    AsyncEvent, ChannelConfig, ChannelId, Event, Lease, Listener, Node, Operation, PostFlags,
-    SharedReceivesConfig, Trust, Worker, WorkerConfig, within,
+    ChannelConfig, ChannelId, Event, Lease, Listener, Node, Operation, PostFlags, Trust, Worker,
+    WorkerConfig, within,
 };
 use doorbell_ffi::leaks;
 

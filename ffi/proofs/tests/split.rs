@@ -9,7 +9,9 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Mutex;
 use std::thread;
 
-use doorbell::{ArenaConfig, Event, Notify, Operation, PostFlags, SubmitterConfig, WorkerConfig, within};
+use doorbell::provider::ArenaConfig;
+use doorbell::worker::SubmitterConfig;
+use doorbell::{Event, Notify, Operation, PostFlags, WorkerConfig, within};
 use doorbell_ffi::leaks;
 use doorbell_proofs::Pair;
 use halves::{Halves, echo, exchange, exchange_counted};

@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use doorbell::vocabulary::provider::Provider;
+use doorbell::connect::{Acceptances, Background, HandshakeLimits};
+use doorbell::provider::{Clock as _, Network, Provider};
+use doorbell::worker::{CloseError, Watched as HasDescriptors};
 use doorbell::{
-    Acceptances, Background, ChannelConfig, ChannelId, Clock as _, CloseError, CloseProgress, ConnectError,
-    Deadline, Event, Handle, HandshakeLimits, Listener, Network, Node, NodeError, Notify, Rdma, Turn,
-    WaitError, Watched as HasDescriptors, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, CloseProgress, ConnectError, Deadline, Event, Handle, Listener, Node,
+    NodeError, Notify, Rdma, Turn, WaitError, Worker, WorkerConfig,
 };
 
 use crate::watched::{Watched, ready};

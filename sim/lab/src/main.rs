@@ -12,7 +12,7 @@ mod bench;
 mod boot;
 mod busy;
 mod cache;
-#[path = "../../../src/bin/doorbell/closed_pipe.rs"]
+#[path = "../../../src/program/src/closed_pipe.rs"]
 mod closed_pipe;
 mod cluster;
 mod conformance;
@@ -40,7 +40,7 @@ mod scenario;
 mod setup;
 mod shell;
 #[cfg(test)]
-#[path = "../../../src/bin/doorbell/documents.rs"]
+#[path = "../../../src/program/src/documents.rs"]
 mod shown;
 mod soak;
 mod steps;

@@ -27,7 +27,7 @@ pub(crate) struct Suite {
 pub(crate) static SUITES: [Suite; 2] = [
     Suite {
         name: "workspace",
-        arguments: &["--features", "doorbell/cli"],
+        arguments: &["--features", "doorbell/tracing"],
         silence_s: 15 * 60,
         is_documented: true,
     },

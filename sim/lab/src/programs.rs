@@ -22,7 +22,13 @@ const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 
 /// The packages whose programs, examples and tests guests run. They are chosen and have features together whichever of them is built, so that
 /// what they share is built once.
-const FOR_GUESTS: [&str; 4] = ["doorbell", "doorbell-tokio", "doorbell-ffi", "doorbell-proofs"];
+const FOR_GUESTS: [&str; 5] = [
+    "doorbell",
+    "doorbell-program",
+    "doorbell-tokio",
+    "doorbell-ffi",
+    "doorbell-proofs",
+];
 
 /// The packages whose programs and libraries are measured here, chosen together for the same reason.
 const MEASURED: [&str; 3] = ["doorbell-proofs", "doorbell-benches", "doorbell-fake"];
@@ -61,8 +67,7 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
 
 /// Builds some of what guests run.
 fn for_guests(targets: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
-    let targets = [&["--features", "doorbell/cli"], targets].concat();
-    build_of(&FOR_GUESTS, &targets, profile)
+    build_of(&FOR_GUESTS, targets, profile)
 }
 
 /// Builds some of what is measured here, as an engine builds what it ships.

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use doorbell::vocabulary::provider::Window as _;
+use doorbell::provider::Window as _;
+use doorbell::worker::SubmitErrorKind;
 use doorbell::{
-    Channel, ChannelId, ChannelState, Event, Operation, PostFlags, RemoteAddress, SendErrorKind,
-    SubmitErrorKind, Ticket,
+    Channel, ChannelId, ChannelState, Event, Operation, PostFlags, RemoteAddress, SendErrorKind, Ticket,
 };
 use doorbell_sim::Host;
 
@@ -235,7 +235,7 @@ impl Run<'_> {
             SendErrorKind::WouldBlock => true,
             SendErrorKind::Post(_) => self.excuses.posts,
             // It failed, and polling has not told yet.
-            SendErrorKind::Refused(doorbell::vocabulary::provider::PushError::State(_)) => true,
+            SendErrorKind::Refused(doorbell::provider::PushError::State(_)) => true,
             _ => false,
         };
         ensure(may_be, "refused", || kind.to_string())
@@ -596,7 +596,7 @@ impl Run<'_> {
     fn split(&mut self, place: Place) -> Verdict {
         let Place { host, worker, .. } = place;
         let whole = self.stations[host].workers.remove(worker);
-        let mut arena = doorbell::ArenaConfig::new(16, whole.slot_bytes());
+        let mut arena = doorbell::provider::ArenaConfig::new(16, whole.slot_bytes());
         arena.placement = Default::default();
         let (mut sending, mut receiving) = match whole.split(&arena) {
             Ok(halves) => halves,

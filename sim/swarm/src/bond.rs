@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use doorbell::LinkId;
-use doorbell::vocabulary::session::{FinalReason, Sequence, SessionEvent};
-use doorbell::vocabulary::wire::RefusalReason;
+use doorbell::link::{FinalReason, LinkId, Sequence, SessionEvent};
+use doorbell::wire::RefusalReason;
 
 use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::{LINKED, Label};

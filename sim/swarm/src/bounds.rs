@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use doorbell::LinkConfig;
+use doorbell::link::LinkConfig;
 use doorbell_sim::Quirks;
 
 use crate::case::{Case, LineCase, What};

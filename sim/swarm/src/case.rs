@@ -3,7 +3,7 @@
 use core::str::FromStr as _;
 
 use anyhow::{Context as _, Result};
-use doorbell::vocabulary::provider::DataInOrder;
+use doorbell::provider::DataInOrder;
 use doorbell_sim::plan::{Action, Call, Clause, Effect, PacketRule, Which};
 use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! How channels come and go: handshakes, closings, and Workers that are of no further use.
 
-use doorbell::vocabulary::handshake::Cause;
-use doorbell::vocabulary::wire::RejectReason;
+use doorbell::connect::Cause;
+use doorbell::wire::RejectReason;
 use doorbell::{ChannelId, CloseProgress, ConnectError, Deadline};
 
 use crate::failure::{Verdict, ensure, failure};

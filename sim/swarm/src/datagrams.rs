@@ -6,14 +6,13 @@
 use std::collections::VecDeque;
 
 use anyhow::Result;
-use doorbell::vocabulary::provider::{
+use doorbell::provider::{
     AddressVector, Arena as _, ArenaConfig, Completion as _, CompletionQueue as _, CompletionQueueConfig,
     Context as _, DatagramBatch as _, DatagramConfig, DatagramPairParts, DatagramQueuePair as _,
-    DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _, Destination,
-    LentCompletion as _, PostError, PostFlags, ProtectionDomain as _, Provider, Slot as _,
+    DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _, Destination, Gid,
+    LentCompletion as _, PostError, ProtectionDomain as _, Provider, Psn, Qkey, Qpn, Slot as _,
 };
-use doorbell::vocabulary::{Gid, Psn, Qkey, Qpn};
-use doorbell::{Ticket, WcStatus};
+use doorbell::{PostFlags, Ticket, WcStatus};
 use doorbell_sim::Host;
 
 use crate::bounds::datagrams_ns;

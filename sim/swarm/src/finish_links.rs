@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use doorbell::vocabulary::session::HealthState;
+use doorbell::link::HealthState;
 use doorbell::{Deadline, Worker};
 use doorbell_sim::plan::{Action, End, Name};
 

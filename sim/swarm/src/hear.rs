@@ -2,8 +2,9 @@
 
 use core::fmt;
 
-use doorbell::vocabulary::provider::Window as _;
-use doorbell::{ChannelId, Event, Lease, SubmissionError, Ticket, WcStatus};
+use doorbell::provider::Window as _;
+use doorbell::worker::SubmissionError;
+use doorbell::{ChannelId, Event, Lease, Ticket, WcStatus};
 use doorbell_sim::Host;
 
 use crate::by_document::FARE;

@@ -1,8 +1,8 @@
 //! What becomes of links, judged by what hindered them: rails that are given up though they answer, links that end though
 //! their ends reach each other, reasons that are not those, and rails that carry what another should.
 
-use doorbell::vocabulary::session::{FinalReason, HealthState, SessionEvent};
-use doorbell::vocabulary::wire::RefusalReason;
+use doorbell::link::{FinalReason, HealthState, SessionEvent};
+use doorbell::wire::RefusalReason;
 
 use crate::bond::Bond;
 use crate::failure::{Verdict, ensure};

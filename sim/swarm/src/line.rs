@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use doorbell::vocabulary::Qpn;
-use doorbell::vocabulary::provider::Window as _;
-use doorbell::{ChannelId, Connecting, Listener, LocalWindow, Ticket, WcStatus};
+use doorbell::connect::Connecting;
+use doorbell::provider::{Qpn, Window as _};
+use doorbell::{ChannelId, Listener, LocalWindow, Ticket, WcStatus};
 use doorbell_sim::Host;
 
 use crate::case::EndingsCase;

@@ -6,12 +6,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::{PushRefusal, RequestEnd, RequestId, SessionEvent};
-use doorbell::{
-    AsyncEvent, ChannelState, Clock as _, Handle, Key, KeyRing, LinkEvent, LinkId, Links, Node, RemoteAccess,
-    Trust, Worker,
-};
+use doorbell::link::{LinkEvent, LinkId, Links, PushRefusal, RequestEnd, RequestId, SessionEvent};
+use doorbell::provider::{AsyncEvent, Clock as _, Instant};
+use doorbell::trust::Key;
+use doorbell::{ChannelState, Handle, KeyRing, Node, RemoteAccess, Trust, Worker};
 use doorbell_sim::{Fabric, Host};
 
 use crate::awaited::Watch;

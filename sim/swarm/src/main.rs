@@ -15,7 +15,7 @@ mod bond;
 mod bounds;
 mod by_document;
 mod case;
-#[path = "../../../src/bin/doorbell/closed_pipe.rs"]
+#[path = "../../../src/program/src/closed_pipe.rs"]
 mod closed_pipe;
 mod connect;
 mod crowd;

@@ -7,13 +7,12 @@
 
 use core::time::Duration;
 
-use doorbell::vocabulary::provider::{
-    AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context as _, Lent,
-    LentCompletion as _, Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig,
-    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, SendBatch,
-    SendQueue, Slot,
+use doorbell::provider::{
+    AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context as _, Gid, IpPrefix,
+    Lent, LentCompletion as _, Mtu, ProtectionDomain, Provider, Psn, Qpn, QueuePair, QueuePairConfig,
+    QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, SendBatch, SendQueue, Slot,
 };
-use doorbell::vocabulary::{Gid, IpPrefix, Mtu, Psn, Qpn};
+use doorbell::{Operation, PostFlags, RemoteAccess};
 use doorbell_sim::{Fabric, Host, PortConfig};
 use serde::Serialize;
 

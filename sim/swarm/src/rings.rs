@@ -1,10 +1,9 @@
 //! Rings beside a channel: opened as soon as an end is there, written by operations, read as the host polls.
 
-use doorbell::vocabulary::provider::PushError;
-use doorbell::{
-    ChannelId, ChannelState, Publication, RingChannel, RingConfig, RingError, RingOpening, RingReadError,
-    SendErrorKind,
-};
+use doorbell::provider::PushError;
+use doorbell::wire::Publication;
+use doorbell::worker::{RingConfig, RingError, RingOpening, RingReadError};
+use doorbell::{ChannelId, ChannelState, RingChannel, SendErrorKind};
 use doorbell_sim::Host;
 
 use crate::act::Place;

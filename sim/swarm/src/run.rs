@@ -7,7 +7,7 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use doorbell::vocabulary::provider::AsyncEvent;
+use doorbell::provider::AsyncEvent;
 use doorbell::{ChannelId, Event, Turn};
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 

@@ -5,11 +5,13 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result};
-use doorbell::vocabulary::{IpPrefix, Mtu};
+use doorbell::link::LinkConfig;
+use doorbell::provider::{IpPrefix, Mtu};
+use doorbell::wire::PrivateData;
+use doorbell::worker::{SharedReceivesConfig, SubmitterConfig};
 use doorbell::{
-    ChannelConfig, ChannelId, Lease, LinkConfig, Listener, LocalWindow, Node, NodeError, Notify, PrivateData,
-    RemoteAccess, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, WindowConfig, Worker,
-    WorkerConfig,
+    ChannelConfig, ChannelId, Lease, Listener, LocalWindow, Node, NodeError, Notify, RemoteAccess, Submitter,
+    Trust, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 

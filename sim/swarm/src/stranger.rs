@@ -2,8 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use doorbell::Network as _;
-use doorbell::vocabulary::handshake::{Io as _, IoError};
+use doorbell::provider::{Io as _, IoError, Network as _};
 use doorbell_sim::{Host, Stream};
 
 use crate::by_document::{self, ACCEPT, CONNECT, Greeting, Heard, Offer, REJECT, WELCOME};

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use doorbell::vocabulary::provider::Window as _;
-use doorbell::vocabulary::session::{RequestEnd, RequestId, RequestRefusal, UnknownReason};
-use doorbell::{LocalWindow, RemoteAccess, Request, WindowConfig};
+use doorbell::link::{Request, RequestEnd, RequestId, RequestRefusal, UnknownReason};
+use doorbell::provider::Window as _;
+use doorbell::{LocalWindow, RemoteAccess, WindowConfig};
 use doorbell_sim::Host;
 
 use crate::case::Ask;

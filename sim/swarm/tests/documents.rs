@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-#[path = "../../../src/bin/doorbell/documents.rs"]
+#[path = "../../../src/program/src/documents.rs"]
 mod shown;
 
 /// The values of placeholders.

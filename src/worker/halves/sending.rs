@@ -178,7 +178,7 @@ impl<P: Provider> SendWorker<P> {
     }
 
     /// The open device: its ports and limits. Its asynchronous events are the other half's to take, by
-    /// [`ReceiveWorker::next_event`](crate::ReceiveWorker::next_event).
+    /// [`ReceiveWorker::next_event`](crate::worker::ReceiveWorker::next_event).
     #[must_use]
     pub fn context(&self) -> &P::Context {
         &self.context

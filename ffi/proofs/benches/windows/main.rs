@@ -12,7 +12,8 @@ use core::time::Duration;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use doorbell::{RemoteAccess, Window as _, WindowConfig};
+use doorbell::provider::Window as _;
+use doorbell::{RemoteAccess, WindowConfig};
 use doorbell_proofs::Pair;
 
 const BYTES: usize = 64 << 20;

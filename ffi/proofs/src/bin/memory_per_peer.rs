@@ -15,11 +15,10 @@ use core::time::Duration;
 use std::alloc::System;
 use std::sync::Arc;
 
-use doorbell::vocabulary::IpPrefix;
-use doorbell::{
-    Acceptances, ChannelConfig, Connecting, HandshakeLimits, Handshakes, Listener, Node,
-    SharedReceivesConfig, Trust, Worker, WorkerConfig,
-};
+use doorbell::connect::{Acceptances, Connecting, HandshakeLimits, Handshakes};
+use doorbell::provider::IpPrefix;
+use doorbell::worker::SharedReceivesConfig;
+use doorbell::{ChannelConfig, Listener, Node, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host, PortConfig, is_inside};
 
 type Failure = Box<dyn Error>;

@@ -7,10 +7,11 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use doorbell::vocabulary::session::{FinalReason, SessionEvent};
-use doorbell::vocabulary::wire::{AdvertisedRail, InstanceId, SpeedClass};
-use doorbell::vocabulary::{Gid, IpPrefix};
-use doorbell::{ConnectError, Handle, LinkConfig, LinkEvent, Links, Node, Worker, WorkerConfig};
+use doorbell::link::{FinalReason, LinkConfig, LinkEvent, Links, SessionEvent};
+use doorbell::provider::{Gid, IpPrefix};
+use doorbell::rails::{AdvertisedRail, SpeedClass};
+use doorbell::wire::InstanceId;
+use doorbell::{ConnectError, Handle, Node, Worker, WorkerConfig};
 use doorbell_fake::{Call, Control};
 
 use crate::BEFORE_READY_TO_RECEIVE;

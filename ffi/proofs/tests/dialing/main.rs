@@ -9,11 +9,8 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use doorbell::vocabulary::handshake::{HandshakeError, Stage};
-use doorbell::{
-    Acceptances, Background, ConnectError, Connecting, Connection, HandshakeLimits, Listener, Node,
-    Operation, within,
-};
+use doorbell::connect::{Acceptances, Background, Connecting, HandshakeError, HandshakeLimits, Stage};
+use doorbell::{ConnectError, Connection, Listener, Node, Operation, within};
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 

@@ -6,11 +6,10 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use doorbell::vocabulary::rank::Rank;
-use doorbell::{
-    Clock as _, Deadline, LinkConfig, LinkError, Mesh, MeshConfig, Node, NotLinked, Worker, WorkerConfig,
-    within,
-};
+use doorbell::link::{LinkConfig, LinkError};
+use doorbell::mesh::{Mesh, MeshConfig, NotLinked, Rank};
+use doorbell::provider::Clock as _;
+use doorbell::{Deadline, Node, Worker, WorkerConfig, within};
 use doorbell_fake::{Call, Control};
 
 use crate::held::{SOON, all_destroyed, open};

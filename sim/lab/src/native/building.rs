@@ -234,7 +234,7 @@ mod tests {
         let (_folders, artifacts): (Vec<_>, Vec<_>) = built.into_iter().unzip();
         let suite = Suite {
             name: "all",
-            arguments: &["--features", "doorbell/cli"],
+            arguments: &["--features", "doorbell/tracing"],
             silence_s: 1,
             is_documented: true,
         };
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(names, ["doorbell lib", "doorbell-ffi test fake", "documentation"]);
         assert_eq!(
             programs[0].command(None),
-            "cargo test -p doorbell --features cli --lib"
+            "cargo test -p doorbell --features tracing --lib"
         );
         assert_eq!(
             programs[1].command(Some("a::b")),

@@ -1,8 +1,9 @@
 //! What operations do, each with what has to come of it.
 
-use doorbell::vocabulary::handshake::Cause;
-use doorbell::vocabulary::wire::RejectReason;
-use doorbell::{ConnectError, SendErrorKind, SubmitErrorKind, Submitter};
+use doorbell::connect::Cause;
+use doorbell::wire::RejectReason;
+use doorbell::worker::SubmitErrorKind;
+use doorbell::{ConnectError, SendErrorKind, Submitter};
 
 use super::{CrowdRun, IN_LINE_NS, SETTLED_NS, SUBMITTERS, TCP_PORT, Visitor, host_at};
 use crate::crowd::case::{CrowdAct, Says};

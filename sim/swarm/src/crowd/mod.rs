@@ -15,11 +15,12 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use doorbell::vocabulary::Instant;
+use doorbell::connect::{Acceptances, Connecting, HandshakeLimits, Handshakes};
+use doorbell::provider::Instant;
+use doorbell::worker::{SharedReceivesConfig, SubmitterConfig};
 use doorbell::{
-    Acceptances, ChannelConfig, ChannelId, CloseProgress, ConnectError, Connecting, Connection, Event,
-    HandshakeLimits, Handshakes, Lease, Listener, Node, SharedReceivesConfig, Submitter, SubmitterConfig,
-    Trust, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, CloseProgress, ConnectError, Connection, Event, Lease, Listener, Node,
+    Submitter, Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 

@@ -9,10 +9,11 @@ mod other;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::vocabulary::Instant;
+use doorbell::connect::Connecting;
+use doorbell::provider::Instant;
 use doorbell::{
-    ChannelConfig, ChannelId, ChannelState, CloseProgress, Connecting, Event, Listener, Node, Operation,
-    PostFlags, SendErrorKind, Trust, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ChannelState, CloseProgress, Event, Listener, Node, Operation, PostFlags,
+    SendErrorKind, Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 
@@ -594,7 +595,7 @@ fn config(case: &Case, hostile: &HostileCase, line: usize, end: usize) -> anyhow
     config.handshake_stage = Duration::from_nanos(hostile.stage_ns);
     config.probe_after = None;
     if end == 1 {
-        config.private_data = doorbell::PrivateData::EMPTY;
+        config.private_data = doorbell::wire::PrivateData::EMPTY;
     }
     Ok(config)
 }

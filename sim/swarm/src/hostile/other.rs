@@ -2,14 +2,13 @@
 
 use core::net::Ipv4Addr;
 
-use doorbell::vocabulary::provider::{
+use doorbell::provider::{
     AddressVector, Arena as _, ArenaConfig, ArrivalKind, Completion as _, CompletionQueue as _,
-    CompletionQueueConfig, Context as _, LentCompletion as _, Operation, PostFlags, ProtectionDomain as _,
-    Provider, QueuePair as _, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend,
-    ReceiveBatch as _, ReceiveQueue as _, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _,
-    Slot as _, Window as _, WindowConfig,
+    CompletionQueueConfig, Context as _, Gid, LentCompletion as _, Mtu, ProtectionDomain as _, Provider, Psn,
+    Qpn, QueuePair as _, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch as _,
+    ReceiveQueue as _, Rkey, SendBatch as _, SendQueue as _, Slot as _, Window as _,
 };
-use doorbell::vocabulary::{Gid, Mtu, Psn, Qpn, Rkey};
+use doorbell::{Operation, PostFlags, RemoteAccess, RemoteAddress, WindowConfig};
 use doorbell_sim::Host;
 
 use crate::by_document::{self, Offer};

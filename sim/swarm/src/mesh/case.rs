@@ -2,9 +2,7 @@
 
 use core::time::Duration;
 
-use doorbell::MeshConfig;
-use doorbell::vocabulary::Rank;
-use doorbell::vocabulary::collective::Collective;
+use doorbell::mesh::{Collective, MeshConfig, Rank};
 use serde::{Deserialize, Serialize};
 
 /// Members of a mesh, on a host each.

@@ -2,8 +2,7 @@
 
 use core::ops::Range;
 
-use doorbell::vocabulary::collective::{CollectiveError, Data};
-use doorbell::{Group, GroupError, MeshSendError, Running};
+use doorbell::mesh::{CollectiveError, Data, Group, GroupError, MeshSendError, Running};
 
 use super::MeshRun;
 use super::case::{CollectiveCase, CollectiveKind, CollectiveTrouble, Start, rank};

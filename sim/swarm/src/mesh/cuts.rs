@@ -1,7 +1,7 @@
 //! A cable that is cut for a moment, where nothing else is wrong: what is sent goes round it, and comes back once it is steady.
 
-use doorbell::MeshEvent;
-use doorbell::vocabulary::session::DETECTION_MAX;
+use doorbell::link::DETECTION_MAX;
+use doorbell::mesh::MeshEvent;
 use doorbell_sim::Plan;
 
 use super::MeshRun;

@@ -19,13 +19,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use doorbell::vocabulary::collective::CollectiveHeader;
-use doorbell::vocabulary::rank::Ranks;
-use doorbell::vocabulary::{Instant, IpPrefix};
-use doorbell::{
-    Group, Handle, Key, KeyRing, Mesh, MeshConfig, MeshCounts, MeshEvent, MeshSendError, Node, Trust, Worker,
-    WorkerConfig,
+use doorbell::mesh::{
+    CollectiveHeader, Group, Mesh, MeshConfig, MeshCounts, MeshEvent, MeshSendError, Ranks,
 };
+use doorbell::provider::{Instant, IpPrefix};
+use doorbell::trust::Key;
+use doorbell::{Handle, KeyRing, Node, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::case::{Case, Scene};

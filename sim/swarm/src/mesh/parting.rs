@@ -1,6 +1,6 @@
 //! The end of a run: everything is right again, what was sent has come, nobody has more to say; then all leave.
 
-use doorbell::{Group, Leaving, MeshCounts, MeshError, MeshSendError};
+use doorbell::mesh::{Group, Leaving, MeshCounts, MeshError, MeshSendError};
 
 use super::MeshRun;
 use super::case::{MeshStep, rank};

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::handshake::{Cause, Io as _, IoError};
-use doorbell::vocabulary::network::Network as _;
-use doorbell::vocabulary::wire::{Frame, FrameHeader, RejectReason};
-use doorbell::{ConnectError, Mesh, MeshEvent, Node, NotLinked, Worker, WorkerConfig};
+use doorbell::connect::Cause;
+use doorbell::mesh::{Mesh, MeshEvent, NotLinked};
+use doorbell::provider::{Instant, Io as _, IoError, Network as _};
+use doorbell::wire::{Frame, FrameHeader, RejectReason};
+use doorbell::{ConnectError, Node, Worker, WorkerConfig};
 use doorbell_sim::{Host, Stream};
 
 use super::case::{Strange, rank};

@@ -1,7 +1,7 @@
 //! Members that are to be reached, by which ways and by when; and those that may be given up.
 
-use doorbell::vocabulary::session::{DETECTION_MAX, FinalReason};
-use doorbell::{MeshEvent, NotLinked};
+use doorbell::link::{DETECTION_MAX, FinalReason};
+use doorbell::mesh::{MeshEvent, NotLinked};
 use doorbell_sim::plan::{Action, Clause, End};
 
 use super::MeshRun;
@@ -256,7 +256,7 @@ impl MeshRun<'_> {
         }
         let mut told = process.mesh.not_linked(rank(other));
         let is_told =
-            told.any(|reason| matches!(reason, NotLinked::NotBegun(doorbell::LinkError::NoRoute(_))));
+            told.any(|reason| matches!(reason, NotLinked::NotBegun(doorbell::link::LinkError::NoRoute(_))));
         let is_asked = other < at;
         ensure(is_told || !is_asked, "reason", || {
             format!("no subnet leads from {at} to {other}, and it says {reasons:?}")

@@ -2,9 +2,10 @@
 
 use core::time::Duration;
 
+use doorbell::link::{LinkId, PushRefusal};
+use doorbell::provider::Clock as _;
 use doorbell::requests::{CorrelationId, NotSentKind};
-use doorbell::vocabulary::session::PushRefusal;
-use doorbell::{ChannelId, Clock as _, LinkId, SendErrorKind};
+use doorbell::{ChannelId, SendErrorKind};
 
 use super::case::{Question, RequestAct};
 use super::model::{Asking, body, too_long};

@@ -2,8 +2,9 @@
 
 use core::time::Duration;
 
-use doorbell::vocabulary::Instant;
-use doorbell::{ChannelId, CloseError, CloseProgress, Listener};
+use doorbell::provider::Instant;
+use doorbell::worker::CloseError;
+use doorbell::{ChannelId, CloseProgress, Listener};
 
 use super::linked::Linked;
 use super::seat::Way;

@@ -4,10 +4,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
+use doorbell::link::{LinkEvent, LinkId, Links, PushRefusal, SessionEvent};
+use doorbell::provider::{Clock as _, Instant};
 use doorbell::requests::Framing;
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::{PushRefusal, SessionEvent};
-use doorbell::{Clock as _, Handle, LinkEvent, LinkId, Links, Node, Worker};
+use doorbell::{Handle, Node, Worker};
 use doorbell_sim::Host;
 
 use super::case::RequestsCase;

@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use doorbell::link::FinalReason;
+use doorbell::provider::{Clock as _, Instant};
 use doorbell::requests::{Asked, CorrelationId, Requests};
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::FinalReason;
-use doorbell::{ChannelState, Clock as _, Event, Lease, Message, Node, Notify, Trust, Worker, WorkerConfig};
+use doorbell::{ChannelState, Event, Lease, Message, Node, Notify, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
 use self::case::{Question, RequestsCase};

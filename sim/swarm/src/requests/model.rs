@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use doorbell::WcStatus;
+use doorbell::link::FinalReason;
+use doorbell::provider::Instant;
 use doorbell::requests::{CorrelationId, Ended, RequestCounts, RequestFailure, Requests};
-use doorbell::vocabulary::session::FinalReason;
-use doorbell::vocabulary::{Instant, WcStatus};
 
 use super::case::Question;
 use crate::failure::{Failure, Verdict, ensure, failure};

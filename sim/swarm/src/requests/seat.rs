@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use doorbell::link::{LinkEvent, LinkId, SessionEvent};
+use doorbell::provider::Instant;
 use doorbell::requests::{CorrelationId, RequestFailure, Requests};
-use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::SessionEvent;
-use doorbell::{ChannelId, Event, LinkEvent, LinkId, Turn};
+use doorbell::{ChannelId, Event, Turn};
 use doorbell_sim::Host;
 
 use super::case::Question;

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use doorbell::{CloseError, PostFlags, SendErrorKind, SubmitErrorKind, Wait, Woken};
+use doorbell::worker::{CloseError, SubmitErrorKind};
+use doorbell::{PostFlags, SendErrorKind, Wait, Woken};
 
 use super::{LOOKS_EVERY_NS, Race, Sent, SleepRun, Sleeper, Wanted};
 use crate::failure::{Verdict, ensure, failure};

@@ -3,10 +3,9 @@
 use core::time::Duration;
 use std::os::fd::BorrowedFd;
 
-use doorbell::{
-    ArenaConfig, ChannelId, Event, Lease, Operation, PostFlags, ReceiveWorker, SendErrorKind, SendWorker,
-    Worker,
-};
+use doorbell::provider::ArenaConfig;
+use doorbell::worker::{ReceiveWorker, SendWorker};
+use doorbell::{ChannelId, Event, Lease, Operation, PostFlags, SendErrorKind, Worker};
 use doorbell_sim::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

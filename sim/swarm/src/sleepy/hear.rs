@@ -1,6 +1,7 @@
 //! What hosts that sleep are told, judged.
 
-use doorbell::{ChannelId, CloseProgress, Event, SubmissionError};
+use doorbell::worker::SubmissionError;
+use doorbell::{ChannelId, CloseProgress, Event};
 use doorbell_sim::Host;
 
 use super::{Flow, SleepRun, Sleeper};

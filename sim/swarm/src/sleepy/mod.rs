@@ -14,8 +14,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use doorbell::vocabulary::Instant;
-use doorbell::{ChannelId, Lease, Listener, Node, Notify, Submitter, SubmitterConfig, Trust, WorkerConfig};
+use doorbell::provider::Instant;
+use doorbell::worker::SubmitterConfig;
+use doorbell::{ChannelId, Lease, Listener, Node, Notify, Submitter, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
 use crate::awaited::Watch;
@@ -545,7 +546,7 @@ impl Sleeper {
         config.lease_share_percent = sleepy.lease_share_percent;
         config.submissions_per_poll = sleepy.submissions_per_poll;
         config.shared_receives = of.shared_receives.map(|depth| {
-            let mut shared = doorbell::SharedReceivesConfig::default();
+            let mut shared = doorbell::worker::SharedReceivesConfig::default();
             (shared.depth, shared.repost_batch) = (depth, 4);
             shared
         });

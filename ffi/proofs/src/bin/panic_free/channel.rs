@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
+use doorbell::provider::Window as _;
+use doorbell::worker::{SendWorker, Submission, SubmissionError};
 use doorbell::{
     Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel,
-    SendWorker, Submission, SubmissionError, Submitter, Turn, Wait, WaitError, Window as _, Woken, Worker,
-    within,
+    Submitter, Turn, Wait, WaitError, Woken, Worker, within,
 };
 use doorbell_core::provider::{PostError, ProviderError};
 use doorbell_proofs::{End, Pair, destroy};

@@ -2,9 +2,10 @@
 
 use core::mem::ManuallyDrop;
 
+use doorbell::provider::ArenaConfig;
+use doorbell::worker::{ReceiveHalf, ReceiveWorker, SendHalf, SendWorker};
 use doorbell::{
-    ArenaConfig, Batch, ChannelId, Deadline, Event, Lease, Operation, PostFlags, ReceiveHalf, ReceiveWorker,
-    SendHalf, SendWorker, Turn, Wait, WaitError, Woken, within,
+    Batch, ChannelId, Deadline, Event, Lease, Operation, PostFlags, Turn, Wait, WaitError, Woken, within,
 };
 use doorbell_core::provider::ProviderError;
 use doorbell_proofs::{Pair, split};

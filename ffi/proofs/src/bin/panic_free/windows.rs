@@ -1,6 +1,7 @@
 //! Windows: what a peer may write at any time, copied and loaded wherever it lies.
 
-use doorbell::{LocalWindow, Window as _};
+use doorbell::LocalWindow;
+use doorbell::provider::Window as _;
 
 #[cfg(feature = "panic_free")]
 use no_panic::no_panic;

@@ -1,0 +1,239 @@
+//! The types that settings have in the configurations, each as a value of a setting and back.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::path::PathBuf;
+
+use doorbell::provider::{IpPrefix, Mtu};
+
+use super::error::SettingsFault;
+use super::value::Value;
+use super::{LogLevel, Subnets};
+use doorbell::KeyRing;
+use doorbell::rails::RailFilter;
+use doorbell::worker::{Notify, SharedReceivesConfig};
+
+/// Type of a configuration's field that a setting is kept in.
+pub(super) trait Held {
+    fn show(&self) -> Value;
+
+    /// # Errors
+    /// The value is not of this type. The old value stays.
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault>;
+}
+
+macro_rules! whole_numbers {
+    ($($number:ty),+) => {$(
+        impl Held for $number {
+            fn show(&self) -> Value {
+                Value::Number(u64::try_from(*self).unwrap_or(u64::MAX))
+            }
+
+            fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+                *self = number(value)?.try_into().map_err(|_| too_large::<$number>())?;
+                Ok(())
+            }
+        }
+    )+};
+}
+
+whole_numbers!(u8, u32, usize);
+
+/// Fault of a number that the type cannot hold. The bounds of the setting exclude it, unless they are wrong themselves.
+fn too_large<N>() -> SettingsFault {
+    let bits = size_of::<N>().saturating_mul(8);
+    SettingsFault::Wrong(format!("it is to be a number of {bits} bits"))
+}
+
+const fn number(value: &Value) -> Result<u64, SettingsFault> {
+    match value {
+        Value::Number(number) => Ok(*number),
+        Value::Span(_) | Value::Flag(_) | Value::Text(_) => Err(SettingsFault::WrongKind("a number")),
+    }
+}
+
+fn text(value: &Value) -> Result<&str, SettingsFault> {
+    match value {
+        Value::Text(text) => Ok(text),
+        Value::Number(_) | Value::Span(_) | Value::Flag(_) => Err(SettingsFault::WrongKind("text")),
+    }
+}
+
+fn wrong(why: impl ToString) -> SettingsFault {
+    SettingsFault::Wrong(why.to_string())
+}
+
+impl Held for Duration {
+    fn show(&self) -> Value {
+        Value::Span(*self)
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        match value {
+            Value::Span(span) => *self = *span,
+            Value::Number(_) | Value::Flag(_) | Value::Text(_) => {
+                return Err(SettingsFault::WrongKind("a time"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Held for bool {
+    fn show(&self) -> Value {
+        Value::Flag(*self)
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        match value {
+            Value::Flag(flag) => *self = *flag,
+            Value::Number(_) | Value::Span(_) | Value::Text(_) => {
+                return Err(SettingsFault::WrongKind("true or false"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Held for Mtu {
+    fn show(&self) -> Value {
+        Value::Number(self.bytes().into())
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        let mtu = u32::try_from(number(value)?).ok().and_then(Self::from_bytes);
+        *self = mtu.ok_or_else(|| wrong("it is to be one of 256, 512, 1024, 2048 and 4096"))?;
+        Ok(())
+    }
+}
+
+/// Their depth; 0 is none.
+impl Held for Option<SharedReceivesConfig> {
+    fn show(&self) -> Value {
+        Value::Number(self.map_or(0, |shared| shared.depth.into()))
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        let depth = u32::try_from(number(value)?).map_err(|_| too_large::<u32>())?;
+        let mut shared = self.unwrap_or_default();
+        shared.depth = depth;
+        *self = (depth > 0).then_some(shared);
+        Ok(())
+    }
+}
+
+impl Held for Notify {
+    fn show(&self) -> Value {
+        let name = match self {
+            Self::Never => "never",
+            Self::Every => "every",
+            Self::Solicited => "solicited",
+        };
+        Value::Text(name.into())
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        *self = match text(value)? {
+            "never" => Self::Never,
+            "every" => Self::Every,
+            "solicited" => Self::Solicited,
+            _ => return Err(wrong("it is to be \"never\", \"every\" or \"solicited\"")),
+        };
+        Ok(())
+    }
+}
+
+impl Held for LogLevel {
+    fn show(&self) -> Value {
+        Value::Text(self.name().into())
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        let text = text(value)?;
+        let level = Self::ALL.into_iter().find(|level| level.name() == text);
+        *self = level.ok_or_else(|| {
+            wrong("it is to be \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"")
+        })?;
+        Ok(())
+    }
+}
+
+impl Held for RailFilter {
+    fn show(&self) -> Value {
+        Value::Text(self.to_string())
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        *self = text(value)?.parse().map_err(wrong)?;
+        Ok(())
+    }
+}
+
+impl Held for Subnets {
+    fn show(&self) -> Value {
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        Value::Text(all.join(","))
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        let mut subnets = Vec::new();
+        let text = text(value)?;
+        let parts = text.split(',').map(str::trim);
+        // Nothing at all is none; nothing between two commas is a mistake.
+        for (index, part) in parts.enumerate().filter(|_| !text.is_empty()) {
+            let prefix: IpPrefix = part
+                .parse()
+                .map_err(|error| wrong(format!("subnet {}: {error}", index.saturating_add(1))))?;
+            if prefix != prefix.subnet() {
+                let subnet = prefix.subnet();
+                return Err(wrong(format!(
+                    "{prefix} has bits set behind its prefix; its subnet is {subnet}"
+                )));
+            }
+            subnets.push(prefix);
+        }
+        self.0 = subnets;
+        Ok(())
+    }
+}
+
+impl Held for Option<SocketAddr> {
+    fn show(&self) -> Value {
+        Value::Text(self.map(|address| address.to_string()).unwrap_or_default())
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        *self = match text(value)? {
+            "" => None,
+            text => Some(
+                text.parse()
+                    .map_err(|_| wrong("it is to be an address and a port, as in \"127.0.0.1:9400\""))?,
+            ),
+        };
+        Ok(())
+    }
+}
+
+impl Held for Option<PathBuf> {
+    fn show(&self) -> Value {
+        // Settings come as text, and so did this.
+        let path = self.as_ref().map(|path| path.to_string_lossy().into_owned());
+        Value::Text(path.unwrap_or_default())
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        let text = text(value)?;
+        if holds_key(text) {
+            return Err(SettingsFault::IsSecret);
+        }
+        *self = (!text.is_empty()).then(|| text.into());
+        Ok(())
+    }
+}
+
+/// Whether somebody wrote a key where its file is to be named: settings are shown, and keys never.
+fn holds_key(text: &str) -> bool {
+    let is_hexadecimal = |part: &str| part.len() >= 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut parts = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '/');
+    KeyRing::from_text(text).is_ok() || parts.any(is_hexadecimal)
+}

@@ -1,0 +1,36 @@
+//! A file of settings, read.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::plain_file;
+use crate::settings::{FILE_BYTES_MAX, SettingSource, Settings, SettingsError, SettingsFault};
+
+impl Settings {
+    /// Takes the settings in a file of TOML.
+    ///
+    /// # Errors
+    /// It cannot be read, or as for [`Settings::text`].
+    pub fn file(&mut self, path: impl AsRef<Path>) -> Result<(), SettingsError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let text = read(path).map_err(|error| SettingsError {
+            source: SettingSource::File {
+                path: Arc::from(name.as_str()),
+                line: 1,
+            },
+            key: None,
+            fault: SettingsFault::Unreadable(error.to_string()),
+        })?;
+        self.text(&name, &text)
+    }
+}
+
+/// One byte more than there may be tells that there are too many.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = plain_file::open(path)?.take(FILE_BYTES_MAX.saturating_add(1));
+    io::BufReader::new(file).read_to_string(&mut text)?;
+    Ok(text)
+}

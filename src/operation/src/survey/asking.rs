@@ -1,0 +1,72 @@
+//! Hosts on our links are written to, so that the kernel finds out which of them nobody answers for.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::io;
+use std::net::UdpSocket;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::provider::Rdma;
+
+use super::neighbours;
+use crate::topology::{NeighbourState, Topology};
+use doorbell::NodeError;
+
+/// The port of datagrams that nobody wants. Source: RFC 863.
+const DISCARD: u16 = 9;
+
+/// How long answers are waited for: a host on a link answers in milliseconds, and the kernel asks again after a second.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often the kernel is asked meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+impl Topology {
+    /// Has the kernel ask for the hardware addresses of these peers, and takes in what it knows then.
+    ///
+    /// A host that was never written to is in no table of neighbours, whether it answers or not. So one datagram goes to each
+    /// address in a subnet of a usable rail of this host, to the port that discards them; answers are waited for, a second at
+    /// most. Addresses of other subnets, of this host, and link-local ones are passed over. Datagrams that could not be sent
+    /// are listed in [`Topology::failures`].
+    ///
+    /// # Errors
+    /// The interfaces could not be listed.
+    pub fn ask_neighbours(&mut self, rdma: &Rdma, peers: &[IpAddr]) -> Result<(), NodeError> {
+        let mut asked = Vec::new();
+        for (own, peer) in self.in_reach(peers) {
+            match write_to(own, peer) {
+                Ok(()) => asked.push(peer),
+                Err(error) => self.failures.push(format!("the neighbour {peer}: {error}")),
+            }
+        }
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let interfaces = rdma.interfaces()?;
+        let begin = Instant::now();
+        loop {
+            match neighbours::all(&interfaces) {
+                Ok(known) => self.neighbours = known,
+                Err(error) => {
+                    self.failures.push(format!("neighbours: {error}"));
+                    return Ok(());
+                }
+            }
+            let has_ended = |peer: &IpAddr| {
+                let mut known = self.neighbours.iter();
+                known.any(|it| it.address == *peer && it.state != NeighbourState::Incomplete)
+            };
+            if asked.iter().all(has_ended) || begin.elapsed() >= PATIENCE {
+                return Ok(());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// One datagram, from one address to another.
+fn write_to(own: IpAddr, peer: IpAddr) -> io::Result<()> {
+    let socket = UdpSocket::bind(SocketAddr::new(own, 0))?;
+    socket.send_to(&[0], SocketAddr::new(peer, DISCARD)).map(|_| ())
+}

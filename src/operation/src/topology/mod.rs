@@ -1,0 +1,286 @@
+//! Facts of a host: its ports, interfaces and neighbours, as one value, taken on one machine and examined on another.
+//!
+//! `survey` collects the facts, and [`crate::preflight`] draws conclusions from them.
+
+use core::net::IpAddr;
+
+use doorbell::provider::{IpPrefix, PortReport, Unusable};
+use doorbell::rails::{AdvertisedRail, Candidate, LocalRail};
+
+use doorbell::rails::{RailFilter, rails_of, sort};
+
+mod map;
+
+mod json;
+
+pub use map::{Map, Reach};
+
+pub use json::SnapshotError;
+
+/// Everything a host has that decides whom it reaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Topology {
+    /// The host's name.
+    pub host: String,
+    /// Its kernel's release.
+    pub kernel: String,
+    /// When this was taken, in seconds since 1970; zero where not known.
+    pub taken_unix_s: u64,
+    /// Which of its rails it uses.
+    #[serde(with = "json::text")]
+    pub rail_filter: RailFilter,
+    /// The ports of its RDMA devices.
+    pub ports: Vec<PortFacts>,
+    /// The network interfaces of its network namespace.
+    pub interfaces: Vec<InterfaceFacts>,
+    /// Known addresses of hosts on its links.
+    pub neighbours: Vec<NeighbourFacts>,
+    /// By which interface it sends, where several are in one subnet.
+    #[serde(default)]
+    pub routes: Vec<RouteFacts>,
+    /// Peers that it has to reach: a peer that does not answer, or is in no subnet of a rail, is an error.
+    #[serde(default)]
+    pub peers: Vec<IpAddr>,
+    /// Sources that could not be read, each with the reason.
+    pub failures: Vec<String>,
+}
+
+/// One port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PortFacts {
+    /// Report of the device on the port.
+    #[serde(flatten, with = "json::report")]
+    pub report: PortReport,
+    /// The device's GUID, as sysfs writes it.
+    pub node_guid: Option<String>,
+    /// The kernel's driver of the device underneath; none for a virtual one.
+    pub driver: Option<String>,
+    /// The firmware's version.
+    pub firmware: Option<String>,
+    /// The PCI address of the device underneath.
+    pub pci_address: Option<String>,
+    /// Its folder in sysfs, which is its place in the tree of PCI bridges.
+    pub sysfs_path: Option<String>,
+    /// The network interfaces it is on, by name, in whichever network namespace they are.
+    pub netdevs: Vec<String>,
+    /// Its table of partition keys; none where it could not be read.
+    pub pkeys: Option<Vec<u16>>,
+}
+
+/// One network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct InterfaceFacts {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Whether the administrator has it up.
+    #[serde(rename = "up")]
+    pub is_up: Option<bool>,
+    /// Whether there is somebody at the other end of its cable.
+    #[serde(rename = "carrier")]
+    pub has_carrier: Option<bool>,
+    /// Its MTU in bytes.
+    pub mtu_bytes: Option<u32>,
+    /// Its hardware address.
+    pub hardware_address: Option<String>,
+    /// Its addresses, each with the prefix length it really has.
+    #[serde(with = "json::texts")]
+    pub addresses: Vec<IpPrefix>,
+    /// How it answers and asks for hardware addresses.
+    #[serde(flatten)]
+    pub arp: ArpFacts,
+}
+
+/// Settings of an interface as they are in effect: of its own and those for all, the stricter.
+///
+/// Source: Linux, Documentation/networking/ip-sysctl.rst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ArpFacts {
+    /// `arp_announce`: which address it asks with.
+    #[serde(rename = "arp_announce")]
+    pub announce: Option<u8>,
+    /// `arp_ignore`: which questions it does not answer.
+    #[serde(rename = "arp_ignore")]
+    pub ignore: Option<u8>,
+    /// `arp_filter`: whether it answers only for what would be sent by it.
+    #[serde(rename = "arp_filter")]
+    pub filter: Option<u8>,
+    /// `rp_filter`: whether packets are taken from where the way back does not go.
+    pub rp_filter: Option<u8>,
+}
+
+/// Knowledge of another host's address on a link.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NeighbourFacts {
+    /// The interface of the link.
+    pub netdev: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Whether its hardware address is known.
+    pub state: NeighbourState,
+}
+
+/// By which interface the kernel sends from an address of this host to one of the same subnet.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RouteFacts {
+    /// The address of this host.
+    pub from: IpAddr,
+    /// The address of another host.
+    pub to: IpAddr,
+    /// The interface; none where such a packet is not sent.
+    pub netdev: Option<String>,
+}
+
+/// Whether a neighbour's hardware address is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NeighbourState {
+    /// It is.
+    Known,
+    /// It was asked for, and nobody has answered yet.
+    Incomplete,
+    /// It was asked for, and nobody answered.
+    Failed,
+}
+
+impl Topology {
+    /// Its rails in the order they are offered to peers, those that are not used last, each with its reason.
+    #[must_use]
+    pub fn rails(&self) -> Vec<LocalRail> {
+        let ports = self.ports.iter();
+        let mut rails: Vec<LocalRail> = ports
+            .flat_map(|port| rails_of(&port.report, &self.rail_filter))
+            .collect();
+        sort(&mut rails);
+        rails
+    }
+
+    /// The rails that are used, as they are paired with those of a peer.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<(LocalRail, Candidate)> {
+        let rails = self.rails();
+        let usable = rails.into_iter().filter_map(|rail| {
+            let advertised = rail.advertised()?.ok()?;
+            Some((rail, advertised))
+        });
+        let mut ports: Vec<(String, u8)> = Vec::new();
+        let numbered = |(rail, advertised): (LocalRail, AdvertisedRail)| {
+            let this = (rail.device.to_string(), rail.port);
+            let number = ports.iter().position(|port| *port == this).unwrap_or_else(|| {
+                ports.push(this);
+                ports.len().saturating_sub(1)
+            });
+            let candidate = Candidate {
+                rail: advertised,
+                // There are no more rails than may be advertised, so no more ports either.
+                port: u8::try_from(number).unwrap_or(u8::MAX),
+            };
+            (rail, candidate)
+        };
+        usable.map(numbered).collect()
+    }
+
+    /// The peers in a subnet of a rail that is used, each once, behind the address of ours that it is reached from.
+    pub(crate) fn in_reach(&self, peers: &[IpAddr]) -> Vec<(IpAddr, IpAddr)> {
+        let rails = self.rails();
+        let subnets = rails.iter().filter_map(|rail| Some(rail.source.ok()?.address));
+        let mut found: Vec<(IpAddr, IpAddr)> = Vec::new();
+        for peer in peers.iter().copied() {
+            let is_known = found.iter().any(|(_, known)| *known == peer);
+            if is_known || self.has_address(peer) || is_link_local(peer) {
+                continue;
+            }
+            let own = subnets.clone().find(|subnet| subnet.contains(peer));
+            found.extend(own.map(|own| (own.address(), peer)));
+        }
+        found
+    }
+
+    /// Whether an interface has this address.
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        let mut addresses = self.interfaces.iter().flat_map(|interface| &interface.addresses);
+        addresses.any(|address| address.address() == ip)
+    }
+
+    /// The port of a device.
+    #[must_use]
+    pub fn port(&self, device: &str, number: u8) -> Option<&PortFacts> {
+        let mut ports = self.ports.iter().map(|port| (port, &port.report));
+        let is_it = |(_, report): &(&PortFacts, &PortReport)| {
+            report.device.as_str() == device && report.port == number
+        };
+        ports.find(is_it).map(|(port, _)| port)
+    }
+
+    /// The interface a usable rail is on.
+    #[must_use]
+    pub fn interface_of(&self, rail: &LocalRail) -> Option<&InterfaceFacts> {
+        let gid_index = rail.source.ok()?.gid_index;
+        let port = self.port(&rail.device, rail.port)?;
+        let entry = port.report.gids.iter().find(|entry| entry.index == gid_index)?;
+        self.interface(entry.interface.as_deref()?)
+    }
+
+    /// The interface of this name.
+    #[must_use]
+    pub fn interface(&self, name: &str) -> Option<&InterfaceFacts> {
+        self.interfaces.iter().find(|interface| interface.name == name)
+    }
+
+    /// The interfaces a port is on that are in this network namespace.
+    ///
+    /// The interfaces of its GIDs, if there are any: names alone prove nothing, since another namespace may have the same.
+    #[must_use]
+    pub fn interfaces_of(&self, port: &PortFacts) -> Vec<&InterfaceFacts> {
+        let gids = port.report.gids.iter().filter(|entry| entry.is_roce_v2());
+        let mut names: Vec<&str> = gids
+            .clone()
+            .filter_map(|entry| entry.interface.as_deref())
+            .collect();
+        if gids.clone().next().is_none() {
+            names.extend(port.netdevs.iter().map(String::as_str));
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+            .into_iter()
+            .filter_map(|name| self.interface(name))
+            .collect()
+    }
+}
+
+impl InterfaceFacts {
+    /// Its addresses that say which host they are of, wherever one is.
+    pub fn routable(&self) -> impl Iterator<Item = IpPrefix> {
+        let addresses = self.addresses.iter().copied();
+        addresses.filter(|address| !is_link_local(address.address()) && !address.address().is_loopback())
+    }
+}
+
+/// Whether an address counts on its own link alone.
+pub(crate) const fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// A rail as people call it.
+pub(crate) fn name_of(rail: &LocalRail) -> String {
+    match (rail.source, rail.source.err()) {
+        (Ok(source), _) => format!("{}:{} {}", rail.device, rail.port, source.address),
+        (
+            _,
+            Some(Unusable::LeftOut {
+                address: Some(address),
+                ..
+            }),
+        ) => {
+            format!("{}:{} {address}", rail.device, rail.port)
+        }
+        _ => format!("{}:{}", rail.device, rail.port),
+    }
+}

@@ -1,0 +1,53 @@
+//! Any text as a file of settings: what must hold. Tests and the fuzzer run it.
+
+use doorbell_operation::{SettingSource, Settings};
+
+/// Panics where reading `bytes` as settings breaks a promise. Says whether all of it is settings.
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Ok(text) = core::str::from_utf8(bytes) else {
+        return false;
+    };
+    let lines = text.matches('\n').count() + 1;
+    let mut settings = Settings::default();
+    let taken = settings.text("a.toml", text);
+    check_sources(&settings, lines);
+    if let Err(error) = &taken {
+        let SettingSource::File { line, .. } = &error.source else {
+            panic!("{error:?}");
+        };
+        assert!((1..=lines).contains(line), "{error}");
+        let told = error.to_string();
+        assert!(
+            told.starts_with(&format!("a.toml:{line}: ")) && told.len() < 1024,
+            "{told}"
+        );
+        // Output to a terminal moves nothing there.
+        assert!(
+            !told.contains(|character: char| character.is_control()),
+            "{told:?}"
+        );
+    }
+    // Settings in effect are written so that they can be read again, with the same effect.
+    let written = settings.to_toml();
+    let mut again = Settings::default();
+    again
+        .text("b.toml", &written)
+        .unwrap_or_else(|error| panic!("{error}\n{written}"));
+    assert_eq!(again.values(), settings.values(), "{written}");
+    if let Err(error) = settings.check() {
+        assert!(!error.to_string().is_empty());
+    }
+    taken.is_ok()
+}
+
+/// Each came from where it can have come from, and what came from nowhere is the default.
+fn check_sources(settings: &Settings, lines: usize) {
+    let defaults = Settings::default();
+    for (setting, default) in settings.iter().zip(defaults.iter()) {
+        match setting.source {
+            SettingSource::Default => assert_eq!(setting.value, default.value, "{}", setting.key),
+            SettingSource::File { line, .. } => assert!((1..=lines).contains(line)),
+            source => panic!("{}: {source}", setting.key),
+        }
+    }
+}

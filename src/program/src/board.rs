@@ -1,0 +1,84 @@
+//! What a program counted, for whoever asks over HTTP: noted a few times a second by the thread that polls, made a text by
+//! the one that answers, which reads what the kernel counted, too.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use doorbell::Worker;
+use doorbell::provider::Provider;
+use doorbell_operation::{Labels, Metrics, MetricsServer};
+
+use crate::port_counts::add_ports;
+use crate::report::Failure;
+
+/// How old what is told may be.
+const NOTE_EVERY: Duration = Duration::from_millis(200);
+
+type Told = Arc<Mutex<Arc<Metrics>>>;
+
+/// What is told, and by whom.
+pub(crate) struct Board {
+    /// Replaced as a whole, so that neither thread waits while the other makes its own of it.
+    told: Told,
+    noted: Option<Instant>,
+    /// It tells until this goes.
+    server: MetricsServer,
+}
+
+impl Board {
+    /// Tells at this address, of the ports of these Workers' devices what the kernel counts now.
+    ///
+    /// # Errors
+    /// The port cannot be had.
+    pub(crate) fn start<P: Provider>(at: SocketAddr, workers: &[Worker<P>]) -> Result<Self, Failure> {
+        let told = Told::default();
+        let devices: BTreeSet<_> = workers.iter().map(|worker| worker.device().to_owned()).collect();
+        let of_program = Arc::clone(&told);
+        let render = move || {
+            let noted = Arc::clone(&of_program.lock().unwrap_or_else(PoisonError::into_inner));
+            let mut metrics = Metrics::clone(&noted);
+            add_ports(&mut metrics, &devices);
+            metrics.to_string()
+        };
+        let server = MetricsServer::start(at, render).map_err(|error| format!("metrics at {at}: {error}"))?;
+        Ok(Self {
+            told,
+            noted: None,
+            server,
+        })
+    }
+
+    /// The place where it tells.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// As [`Board::start`], and says where on standard error.
+    ///
+    /// # Errors
+    /// The port cannot be had.
+    pub(crate) fn announced<P: Provider>(at: SocketAddr, workers: &[Worker<P>]) -> Result<Self, Failure> {
+        let board = Self::start(at, workers)?;
+        eprintln!("metrics at http://{}/metrics", board.address());
+        Ok(board)
+    }
+
+    /// Notes how it is now, where what was noted is old: the Workers, and what `gather` adds.
+    pub(crate) fn note<P: Provider>(&mut self, workers: &mut [Worker<P>], gather: impl FnOnce(&mut Metrics)) {
+        if self.noted.is_some_and(|at| at.elapsed() < NOTE_EVERY) {
+            return;
+        }
+        self.noted = Some(Instant::now());
+        let mut metrics = Metrics::default();
+        for worker in workers {
+            // A device's name is a value of a label, and so may be anything.
+            let labels = Labels::new(&[("device", worker.device())]).unwrap_or(Labels::NONE);
+            metrics.worker(&labels, worker);
+        }
+        gather(&mut metrics);
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(metrics);
+    }
+}

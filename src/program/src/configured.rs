@@ -1,0 +1,59 @@
+//! The settings of a command: its own defaults, then a file, the environment, and the command line.
+
+use core::error::Error;
+use std::env;
+use std::path::PathBuf;
+
+use doorbell_operation::{SettingValues, Settings};
+
+/// The variable that names a file of settings, where the command line does not.
+const FILE_VARIABLE: &str = "DOORBELL_CONFIG";
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Configured {
+    /// Take settings from FILE, in TOML; else from the one that DOORBELL_CONFIG names, if any. `doorbell config` has them all
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Set one setting, as in link.dead_after=200ms; more with --set again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Tell on standard error what happens: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+}
+
+/// An option that stands for a setting: its name, that of the setting, and what was said.
+pub(crate) type Said = (&'static str, &'static str, Option<String>);
+
+impl Configured {
+    /// What is in effect, by the order of strength; `options` are those of the command that stand for a setting.
+    ///
+    /// # Errors
+    /// The first that is wrong, with where it stands; or two that do not go together.
+    pub(crate) fn settings(&self, own: SettingValues, options: &[Said]) -> Result<Settings, Box<dyn Error>> {
+        let named = self.config.clone();
+        let named = named.or_else(|| {
+            Some(env::var_os(FILE_VARIABLE)?.into()).filter(|path: &PathBuf| !path.as_os_str().is_empty())
+        });
+        let mut settings = Settings::new(own);
+        if let Some(path) = named {
+            settings.file(path)?;
+        }
+        settings.environment(env::vars_os())?;
+        for setting in &self.set {
+            let both = setting.split_once('=');
+            let (key, value) = both.ok_or("--set: behind the name there is to be = and a value")?;
+            settings.argument("--set", key.trim(), value.trim())?;
+        }
+        let log = ("--log", "log", self.log.clone());
+        for (option, key, value) in options.iter().chain([&log]) {
+            if let Some(value) = value {
+                settings.argument(option, key, value)?;
+            }
+        }
+        settings.check()?;
+        Ok(settings)
+    }
+}

@@ -1,0 +1,392 @@
+//! One end of the link: it sends, takes what comes, and keeps account of both.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use doorbell::link::{LinkConfig, LinkEvent, LinkId, Links, PushRefusal, SessionCounts, SessionEvent};
+use doorbell::provider::{Instant, Network, Provider, Window as _};
+use doorbell::{Handle, Node, Worker};
+
+use super::LOOK_EVERY;
+use super::reach::{Asking, Op, Opened};
+use super::stream::{HEADER_BYTES, Incoming, Outgoing, Wish};
+use super::watch::{Watch, span};
+use crate::changes;
+use crate::report::Failure;
+
+/// Messages that are given to the link in one turn at most.
+const BURST: u32 = 32;
+
+/// How much the side that connects sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Amount {
+    Messages(u64),
+    /// From when the link stood.
+    For(Duration),
+}
+
+/// Who this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The side that connects: what it sends, and what it wants of the other.
+    Client { amount: Amount, wish: Wish },
+    /// The side that does what the other wants.
+    Listener,
+}
+
+/// How far this side is with what it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was sent yet.
+    Before,
+    /// Messages with numbers go, at most so many a second.
+    Sending {
+        per_second: u32,
+    },
+    /// All but the last was sent.
+    Ending,
+    All,
+    /// It was closed.
+    Closed,
+}
+
+pub(super) struct End<P: Provider, N: Network> {
+    pub(super) node: Arc<Node<P, N>>,
+    pub(super) workers: Vec<Worker<P>>,
+    pub(super) links: Links<P, N>,
+    pub(super) part: Part,
+    pub(super) link: Option<LinkId>,
+    stage: Stage,
+    pub(super) outgoing: Outgoing,
+    pub(super) incoming: Incoming,
+    /// What is asked of windows of the other side.
+    pub(super) asking: Asking,
+    /// Windows for the other side, once it has said what for.
+    pub(super) opened: Option<Opened<P>>,
+    pub(super) watch: Watch,
+    pub(super) counts: SessionCounts,
+    epochs: Vec<u32>,
+    /// Peers that came beside the one there may be.
+    pub(super) others: u32,
+    /// Whether something is still to be done to the link while it carries messages.
+    pub(super) is_wanted: bool,
+    /// How long closing may take.
+    close_within: Duration,
+    /// When the devices were last asked what changed.
+    looked_at: Option<Instant>,
+    /// How this side is reached now, where that is not what its handle said.
+    pub(super) moved: Option<Handle>,
+    /// Why it had no rail, or lacked some, when it was over.
+    pub(super) not_connected: Vec<String>,
+}
+
+impl<P: Provider, N: Network> End<P, N> {
+    pub(super) fn new(
+        node: Arc<Node<P, N>>,
+        workers: Vec<Worker<P>>,
+        config: &LinkConfig,
+        part: Part,
+    ) -> Result<Self, Failure> {
+        let links = Links::new(&node, &workers, config)?;
+        let (message_bytes, op) = match part {
+            Part::Client { wish, .. } => (usize::try_from(wish.message_bytes)?, wish.op),
+            Part::Listener => (0, Op::Send),
+        };
+        Ok(Self {
+            node,
+            workers,
+            links,
+            part,
+            link: None,
+            stage: Stage::Before,
+            outgoing: Outgoing::new(message_bytes),
+            incoming: Incoming::default(),
+            asking: Asking::new(op, message_bytes, config.requests),
+            opened: None,
+            watch: Watch::default(),
+            counts: SessionCounts::default(),
+            epochs: Vec::new(),
+            others: 0,
+            is_wanted: false,
+            close_within: config.session.recover_within,
+            looked_at: None,
+            moved: None,
+            not_connected: Vec::new(),
+        })
+    }
+
+    pub(super) fn connect(&mut self, handle: &Handle) -> Result<(), Failure> {
+        self.link = Some(self.links.connect(&self.node, &self.workers, handle)?);
+        Ok(())
+    }
+
+    /// The epoch of the last connection a rail had.
+    pub(super) fn epoch(&self, rail: u8) -> u32 {
+        self.epochs.get(usize::from(rail)).copied().unwrap_or(0)
+    }
+
+    /// Whether the link was, and is no more.
+    pub(super) const fn is_over(&self) -> bool {
+        self.watch.over.is_some()
+    }
+
+    /// Sends what there is to be sent and takes what there is to be taken. Says whether there was anything.
+    pub(super) fn turn(&mut self) -> Result<bool, Failure> {
+        let before = self.now();
+        self.watch.polled(before);
+        self.look(before)?;
+        self.remember();
+        let has_sent = self.send(before);
+        let (mut has_come, mut events) = (false, Vec::new());
+        let Self {
+            node,
+            workers,
+            links,
+            link,
+            outgoing,
+            incoming,
+            asking,
+            others,
+            ..
+        } = self;
+        links.poll(node, workers, |id, event| {
+            if link.is_some_and(|link| link != id) {
+                *others = others.saturating_add(u32::from(event == LinkEvent::Accepted));
+                return;
+            }
+            match event {
+                LinkEvent::Accepted => *link = Some(id),
+                LinkEvent::Received { message } => {
+                    incoming.take(message);
+                    has_come = true;
+                }
+                LinkEvent::Session(SessionEvent::Done { through }) => {
+                    outgoing.done_through(through);
+                    has_come = true;
+                }
+                LinkEvent::Session(SessionEvent::Unknown {
+                    sequence,
+                    was_sent,
+                    reason,
+                }) => outgoing.unknown(sequence, was_sent, reason),
+                LinkEvent::Session(event) => events.push(event),
+                LinkEvent::Granted { window, .. } => asking.granted(window),
+                LinkEvent::Withdrawn { window } => asking.withdrawn(window),
+                LinkEvent::Fetched { request, data } => {
+                    asking.fetched(request, data);
+                    has_come = true;
+                }
+                LinkEvent::Ended { request, end } => {
+                    asking.ended(request, end);
+                    has_come = true;
+                }
+                _ => {}
+            }
+        })?;
+        self.open_windows()?;
+        let now = self.now();
+        if has_come {
+            self.watch.progress(now);
+        }
+        if let Part::Client {
+            amount: Amount::Messages(count),
+            ..
+        } = self.part
+        {
+            let done = self.outgoing.done.saturating_add(self.asking.done);
+            self.watch.done(done, count, now);
+        }
+        let has_ended = events
+            .iter()
+            .any(|event| matches!(event, SessionEvent::Final { .. }));
+        if let Some(link) = self.link.filter(|_| has_ended) {
+            let rails = self.links.not_connected(link);
+            self.not_connected = rails.map(ToString::to_string).collect();
+        }
+        for event in events.iter().copied() {
+            // What a link that is over had is shut, and did not die.
+            if has_ended && matches!(event, SessionEvent::RailDown { .. }) {
+                continue;
+            }
+            let heard_at = match (event, self.link) {
+                (SessionEvent::RailDown { rail }, Some(link)) => self.links.rail_heard_at(link, rail),
+                _ => None,
+            };
+            self.watch.saw(event, heard_at, now);
+        }
+        Ok(has_sent || has_come || !events.is_empty())
+    }
+
+    /// Goes by what devices say has changed, now and then.
+    fn look(&mut self, now: Instant) -> Result<(), Failure> {
+        if self.looked_at.is_some_and(|at| span(at, now) < LOOK_EVERY) {
+            return Ok(());
+        }
+        self.looked_at = Some(now);
+        if changes::were_told(&mut self.workers)? {
+            self.links.refresh(&self.node, &self.workers)?;
+        }
+        if let Some(handle) = self.links.take_refreshed().transpose()?.flatten() {
+            self.moved = Some(handle);
+        }
+        Ok(())
+    }
+
+    /// Opens windows to the other side, where it has said that it wants some.
+    fn open_windows(&mut self) -> Result<(), Failure> {
+        let wish = self.incoming.wish.filter(|wish| wish.op.is_one_sided());
+        let (Some(wish), Some(link), None, Part::Listener) = (wish, self.link, &self.opened, self.part)
+        else {
+            return Ok(());
+        };
+        // No more than a link would ask for.
+        let piece_bytes = usize::try_from(wish.message_bytes)?.clamp(HEADER_BYTES, 1 << 20);
+        let links = &mut self.links;
+        let opened = Opened::new(&self.workers, (wish.op, piece_bytes), |worker, window| {
+            links.grant(link, &[(worker, window.remote())], wish.op.access())
+        })?;
+        self.opened = Some(opened);
+        Ok(())
+    }
+
+    /// What time it is by the clock of the links.
+    pub(super) fn now(&self) -> Instant {
+        self.node.within(Duration::ZERO).instant()
+    }
+
+    /// Keeps what is asked of the link, and not to be had when it is over.
+    fn remember(&mut self) {
+        let Some(link) = self.link.filter(|_| self.watch.over.is_none()) else {
+            return;
+        };
+        self.counts = self.links.counts(link);
+        self.epochs.clear();
+        self.epochs.extend(
+            (0..doorbell::link::SESSION_RAILS_MAX).map(|rail| self.links.rail_epoch(link, rail).to_u32()),
+        );
+    }
+
+    /// Says whether anything was taken.
+    fn send(&mut self, now: Instant) -> bool {
+        let Some(link) = self
+            .link
+            .filter(|_| self.watch.connected_at.is_some() && !self.is_over())
+        else {
+            return false;
+        };
+        let mut has_sent = false;
+        for _ in 0..BURST {
+            if !self.advance(link, now) {
+                break;
+            }
+            has_sent = true;
+        }
+        has_sent
+    }
+
+    /// Sends the next message, or goes on to the next stage. Says whether there may be more.
+    fn advance(&mut self, link: LinkId, now: Instant) -> bool {
+        match (self.stage, self.part) {
+            (Stage::Before, Part::Client { wish, .. }) => {
+                let message = self.outgoing.begin(wish);
+                let taken = self.links.send(link, message);
+                self.took(
+                    taken,
+                    Stage::Sending {
+                        per_second: wish.per_second,
+                    },
+                )
+            }
+            (Stage::Before, Part::Listener) => match self.incoming.wish {
+                Some(wish) if wish.answers => {
+                    let bytes = usize::try_from(wish.message_bytes).unwrap_or(0).min(1 << 20);
+                    self.outgoing = Outgoing::new(bytes);
+                    self.stage = Stage::Sending {
+                        per_second: wish.per_second,
+                    };
+                    true
+                }
+                Some(_) if self.incoming.ended.is_some() => {
+                    self.stage = Stage::Ending;
+                    true
+                }
+                _ => false,
+            },
+            (Stage::Sending { per_second }, part) => {
+                let ran = self
+                    .watch
+                    .connected_at
+                    .map_or(Duration::ZERO, |began| span(began, now));
+                // One of them is none.
+                let number = self.outgoing.messages.saturating_add(self.asking.asked);
+                let is_enough = match part {
+                    Part::Client {
+                        amount: Amount::Messages(count),
+                        ..
+                    } => number >= count,
+                    Part::Client {
+                        amount: Amount::For(time),
+                        ..
+                    } => ran >= time && !self.is_wanted,
+                    Part::Listener => self.incoming.ended.is_some(),
+                };
+                if is_enough {
+                    self.stage = Stage::Ending;
+                    return true;
+                }
+                if !is_due(number, per_second, ran) {
+                    return false;
+                }
+                if self.asking.op().is_one_sided() {
+                    let Self {
+                        node, links, asking, ..
+                    } = self;
+                    return asking.ask(|at, request| links.request(node, link, at, request));
+                }
+                let message = self.outgoing.next();
+                let taken = self.links.send(link, message);
+                if taken.is_ok() {
+                    self.outgoing.counted();
+                }
+                self.took(taken, self.stage)
+            }
+            // What was asked for is to be there when it is looked at.
+            (Stage::Ending, _) if self.asking.open() > 0 => false,
+            (Stage::Ending, _) => {
+                let message = self.outgoing.end(self.asking.asked);
+                let taken = self.links.send(link, message);
+                self.took(taken, Stage::All)
+            }
+            // The side that began closes, once nothing is open on either.
+            (Stage::All, Part::Client { .. }) => {
+                if self.incoming.ended.is_some() && self.outgoing.open() == 0 {
+                    self.links.close(link, self.node.within(self.close_within));
+                    self.stage = Stage::Closed;
+                }
+                false
+            }
+            (Stage::All, Part::Listener) | (Stage::Closed, _) => false,
+        }
+    }
+
+    fn took(&mut self, taken: Result<doorbell::link::Sequence, PushRefusal>, next: Stage) -> bool {
+        if let Ok(last) = taken {
+            self.outgoing.taken(last);
+            self.stage = next;
+        }
+        taken.is_ok()
+    }
+}
+
+/// Whether one more message may go after so long.
+fn is_due(sent: u64, per_second: u32, ran: Duration) -> bool {
+    if per_second == 0 {
+        return true;
+    }
+    let may = ran
+        .as_nanos()
+        .saturating_mul(u128::from(per_second))
+        .checked_div(1_000_000_000)
+        .unwrap_or(0);
+    u128::from(sent) <= may
+}

@@ -1,0 +1,90 @@
+//! Both ends of a link in this process, on two hosts of a simulated fabric with two rails to each other.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::sync::Arc;
+
+use doorbell::link::LinkConfig;
+use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
+
+use super::end::{End, Part};
+use super::report::{Judged, Report};
+use super::{Arguments, worker_config};
+use crate::report::Failure;
+use crate::simulated;
+
+/// The listening side's address on its host.
+const PORT: u16 = 7000;
+
+/// How many rails the two have to each other.
+const RAILS: u8 = 2;
+
+/// The wire of a rail: slow enough for seconds of it to be simulated.
+const WIRE: Wire = Wire {
+    latency_ns: 5_000,
+    bandwidth_mbps: Some(100),
+};
+
+/// How far simulated time goes at most between two polls.
+const TURN: Duration = Duration::from_millis(2);
+
+/// Runs both ends; gives what the one that connects has to say, with what failed at the other.
+///
+/// # Errors
+/// The link cannot be made.
+pub(super) fn run(arguments: &Arguments, config: &LinkConfig, part: Part) -> Result<Report, Failure> {
+    let trust = simulated::trust()?;
+    let fabric = Fabric::builder().link(WIRE).driven().build();
+    let end = |number, part| -> Result<End<Host, Host>, Failure> {
+        let node = Arc::new(simulated::host(&fabric, number, RAILS, &trust)?);
+        let workers = node.workers(&worker_config(arguments))?;
+        End::new(node, workers, config, part)
+    };
+    let (mut client, mut listener) = (end(1, part)?, end(2, Part::Listener)?);
+    let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+    let handle = listener
+        .links
+        .listen_polled(&listener.node, &listener.workers, any)?;
+    client.connect(&handle)?;
+    let is_hanging = go_on(&fabric, [&mut client, &mut listener], arguments.timeout)?;
+    let judged = Judged {
+        is_hanging,
+        ..Judged::of(arguments)
+    };
+    let reports = [&mut client, &mut listener].map(|end| {
+        end.watch.ended(end.now());
+        Report::of(end, &judged)
+    });
+    let [mut report, other] = reports;
+    report.simulated = true;
+    report.add_failures_of(&other);
+    Ok(report)
+}
+
+/// Lets both run to their ends; says whether they hang, by the clock of the fabric.
+fn go_on(fabric: &Fabric, mut sides: [&mut End<Host, Host>; 2], timeout: Duration) -> Result<bool, Failure> {
+    let began = fabric.now();
+    while !sides.iter().all(|side| side.is_over()) {
+        let now = fabric.now();
+        let mut next = now.after(TURN);
+        let mut since = began;
+        for side in &mut sides {
+            since = since.max(side.watch.progress_at.unwrap_or(began));
+            if side.is_over() {
+                continue;
+            }
+            side.turn()?;
+            if let Some(wake) = side.links.wake(now) {
+                next = next.min(wake.instant());
+            }
+        }
+        if now > since.after(timeout) {
+            return Ok(true);
+        }
+        match fabric.next_at() {
+            Some(at) if at <= next => drop(fabric.step()),
+            _ => fabric.run_until(next),
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,350 @@
+//! What goes over the link: numbered messages whose every byte follows from their number, and what must have come of them.
+
+use std::collections::VecDeque;
+
+use doorbell::link::{FinalReason, Sequence};
+
+use super::reach::Op;
+
+/// Bytes in front of each message, and the least it has.
+pub(crate) const HEADER_BYTES: usize = 24;
+
+const MAGIC: u32 = 0x6462_6c31;
+
+/// What the side that connects wants of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// Whether it is to send, too, until it has heard the last message.
+    pub(super) answers: bool,
+    /// Bytes of its messages.
+    pub(super) message_bytes: u32,
+    /// Its messages in a second at most; 0 for as many as go.
+    pub(super) per_second: u32,
+    /// What it is to take: messages, or requests of windows of its own, in pieces of as many bytes.
+    pub(super) op: Op,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The first of the side that connects.
+    Begin(Wish),
+    /// One of many, from 0.
+    Data(u64),
+    /// The last: how many there were, and how many one-sided requests.
+    End { messages: u64, requests: u32 },
+}
+
+impl Kind {
+    fn write(self, to: &mut [u8]) {
+        let (kind, flags, number, bytes, per_second) = match self {
+            Self::Begin(wish) => {
+                let flags = u16::from(wish.answers) | wish.op.to_u16() << 1;
+                (1_u16, flags, 0, wish.message_bytes, wish.per_second)
+            }
+            Self::Data(number) => (2, 0, number, 0, 0),
+            Self::End { messages, requests } => (3, 0, messages, requests, 0),
+        };
+        let fields = MAGIC
+            .to_be_bytes()
+            .into_iter()
+            .chain(kind.to_be_bytes())
+            .chain(flags.to_be_bytes())
+            .chain(number.to_be_bytes())
+            .chain(bytes.to_be_bytes())
+            .chain(per_second.to_be_bytes());
+        for (to, from) in to.iter_mut().zip(fields) {
+            *to = from;
+        }
+    }
+
+    fn parse(message: &[u8]) -> Option<Self> {
+        let (magic, rest) = message.split_first_chunk()?;
+        let (kind, rest) = rest.split_first_chunk()?;
+        let (flags, rest) = rest.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (bytes, rest) = rest.split_first_chunk()?;
+        let (per_second, _) = rest.split_first_chunk()?;
+        if u32::from_be_bytes(*magic) != MAGIC {
+            return None;
+        }
+        let (number, bytes) = (u64::from_be_bytes(*number), u32::from_be_bytes(*bytes));
+        let flags = u16::from_be_bytes(*flags);
+        match u16::from_be_bytes(*kind) {
+            1 => Some(Self::Begin(Wish {
+                answers: flags & 1 != 0,
+                message_bytes: bytes,
+                per_second: u32::from_be_bytes(*per_second),
+                op: Op::from_u16(flags >> 1)?,
+            })),
+            2 => Some(Self::Data(number)),
+            3 => Some(Self::End {
+                messages: number,
+                requests: bytes,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Eight bytes of a message's body.
+fn of(number: u64, at: u64) -> [u8; 8] {
+    number
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(at)
+        .to_le_bytes()
+}
+
+pub(super) fn fill(body: &mut [u8], number: u64) {
+    for (at, chunk) in (0_u64..).zip(body.chunks_mut(8)) {
+        for (to, from) in chunk.iter_mut().zip(of(number, at)) {
+            *to = from;
+        }
+    }
+}
+
+pub(super) fn is_right(body: &[u8], number: u64) -> bool {
+    (0_u64..)
+        .zip(body.chunks(8))
+        .all(|(at, chunk)| of(number, at).starts_with(chunk))
+}
+
+/// What this side sends.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    message: Vec<u8>,
+    /// Messages with a number of their own.
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    /// The last fragments of what was taken and has no end yet.
+    open: VecDeque<Sequence>,
+    /// What was taken, the first and the last message among it, and what became of it.
+    pub(super) taken: u64,
+    pub(super) done: u64,
+    /// Why it is not known of each that ended unknown.
+    pub(super) unknown: Vec<FinalReason>,
+    /// Of what ended unknown, that which was never sent.
+    pub(super) not_sent: u64,
+    /// Ends that were told of nothing that was open.
+    pub(super) wrong_ends: u64,
+}
+
+impl Outgoing {
+    /// Messages of so many bytes.
+    pub(super) fn new(message_bytes: usize) -> Self {
+        Self {
+            message: vec![0; message_bytes.max(HEADER_BYTES)],
+            messages: 0,
+            bytes: 0,
+            open: VecDeque::new(),
+            taken: 0,
+            done: 0,
+            unknown: Vec::new(),
+            not_sent: 0,
+            wrong_ends: 0,
+        }
+    }
+
+    /// The first message of the side that connects.
+    pub(super) fn begin(&mut self, wish: Wish) -> &[u8] {
+        self.short(Kind::Begin(wish))
+    }
+
+    /// The next message with a number; [`Outgoing::counted`] once it was taken.
+    pub(super) fn next(&mut self) -> &[u8] {
+        let number = self.messages;
+        let (header, body) = self.message.split_at_mut(HEADER_BYTES);
+        Kind::Data(number).write(header);
+        fill(body, number);
+        &self.message
+    }
+
+    pub(super) fn counted(&mut self) {
+        self.messages = self.messages.saturating_add(1);
+        let bytes = u64::try_from(self.message.len()).unwrap_or(u64::MAX);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// The last message, which tells how many one-sided requests there were, too.
+    pub(super) fn end(&mut self, requests: u64) -> &[u8] {
+        self.short(Kind::End {
+            messages: self.messages,
+            requests: u32::try_from(requests).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn short(&mut self, kind: Kind) -> &[u8] {
+        let (header, _) = self.message.split_at_mut(HEADER_BYTES);
+        kind.write(header);
+        header
+    }
+
+    /// The link took a message, whose last fragment is this.
+    pub(super) fn taken(&mut self, last: Sequence) {
+        self.open.push_back(last);
+        self.taken = self.taken.saturating_add(1);
+    }
+
+    /// All up to this fragment is with the peer.
+    pub(super) fn done_through(&mut self, through: Sequence) {
+        while self.open.front().is_some_and(|last| *last <= through) {
+            self.open.pop_front();
+            self.done = self.done.saturating_add(1);
+        }
+    }
+
+    /// Of this message it will not be known.
+    pub(super) fn unknown(&mut self, last: Sequence, was_sent: bool, reason: FinalReason) {
+        if self.open.front() == Some(&last) {
+            self.open.pop_front();
+            self.unknown.push(reason);
+            self.not_sent = self.not_sent.saturating_add(u64::from(!was_sent));
+        } else {
+            self.wrong_ends = self.wrong_ends.saturating_add(1);
+        }
+    }
+
+    /// What was taken and has no end.
+    pub(super) fn open(&self) -> usize {
+        self.open.len()
+    }
+}
+
+/// What came.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    /// What the peer wants of us, once it has said.
+    pub(super) wish: Option<Wish>,
+    /// How many the peer said it sent, with its last message.
+    pub(super) ended: Option<u64>,
+    /// The same of one-sided requests.
+    pub(super) requests: u32,
+    /// The number of the next.
+    expected: u64,
+    /// What came, the first and the last message among it.
+    pub(super) taken: u64,
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    /// Numbers that were left out.
+    pub(super) lost: u64,
+    /// Numbers that had come, or were left out before.
+    pub(super) again: u64,
+    /// Messages with a byte that is not as sent, or that are none.
+    pub(super) wrong: u64,
+}
+
+impl Incoming {
+    /// Takes the next that came.
+    pub(super) fn take(&mut self, message: &[u8]) {
+        self.taken = self.taken.saturating_add(1);
+        let Some(kind) = Kind::parse(message).filter(|_| self.ended.is_none()) else {
+            self.wrong = self.wrong.saturating_add(1);
+            return;
+        };
+        match kind {
+            Kind::Begin(wish) if self.wish.is_none() && self.messages == 0 => self.wish = Some(wish),
+            Kind::Begin(_) => self.wrong = self.wrong.saturating_add(1),
+            Kind::Data(number) => {
+                self.messages = self.messages.saturating_add(1);
+                let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
+                self.bytes = self.bytes.saturating_add(bytes);
+                let (_, body) = message.split_at(HEADER_BYTES);
+                if !is_right(body, number) {
+                    self.wrong = self.wrong.saturating_add(1);
+                }
+                if number < self.expected {
+                    self.again = self.again.saturating_add(1);
+                } else {
+                    self.lost = self.lost.saturating_add(number.wrapping_sub(self.expected));
+                    self.expected = number.saturating_add(1);
+                }
+            }
+            Kind::End { messages, requests } => {
+                self.lost = self.lost.saturating_add(messages.saturating_sub(self.expected));
+                self.again = self.again.saturating_add(self.expected.saturating_sub(messages));
+                (self.ended, self.requests) = (Some(messages), requests);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell::link::{FinalReason, Sequence};
+
+    use super::{HEADER_BYTES, Incoming, Op, Outgoing, Wish};
+
+    fn message(outgoing: &mut Outgoing) -> Vec<u8> {
+        let message = outgoing.next().to_vec();
+        outgoing.counted();
+        message
+    }
+
+    #[test]
+    fn what_comes_as_sent_is_well() {
+        let (mut outgoing, mut incoming) = (Outgoing::new(100), Incoming::default());
+        let wish = Wish {
+            answers: true,
+            message_bytes: 4096,
+            per_second: 7,
+            op: Op::Read,
+        };
+        incoming.take(outgoing.begin(wish));
+        for _ in 0..3 {
+            incoming.take(&message(&mut outgoing));
+        }
+        incoming.take(outgoing.end(41));
+        assert_eq!((incoming.wish, incoming.requests), (Some(wish), 41));
+        assert_eq!(
+            (incoming.messages, incoming.bytes, incoming.ended),
+            (3, 300, Some(3))
+        );
+        assert_eq!((incoming.lost, incoming.again, incoming.wrong), (0, 0, 0));
+        assert_eq!(incoming.taken, 5);
+    }
+
+    #[test]
+    fn what_is_lost_doubled_changed_or_late_is_found() {
+        let mut outgoing = Outgoing::new(HEADER_BYTES + 13);
+        let [first, second, third, fourth] = [(); 4].map(|()| message(&mut outgoing));
+        let end = outgoing.end(0).to_vec();
+        let found = |messages: &[&[u8]]| {
+            let mut incoming = Incoming::default();
+            messages.iter().for_each(|message| incoming.take(message));
+            (incoming.lost, incoming.again, incoming.wrong)
+        };
+        assert_eq!(found(&[&first, &second, &third, &fourth, &end]), (0, 0, 0));
+        assert_eq!(found(&[&first, &third, &fourth, &end]), (1, 0, 0));
+        assert_eq!(found(&[&first, &second, &third, &end]), (1, 0, 0));
+        assert_eq!(
+            found(&[&first, &second, &second, &third, &fourth, &end]),
+            (0, 1, 0)
+        );
+        assert_eq!(found(&[&first, &third, &second, &fourth, &end]), (1, 1, 0));
+        assert_eq!(found(&[&first, &end, &second]), (3, 0, 1));
+        for at in HEADER_BYTES..first.len() {
+            let mut changed = first.clone();
+            changed[at] ^= 4;
+            assert_eq!(found(&[&changed]), (0, 0, 1), "{at}");
+        }
+        assert_eq!(found(&[&first[..20]]), (0, 0, 1));
+        assert_eq!(found(&[b"nonsense of some length, not ours"]), (0, 0, 1));
+    }
+
+    #[test]
+    fn each_request_has_one_end() {
+        let mut outgoing = Outgoing::new(64);
+        for last in [0, 3, 4, 9] {
+            outgoing.taken(Sequence(last));
+        }
+        outgoing.done_through(Sequence(2));
+        assert_eq!((outgoing.done, outgoing.open()), (1, 3));
+        outgoing.done_through(Sequence(4));
+        outgoing.unknown(Sequence(9), false, FinalReason::Unreachable);
+        assert_eq!((outgoing.done, outgoing.not_sent), (3, 1));
+        assert_eq!(outgoing.unknown, [FinalReason::Unreachable]);
+        assert_eq!((outgoing.open(), outgoing.wrong_ends), (0, 0));
+        outgoing.unknown(Sequence(9), true, FinalReason::Closed);
+        assert_eq!((outgoing.unknown.len(), outgoing.wrong_ends), (1, 1));
+    }
+}

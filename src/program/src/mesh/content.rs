@@ -1,0 +1,175 @@
+//! What a collective moves, and what must have come of it: every byte follows from who, for whom, and when.
+
+use doorbell::mesh::{Data, Rank, block_bytes};
+
+use super::Which;
+use crate::report::Failure;
+
+/// Elements are added as whole numbers of so many bytes.
+const ELEMENT_BYTES: usize = 4;
+
+/// What this member brings, and what came.
+pub(super) struct Content {
+    which: Which,
+    rank: u8,
+    ranks: u8,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    bytes_checked: u64,
+}
+
+impl Content {
+    /// For each rank so many bytes.
+    ///
+    /// # Errors
+    /// That is more than there may be.
+    pub(super) fn new(which: Which, rank: Rank, ranks: u8, size: u32) -> Result<Self, Failure> {
+        let bytes = usize::try_from(size)?
+            .checked_mul(usize::from(ranks))
+            .filter(|bytes| u32::try_from(*bytes).is_ok())
+            .ok_or("--size for so many ranks is more than 4 GiB")?;
+        let bytes = if which == Which::Barrier { 0 } else { bytes };
+        Ok(Self {
+            which,
+            rank: rank.number(),
+            ranks,
+            input: vec![0; if which == Which::AllToAll { bytes } else { 0 }],
+            output: vec![0; bytes],
+            bytes_checked: 0,
+        })
+    }
+
+    /// Puts there what this member brings to a round.
+    pub(super) fn fill(&mut self, round: u32) {
+        let brought = if self.which == Which::AllToAll {
+            &mut self.input
+        } else {
+            &mut self.output
+        };
+        for (at, element) in brought.chunks_exact_mut(ELEMENT_BYTES).enumerate() {
+            element.copy_from_slice(&of(self.rank, round, at).to_le_bytes());
+        }
+    }
+
+    pub(super) fn data(&mut self) -> Data<'_> {
+        Data {
+            input: (self.which == Which::AllToAll).then_some(self.input.as_slice()),
+            output: &mut self.output,
+            element_bytes: ELEMENT_BYTES,
+        }
+    }
+
+    /// Looks at all that came.
+    ///
+    /// # Errors
+    /// Something else came than what was sent: where it is.
+    pub(super) fn check(&mut self, round: u32) -> Result<(), Failure> {
+        for block in 0..self.ranks {
+            if self.which == Which::ReduceScatter && block != self.rank {
+                // What is in the others is nobody's.
+                continue;
+            }
+            let of_block = |block| {
+                let place = block_bytes(
+                    block..block.saturating_add(1),
+                    self.ranks,
+                    self.output.len(),
+                    ELEMENT_BYTES,
+                );
+                (place.start / ELEMENT_BYTES)..(place.end / ELEMENT_BYTES)
+            };
+            for (came, sent) in of_block(block).zip(of_block(self.rank)) {
+                let expected = match self.which {
+                    Which::Barrier => 0,
+                    Which::Broadcast => of(0, round, came),
+                    Which::AllGather => of(block, round, came),
+                    Which::AllToAll => of(block, round, sent),
+                    Which::ReduceScatter | Which::AllReduce => {
+                        (0..self.ranks).fold(0, |sum: u32, rank| sum.wrapping_add(of(rank, round, came)))
+                    }
+                };
+                let found = self.output.chunks_exact(ELEMENT_BYTES).nth(came);
+                if found != Some(&expected.to_le_bytes()) {
+                    return Err(format!(
+                        "round {round}: element {came}, of rank {block}'s block, is {found:02x?} and not {expected:#x}"
+                    )
+                    .into());
+                }
+                self.bytes_checked = self.bytes_checked.saturating_add(ELEMENT_BYTES as u64);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) const fn bytes_checked(&self) -> u64 {
+        self.bytes_checked
+    }
+}
+
+/// What a rank has in a round at a place.
+fn of(rank: u8, round: u32, at: usize) -> u32 {
+    let [low, high, ..] = at.to_le_bytes();
+    u32::from_le_bytes([low, high, rank, 1]).wrapping_mul(round.wrapping_mul(2).wrapping_add(1))
+}
+
+/// Adds element by element, without end.
+pub(super) fn add(to: &mut [u8], from: &[u8]) {
+    let elements = to
+        .chunks_exact_mut(ELEMENT_BYTES)
+        .zip(from.chunks_exact(ELEMENT_BYTES));
+    for (to, from) in elements {
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
+        let sum = number(to).wrapping_add(number(from));
+        to.copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell::mesh::Rank;
+
+    use super::{Content, Which, add, of};
+
+    #[test]
+    fn what_is_wrong_in_one_bit_is_found() {
+        for which in [
+            Which::Broadcast,
+            Which::AllGather,
+            Which::ReduceScatter,
+            Which::AllReduce,
+            Which::AllToAll,
+        ] {
+            let rank = Rank::new(1).unwrap();
+            let mut content = Content::new(which, rank, 3, 8).unwrap();
+            // What the collective comes to, two elements a block.
+            let right: Vec<u8> = (0..6)
+                .flat_map(|at| {
+                    let block = (at / 2) as u8;
+                    let value = match which {
+                        Which::Broadcast => of(0, 7, at),
+                        Which::AllGather => of(block, 7, at),
+                        Which::AllToAll => of(block, 7, 2 + at % 2),
+                        _ => (0..3).fold(0, |sum: u32, rank| sum.wrapping_add(of(rank, 7, at))),
+                    };
+                    value.to_le_bytes()
+                })
+                .collect();
+            content.output.clone_from(&right);
+            content.check(7).unwrap();
+            assert_eq!(
+                content.bytes_checked(),
+                if which == Which::ReduceScatter { 8 } else { 24 }
+            );
+            assert!(content.check(8).is_err(), "{which:?} of another round");
+            content.output[9] ^= 0x10;
+            assert!(content.check(7).is_err(), "{which:?}");
+        }
+    }
+
+    #[test]
+    fn sums_are_of_elements() {
+        let mut to = [255, 0, 0, 0, 1, 0, 0, 0];
+        add(&mut to, &[1, 0, 0, 0, 255, 255, 255, 255]);
+        assert_eq!(to, [0, 1, 0, 0, 0, 0, 0, 0]);
+    }
+}

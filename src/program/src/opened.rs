@@ -1,0 +1,88 @@
+//! The node of a command: opened with what the command was told, and what it goes without said.
+
+use core::net::IpAddr;
+use std::sync::Arc;
+
+use doorbell::provider::Provider as _;
+use doorbell::{Node, NodeError, RailFilter, Rdma, Worker, WorkerConfig};
+use doorbell_operation::LogLevel;
+
+use crate::devices::advised;
+use crate::peers::Trusted;
+use crate::report::Failure;
+
+/// A node that trusts these peers, by the keys of the moment where a file has them, on the rails that the rules let.
+///
+/// # Errors
+/// libibverbs is not there, or the system gave no thread or no random bytes.
+pub(crate) fn node(trusted: Trusted, rails: &RailFilter) -> Result<Arc<Node>, Failure> {
+    let mut node = Node::open(trusted.trust).map_err(|error| advised(&error))?;
+    node.set_rail_filter(rails.clone());
+    let node = Arc::new(node);
+    if let Some(file) = trusted.file {
+        file.follow(&node)?;
+    }
+    Ok(node)
+}
+
+/// A Worker on each usable device.
+///
+/// # Errors
+/// There is none: each port with its reason, and how to get one.
+pub(crate) fn workers(node: &Node, config: &WorkerConfig) -> Result<Vec<Worker>, Failure> {
+    Ok(node.workers(config).map_err(|error| advised(&error))?)
+}
+
+/// Says on standard error which ports nothing will be connected over though no rule leaves them out, where a log does not.
+///
+/// # Errors
+/// The devices could not be listed.
+pub(crate) fn say_passed_over(node: &Node, log: LogLevel) -> Result<(), Failure> {
+    if matches!(log, LogLevel::Off | LogLevel::Error) {
+        for what in node.passed_over().map_err(|error| advised(&error))? {
+            eprintln!("doorbell: passed over: {what}");
+        }
+    }
+    Ok(())
+}
+
+/// The rule that leaves the rail of this GID alone, of the device that is named or of the only one that has it.
+///
+/// # Errors
+/// No rail has it, or several have.
+pub(crate) fn rail_of_gid(device: Option<&str>, index: u32) -> Result<RailFilter, Failure> {
+    let rdma = Rdma::load().map_err(|error| advised(&NodeError::Library(error)))?;
+    let (mut found, mut tables) = (Vec::<IpAddr>::new(), Vec::new());
+    let scanned = rdma.scan(
+        &mut |report| {
+            if device.is_some_and(|device| device != report.device.as_str()) {
+                return;
+            }
+            for entry in &report.gids {
+                let gid = format!("{} GID {}", report.device, entry.index);
+                match entry.address {
+                    Some(address) if entry.index == index => found.push(address.address()),
+                    _ => tables.push(gid),
+                }
+            }
+        },
+        &mut |_, _| {},
+    );
+    scanned.map_err(|error| advised(&NodeError::Provider(error)))?;
+    match found.as_slice() {
+        [address] => {
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            Ok(format!("{address}/{bits}").parse().map_err(|error| format!("--gid-index {index}: {error}"))?)
+        }
+        [] => Err(format!(
+            "--gid-index {index}: no usable port has an address there; `doorbell devices` lists the GIDs ({} others)",
+            tables.len()
+        )
+        .into()),
+        several => Err(format!(
+            "--gid-index {index}: {} ports have an address there: name one with --device",
+            several.len()
+        )
+        .into()),
+    }
+}

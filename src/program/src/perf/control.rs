@@ -1,0 +1,219 @@
+//! The connection the two sides talk over, beside the one under test: questions and answers,
+//! each with a deadline.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::provider::Provider;
+use doorbell::wire::PrivateData;
+use doorbell::{Channel, ChannelConfig, ChannelId, Event, Operation, PostFlags, Worker, WorkerConfig};
+
+use super::error::PerfError;
+use super::message::{CONTROL_BYTES_MAX, Message, Purpose, Verdict};
+
+/// Between looks at a connection that nothing urgent is awaited on.
+pub(crate) const NAP: Duration = Duration::from_micros(50);
+
+/// The connection to talk over.
+pub(crate) struct Control<P: Provider> {
+    /// One on each device the peer may be reached by.
+    workers: Vec<Worker<P>>,
+    at: usize,
+    id: ChannelId,
+    inbox: VecDeque<Result<Message, PerfError>>,
+    /// Whether the peer closed it: what it had sent before is in the inbox.
+    is_closed: bool,
+    timeout: Duration,
+}
+
+/// What the Workers of control connections are made with.
+pub(crate) fn worker_config() -> WorkerConfig {
+    let mut config = WorkerConfig::default();
+    config.slots = 32;
+    config.slot_bytes = CONTROL_BYTES_MAX;
+    config.completion_depth = 64;
+    config
+}
+
+/// What control connections are made with.
+pub(crate) fn channel_config() -> ChannelConfig {
+    let mut config = ChannelConfig::default();
+    config.send_depth = 8;
+    config.receive_depth = 8;
+    config.gather_max = 1;
+    config.inline_bytes_max = 0;
+    config.cell_bytes = CONTROL_BYTES_MAX;
+    config.repost_batch = 1;
+    // The side that has its last answer closes at once, and the other may still wait for an acknowledgement.
+    config.close_when_lost = false;
+    config.private_data = private_data(Purpose::Control);
+    config
+}
+
+pub(crate) fn private_data(purpose: Purpose) -> PrivateData {
+    // Sixteen bytes fit.
+    PrivateData::new(&purpose.encode()).unwrap_or(PrivateData::EMPTY)
+}
+
+impl<P: Provider> Control<P> {
+    pub(crate) fn new(workers: Vec<Worker<P>>, at: usize, id: ChannelId, timeout: Duration) -> Self {
+        Self {
+            workers,
+            at,
+            id,
+            inbox: VecDeque::new(),
+            is_closed: false,
+            timeout,
+        }
+    }
+
+    /// The channel itself.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn channel(&mut self) -> Result<&mut Channel<P>, PerfError> {
+        let worker = self.workers.get_mut(self.at);
+        worker.and_then(|worker| worker.channel(self.id)).ok_or(GONE)
+    }
+
+    /// The device it is on.
+    pub(crate) fn device(&self) -> String {
+        self.workers
+            .get(self.at)
+            .map(|worker| worker.device().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// How long the peer may be silent.
+    pub(crate) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Sends a message, and waits until the peer's device has it.
+    ///
+    /// # Errors
+    /// It did not get there in time, or the connection failed.
+    pub(crate) fn send(&mut self, message: &Message) -> Result<(), PerfError> {
+        let begun = Instant::now();
+        while self.channel()?.credits() == 0 {
+            if self.poll()? == 0 {
+                self.check_open()?;
+                self.nap(begun, "receive")?;
+            }
+        }
+        let bytes = message.encode();
+        let mut claim = self.channel()?.claim(bytes.len())?;
+        claim.bytes().copy_from_slice(&bytes);
+        claim.post(Operation::Send, PostFlags::SIGNALED)?;
+        while self.channel()?.in_flight() > 0 {
+            if self.poll()? == 0 {
+                self.nap(begun, "acknowledgement")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the peer's next message.
+    ///
+    /// # Errors
+    /// None came in time, or no proper one, or the connection failed.
+    pub(crate) fn receive(&mut self) -> Result<Message, PerfError> {
+        let begun = Instant::now();
+        loop {
+            if let Some(message) = self.inbox.pop_front() {
+                return message;
+            }
+            if self.poll()? == 0 {
+                self.check_open()?;
+                self.nap(begun, "message")?;
+            }
+        }
+    }
+
+    /// Sees whether the peer has given up meanwhile. Never waits.
+    ///
+    /// # Errors
+    /// It has, or the connection failed.
+    pub(crate) fn look(&mut self) -> Result<(), PerfError> {
+        self.poll()?;
+        let gave_up = self.inbox.iter().any(|message| {
+            matches!(
+                message,
+                Err(_)
+                    | Ok(Message::Finished | Message::Refused(_))
+                    | Ok(Message::Verdict(Verdict { gave_up: Some(_), .. }))
+            )
+        });
+        if !gave_up {
+            return self.check_open();
+        }
+        match self.inbox.pop_front() {
+            Some(Ok(Message::Verdict(Verdict {
+                gave_up: Some(reason),
+                ..
+            })))
+            | Some(Ok(Message::Refused(reason))) => Err(PerfError::PeerGaveUp(reason)),
+            Some(Err(error)) => Err(error),
+            Some(Ok(message)) => Err(PerfError::Unexpected {
+                wanted: "the test",
+                got: message.name(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes what came.
+    fn poll(&mut self) -> Result<u32, PerfError> {
+        let Self {
+            workers,
+            at,
+            inbox,
+            is_closed,
+            ..
+        } = self;
+        let worker = workers.get_mut(*at).ok_or(GONE)?;
+        let mut failed = false;
+        let count = worker.poll_tending(|_, event| match event {
+            Event::Received { message, .. } => {
+                inbox.push_back(Message::parse(message.payload()).map_err(PerfError::from));
+            }
+            Event::PeerClosed { .. } => *is_closed = true,
+            Event::Failed { .. } | Event::ChannelFailed { .. } => failed = true,
+            _ => {}
+        })?;
+        if failed {
+            let state = self.channel()?.state();
+            return Err(PerfError::Channel { what: WHAT, state });
+        }
+        Ok(count)
+    }
+
+    /// Nothing more comes of a peer that closed, once all that it had sent was taken.
+    fn check_open(&mut self) -> Result<(), PerfError> {
+        if self.is_closed && self.inbox.is_empty() {
+            let state = self.channel()?.state();
+            return Err(PerfError::Channel { what: WHAT, state });
+        }
+        Ok(())
+    }
+
+    fn nap(&self, begun: Instant, what: &'static str) -> Result<(), PerfError> {
+        if begun.elapsed() >= self.timeout {
+            return Err(PerfError::Stalled {
+                what,
+                waited: self.timeout,
+            });
+        }
+        thread::sleep(NAP);
+        Ok(())
+    }
+}
+
+const WHAT: &str = "control connection";
+
+const GONE: PerfError = PerfError::Channel {
+    what: WHAT,
+    state: doorbell::ChannelState::Open,
+};

@@ -1,0 +1,581 @@
+//! The connection under test, and the steps every test is made of: preparing a message,
+//! posting it, waiting, checking what came.
+//!
+//! Which steps follow each other, and what of them is timed, is said by the tests themselves.
+
+use core::time::Duration;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::provider::{Provider, Window};
+use doorbell::{
+    Channel, ChannelId, ChannelState, Event, Lease, LocalWindow, Operation, PostFlags, RemoteAddress,
+    RemoteWindow, Worker,
+};
+
+use super::control::{Control, NAP};
+use super::error::{PerfError, no_memory};
+use super::message::MessageError;
+use super::pattern::Mismatch;
+use super::source::Source;
+use super::test::{Op, Role, SENDS_A_TURN, Test};
+
+/// Empty looks at a queue between looks at the clock and the peer: some hundred microseconds.
+/// A power of two.
+pub(super) const LOOKS_AT_QUEUE: u32 = 1 << 13;
+/// The same for looks at a byte of memory.
+pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
+/// How long bytes of a polled message may be late behind its last one.
+const LATE: Duration = Duration::from_millis(10);
+const MARK_BYTES: usize = 16;
+/// As long as a side that waits for the end of a round sleeps at most.
+const LONGEST_NAP: Duration = Duration::from_millis(2);
+
+/// The connection under test on one side.
+pub(crate) struct Link<P: Provider> {
+    pub(super) worker: Worker<P>,
+    pub(super) id: ChannelId,
+    /// What the peer reaches.
+    pub(super) window: Option<LocalWindow<P>>,
+    /// What of the peer can be reached.
+    pub(super) remote: RemoteWindow,
+}
+
+/// What was checked, and what was wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) faults: u64,
+    pub(crate) first_fault: Option<Mismatch>,
+    /// Messages of which bytes came later than the last one, which was polled for.
+    pub(crate) late: u64,
+}
+
+/// One side of one test as it runs.
+pub(crate) struct Run<'r, P: Provider> {
+    pub(super) test: &'r Test,
+    pub(super) role: Role,
+    pub(super) link: &'r mut Link<P>,
+    pub(super) control: &'r mut Control<P>,
+    /// What this side sends.
+    pub(super) source: Source,
+    pub(super) tally: Tally,
+    /// The next message, where it is copied as it is posted.
+    pub(super) made: Vec<u8>,
+    /// What is copied out of a window to be checked.
+    copy: Vec<u8>,
+    spins: u32,
+    idle_since: Option<Instant>,
+}
+
+/// A message that is ready to be posted.
+pub(super) enum Outgoing<P: Provider> {
+    /// It is in [`Run::made`], and goes inline.
+    Inline,
+    /// It is in [`Run::made`], and goes out from a cell.
+    Cell,
+    Lease(Lease<P>),
+}
+
+/// A message that came by a completion.
+pub(super) enum Arrival<P: Provider> {
+    Message(Lease<P>),
+    Written { payload_bytes: u32, immediate: u32 },
+}
+
+impl Tally {
+    pub(super) fn note(&mut self, bytes: u64, outcome: Result<(), Mismatch>) {
+        self.messages = self.messages.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+        if let Err(mismatch) = outcome {
+            self.faults = self.faults.saturating_add(1);
+            self.first_fault.get_or_insert(mismatch);
+        }
+    }
+}
+
+impl<P: Provider> Link<P> {
+    /// # Errors
+    /// It was closed.
+    #[inline]
+    pub(super) fn channel(&mut self) -> Result<&mut Channel<P>, PerfError> {
+        self.worker.channel(self.id).ok_or_else(no_channel)
+    }
+
+    /// Whether so many requests cannot be posted now: the queue is full, or a message has no receive to go to.
+    ///
+    /// # Errors
+    /// It was closed.
+    fn is_blocked(&mut self, requests: u32, is_message: bool) -> Result<bool, PerfError> {
+        let channel = self.channel()?;
+        Ok(channel.room() < requests || is_message && channel.credits() == 0)
+    }
+
+    /// Takes what completed; `each` gets every event but failures.
+    ///
+    /// # Errors
+    /// The connection failed.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        mut each: impl FnMut(&mut Channel<P>, Event<'_, P>),
+    ) -> Result<u32, PerfError> {
+        let mut failed = false;
+        let count = self.worker.poll(|turn, event| match event {
+            Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => failed = true,
+            event => each(turn.channel, event),
+        })?;
+        if failed { Err(self.failure()) } else { Ok(count) }
+    }
+
+    #[cold]
+    fn failure(&mut self) -> PerfError {
+        match self.channel() {
+            Ok(channel) => PerfError::Channel {
+                what: WHAT,
+                state: channel.state(),
+            },
+            Err(error) => error,
+        }
+    }
+
+    /// The window the peer reaches.
+    ///
+    /// # Errors
+    /// There is none: the test needs none.
+    pub(super) fn window(&self) -> Result<&LocalWindow<P>, PerfError> {
+        self.window.as_ref().ok_or_else(no_memory)
+    }
+
+    /// The same, to write in.
+    ///
+    /// # Errors
+    /// There is none: the test needs none.
+    pub(super) fn window_mut(&mut self) -> Result<&mut LocalWindow<P>, PerfError> {
+        self.window.as_mut().ok_or_else(no_memory)
+    }
+}
+
+const WHAT: &str = "connection under test";
+
+/// Posts a message by itself.
+///
+/// # Errors
+/// It was not posted.
+#[inline]
+pub(super) fn post<P: Provider>(
+    channel: &mut Channel<P>,
+    operation: Operation,
+    outgoing: Outgoing<P>,
+    made: &[u8],
+) -> Result<(), PerfError> {
+    match outgoing {
+        Outgoing::Inline => channel.post_inline(operation, made)?,
+        Outgoing::Cell => {
+            let mut claim = channel.claim(made.len())?;
+            claim.bytes().copy_from_slice(made);
+            claim.post(operation, PostFlags::empty())?
+        }
+        Outgoing::Lease(lease) => channel
+            .post(operation, lease, PostFlags::empty())
+            .map_err(|refused| refused.kind)?,
+    };
+    Ok(())
+}
+
+impl<'r, P: Provider> Run<'r, P> {
+    pub(crate) fn new(
+        test: &'r Test,
+        role: Role,
+        token: u64,
+        link: &'r mut Link<P>,
+        control: &'r mut Control<P>,
+    ) -> Self {
+        Self {
+            test,
+            role,
+            link,
+            control,
+            source: Source::new(test, role, token),
+            tally: Tally::default(),
+            made: vec![0; test.bytes()],
+            copy: vec![0; test.bytes()],
+            spins: 0,
+            idle_since: None,
+        }
+    }
+
+    /// What the test ended with.
+    pub(crate) const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Makes the next message. What arrives while memory for it is awaited goes to `early`.
+    ///
+    /// # Errors
+    /// No memory came back in time, or the connection failed.
+    pub(super) fn prepare(
+        &mut self,
+        sequence: u64,
+        early: &mut Option<Arrival<P>>,
+    ) -> Result<Outgoing<P>, PerfError> {
+        let is_message = self.test.op.takes_receives();
+        while self.link.is_blocked(SENDS_A_TURN, is_message)? {
+            self.collect(early)?;
+        }
+        if self.test.is_inline() || self.test.is_by_cells() {
+            self.source.write(sequence, &mut self.made);
+            return Ok(if self.test.is_inline() {
+                Outgoing::Inline
+            } else {
+                Outgoing::Cell
+            });
+        }
+        let mut lease = loop {
+            match self.link.worker.lease() {
+                Some(lease) => break lease,
+                None => self.collect(early)?,
+            }
+        };
+        self.source.write_into(sequence, &mut lease)?;
+        Ok(Outgoing::Lease(lease))
+    }
+
+    fn collect(&mut self, early: &mut Option<Arrival<P>>) -> Result<(), PerfError> {
+        let count = self.link.poll(|_, event| {
+            if let Some(arrival) = Arrival::of(event) {
+                *early = Some(arrival);
+            }
+        })?;
+        if count == 0 {
+            self.idle(LOOKS_AT_QUEUE)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Called whenever nothing had come: once in a while looks at the clock and the peer.
+    ///
+    /// # Errors
+    /// Nothing came for too long, or the peer gave up.
+    #[inline]
+    pub(super) fn idle(&mut self, looks: u32) -> Result<(), PerfError> {
+        self.spins = self.spins.wrapping_add(1);
+        if self.spins & looks.wrapping_sub(1) == 0 {
+            return self.look();
+        }
+        Ok(())
+    }
+
+    /// Something came: the peer is there.
+    #[inline]
+    pub(super) fn moved(&mut self) {
+        self.idle_since = None;
+    }
+
+    #[cold]
+    fn look(&mut self) -> Result<(), PerfError> {
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.control.timeout() {
+            return Err(PerfError::Stalled {
+                what: "message",
+                waited: self.control.timeout(),
+            });
+        }
+        self.control.look()
+    }
+
+    /// Checks a message that came by a completion, and lets its memory receive again.
+    ///
+    /// # Errors
+    /// It is not of the length it must have, or not of the kind.
+    pub(super) fn check_arrival(
+        &mut self,
+        sequence: u64,
+        first: u64,
+        arrival: Arrival<P>,
+    ) -> Result<(), PerfError> {
+        match (arrival, self.test.op) {
+            (Arrival::Message(message), Op::Send) => {
+                self.check_length(message.len_bytes())?;
+                let outcome = self.source.theirs.check(sequence, message.payload());
+                self.tally.note(message.len_bytes() as u64, outcome);
+                self.link.worker.release(message);
+                Ok(())
+            }
+            (
+                Arrival::Written {
+                    payload_bytes,
+                    immediate: word,
+                },
+                Op::WriteImm,
+            ) => {
+                self.check_length(payload_bytes as usize)?;
+                let announced = check_word(sequence, u64::from(immediate(sequence)), u64::from(word));
+                self.check_window(sequence, first, announced)
+            }
+            _ => Err(UNASKED),
+        }
+    }
+
+    pub(super) fn check_length(&self, bytes: usize) -> Result<(), PerfError> {
+        let expected = self.test.bytes();
+        if bytes == expected {
+            return Ok(());
+        }
+        Err(MessageError::Length { bytes, expected }.into())
+    }
+
+    /// Checks a message that lies in the window, unless `before` says that it is wrong already.
+    ///
+    /// # Errors
+    /// There is no window.
+    pub(super) fn check_window(
+        &mut self,
+        sequence: u64,
+        first: u64,
+        before: Result<(), Mismatch>,
+    ) -> Result<(), PerfError> {
+        let place = self.test.place_of(sequence, first);
+        let window = self.link.window()?;
+        let check = |copy: &mut [u8]| {
+            window.copy_out(place, copy).map_err(|_| PerfError::NoMemory)?;
+            Ok::<_, PerfError>(if self.test.is_polled() {
+                self.source.theirs.check_polled(sequence, copy)
+            } else {
+                self.source
+                    .theirs
+                    .check(self.test.content_of(sequence, first), copy)
+            })
+        };
+        let mut outcome = check(&mut self.copy)?;
+        // No device has to write the bytes of a message in order. What is polled for may come
+        // before the rest, which is then late and not wrong.
+        if outcome.is_err() && self.test.is_polled() {
+            let begun = Instant::now();
+            while outcome.is_err() && begun.elapsed() < LATE {
+                outcome = check(&mut self.copy)?;
+            }
+            self.tally.late = self.tally.late.saturating_add(u64::from(outcome.is_ok()));
+        }
+        self.tally.note(self.copy.len() as u64, before.and(outcome));
+        Ok(())
+    }
+
+    /// A lease for what a READ or an atomic brings, with nothing of an earlier one in it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn blank(&mut self) -> Result<Lease<P>, PerfError> {
+        let mut lease = self.link.worker.lease().ok_or_else(no_memory)?;
+        let bytes = self.test.bytes();
+        lease.buffer_mut().get_mut(..bytes).ok_or_else(no_memory)?.fill(0);
+        lease.set_len_bytes(bytes);
+        Ok(lease)
+    }
+
+    /// Tells the peer, on the connection under test and thus behind all that was posted
+    /// before, that a round is over.
+    ///
+    /// # Errors
+    /// It was not posted, or the connection failed.
+    pub(super) fn send_mark(&mut self, round: u64) -> Result<(), PerfError> {
+        let mut early = None;
+        while self.link.is_blocked(1, true)? {
+            self.collect(&mut early)?;
+        }
+        let mut claim = self.link.channel()?.claim(MARK_BYTES)?;
+        claim.bytes().copy_from_slice(&mark(round));
+        claim.post(Operation::Send, PostFlags::SIGNALED)?;
+        Ok(())
+    }
+
+    /// Waits, without haste, for the peer's mark of the end of a round. It sleeps ever longer: the peer is busy with the
+    /// round, and on a host that both share every look takes time from it.
+    ///
+    /// # Errors
+    /// It did not come in time, or something else did.
+    pub(super) fn await_mark(&mut self, round: u64) -> Result<(), PerfError> {
+        let mut nap = NAP;
+        loop {
+            let mut came = None;
+            let count = self.link.poll(|_, event| {
+                if let Some(arrival) = Arrival::of(event) {
+                    came = Some(arrival);
+                }
+            })?;
+            match came {
+                Some(Arrival::Message(message)) => {
+                    self.moved();
+                    return self.check_mark(round, message);
+                }
+                Some(Arrival::Written { .. }) => return Err(UNASKED),
+                None if count == 0 => {
+                    self.look()?;
+                    thread::sleep(nap);
+                    nap = nap.saturating_mul(2).min(LONGEST_NAP);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// # Errors
+    /// It is not the mark of this round.
+    pub(super) fn check_mark(&mut self, round: u64, message: Lease<P>) -> Result<(), PerfError> {
+        let is_it = message.payload() == mark(round);
+        self.link.worker.release(message);
+        if is_it { Ok(()) } else { Err(UNASKED) }
+    }
+}
+
+impl<P: Provider> Arrival<P> {
+    /// The arrival that an event is, if it is one.
+    #[inline]
+    pub(super) fn of(event: Event<'_, P>) -> Option<Self> {
+        match event {
+            Event::Received { message, .. } => Some(Self::Message(message.keep())),
+            Event::Written {
+                payload_bytes,
+                immediate,
+            } => Some(Self::Written {
+                payload_bytes,
+                immediate,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Where in the peer's window the message of this sequence lies, `first` being the first of its
+/// round.
+///
+/// # Errors
+/// The peer's window is too small for it.
+#[inline]
+pub(super) fn remote_place(
+    test: &Test,
+    remote: &RemoteWindow,
+    sequence: u64,
+    first: u64,
+) -> Result<RemoteAddress, PerfError> {
+    RemotePlaces::from(test, remote, sequence.wrapping_sub(first)).next()
+}
+
+/// The places of a round's messages in the peer's window, one after the other.
+pub(super) struct RemotePlaces<'r> {
+    remote: &'r RemoteWindow,
+    /// The next message lies here.
+    at: u64,
+    end: u64,
+    place_bytes: u64,
+    message_bytes: u64,
+}
+
+impl<'r> RemotePlaces<'r> {
+    /// Begins with the message of this index in its round.
+    #[inline]
+    pub(super) fn from(test: &Test, remote: &'r RemoteWindow, index: u64) -> Self {
+        let place_bytes = u64::from(test.place_bytes());
+        Self {
+            remote,
+            at: test.place_of(index, 0) as u64,
+            end: test.places().saturating_mul(place_bytes),
+            place_bytes,
+            message_bytes: u64::from(test.message_bytes),
+        }
+    }
+
+    /// # Errors
+    /// The peer's window is too small for it.
+    #[inline]
+    pub(super) fn next(&mut self) -> Result<RemoteAddress, PerfError> {
+        let address = self.remote.address_of(self.at, self.message_bytes);
+        self.at = self.at.saturating_add(self.place_bytes);
+        if self.at >= self.end {
+            self.at = 0;
+        }
+        match address {
+            Some(address) => Ok(RemoteAddress::new(address, self.remote.rkey())),
+            None => Err(PerfError::Message(MessageError::Field {
+                field: "window's length",
+                value: self.remote.length_bytes(),
+            })),
+        }
+    }
+}
+
+#[cold]
+const fn no_channel() -> PerfError {
+    PerfError::Channel {
+        what: WHAT,
+        state: ChannelState::Open,
+    }
+}
+
+/// What a message of this sequence is posted as; not for atomics.
+///
+/// # Errors
+/// The peer's window is too small for it.
+#[inline]
+pub(super) fn operation(
+    test: &Test,
+    remote: &RemoteWindow,
+    sequence: u64,
+    first: u64,
+) -> Result<Operation, PerfError> {
+    if test.op == Op::Send {
+        return Ok(Operation::Send);
+    }
+    let place = remote_place(test, remote, sequence, first)?;
+    Ok(match test.op {
+        Op::WriteImm => Operation::WriteWithImmediate(place, immediate(sequence)),
+        Op::Write => Operation::Write(place),
+        _ => Operation::Read(place),
+    })
+}
+
+/// Something came that no correct peer sends.
+pub(super) const UNASKED: PerfError = PerfError::Unexpected {
+    wanted: "what the test has next",
+    got: "something else",
+};
+
+/// The word a WRITE with immediate announces a message by.
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the low half tells neighbours apart"
+)]
+pub(super) const fn immediate(sequence: u64) -> u32 {
+    sequence as u32
+}
+
+/// Checks a word that comes whole.
+///
+/// # Errors
+/// It differs.
+#[inline]
+pub(super) fn check_word(sequence: u64, expected: u64, got: u64) -> Result<(), Mismatch> {
+    if expected == got {
+        return Ok(());
+    }
+    Err(Mismatch {
+        sequence,
+        offset: 0,
+        expected,
+        got,
+    })
+}
+
+fn mark(round: u64) -> [u8; MARK_BYTES] {
+    let mut bytes = [0; MARK_BYTES];
+    for (byte, value) in bytes
+        .iter_mut()
+        .zip(b"dbPfmark".iter().copied().chain(round.to_be_bytes()))
+    {
+        *byte = value;
+    }
+    bytes
+}

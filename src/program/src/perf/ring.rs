@@ -1,0 +1,144 @@
+//! Latency of messages through the one-sided ring.
+//!
+//! As [`super::latency`] has it: timed is from just before the post to the moment the answer has been copied out.
+
+use doorbell::provider::Provider;
+use doorbell::wire::Publication;
+use doorbell::worker::RingConfig;
+use doorbell::{Event, RingChannel};
+
+use super::error::PerfError;
+use super::latency::{Times, tick};
+use super::link::{Arrival, LOOKS_AT_MEMORY, LOOKS_AT_QUEUE, Outgoing, Run};
+use super::progress::Progress;
+
+/// The client's side.
+///
+/// # Errors
+/// As for [`super::latency::measure`].
+pub(super) fn exchange<P: Provider>(
+    run: &mut Run<'_, P>,
+    times: &mut Times,
+    progress: &mut Progress,
+) -> Result<(), PerfError> {
+    let mut ringed = Ringed::open(run)?;
+    for sequence in 0..run.test.total() {
+        let outgoing = ringed.prepare(run, sequence)?;
+        let start = times.clock.raw();
+        ringed.send(run, outgoing)?;
+        ringed.receive(run)?;
+        let end = times.clock.raw();
+        run.moved();
+        times.note(sequence, start, end);
+        ringed.check(run, sequence)?;
+        tick(progress, sequence);
+    }
+    Ok(())
+}
+
+/// The listener's side.
+///
+/// # Errors
+/// As for [`super::latency::answer`].
+pub(super) fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
+    let mut ringed = Ringed::open(run)?;
+    for sequence in 0..run.test.total() {
+        let outgoing = ringed.prepare(run, sequence)?;
+        ringed.receive(run)?;
+        ringed.send(run, outgoing)?;
+        run.moved();
+        ringed.check(run, sequence)?;
+    }
+    Ok(())
+}
+
+/// The rings of the connection under test.
+struct Ringed<P: Provider> {
+    ring: RingChannel<P>,
+    /// Whether messages are told by bytes in memory, so that polling a queue brings none.
+    is_told_by_memory: bool,
+    /// What came last.
+    message: Vec<u8>,
+    bytes: usize,
+}
+
+impl<P: Provider> Ringed<P> {
+    fn open(run: &mut Run<'_, P>) -> Result<Self, PerfError> {
+        let mut config = RingConfig::default();
+        config.cell_bytes = run.test.place_bytes().max(config.cell_bytes);
+        let deadline = run.link.worker.within(run.control.timeout());
+        let link = &mut *run.link;
+        let ring = RingChannel::open(&mut link.worker, link.id, &config, deadline, |_, _| {});
+        let ring = ring.map_err(PerfError::Ring)?;
+        Ok(Self {
+            is_told_by_memory: ring.publications().received == Publication::Trailer,
+            ring,
+            message: vec![0; run.test.bytes()],
+            bytes: 0,
+        })
+    }
+
+    /// Makes the next message, and takes what completed meanwhile.
+    fn prepare(&mut self, run: &mut Run<'_, P>, sequence: u64) -> Result<Outgoing<P>, PerfError> {
+        // What was posted is known done, so that its memory comes back.
+        self.poll(run)?;
+        let mut early = None;
+        let outgoing = run.prepare(sequence, &mut early)?;
+        if let Some(Arrival::Written { immediate, .. }) = early {
+            self.ring.note_written(immediate);
+        }
+        Ok(outgoing)
+    }
+
+    #[inline]
+    fn send(&mut self, run: &mut Run<'_, P>, outgoing: Outgoing<P>) -> Result<(), PerfError> {
+        let Run { link, made, .. } = run;
+        let channel = link.channel()?;
+        match outgoing {
+            // No message of a ring goes out from a cell of the send queue.
+            Outgoing::Inline | Outgoing::Cell => self.ring.send_inline(channel, made)?,
+            Outgoing::Lease(lease) => self.ring.send(channel, lease).map_err(|refused| refused.kind)?,
+        };
+        Ok(())
+    }
+
+    /// Waits for the next message.
+    #[inline]
+    fn receive(&mut self, run: &mut Run<'_, P>) -> Result<(), PerfError> {
+        let mut looks = 0_u32;
+        loop {
+            let got = self.ring.receive(run.link.channel()?, &mut self.message);
+            if let Some(bytes) = got.map_err(PerfError::RingRead)? {
+                self.bytes = bytes;
+                return Ok(());
+            }
+            looks = looks.wrapping_add(1);
+            if !self.is_told_by_memory {
+                self.poll(run)?;
+                run.idle(LOOKS_AT_QUEUE)?;
+            } else if looks & LOOKS_AT_MEMORY.wrapping_sub(1) == 0 {
+                // A failed connection is told by completions alone.
+                self.poll(run)?;
+                run.idle(1)?;
+            }
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, run: &mut Run<'_, P>) -> Result<(), PerfError> {
+        let ring = &mut self.ring;
+        run.link.poll(|_, event| {
+            if let Event::Written { immediate, .. } = event {
+                ring.note_written(immediate);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn check(&self, run: &mut Run<'_, P>, sequence: u64) -> Result<(), PerfError> {
+        run.check_length(self.bytes)?;
+        let outcome = run.source.theirs.check(sequence, &self.message);
+        run.tally.note(self.bytes as u64, outcome);
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! What a measurement goes by beside its tests: where the peer is, and what holds for all of them.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use doorbell::worker::SharedReceivesConfig;
+use doorbell::{ChannelConfig, Handle, WorkerConfig};
+
+use super::metering::Metering;
+use super::test::{Role, Test};
+
+/// Where the peer is.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// At what its listener handed out.
+    Handle(Handle),
+    /// At the first of these TCP addresses that answers.
+    Addresses {
+        name: String,
+        addresses: Vec<SocketAddr>,
+    },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handle(handle) => fmt::Display::fmt(handle, f),
+            Self::Addresses { name, .. } => f.write_str(name),
+        }
+    }
+}
+
+/// What a side of a measurement goes by.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// The device to use; else each that is usable.
+    pub(crate) device: Option<String>,
+    /// The longest the peer may be silent, at every step.
+    pub(crate) timeout: Duration,
+    /// Whether the connections under test receive in a shared receive queue, and then how many receives it
+    /// has more than the connection's share.
+    pub(crate) shared_receives: Option<u32>,
+    /// How long each test is to be timed, instead of its number of iterations.
+    pub(crate) duration: Option<Duration>,
+    /// Where it is noted what is counted.
+    pub(crate) metering: Metering,
+}
+
+impl Terms {
+    /// What the Worker of a test is made with.
+    pub(super) fn worker_config(&self, test: &Test, role: Role) -> WorkerConfig {
+        let mut config = test.worker_config(role);
+        if let Some(spare) = self.shared_receives {
+            let mut shared = SharedReceivesConfig::default();
+            shared.depth = test.receive_depth(role).saturating_add(spare);
+            config.slots = config.slots.saturating_add(spare);
+            config.shared_receives = Some(shared);
+        }
+        config
+    }
+
+    /// Waits for each stage of the handshake as long as for anything else, where that is longer: a side that runs
+    /// under an instrument takes its time.
+    pub(super) fn patient(&self, mut config: ChannelConfig) -> ChannelConfig {
+        config.handshake_stage = config.handshake_stage.max(self.timeout);
+        config
+    }
+}

@@ -1,0 +1,84 @@
+//! What a ping-pong counts, for whoever asks over HTTP.
+
+use core::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use doorbell::Statistics;
+use doorbell_operation::{Labels, Metrics, MetricsServer};
+
+use super::source::Source;
+use crate::port_counts::add_ports;
+use crate::report::Failure;
+
+/// On which device, which rail, what is counted on it, and who is at the other end, once that is known.
+type Noted = Option<(String, Labels, Arc<Statistics>, IpAddr)>;
+
+/// Tells until it goes.
+pub(super) struct Metering {
+    noted: Arc<Mutex<Noted>>,
+    _server: MetricsServer,
+}
+
+impl Metering {
+    /// Tells at this address; says where.
+    ///
+    /// # Errors
+    /// The port cannot be had.
+    pub(super) fn start(at: SocketAddr) -> Result<Self, Failure> {
+        let noted = Arc::<Mutex<Noted>>::default();
+        let told = Arc::clone(&noted);
+        let render = move || {
+            let noted = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            text(&noted)
+        };
+        let server = MetricsServer::start(at, render).map_err(|error| format!("metrics at {at}: {error}"))?;
+        eprintln!("metrics at http://{}/metrics", server.address());
+        Ok(Self {
+            noted,
+            _server: server,
+        })
+    }
+
+    /// What is told from now on.
+    pub(super) fn note(&self, source: &Source, statistics: &Arc<Statistics>, peer: IpAddr) {
+        let port = source.port.to_string();
+        let labels = Labels::new(&[("device", &source.device), ("port", &port)]).unwrap_or(Labels::NONE);
+        let noted = Some((source.device.clone(), labels, Arc::clone(statistics), peer));
+        *self.noted.lock().unwrap_or_else(PoisonError::into_inner) = noted;
+    }
+}
+
+fn text(noted: &Noted) -> String {
+    let mut metrics = Metrics::default();
+    if let Some((device, labels, statistics, peer)) = noted {
+        metrics.statistics(labels, &statistics.snapshot());
+        metrics.channel_to(labels, *peer, true);
+        add_ports(&mut metrics, [device]);
+    }
+    metrics.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arc, Labels, Statistics, text};
+
+    #[test]
+    fn the_rail_and_the_peer_are_told() {
+        assert_eq!(text(&None), "");
+        let statistics = Arc::new(Statistics::default());
+        statistics.doorbell(1, 64, 1);
+        let labels = Labels::new(&[("device", "sim0"), ("port", "1")]).unwrap();
+        let text = text(&Some((
+            "sim0".into(),
+            labels,
+            statistics,
+            "10.0.0.2".parse().unwrap(),
+        )));
+        for line in [
+            "doorbell_worker_sent_bytes_total{device=\"sim0\",port=\"1\"} 64",
+            "doorbell_channels{device=\"sim0\",port=\"1\",peer=\"10.0.0.2\",state=\"open\"} 1",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{text}");
+        }
+    }
+}

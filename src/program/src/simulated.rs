@@ -1,0 +1,65 @@
+//! Hosts of a simulated fabric, all in this process: for every command that can be tried without a device.
+
+use core::net::IpAddr;
+
+use doorbell::provider::IpPrefix;
+use doorbell::trust::{KEY_BYTES_MIN, Key};
+use doorbell::{KeyRing, Node, Trust};
+use doorbell_sim::{Fabric, Host, PortConfig};
+
+use crate::perf::PerfError;
+use crate::report::Failure;
+
+/// The meaning of the figures of a simulated run, in one line.
+pub(crate) const NOTICE: &str = "SIMULATED: no RDMA device takes part; the bytes are checked as on one, and the figures measure this program alone, \
+     neither a device nor a network";
+
+/// The device of each simulated host that has one.
+pub(crate) const DEVICE: &str = "sim0";
+
+/// Says that nothing is real, before anything is measured: in the output, or, where a document is all of that, on standard error.
+pub(crate) fn say(is_json: bool) {
+    if is_json {
+        eprintln!("{NOTICE}");
+    } else {
+        println!("{NOTICE}\n");
+    }
+}
+
+/// A key that is made for this run: all ends are here, and nobody else is let in.
+///
+/// # Errors
+/// The system gave no random bytes.
+pub(crate) fn trust() -> Result<Trust, Failure> {
+    let mut secret = [0; KEY_BYTES_MIN];
+    getrandom::fill(&mut secret).map_err(|_| PerfError::Entropy)?;
+    Ok(Trust::keys(KeyRing::new(Key::new(1, &secret)?)))
+}
+
+/// Two hosts of one simulated subnet.
+///
+/// # Errors
+/// The fabric takes no such hosts.
+pub(crate) fn two(trust: &Trust) -> Result<[Node<Host, Host>; 2], Failure> {
+    let fabric = Fabric::new();
+    Ok([host(&fabric, 1, 1, trust)?, host(&fabric, 2, 1, trust)?])
+}
+
+/// A host with so many rails, each in a subnet of its own: its number is the last of its addresses.
+///
+/// # Errors
+/// The fabric takes no such host.
+pub(crate) fn host(
+    fabric: &Fabric,
+    number: u8,
+    rails: u8,
+    trust: &Trust,
+) -> Result<Node<Host, Host>, Failure> {
+    let port = |rail: u8| -> Result<PortConfig, Failure> {
+        let prefix = IpPrefix::new(IpAddr::from([10, 0, rail, number]), 24).map_err(|_| "no such subnet")?;
+        Ok(PortConfig::new(&format!("sim{rail}"), &[prefix]))
+    };
+    let ports = (0..rails).map(port).collect::<Result<_, _>>()?;
+    let host = fabric.host(&format!("host{number}"), ports)?;
+    Ok(Node::with(host.clone(), host, trust.clone())?)
+}

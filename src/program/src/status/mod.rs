@@ -1,0 +1,156 @@
+//! `doorbell status`: a node or a member of a mesh as it is now, from the metrics it tells.
+//!
+//! How they are had is in [`mod@scrape`], what is made of two samples in [`table`], of ports in [`ports`].
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::io::{self, IsTerminal as _};
+use std::thread;
+
+use doorbell_operation::SettingValues;
+
+use crate::address::resolve;
+use crate::configured::Configured;
+use crate::report::{Failure, print_line};
+use crate::value::{Place, parse_seconds};
+
+mod numbers;
+mod ports;
+mod scrape;
+mod simulated;
+mod table;
+
+use scrape::{Sample, plain, scrape};
+use table::Report;
+
+/// Where metrics are by the examples, where no port is named.
+const PORT: u16 = 9400;
+
+/// How long a name may take to be looked up.
+const LOOK_UP: Duration = Duration::from_secs(5);
+
+/// Show how a running node is: members and ways, rails with their rates, links, channels, Workers, retries of ports
+///
+/// It asks where the node tells its metrics (`doorbell mesh --metrics`, and `link`, `lat`, `bw` and `pingpong`; a program that embeds
+/// doorbell by MetricsServer), and shows what became of one interval. Where nobody answers any more it says so, and goes
+/// on asking.
+///
+/// A rate is of this interval. It is `-` where what is counted began anew within it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+                        doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared --metrics 127.0.0.1:9400\n  \
+                        doorbell status 127.0.0.1:9400\n  \
+                        doorbell status 127.0.0.1:9400 --once --json\n  \
+                        doorbell status --simulated --once")]
+pub(crate) struct Arguments {
+    /// Where metrics are told: ADDR:PORT or HOST:PORT [default: as set]
+    #[arg(value_name = "ADDR:PORT")]
+    address: Option<String>,
+
+    /// Show the first member of a mesh of three that runs in this process, on hosts of a simulated fabric: no device is needed
+    #[arg(long, conflicts_with = "address")]
+    simulated: bool,
+
+    /// How long an interval is
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    interval: Duration,
+
+    /// Show one interval, and end; fail where nobody answers
+    #[arg(long)]
+    once: bool,
+
+    /// One JSON document for each interval, in a line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// Shows how a node is.
+///
+/// # Errors
+/// No address is named, or with `--once` nobody answers there.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.configured.settings(SettingValues::default(), &[])?;
+    let addresses = match (&arguments.address, settings.values().metrics) {
+        _ if arguments.simulated => {
+            crate::simulated::say(arguments.json);
+            vec![simulated::begin()?]
+        }
+        (Some(named), _) => addresses(named)?,
+        (None, Some(set)) => vec![set],
+        (None, None) => return Err("whom to ask? Name where metrics are told, as in 127.0.0.1:9400".into()),
+    };
+    let mut shown = Shown {
+        is_json: arguments.json,
+        clears: !arguments.once && !arguments.json && io::stdout().is_terminal(),
+        is_lost: false,
+    };
+    let mut before: Option<Sample> = None;
+    loop {
+        match scrape(&addresses) {
+            Ok(now) => {
+                if let Some(before) = &before {
+                    let mut report = Report::new(before, &now);
+                    report.simulated = arguments.simulated;
+                    shown.show(&report)?;
+                    if arguments.once {
+                        return Ok(());
+                    }
+                }
+                before = Some(now);
+            }
+            Err(why) if arguments.once => return Err(why.into()),
+            Err(why) => {
+                shown.lose(&why);
+                before = None;
+            }
+        }
+        thread::sleep(arguments.interval);
+    }
+}
+
+/// Where to ask: what is named, with what `--metrics` prints around it or not.
+fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
+    let bare = named.strip_prefix("http://").unwrap_or(named);
+    let bare = bare.strip_suffix("/metrics").unwrap_or(bare);
+    let told = |why: String| format!("{}: {why}", plain(named));
+    match Place::parse(bare, PORT).map_err(told)? {
+        Place::Address(address) => Ok(vec![address]),
+        Place::Host { name, port } => {
+            Ok(resolve((name, port), LOOK_UP).map_err(|error| told(error.to_string()))?)
+        }
+        Place::Handle(_) => Err("a handle leads to a listener, and not to metrics".into()),
+    }
+}
+
+/// What was shown so far.
+struct Shown {
+    is_json: bool,
+    /// Whether each table takes the place of the one before.
+    clears: bool,
+    is_lost: bool,
+}
+
+impl Shown {
+    fn show(&mut self, report: &Report) -> Result<(), Failure> {
+        if core::mem::take(&mut self.is_lost) {
+            eprintln!("doorbell: it answers again");
+        }
+        if self.is_json {
+            print_line("status", report)?;
+        } else {
+            let clear = if self.clears { "\x1b[H\x1b[J" } else { "" };
+            println!("{clear}{}", report.text());
+        }
+        Ok(())
+    }
+
+    /// Says that nobody answers, once.
+    fn lose(&mut self, why: &str) {
+        if !core::mem::replace(&mut self.is_lost, true) {
+            eprintln!("doorbell: {}; asking again", plain(why));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A node to be looked at where there is none: a mesh of three on a simulated fabric, which tells its metrics.
+
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::sync::mpsc;
+use std::thread;
+
+use doorbell_operation::Labels;
+
+use crate::board::Board;
+use crate::mesh::{Which, World, simulated_settings};
+use crate::report::Failure;
+
+/// Members of the mesh.
+const RANKS: u8 = 3;
+
+/// Bytes that each member has for each other one in a round.
+const MESSAGE_BYTES: u32 = 64;
+
+/// Between two rounds: the processors are the user's, too.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Begins a mesh that goes on until the program ends; gives where its first member tells its metrics.
+///
+/// # Errors
+/// The members do not reach each other, or there is no port for the metrics.
+pub(super) fn begin() -> Result<SocketAddr, Failure> {
+    let (tell, told) = mpsc::channel();
+    thread::Builder::new()
+        .name("doorbell-mesh".into())
+        .spawn(move || {
+            if let Err(error) = go_on(&tell) {
+                // Nobody listens any more where the program ends.
+                let _ = tell.send(Err(error.to_string()));
+            }
+        })?;
+    Ok(told.recv()??)
+}
+
+fn go_on(tell: &mpsc::Sender<Result<SocketAddr, String>>) -> Result<(), Failure> {
+    let mut world = World::new(RANKS, &simulated_settings()?)?;
+    let mut work = world.join(Which::AllToAll, MESSAGE_BYTES)?;
+    let first = world.members.first().ok_or("there are no members")?;
+    let mut board = Board::start((Ipv4Addr::LOCALHOST, 0).into(), &first.workers)?;
+    let mut is_told = false;
+    loop {
+        world.round(&mut work)?;
+        if let Some(first) = world.members.first_mut() {
+            let mesh = &first.mesh;
+            board.note(&mut first.workers, |metrics| {
+                metrics.mesh(&Labels::NONE, mesh);
+                metrics.handshakes(&Labels::NONE, &mesh.links().handshakes());
+            });
+        }
+        if !core::mem::replace(&mut is_told, true) && tell.send(Ok(board.address())).is_err() {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,233 @@
+//! `doorbell topo` and `doorbell preflight`: what hosts have, who reaches whom, and what will fail.
+//!
+//! Here hosts are looked at or read; how they are told of stands in [`report`], [`text`] and [`svg`].
+
+use core::net::IpAddr;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use doorbell::{RailFilter, Rdma};
+use doorbell_operation::{Map, SettingValues, Severity, Topology, preflight};
+
+use crate::configured::Configured;
+use crate::log;
+use crate::report::{Failure, print, print_outcome};
+
+mod report;
+mod svg;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+/// Draw hosts: their rails, the subnets between them, who reaches whom by which rails, and why not
+///
+/// It looks at this host, or with --snapshot at hosts as they were when a file was saved. Save one
+/// on each host, bring the files together, and see the whole:
+///
+///   doorbell topo --save a.json                         on each host
+///   doorbell topo --snapshot a.json --snapshot b.json --svg mesh.svg
+///
+/// Each rail has its address, interface, speed, MTU, lane, NUMA node and PCI address, or the reason
+/// why it is not used. For every two hosts there are the pairs of rails that messages go by, the best
+/// first; the rails that are in no pair, and why; and where there is no pair the shortest way past
+/// other hosts. `doorbell preflight` tells what will fail.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct TopoArguments {
+    #[command(flatten)]
+    look: Look,
+
+    /// Write what this host has to FILE, to be looked at elsewhere
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Draw a picture to FILE, in SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Print one JSON document: hosts, pairs, routes and findings
+    #[arg(long)]
+    json: bool,
+}
+
+/// Find what will fail, and why, before anything hangs
+///
+/// It looks at this host, or with --snapshot at others, too, and at every two of them: ports, GIDs, MTU,
+/// partition keys, neighbours, ARP settings, routes, prefix lengths. Each finding says what is so, what will come of it, and what
+/// to do; docs/rails.md lists them. Nothing is changed, and nothing is sent but one datagram to each address of the peers that
+/// are named, by --peer or by --snapshot beside --here, and share a subnet with this host: so a neighbour nobody answers for is found,
+/// after a second.
+///
+/// Exit code: 0 when nothing will fail (there may be notes and warnings); 1 when something will, or, with --strict, when there is
+/// a warning; 1, too, when a host could not be looked at.
+#[derive(clap::Args)]
+pub(crate) struct PreflightArguments {
+    #[command(flatten)]
+    look: Look,
+
+    /// A peer that this host is to reach, by its address: it is asked for, and that it is not there will fail; once for each
+    #[arg(long = "peer", value_name = "ADDRESS")]
+    peers: Vec<IpAddr>,
+
+    /// Fail on warnings, too
+    #[arg(long)]
+    strict: bool,
+
+    /// Print one JSON document: hosts, pairs, routes and findings
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which hosts are looked at.
+#[derive(clap::Args)]
+struct Look {
+    /// Look at the host in FILE (of `doorbell topo --save`); once for each host
+    #[arg(long = "snapshot", value_name = "FILE")]
+    snapshots: Vec<PathBuf>,
+
+    /// With --snapshot: at this host, too
+    #[arg(long, requires = "snapshots")]
+    here: bool,
+
+    /// What this host is called, instead of its host name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// Which rails this host uses, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
+    #[arg(long, value_name = "RULES")]
+    rails: Option<RailFilter>,
+
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// The largest file that is read: many times what a host with all ports there can be comes to.
+const SNAPSHOT_BYTES_MAX: u64 = 16 << 20;
+
+/// Draws hosts.
+///
+/// # Errors
+/// A host cannot be looked at, or a file not be read or written.
+pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
+    if arguments.save.is_some() && !arguments.look.is_here() {
+        return Err("--save writes what this host has: with --snapshot it needs --here".into());
+    }
+    let hosts = arguments.look.hosts()?;
+    if let Some(path) = &arguments.save {
+        // This host is the last, if it was looked at.
+        let here = hosts.last().ok_or("--save: no host was looked at")?;
+        let mut text = here.to_json()?;
+        text.push('\n');
+        write(path, &text)?;
+    }
+    let map = Map::new(&hosts);
+    if let Some(path) = &arguments.svg {
+        write(path, &svg::draw(&map))?;
+    }
+    let findings = preflight(&hosts);
+    let report = report::Report::new(&map, &findings);
+    print("topo", &report, arguments.json, |report| {
+        text::topology(report, &findings)
+    })
+}
+
+/// Finds what will fail.
+///
+/// # Errors
+/// Something will, or a host cannot be looked at.
+pub(crate) fn check(arguments: &PreflightArguments) -> Result<(), Failure> {
+    if !arguments.peers.is_empty() && !arguments.look.is_here() {
+        return Err("--peer is asked for by this host: with --snapshot it needs --here".into());
+    }
+    let mut hosts = arguments.look.hosts()?;
+    arguments.look.ask(&mut hosts, &arguments.peers)?;
+    let findings = preflight(&hosts);
+    let report = report::Report::new(&Map::new(&hosts), &findings);
+    let bad = if arguments.strict {
+        Severity::Warning
+    } else {
+        Severity::Error
+    };
+    let error = match findings.iter().filter(|finding| finding.severity >= bad).count() {
+        0 => None,
+        1 => Some("1 finding stands in the way".to_owned()),
+        count => Some(format!("{count} findings stand in the way")),
+    };
+    // The text counts the findings itself.
+    print_outcome("preflight", &report, error, arguments.json, |_| {
+        text::findings(&findings)
+    })
+}
+
+impl Look {
+    fn is_here(&self) -> bool {
+        self.here || self.snapshots.is_empty()
+    }
+
+    /// The hosts of the files, and this one behind them.
+    fn hosts(&self) -> Result<Vec<Topology>, Failure> {
+        let said = self.rails.as_ref().map(ToString::to_string);
+        let settings = self
+            .configured
+            .settings(SettingValues::default(), &[("--rails", "rails", said)])?;
+        log::start(settings.values().log);
+        let rails = settings.values().rails.clone();
+        if !self.is_here() && (self.name.is_some() || self.rails.is_some()) {
+            return Err("--name and --rails are for this host: with --snapshot they need --here".into());
+        }
+        let mut hosts = Vec::new();
+        for path in &self.snapshots {
+            hosts.push(read(path).map_err(|error| format!("{}: {error}", path.display()))?);
+        }
+        if self.is_here() {
+            let mut here = Topology::of_this_host(&Rdma::load()?)?;
+            if let Some(name) = &self.name {
+                here.host.clone_from(name);
+            }
+            here.rail_filter = rails;
+            hosts.push(here);
+        }
+        for (index, host) in hosts.iter().enumerate() {
+            if hosts.iter().take(index).any(|other| other.host == host.host) {
+                return Err(format!(
+                    "two hosts are called `{}`: give each a name of its own with --name when it is saved",
+                    host.host
+                )
+                .into());
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// Has this host, the last where it is looked at, ask for these peers and the rails of the others.
+    fn ask(&self, hosts: &mut [Topology], peers: &[IpAddr]) -> Result<(), Failure> {
+        let Some((here, others)) = hosts.split_last_mut().filter(|_| self.is_here()) else {
+            return Ok(());
+        };
+        here.peers = peers.to_vec();
+        let rails = others.iter().flat_map(Topology::rails);
+        let of_rails = rails.filter_map(|rail| Some(rail.source.ok()?.address.address()));
+        let peers: Vec<IpAddr> = peers.iter().copied().chain(of_rails).collect();
+        if !peers.is_empty() {
+            here.ask_neighbours(&Rdma::load()?, &peers)?;
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Topology, Failure> {
+    let mut text = String::new();
+    let file = File::open(path)?;
+    file.take(SNAPSHOT_BYTES_MAX.saturating_add(1))
+        .read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|bytes| bytes > SNAPSHOT_BYTES_MAX) {
+        return Err(format!("more than {SNAPSHOT_BYTES_MAX} bytes: no snapshot is that large").into());
+    }
+    Ok(Topology::from_json(&text)?)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
+}

@@ -1,0 +1,13 @@
+//! The `doorbell` program as it is started: processes of their own, over the fake libibverbs where they open a device.
+
+mod documents;
+mod json;
+mod keys;
+mod opened;
+mod pipe;
+#[path = "../../src/schema.rs"]
+mod schema;
+#[path = "../../src/documents.rs"]
+mod shown;
+mod started;
+mod status;
