@@ -528,6 +528,7 @@ fn tests_that_security_names_exist() {
     assert!(named.len() > 8, "{named:?}");
     let tests = [
         sources(&root().join("core/tests/wire")),
+        sources(&root().join("src/program/tests")),
         sources(&root().join("tests")),
     ]
     .concat();

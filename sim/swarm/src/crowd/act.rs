@@ -36,6 +36,11 @@ enum Expected {
 impl CrowdRun<'_> {
     pub(super) fn act(&mut self, line: usize, end: usize, act: CrowdAct) -> Verdict {
         self.settle()?;
+        // A stranger whose time has just ended keeps its place until the listener looks.
+        let is_leaving = |visitor: &Visitor| visitor.fate.is_some() && !visitor.is_done;
+        while !self.is_vague && self.visitors.iter().any(is_leaving) {
+            self.pass(SETTLED_NS)?;
+        }
         // Who waits in line gets on with whatever changes.
         let waits = |guest: &Guest| matches!(guest.standing, Standing::InLine { .. });
         if self.is_vague || self.door.guests.iter().any(waits) {
