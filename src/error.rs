@@ -187,7 +187,7 @@ impl fmt::Display for ConnectError {
             ),
             Self::NoShare { receives_left } => write!(
                 f,
-                "of the shared receives {receives_left} are left: make the depth of the Worker's \
+                "{receives_left} of the shared receives are left: make the depth of the Worker's \
                  shared_receives larger, or the channel's receive_depth smaller"
             ),
             Self::NoSlots {

@@ -19,7 +19,7 @@ fn channels_are_admitted_as_far_as_their_shares_fit() {
     assert!(
         refused
             .to_string()
-            .starts_with("of the shared receives 2 are left"),
+            .starts_with("2 of the shared receives are left"),
         "{refused}"
     );
     hub.add(2).unwrap();

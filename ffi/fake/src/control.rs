@@ -105,7 +105,7 @@ numbered! {
         WcByteLen = "ibv_wc.byte_len",
         WcFlags = "ibv_wc.wc_flags",
         WcSrcQp = "ibv_wc.src_qp",
-        WcCount = "what ibv_poll_cq returns",
+        WcCount = "the result of ibv_poll_cq",
         PortState = "ibv_port_attr.state",
         ActiveMtu = "ibv_port_attr.active_mtu",
         LinkLayer = "ibv_port_attr.link_layer",

@@ -21,7 +21,7 @@ macro_rules! wr_operations {
         /// # Safety
         /// `qp` is a live extended queue pair, and the call stands where `ibv_wr_post(3)` allows it.
         #[inline]
-        #[must_use = "where the operation is missing nothing was staged"]
+        #[must_use = "nothing was staged if the device lacks the operation"]
         pub unsafe fn $name(qp: *mut ibv_qp_ex $(, $arg: $ty)*) -> c_int {
             // SAFETY: the caller vouches for the queue pair.
             let Some(op) = (unsafe { (*qp).$op }) else {
@@ -104,7 +104,7 @@ pub unsafe fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 /// `qp` is a live extended queue pair **that was created with `IBV_QP_EX_WITH_FLUSH`**: in others the
 /// structure may end before this operation. The call stands where `ibv_wr_post(3)` allows it.
 #[inline]
-#[must_use = "where the operation is missing nothing was staged"]
+#[must_use = "nothing was staged if the device lacks the operation"]
 pub unsafe fn ibv_wr_flush(
     qp: *mut ibv_qp_ex,
     rkey: u32,

@@ -304,7 +304,7 @@ fn ends<'m>(chosen: &[&'m Mutant], args: &MutantsArgs, out: &Path) -> Result<Vec
         true => left,
         false => {
             let tests = Tests {
-                name: "of all packages",
+                name: "all packages",
                 packages: &["doorbell-core", "doorbell-hotpath", "doorbell-sim", "doorbell"],
                 arguments: &["--tests"],
             };

@@ -119,7 +119,7 @@ pub(crate) const NEEDS: [Need; 21] = [
         false,
         "instructions of a step cannot be counted",
     ),
-    need("c++", "g++", false, "what a peer can send cannot be fuzzed"),
+    need("c++", "g++", false, "input from peers cannot be fuzzed"),
     need(
         "tshark",
         "tshark",

@@ -200,7 +200,7 @@ impl Program<'_> {
             ));
         }
         let each = in_vain(pairs.iter().map(|(_, pair)| pair))
-            .with_context(|| format!("what {} does between messages", self.name))?;
+            .with_context(|| format!("the instructions of {} between messages", self.name))?;
         let told = each.map_or_else(|| "an unknown number".to_owned(), |each| format!("{each:.0}"));
         say(format_args!(
             "{}: a poll in vain takes {told} of instructions",

@@ -59,7 +59,7 @@ pub(crate) fn unpack(image: &Path, vmlinux: &Path) -> Result<()> {
     })?;
     ensure!(
         &head == b"\x7fELF",
-        "what is packed in {} is no ELF file",
+        "the content packed in {} is no ELF file",
         image.display()
     );
     Ok(())

@@ -85,7 +85,7 @@ impl Record {
 
 /// The table of what failed, how many runs are missing, and one line of counts.
 pub(super) fn render(rows: &[Row]) -> String {
-    let head = ["unit", "runs", "failed", "what, and how often"];
+    let head = ["unit", "runs", "failed", "failures, and how often"];
     let mut table = vec![head.map(str::to_owned).to_vec()];
     let mut commands = String::new();
     for row in rows.iter().filter(|row| row.unit.failed > 0) {
@@ -167,7 +167,7 @@ mod tests {
         record.add("b", &[]).unwrap();
         assert_eq!(
             render(&[row(&record, "a"), row(&record, "b")]),
-            "\nunit  runs  failed  what, and how often\n\
+            "\nunit  runs  failed  failures, and how often\n\
              a        3       2  x (2), y (1)\n\
              run only that again: cargo lab soak a\n\
              2 units, 4 runs: 2 failed, 2 are still to come\n"

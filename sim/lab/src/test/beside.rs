@@ -104,7 +104,7 @@ pub(crate) fn child(run: &Run<'_>, how: &HowArgs, folder: &Path) -> Result<Told>
     let told = Told::read(&folder)?;
     ensure!(
         told.has_failed(),
-        "what runs it ended with {status}, after a report that it passed"
+        "its process ended with {status}, after a report that it passed"
     );
     Ok(told)
 }

@@ -2,6 +2,9 @@
 //! atomics.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+mod api;
+mod prose;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,114 @@
+//! The public API of the packages that an engine or an operator builds on, one line an item: each change of it shows in a diff.
+//!
+//! `unreachable_pub` is an error in the gate, so that what is `pub` in a source file is public.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::{code, root, sources};
+
+/// Names at the root of `doorbell`: those of a first program and of a serious one. Others stand in the module of their subject.
+const ROOT_NAMES_MAX: usize = 48;
+
+/// Folders of sources, and what of them is a package of its own.
+const PACKAGES: [(&str, &[&str]); 5] = [
+    ("src", &["src/operation", "src/program"]),
+    ("src/operation/src", &[]),
+    ("core/src", &[]),
+    ("hotpath/src", &[]),
+    ("ffi/src", &[]),
+];
+
+/// The declaration that begins with this line, in one line and without its body.
+fn declaration(lines: &[(usize, String)], at: usize) -> String {
+    let (mut text, mut depth) = (String::new(), 0_i32);
+    for (_, line) in &lines[at..] {
+        let line = line.trim();
+        text += if text.is_empty() { "" } else { " " };
+        text += line;
+        depth += line
+            .chars()
+            .map(|c| i32::from("([".contains(c)) - i32::from(")]".contains(c)))
+            .sum::<i32>();
+        let is_use = text.starts_with("pub use");
+        if line.ends_with(';') || (depth <= 0 && !is_use && line.ends_with(['{', ',', '}'])) {
+            break;
+        }
+    }
+    let text = text
+        .trim_end_matches(['{', ',', ' '])
+        .replace("( ", "(")
+        .replace(", )", ")");
+    // The value of a constant is no part of what a caller writes.
+    match text.split_once(" = ") {
+        Some((head, _)) if text.contains("const ") => head.to_owned(),
+        _ => text,
+    }
+}
+
+/// All public declarations, sorted by file.
+fn listed() -> String {
+    let mut text = String::new();
+    for (folder, apart) in PACKAGES {
+        let mut paths = sources(&root().join(folder));
+        paths.sort();
+        for path in paths {
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            let is_test = name
+                .split(['/', '.'])
+                .any(|part| matches!(part, "tests" | "hostile"));
+            if is_test || apart.iter().any(|apart| Path::new(&name).starts_with(apart)) {
+                continue;
+            }
+            let mut lines = code(&path);
+            let is_begin = |two: &[(usize, String)]| two[0].1 == "#[cfg(test)]" && two[1].1.ends_with('{');
+            if let Some(tests) = lines.windows(2).position(is_begin) {
+                lines.truncate(tests);
+            }
+            let public = (0..lines.len()).filter(|at| lines[*at].1.trim_start().starts_with("pub "));
+            let public: Vec<_> = public.map(|at| declaration(&lines, at)).collect();
+            if !public.is_empty() {
+                writeln!(text, "{name}\n  {}", public.join("\n  ")).unwrap();
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn the_public_api_is_the_one_that_is_listed() {
+    let (path, found) = (root().join("tests/house/api.txt"), listed());
+    if std::env::var_os("DOORBELL_WRITE_API").is_some() {
+        fs::write(&path, &found).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    let lines = |text: &str| -> BTreeSet<String> { text.lines().map(str::to_owned).collect() };
+    let (found_lines, expected_lines) = (lines(&found), lines(&expected));
+    let new: Vec<_> = found_lines.difference(&expected_lines).collect();
+    let gone: Vec<_> = expected_lines.difference(&found_lines).collect();
+    assert!(
+        found == expected,
+        "the public API is another: write it down by DOORBELL_WRITE_API=1 cargo test -p doorbell --test house, and say so in CHANGELOG.md\nnew: \
+         {new:#?}\ngone: {gone:#?}"
+    );
+}
+
+#[test]
+fn the_root_exports_few_names() {
+    let lines = code(&root().join("src/lib.rs"));
+    let uses = (0..lines.len()).filter(|at| lines[*at].1.starts_with("pub use"));
+    let uses: Vec<_> = uses.map(|at| declaration(&lines, at)).collect();
+    let names = |text: &String| {
+        text.split(['{', ','])
+            .filter(|name| !name.trim_matches([' ', '}', ';']).is_empty())
+            .count()
+    };
+    let count: usize = uses
+        .iter()
+        .map(|text| if text.contains('{') { names(text) - 1 } else { 1 })
+        .sum();
+    println!("{count} names at the root");
+    assert!((40..=ROOT_NAMES_MAX).contains(&count), "{count}: {uses:#?}");
+}
