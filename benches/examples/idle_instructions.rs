@@ -1,11 +1,16 @@
-//! Polls a Worker of many channels of which one is used, for callgrind to count:
+//! Polls a Worker that has many channels and uses one of them, for callgrind to count:
 //! `idle_instructions WHAT CHANNELS POLLS`, with a libibverbs whose queue pairs find each other in one process.
 //!
-//! WHAT is `empty` (nothing comes), `send` (a message is sent and known done), `receive` (one is received, its memory
-//! given back and posted again), `shared` (the same with receives that all channels share), or `refused` (a message is
-//! refused for want of a credit, and a wait finds nothing until it looks at the clock and gives up). Everything is as it is
-//! by default but for the depths, which let the channels fit into one completion queue. Only what the Worker does
-//! is in the functions `measured_…`.
+//! The values of WHAT:
+//!
+//! - `empty`: no completion comes.
+//! - `send`: a message is sent, and its completion is polled.
+//! - `receive`: a message is received, and its receive is posted again.
+//! - `shared`: as `receive`, with receives that all channels share.
+//! - `refused`: a message is refused for want of a credit, and a wait runs into its deadline.
+//!
+//! Only the depths differ from the defaults, so that all channels fit into one completion queue. The functions
+//! `measured_…` hold the Worker's calls and nothing else.
 
 use core::error::Error;
 use core::time::Duration;
