@@ -1,4 +1,4 @@
-//! What a case of limits is beside its hosts and lines: host 0 accepts, the others connect to it.
+//! The part of a case of limits beside its hosts and lines. Host 0 accepts, and the others connect to it.
 
 use serde::{Deserialize, Serialize};
 
