@@ -1,13 +1,13 @@
 //! Polls a Worker that has many channels and uses one of them, for callgrind to count:
 //! `idle_instructions WHAT CHANNELS POLLS`, with a libibverbs whose queue pairs find each other in one process.
 //!
-//! The values of WHAT:
-//!
-//! - `empty`: no completion comes.
-//! - `send`: a message is sent, and its completion is polled.
-//! - `receive`: a message is received, and its receive is posted again.
-//! - `shared`: as `receive`, with receives that all channels share.
-//! - `refused`: a message is refused for want of a credit, and a wait runs into its deadline.
+//! | WHAT | a measured call |
+//! |---|---|
+//! | `empty` | polls, and no completion comes |
+//! | `send` | sends a message, and polls its completion |
+//! | `receive` | polls a message, and posts its receive again |
+//! | `shared` | does as `receive`, with receives that all channels share |
+//! | `refused` | is refused a message for want of a credit, and waits until a deadline that has passed |
 //!
 //! Only the depths differ from the defaults, so that all channels fit into one completion queue. The functions
 //! `measured_…` hold the Worker's calls and nothing else.

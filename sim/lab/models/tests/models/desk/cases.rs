@@ -207,7 +207,8 @@ enum Last {
     Accepted,
 }
 
-/// The handshakes are closed while one or none is under way. That one is accepted or given up, and the accepting thread learns of the end.
+/// The handshakes are closed while one or none is under way. Such a handshake is accepted or given up, and the accepting thread learns of
+/// the end.
 pub(super) fn whoever_waits_hears_that_none_comes() {
     for last in [Last::None, Last::GivenUp, Last::Accepted] {
         explore(2, move || {
