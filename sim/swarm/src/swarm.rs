@@ -78,7 +78,7 @@ pub(crate) struct SwarmArgs {
     json: Option<PathBuf>,
 }
 
-/// What came of all of them.
+/// The summary of all seeds.
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     seeds: u64,
@@ -104,7 +104,7 @@ struct Summary {
     mutations: Vec<Mutation>,
 }
 
-/// What came of the seeds of one profile.
+/// The results of one profile's seeds.
 #[derive(Clone, Debug, Serialize)]
 struct OfProfile {
     profile: Profile,
@@ -122,13 +122,13 @@ struct Found {
     oracle: String,
     detail: String,
     plan: String,
-    /// Where the shrunk case is.
+    /// The path of the shrunk case.
     file: Option<PathBuf>,
     #[serde(skip)]
     shrunk: Option<Case>,
 }
 
-/// What threads count together.
+/// Counters that all threads share.
 #[derive(Default)]
 struct Counts {
     seeds: AtomicU64,
@@ -142,7 +142,7 @@ struct Counts {
     failures: Mutex<Vec<(String, Case, Failure)>>,
 }
 
-/// What threads count of one profile.
+/// Shared counters of one profile.
 #[derive(Default)]
 struct OfProfileCounts {
     begun: AtomicU64,
@@ -161,7 +161,7 @@ impl Counts {
         counts.virtual_ns.fetch_add(ran.virtual_ns, Ordering::Relaxed);
     }
 
-    /// What came of the seeds of each profile that had any.
+    /// Returns the results of each profile that had seeds.
     fn by_profile(&self) -> Vec<OfProfile> {
         let of = |profile: Profile| {
             let counts = &self.profiles[profile as usize];

@@ -18,7 +18,7 @@ use crate::by_document::{self, Offer};
 const SEND_DEPTH: u32 = 16;
 const SLOT_BYTES: u32 = 256;
 
-/// What came to it.
+/// A completed receive.
 #[derive(Debug)]
 pub(super) enum Came {
     Message(Vec<u8>),
