@@ -23,7 +23,7 @@ pub(crate) const RINGS_WITHIN: Duration = Duration::from_secs(10);
 /// How long channels have to close in the end.
 pub(crate) const CLOSE_WITHIN: Duration = Duration::from_millis(50);
 
-/// The same of links.
+/// How long links have to close in the end.
 pub(crate) const CLOSE_LINK_WITHIN: Duration = Duration::from_secs(2);
 
 /// A closing ends so much behind its deadline (`Worker::close`).
@@ -59,18 +59,18 @@ pub(crate) struct Bounds {
     /// - Each attempt takes one acknowledgement timeout, 4.096 us * 2^timeout (rounded up to the device's step).
     ///   There are `retry_count` + 1 attempts.
     ///
-    /// - Any answer of the peer restores all attempts (S13), but no second round of them is needed. After an answer
-    ///   another request is the oldest, or its packets go on without a loss, because faults have stopped.
+    /// - Any answer of the peer restores all attempts (S13), but they are not used up again. After an answer another
+    ///   request is the oldest, or its packets go on without a loss, because faults have stopped.
     ///
-    /// - Only shared receives may leave a receiver without one. The sender waits `rnr_retry` + 1 times for it, each
-    ///   time for its `min_rnr_timer` (S12). A value of 7 never gives up: one wait and the poll that posts receives
-    ///   are enough.
+    /// - A receiver may lack a posted receive only if its channels share receives. There are `rnr_retry` + 1 waits for
+    ///   it, each for the receiver's `min_rnr_timer` (S12). A value of 7 never gives up. Then one wait is added to the
+    ///   time until the receiver polls, because it posts as it polls.
     ///
-    /// - At most `send_depth` requests of this end are outstanding. The time of earlier ones passed before this one
+    /// - At most `send_depth` requests of this end are outstanding. The wait for earlier ones ended before this one
     ///   was the oldest. Later ones, up to the next signaled one, have to be done before this one is reported.
     ///
-    /// - Each of those may need a round trip of its own (a fence, a READ depth of one). On the wire they may wait for
-    ///   everything that all lines have outstanding, each message with the greatest length.
+    /// - Each outstanding request may need a round trip of its own (a fence, a READ depth of one). On the wire it may
+    ///   wait for everything that all lines have outstanding, each message with the greatest length.
     pub(crate) request_ns: u64,
     /// Until a channel that sends has a credit again, or fails: its own request, and the peer's that brings credits.
     pub(crate) send_ns: u64,
@@ -231,8 +231,8 @@ pub(crate) struct LinkBounds {
     /// goes over it, and the acknowledgement of each fragment may be put off.
     pub(crate) message_ns: u64,
     /// Until a request of a window ends. It waits for a rail to that window as long as a link tries to recover. The
-    /// wait is in vain if the window was withdrawn and a rail failed before this end heard of it. A posted request
-    /// ends with its rail.
+    /// wait is in vain if the window was withdrawn and a rail failed before this end heard of the withdrawal. A
+    /// posted request ends with its rail.
     pub(crate) window_ns: u64,
     /// From when one end of a link goes until both are gone: it says so within its deadline, or the other end notices, and
     /// tries to recover for as long as it may.

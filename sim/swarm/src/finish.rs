@@ -1,5 +1,5 @@
-//! The end of a run: faults stop, and then everything that was posted ends, whoever is open can talk, and nothing is
-//! left behind.
+//! The end of a run. Faults stop, everything posted ends, each pair of open ends can talk, and nothing is left
+//! behind.
 
 use core::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::line::Line;
 use crate::run::Run;
 use crate::station::{SUBMITTER_SLOTS, Station};
 
-/// How long whoever cannot send waits between two attempts: not so short that who never can is found late.
+/// How long an end that cannot send waits before it tries again. With a shorter wait, an end that never can would
+/// take more polls to find.
 const STUCK_STEP: Duration = Duration::from_micros(200);
 
 impl Run<'_> {

@@ -15,7 +15,7 @@ use crate::station::of_address;
 const SHORT_MESSAGES: usize = 8;
 const SHORT_BYTES: u16 = 64;
 
-/// The same of long ones, each of so many fragments: as many as a rail takes at once.
+/// Long messages that each end sends, and the fragments of each: as many as a rail takes at once.
 const LONG_MESSAGES: usize = 6;
 const LONG_FRAGMENTS: u32 = 4;
 /// Shorter fragments weigh no more than what is said beside them.

@@ -32,7 +32,7 @@ pub(crate) struct Connection {
     pub(crate) qpns: [Option<Qpn>; 2],
     /// An end closes or fails it: whatever the other sees of that is excused.
     pub(crate) is_ending: bool,
-    /// The end that listened has its channel, or had it: whoever else comes to it is a stray.
+    /// The end that listened has its channel, or had it. Any other channel that comes to it is a stray.
     pub(crate) was_accepted: bool,
     /// An end was dropped with its Worker, and what it had posted with it.
     pub(crate) is_dropped: bool,

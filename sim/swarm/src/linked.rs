@@ -326,7 +326,7 @@ impl<'c> LinkedRun<'c> {
         }
     }
 
-    /// The process of a host looks at its ports again: whoever is to find it from now on does so by what it says then.
+    /// The process of a host looks at its ports again. Its handle afterwards says how to find it from now on.
     pub(crate) fn refresh(&mut self, host: usize) -> Verdict {
         let Some(process) = &mut self.seats[host].process else {
             return Ok(());
@@ -575,7 +575,8 @@ impl<'c> LinkedRun<'c> {
         }
     }
 
-    /// Which link and end it is: of windows whoever accepted one hears only behind its first message.
+    /// Returns the link and the end that a window event is of. An acceptor hears of windows only after the first
+    /// message.
     fn known(&self, host: usize, id: LinkId) -> Verdict<(usize, usize)> {
         let found = self.find(host, id);
         found.ok_or_else(|| failure("owner", "a window of a link nobody knows"))

@@ -61,7 +61,7 @@ pub(crate) struct SwarmArgs {
     /// too, where they are asked for
     #[arg(long, value_name = "PATCH")]
     mutate: Vec<PathBuf>,
-    /// The same with every patch of `sim/mutations`
+    /// Try every patch of `sim/mutations` like that
     #[arg(long, conflicts_with = "mutate")]
     mutate_all: bool,
     /// How long seeds are run for each patch
@@ -464,7 +464,7 @@ fn kept() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Says last what failed, once for each oracle, and with the case: whoever reads it may have nothing else of this machine.
+/// Prints each shrunk case last, once for each oracle: a reader may have nothing else of this machine.
 fn tell(failures: &[Found]) -> Result<()> {
     for found in failures {
         let Some(case) = &found.shrunk else { continue };

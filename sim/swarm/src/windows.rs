@@ -335,7 +335,7 @@ impl LinkedRun<'_> {
         self.ask_of(index, usize::from(which) % CELLS, what)
     }
 
-    /// The same, of this window and, where one is to be chosen, this word.
+    /// Asks something of this window, and of this word if the request has a choice.
     fn ask_of(&mut self, index: usize, word: usize, what: Ask) -> Verdict {
         let window = &mut self.windows[index];
         let (bond, end) = (window.bond, 1 - window.end);

@@ -49,7 +49,7 @@ pub(crate) enum CrowdAct {
     Release,
     /// This end sends on a channel of the line until it is refused.
     Flood { nth: u8 },
-    /// The same through the submitter of its host.
+    /// This end submits through the submitter of its host until it is refused.
     SubmitFlood { nth: u8 },
     /// All submitters of its host at once, so that each has its share of what is taken.
     Contend { nth: u8 },

@@ -193,7 +193,7 @@ impl Other {
         self.request(Operation::Write(word), bytes)
     }
 
-    /// The same, by a WRITE with this word.
+    /// Writes into that word by a WRITE with this immediate.
     pub(super) fn write_telling(&mut self, bytes: &[u8], immediate: u32) -> Outcome<()> {
         let word = self.word()?;
         self.sent = self.sent.wrapping_add(1);
