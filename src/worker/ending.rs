@@ -25,7 +25,7 @@ use crate::worker::event::ChannelState;
 /// The end of a channel that was not closed here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ending {
-    /// Whether the application was told.
+    /// Whether the application got the event.
     pub(crate) is_told: bool,
     /// Set once the peer closed it: whether all that it had sent has arrived.
     pub(crate) peer_closed: Option<bool>,
