@@ -328,7 +328,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         door.map_or_else(HandshakeCounts::default, Door::counts)
     }
 
-    /// Why the last handshake of a peer that failed did, or why nobody could be taken in; once.
+    /// Returns the reason of a peer's last failed handshake, or of the port's last failure, once.
     #[must_use]
     pub fn take_handshake_failure(&self) -> Option<ConnectError> {
         self.door.as_ref()?.take_failure()
@@ -371,7 +371,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.put(link)
     }
 
-    /// The same, over rails that were looked at.
+    /// Begins a link over rails that were scanned before.
     pub(crate) fn connect_over(
         &mut self,
         node: &Node<P, N>,

@@ -171,12 +171,12 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.under_way.len().saturating_add(self.arrived.len())
     }
 
-    /// Why a handshake failed, each once, the first in front.
+    /// Returns the reason of a failed handshake, each once, the oldest first.
     pub(crate) fn take_failure(&mut self) -> Option<ConnectError> {
         self.failures.as_mut()?.pop_front()
     }
 
-    /// Why nobody was taken in last, once.
+    /// Returns the last failure of the port, once.
     pub(crate) const fn take_port_failure(&mut self) -> Option<ConnectError> {
         self.port_failure.take()
     }
