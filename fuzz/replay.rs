@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where they are.
+/// Returns the folder of a target's seeds.
 pub(crate) fn folder(target: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut corpora = here.ancestors().map(|above| above.join("fuzz/corpus"));
@@ -11,7 +11,7 @@ pub(crate) fn folder(target: &str) -> PathBuf {
     corpora.expect("no seeds of anything").join(target)
 }
 
-/// Has each checked; there is one at least.
+/// Checks each seed of a target, of which there must be at least one.
 pub(crate) fn replay(target: &str, check: impl Fn(&[u8])) {
     let mut replayed = 0;
     for entry in fs::read_dir(folder(target)).unwrap() {

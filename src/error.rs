@@ -10,7 +10,7 @@ use doorbell_core::provider::{LookFailure, MemoryError, ProviderError};
 use doorbell_core::rail::NotChosen;
 use doorbell_core::wire::{NoRails, TooManyRails};
 
-/// Why a Node has nothing to work with, or cannot.
+/// Reason why a Node cannot be opened, or has no usable device.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -80,7 +80,7 @@ impl From<MemoryError> for NodeError {
     }
 }
 
-/// Why there is no channel. Everything made for it was undone.
+/// Reason why connecting failed. Everything made for the channel was undone.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {

@@ -1,8 +1,8 @@
-//! What safe code cannot do, shown to the compiler: every attempt in `tests/refused` is refused,
-//! with the error named beside it and no other, and without the refused lines the rest compiles.
+//! Attempts of safe code at misuse, in `tests/refused`. The compiler refuses each with exactly the errors named beside it. Without
+//! the attempts the files compile.
 //!
-//! An attempt is a line that ends in `//~` and the codes of its errors. Codes and lines are
-//! compared, never the compiler's words: those change from release to release.
+//! An attempt is a line that ends in `//~` and the codes of its errors. Codes and lines are compared. The compiler's
+//! messages are not, since they change from release to release.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ const LIBRARIES: [&str; 2] = ["doorbell", "doorbell_sim"];
 /// Errors, each by its line and its code.
 type Errors = BTreeSet<(u64, String)>;
 
-/// What stands between us and the compiler.
+/// The compiler, the libraries for the attempts, and a folder for the programs.
 struct Compiler {
     rustc: std::ffi::OsString,
     libraries: BTreeMap<String, PathBuf>,
@@ -106,7 +106,7 @@ impl Compiler {
     }
 }
 
-/// Where the libraries that a library needs are.
+/// Returns the folder of the libraries that a library needs.
 fn deps(library: &Path) -> PathBuf {
     let folder = library.parent().unwrap();
     match folder.file_name() {

@@ -1,4 +1,4 @@
-//! What it costs to check a handle where it lies and to read its rails.
+//! Benchmark of a handle: checking it in place, and reading its rails.
 
 use core::hint::black_box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

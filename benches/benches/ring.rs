@@ -1,8 +1,8 @@
-//! What a ring moves between two threads, beside rtrb, crossbeam's `ArrayQueue` and heapless.
+//! Rate of a ring between two threads, beside rtrb, crossbeam's `ArrayQueue` and heapless.
 //!
-//! One item is 32 bytes. In each round all take their turn, ours between any two of theirs, so
-//! that what else the machine does hits all alike. The figures are medians over the rounds; a
-//! ratio is the median of our rate over theirs beside it: above 1 ours is faster.
+//! One item is 32 bytes. Each round runs all of them, ours between any two of theirs, so that other load on the
+//! machine slows all alike. The figures are medians over the rounds. A ratio is the median of our rate divided by
+//! the rate of the run beside it: above 1 ours is faster.
 //!
 //! ```text
 //! cargo bench -p doorbell-benches --bench ring -- [ROUNDS]

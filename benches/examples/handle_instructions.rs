@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, SpeedClass};
 use doorbell_core::{Gid, IpPrefix};
 
-/// What is counted, by its name.
+/// The measured function: callgrind counts its instructions by its name.
 #[inline(never)]
 fn parse_and_check(bytes: &[u8]) -> bool {
     Handle::parse(bytes).is_ok()

@@ -1,11 +1,16 @@
-//! Polls a Worker of many channels of which one is used, for callgrind to count:
+//! Polls a Worker that has many channels and uses one of them, for callgrind to count:
 //! `idle_instructions WHAT CHANNELS POLLS`, with a libibverbs whose queue pairs find each other in one process.
 //!
-//! WHAT is `empty` (nothing comes), `send` (a message is sent and known done), `receive` (one is received, its memory
-//! given back and posted again), `shared` (the same with receives that all channels share), or `refused` (a message is
-//! refused for want of a credit, and a wait finds nothing until it looks at the clock and gives up). Everything is as it is
-//! by default but for the depths, which let the channels fit into one completion queue. Only what the Worker does
-//! is in the functions `measured_…`.
+//! | WHAT | a measured call |
+//! |---|---|
+//! | `empty` | polls, and no completion comes |
+//! | `send` | sends a message, and polls its completion |
+//! | `receive` | polls a message, and posts its receive again |
+//! | `shared` | does as `receive`, with receives that all channels share |
+//! | `refused` | is refused a message for want of a credit, and waits until a deadline that has passed |
+//!
+//! Only the depths differ from the defaults, so that all channels fit into one completion queue. The functions
+//! `measured_…` hold the Worker's calls and nothing else.
 
 use core::error::Error;
 use core::time::Duration;

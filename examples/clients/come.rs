@@ -60,8 +60,8 @@ enum Going {
     Killed,
 }
 
-/// Handshakes under way at a time. One address may have no more than half of the places that are left (`docs/architecture.md`), six
-/// of 14. Another handshake waits for its turn, for a quarter of a second at most.
+/// Handshakes under way at a time. One address may have no more than half of the places that are left
+/// ([`doorbell::HandshakeLimits`]), six of 14. Another handshake waits for its turn, for a quarter of a second at most.
 const DIALS_MAX: usize = 4;
 
 /// Between two questions of the steward.

@@ -1,4 +1,4 @@
-//! What a member of a mesh says that is not honest, one thing after the other.
+//! Acts of a dishonest member of a mesh, one after the other.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

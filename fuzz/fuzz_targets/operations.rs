@@ -1,4 +1,4 @@
-//! What two hosts do on a simulated fabric, one thing after the other.
+//! Operations of two hosts on a simulated fabric, one after the other.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! A run with packets of every kind over links that lose, double and change some, as files to look at: the
-//! timeline as a picture and as text, and the packets for Wireshark
+//! Writes a run as files to look at. The run has packets of every kind, over links that lose, double and change some.
+//!
+//! The files hold the timeline as a picture and as text, and the packets for Wireshark
 //! (`tshark --disable-protocol rpcordma --disable-heuristic eth_over_ib -r packets.pcap`).
 //!
 //! `cargo run -p doorbell-sim --example timeline [DIRECTORY]`
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use doorbell_sim::{Fabric, pcap};
 use suite::every_packet;
 
-/// More than there are of packets, or of moments.
+/// A limit above the number of packets and of moments in the run.
 const MOMENTS_MAX: usize = 1000;
 
 fn main() {

@@ -9,7 +9,7 @@ use clap::builder::ValueParser;
 use serde::Deserialize;
 use toml::Spanned;
 
-/// What is read here of a scenario.
+/// The parts of a scenario that are read here.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -103,7 +103,7 @@ pub(crate) fn faults_of(file: &str, text: &str, program: &str, parser: &Parser) 
     (faults, commands)
 }
 
-/// With each line break kept that a backslash takes out of a text, for the shell to take it out and for lines to be counted.
+/// Keeps each line break that a backslash removes from a TOML text, so that lines are counted right. The shell removes it later.
 fn with_line_breaks(text: &str) -> String {
     let kept = |line: &str| {
         let is_continued = line.ends_with('\\') && !line.ends_with("\\\\");
@@ -113,7 +113,7 @@ fn with_line_breaks(text: &str) -> String {
     text.lines().map(kept).collect()
 }
 
-/// Why the program would refuse its arguments. Of words that the shell has yet to make, the values are not known.
+/// Returns the program's reason to refuse its arguments. If the shell has yet to expand a word, any value is accepted.
 fn refused(words: &[String], parser: &Parser) -> Option<String> {
     let words: Vec<_> = words.iter().filter(|word| *word != "$@").collect();
     let mut parser = parser.clone();
@@ -285,7 +285,7 @@ fn simple_commands(script: &str) -> Vec<(usize, Vec<String>)> {
                 continue;
             }
             '<' | '>' if !is_open => {
-                // What stands in front of it is a descriptor.
+                // The word in front of it is the number of a descriptor.
                 word = None;
                 is_target = true;
                 characters.next_if(|next| ['>', '&'].contains(next));

@@ -111,7 +111,7 @@ impl<P: Provider> Acceptances<P> {
         self.desk.descriptor()
     }
 
-    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    /// Returns the reason of the last failed handshake, or of the port's last failure, once.
     pub(crate) fn take_failure(&self) -> Option<ConnectError> {
         self.counts.take_failure()
     }

@@ -43,7 +43,7 @@ pub struct Background {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How the thread is told to end.
+/// Request for the thread to end.
 struct Stop {
     is_asked: AtomicU32,
     waker: Option<Waker>,
@@ -106,7 +106,7 @@ impl Background {
         self.counts.snapshot()
     }
 
-    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    /// Returns the reason of the last failed handshake, or of the port's last failure, once.
     #[must_use]
     pub fn take_failure(&self) -> Option<ConnectError> {
         self.counts.take_failure()

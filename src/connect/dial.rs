@@ -42,7 +42,7 @@ pub(crate) struct Dial<P: Provider> {
     stage: Stage<P>,
 }
 
-/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
+/// Progress of its queue pair. If the handshake is given up, the reaper destroys the queue pair.
 enum Stage<P: Provider> {
     Started,
     /// It is being made, for this rail of the peer's.

@@ -1,4 +1,4 @@
-//! Peers that were taken in, until our ports were looked at for them.
+//! Admitted peers that wait for a scan of our ports.
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::Io;
@@ -10,7 +10,7 @@ use crate::connect::look::{Looking, NotLooked};
 use crate::connect::node::Node;
 use crate::rails::Rails;
 
-/// Peers that wait for a look at our ports. One look serves all that come before it is over, and its result is for all of them.
+/// Peers that wait for a scan of our ports. One scan serves all peers that come before it is over.
 pub(crate) struct Lobby<T> {
     waiting: Vec<T>,
     looking: Option<Looking>,
@@ -24,14 +24,13 @@ impl<T> Lobby<T> {
         }
     }
 
-    /// Has a peer wait for the look that goes on, or for this one.
+    /// Adds a peer to the scan under way; without one, `look` begins a scan.
     pub(crate) fn enter(&mut self, one: T, look: impl FnOnce() -> Looking) {
         self.waiting.push(one);
         self.looking.get_or_insert_with(look);
     }
 
-    /// All who wait, in the order they came, once it is known what rails there are for them, or that it is not to be known; none while
-    /// the ports are looked at.
+    /// Returns all waiting peers in the order they came, with the rails or the error of the scan. `None` while the scan is under way.
     pub(crate) fn leave<P: Provider, N: Network>(
         &mut self,
         node: &Node<P, N>,

@@ -1,4 +1,4 @@
-//! Looks at the ports of a Node's devices, by its makers: for all who ask before it begins it is the same one.
+//! Scans of the ports of a Node's devices, by its makers. All callers that ask before a scan begins share it.
 
 use core::task::Waker;
 use core::time::Duration;

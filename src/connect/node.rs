@@ -35,7 +35,7 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     pub(crate) network: N,
     /// Random for each start, so that peers tell this one from the one before.
     instance: InstanceId,
-    /// Which of its rails are used.
+    /// Rules for the rails that are used.
     pub(crate) rail_filter: RailFilter,
     trust: RwLock<Trust>,
     makers: Makers,

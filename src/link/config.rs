@@ -10,7 +10,7 @@ use crate::error::ConnectError;
 use crate::error::NoRoute;
 use crate::worker::config::ChannelConfig;
 
-/// How links are made. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`].
+/// Configuration of links. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkConfig {
@@ -105,7 +105,7 @@ impl LinkConfig {
     }
 }
 
-/// Why there is no link.
+/// Reason why a link cannot be made.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LinkError {

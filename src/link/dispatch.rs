@@ -1,4 +1,4 @@
-//! Which channel is whose, and what its events are to that.
+//! Owners of channels, and the meaning of a channel's events to its owner.
 
 use core::net::IpAddr;
 
@@ -18,14 +18,14 @@ use crate::worker::Turn;
 use crate::worker::event::Event;
 use crate::worker::peer::Peer;
 
-/// Whose a channel is.
+/// Owner of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     /// A rail of a link.
     Rail(LinkId, u8),
-    /// A peer made it, and has not yet said what for.
+    /// A peer made it, and has not sent its first frame yet.
     Unclaimed(Deadline),
-    /// It was a rail of a link that is over, of which the peer is being told.
+    /// It was a rail of a link that is over, and carries the reason to the peer.
     Ended,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Door<P: Provider, N: Network> {
     way: Option<(Handle, SocketAddr)>,
     handshakes: Advancing<P, N>,
     acceptances: Vec<Acceptances<P>>,
-    /// Why nobody is let in on one of the Workers any more.
+    /// Reason why one of the Workers accepts no peer any more.
     closed: Option<ConnectError>,
 }
 
@@ -99,12 +99,12 @@ impl<P: Provider, N: Network> Door<P, N> {
             .map_or_else(HandshakeCounts::default, Acceptances::counts)
     }
 
-    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    /// Returns the reason of the last failed handshake, or of the port's last failure, once.
     pub(super) fn take_failure(&self) -> Option<ConnectError> {
         self.acceptances.first().and_then(Acceptances::take_failure)
     }
 
-    /// Why nobody is let in on one of the Workers any more.
+    /// Returns the reason why one of the Workers accepts no peer any more.
     pub(super) const fn closed(&self) -> Option<&ConnectError> {
         self.closed.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Links that are over, for peers that come back to one: so that they hear why.
+//! Links that are over, so that a peer that comes back to one gets the reason.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use doorbell_core::wire::RefusalReason;
 
 use super::arrivals::Who;
 
-/// How many are kept: those that ended last.
+/// Number of links kept, the last that ended.
 const KEPT: usize = 64;
 
-/// Links that peers had begun and that are over, and why, as the peer is told.
+/// Links that peers had begun and that are over, each with the reason to send to its peer.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     list: VecDeque<(Who, RefusalReason)>,
@@ -23,7 +23,7 @@ impl Ended {
         self.list.push_back((who, reason));
     }
 
-    /// Why it is over, where it is known to be.
+    /// Returns the reason of a link's end, if the link is known.
     pub(super) fn why(&self, who: Who) -> Option<RefusalReason> {
         let ended = self.list.iter().find(|(ended, _)| *ended == who);
         ended.map(|(_, reason)| *reason)

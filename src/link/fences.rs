@@ -86,7 +86,7 @@ impl Fences {
     }
 }
 
-/// How the closing of a channel ended whose queue pair its device does not destroy.
+/// Outcome of closing a channel whose queue pair the device does not destroy.
 const NOT_DESTROYED: CloseProgress = CloseProgress::Closed(Err(CloseError::NotDestroyed));
 
 /// Whether a channel that is closed is still there, so that what its peer writes by it may come: its device may neither have failed

@@ -1,4 +1,4 @@
-//! Windows that the two sides of a link let each other reach: ours, told on every connection, and the peer's, with the key
+//! Windows that the two sides of a link grant each other: ours, announced on every connection, and the peer's, with the key that
 //! each connection has for them.
 
 use core::mem;
@@ -37,11 +37,11 @@ struct Grant {
     windows: Vec<(usize, RemoteWindow)>,
     access: RemoteAccess,
     is_withdrawn: bool,
-    /// For each rail, the connection on which it was told last.
+    /// For each rail, the connection that announced it last.
     told: [Epoch; RAILS],
-    /// For each rail, the connection on which it was told that it is withdrawn, and as which request.
+    /// For each rail, the connection that announced its withdrawal last, and the request that carried it.
     told_withdrawn: [Option<(Epoch, Ticket)>; RAILS],
-    /// The rail and connection on which the peer's device was told so: what told it completed.
+    /// The rail and connection whose announcement of the withdrawal completed: the peer's device has it.
     withdrawal_done: Option<(u8, Epoch)>,
 }
 
@@ -53,8 +53,8 @@ impl Grant {
 }
 
 impl Ours {
-    /// Grants a window; its number, or `None` where there are as many as may be, or it is one that cannot be told: with
-    /// nothing that may be done there, or no length.
+    /// Grants a window; returns its number. `None` if there are as many grants as a link may have, if `access` allows nothing, or if a
+    /// window has no length.
     pub(super) fn grant(&mut self, windows: &[(usize, RemoteWindow)], access: RemoteAccess) -> Option<u32> {
         let number = self.next;
         let is_nothing = !(access.write || access.read || access.atomic)

@@ -37,7 +37,8 @@ use crate::rails::Rails;
 use crate::worker::event::Event;
 use crate::worker::{Turn, Worker};
 
-/// Names a link. Once the link's end was told it names only that end, and nothing after another link ended at the same place.
+/// Name of a link. After the event of the link's end it names only that end. It names nothing once another link has ended at the same
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
     pub(super) index: u32,
@@ -219,11 +220,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(Listener::bind(node, workers, address, &self.core.config.channel)?)
     }
 
-    /// Has the ports of the Workers' devices looked at again, as is to be done where a device says that one of its ports or its
-    /// addresses changed (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::provider::AsyncEvent)). Links that were begun here
-    /// get the rails that are new, as far as one of the peer's is reached by them. Peers that connected are told how this
-    /// process is reached now, over any rail that stands, and connect by that what is to be connected. On a [`Node::open`] a
-    /// thread of its looks, and polling goes on with what it saw; [`Links::take_refreshed`] tells what came of it.
+    /// Has the ports of the Workers' devices scanned again. Call it after a device reported a change of a port or an address
+    /// (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::provider::AsyncEvent)). Links that were begun here get the new rails
+    /// that reach one of the peer's. Peers that connected get the new addresses of this process over any rail that stands, and
+    /// connect to them. On a [`Node::open`] a thread of the Node scans, and polling acts on the result, which
+    /// [`Links::take_refreshed`] returns.
     ///
     /// # Errors
     /// A Worker is another Node's, or the system gave no descriptor.
@@ -327,7 +328,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         door.map_or_else(HandshakeCounts::default, Door::counts)
     }
 
-    /// Why the last handshake of a peer that failed did, or why nobody could be taken in; once.
+    /// Returns the reason of a peer's last failed handshake, or of the port's last failure, once.
     #[must_use]
     pub fn take_handshake_failure(&self) -> Option<ConnectError> {
         self.door.as_ref()?.take_failure()
@@ -370,7 +371,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.put(link)
     }
 
-    /// The same, over rails that were looked at.
+    /// Begins a link over rails that were scanned before.
     pub(crate) fn connect_over(
         &mut self,
         node: &Node<P, N>,
@@ -408,9 +409,9 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// what is returned.
     ///
     /// # Errors
-    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are back-pressure: poll, and try again. [`PushRefusal::Over`] says why
-    /// the link is over, also after its end was told, until another link has ended that had its place: then
-    /// it is [`PushRefusal::Closing`], as for a link there never was.
+    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are back-pressure: poll, and try again. [`PushRefusal::Over`] gives the
+    /// reason of a link's end, also after the event of that end. Once another link has ended at its place, the error is
+    /// [`PushRefusal::Closing`], as for a link that never existed.
     pub fn send(&mut self, id: LinkId, message: &[u8]) -> Result<Sequence, PushRefusal> {
         let Some(link) = self.core.link_mut(id) else {
             return Err(self.core.over(id).map_or(PushRefusal::Closing, PushRefusal::Over));
@@ -418,9 +419,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.push(message)
     }
 
-    /// Lets a link's peer reach a window: the same memory as the devices of these Workers know it, each by its index. It
-    /// is told on every connection anew. Its number names it; `None` where there are as many as may be, where `access` lets
-    /// nothing be done, and where one of the windows has no length.
+    /// Lets a link's peer reach a window. `windows` has the same memory as registered with each Worker's device, with the index
+    /// of the Worker. Every connection announces it anew. Returns the number of the grant. `None` if there are as many grants as a link
+    /// may have, if `access` allows nothing, or if one of the windows has no length.
     ///
     /// The window has to exist until it is withdrawn and the link is over: a peer's request for memory that is gone fails its
     /// connection. [`ChannelConfig::remote`](crate::ChannelConfig::remote) limits the access of the peer.
@@ -433,16 +434,16 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.link_mut(id)?.one_sided.ours.grant(windows, access)
     }
 
-    /// Has a link's peer told that it may not reach a window any more. Requests that it made before may still be executed.
+    /// Withdraws a grant, and notifies the link's peer. Requests that the peer made before may still be executed.
     pub fn withdraw(&mut self, id: LinkId, window: u32) {
         if let Some(link) = self.core.link_mut(id) {
             link.one_sided.ours.withdraw(window);
         }
     }
 
-    /// Asks something of a window that the peer granted, from this offset on. Later polls post it, over whichever rail leads to
-    /// the window: [`LinkEvent::Fetched`] or [`LinkEvent::Ended`] names it by what is returned. In what order requests
-    /// are done that have no end yet is not told.
+    /// Makes a request of a window that the peer granted, from this offset on. Later polls post it, over any rail that leads to the
+    /// window. [`LinkEvent::Fetched`] or [`LinkEvent::Ended`] names it by the returned value. Requests without an end yet may
+    /// be done in any order.
     ///
     /// # Errors
     /// [`RequestRefusal::Full`] is back-pressure: poll, and try again. [`RequestRefusal::Over`] says why the link is over, for as long as

@@ -1,10 +1,10 @@
-//! Record of how the peer was told that this process is reached.
+//! Record of the handle that was announced to the peer, for the addresses of this process.
 
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 use doorbell_core::wire::Handle;
 
-/// The handle that was announced last, and for each rail the connection on which it was. It is announced once on each
-/// connection, whichever takes something at the moment.
+/// The handle that was announced last, and for each rail the connection that announced it. Each connection announces it once, as soon as
+/// it takes a frame.
 #[derive(Debug)]
 pub(super) struct ToldMoved {
     handle: Option<Handle>,
@@ -21,12 +21,12 @@ impl Default for ToldMoved {
 }
 
 impl ToldMoved {
-    /// Whether this handle was told on a rail's connection.
+    /// Whether a rail's connection has announced this handle.
     pub(super) fn was_told(&self, handle: &Handle, rail: u8, epoch: Epoch) -> bool {
         self.handle.as_ref() == Some(handle) && self.on.get(usize::from(rail)) == Some(&epoch)
     }
 
-    /// Says that it was.
+    /// Notes that a rail's connection has announced this handle.
     pub(super) fn did_tell(&mut self, handle: &Handle, rail: u8, epoch: Epoch) {
         if self.handle.as_ref() != Some(handle) {
             *self = Self {

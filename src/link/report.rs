@@ -1,4 +1,4 @@
-//! The rails of a link, as they are told of, and what links counted that are over.
+//! Reports of the rails of a link, and the counts of links that are over.
 
 use core::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::links::{LinkId, Links};
 use super::rail::{Leads, LinkRailCounts, NotConnected};
 use super::state::Link;
 
-/// A rail of a link: where it leads, how it is, and what was counted of it.
+/// A rail of a link: its two ends, its state, and its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkRailReport<'l> {
@@ -21,7 +21,7 @@ pub struct LinkRailReport<'l> {
     pub device: &'l str,
     /// The address of the peer's rail.
     pub peer: IpAddr,
-    /// How it is.
+    /// State of the rail.
     pub state: HealthState,
     /// Counts over all channels it had.
     pub counts: LinkRailCounts,

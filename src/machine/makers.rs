@@ -21,7 +21,7 @@ use crate::machine::reaper::{Reaped, Reaper};
 use crate::machine::signal::Signal;
 use crate::machine::unfinished::network;
 
-/// Whom a job is for, as far as it may keep others from theirs.
+/// The peer that a job is for, so that its jobs do not hold up those of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
     /// A peer that came from this address.

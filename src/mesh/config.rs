@@ -9,7 +9,7 @@ use doorbell_core::route::RELAY_HEADER_BYTES;
 use super::frame::PAIR_HEADER_BYTES;
 use crate::link::{LinkConfig, LinkError};
 
-/// How a mesh is made. All members have the same `mesh`, `ranks`, `window`, `message_bytes_max` and
+/// Configuration of a mesh. All members have the same `mesh`, `ranks`, `window`, `message_bytes_max` and
 /// [`SessionConfig::fragment_bytes`](doorbell_core::session::SessionConfig::fragment_bytes).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -124,7 +124,7 @@ impl MeshConfig {
     }
 }
 
-/// Why there is no mesh, or no way to a member.
+/// Reason why a mesh cannot be made, or a member not be linked.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MeshError {
@@ -171,7 +171,7 @@ impl From<LinkError> for MeshError {
     }
 }
 
-/// Why a message to a member was not taken, or none of it can come.
+/// Reason why a message to a member was not accepted, or none can come from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MeshSendError {

@@ -37,7 +37,7 @@ pub struct Running {
     progress: Progress,
 }
 
-/// Why a collective came to nothing.
+/// Reason why a collective failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GroupError {

@@ -1,7 +1,8 @@
-//! Links that come and go: when one that came back is taken for a way again.
+//! Links that flap: the time after which a link that came back is used for routes again.
 //!
-//! Each change of who is whose neighbour is told to all members, who look for ways anew and send again what was under way. A cable with a
-//! loose contact would have them do that as often as it flaps: bad news goes at once, good news of a link that flaps waits.
+//! Each change of neighbours is announced to all members, which compute their routes anew and retransmit messages under way. A cable with
+//! a loose contact would make them do that as often as it flaps. So the loss of a link is announced at once, and the return of a link that
+//! flaps waits.
 //!
 //! Source: RFC 2453, section 3.10.1, which has such a wait between triggered updates.
 

@@ -1,4 +1,4 @@
-//! The messages between this member and another: kept by number until they are there, and taken once and in order.
+//! The messages between this member and another: kept by number until they arrive, and accepted once and in order.
 
 use std::collections::VecDeque;
 
@@ -11,33 +11,33 @@ use super::pool::Pool;
 /// Messages between this member and another, since both started.
 #[derive(Debug, Default)]
 pub(super) struct Member {
-    /// When it started, once it was heard of.
+    /// Start of the other member; none until it is known.
     pub(super) started: Option<u64>,
-    /// Frames that it does not have yet, as far as is known; the first has the number `acknowledged`.
+    /// Frames that it has not acknowledged; the first has the number `acknowledged`.
     kept: VecDeque<Vec<u8>>,
     acknowledged: u32,
-    /// How many of those kept were sent.
+    /// Number of kept frames that were sent, and are not to be retransmitted.
     sent: usize,
-    /// How many of those kept were ever sent, those to be sent again included: of no more it can say that they came.
+    /// Number of kept frames that were ever sent. An honest member acknowledges no more.
     sent_once: usize,
-    /// How many it takes from `acknowledged` on.
+    /// Number of frames that it accepts, from `acknowledged` on.
     room: u32,
     resend_at: Option<Deadline>,
-    /// When a message goes for which it has no room, as far as is known: what it said since may be lost.
+    /// Time to send a message for which it reported no room: a later report of room may be lost.
     probe_at: Option<Deadline>,
-    /// Whether the link that leads to it took no more when it was last asked.
+    /// Whether the link that leads to it refused the last frame.
     pub(super) is_refused: bool,
-    /// Frames that came and were not taken yet; the message begins behind the headers.
+    /// Frames that arrived, and that the application has not taken; the message begins behind the headers.
     arrived: VecDeque<Vec<u8>>,
     /// The number of the next message from it.
     expected: u32,
-    /// Messages taken since it was told.
+    /// Messages taken since the last grant to it.
     untold: u32,
-    /// Whether it is to be told how far it got, whatever else goes to it.
+    /// Whether a grant to it is due now, by itself or with a message.
     owes_grant: bool,
-    /// Whether something came or was taken since it was told.
+    /// Whether a message arrived or was taken since the last grant to it.
     has_news: bool,
-    /// When it is to be told of that, where no message to it has done so.
+    /// Time of the next grant, unless a message to it carries one before.
     grant_at: Option<Deadline>,
     pub(super) counts: MeshMemberCounts,
 }
@@ -46,13 +46,13 @@ pub(super) struct Member {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshMemberCounts {
-    /// Messages to it that were taken in to be sent.
+    /// Messages to it that were accepted for sending.
     pub sent: u64,
-    /// Messages from it that were given to the application.
+    /// Messages from it that the application took.
     pub received: u64,
     /// Messages to it that were retransmitted.
     pub sent_again: u64,
-    /// Messages to it that it has not taken yet, as far as is known.
+    /// Messages to it that it has not acknowledged.
     pub waiting: u64,
 }
 
@@ -94,8 +94,8 @@ impl Member {
         self.kept.push_back(frame);
     }
 
-    /// The frame to be sent next, with the present grant. Without room for it, it is sent after some time all the same: a
-    /// member that refuses it reports how much room there is, since an earlier report may be lost.
+    /// Returns the frame to send next, with the present grant. If the member reported no room, the frame goes after some time all the
+    /// same: a member that refuses it reports its room, since an earlier report may be lost.
     pub(super) fn unsent(&mut self, now: Instant, config: &MeshConfig) -> Option<&[u8]> {
         let grant = self.grant(config);
         let frame = self.kept.get_mut(self.sent)?;
@@ -121,7 +121,7 @@ impl Member {
             .get_or_insert_with(|| Deadline::after(now, config.resend_after));
     }
 
-    /// Sends all again that it is not known to have; how many those are.
+    /// Marks all unacknowledged frames to be retransmitted; returns their number.
     pub(super) fn send_again(&mut self) -> u64 {
         self.resend_at = None;
         let again = u64::try_from(core::mem::take(&mut self.sent)).unwrap_or(u64::MAX);

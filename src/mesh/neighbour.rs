@@ -24,9 +24,9 @@ pub(super) struct Neighbour {
     pub(super) was_joined: bool,
     /// Its start, by its Join.
     pub(super) started: u64,
-    /// Rank that it claims, if a later start of that member is known: it is told so, and turned away.
+    /// Rank that it claims, if a later start of that member is known. It gets the later start, and is turned away.
     pub(super) outdated: Option<Rank>,
-    /// Members whose neighbours it is to be told.
+    /// Members whose neighbours are yet to be announced to it.
     pub(super) untold: Ranks,
 }
 
@@ -52,7 +52,7 @@ impl Neighbour {
         (self.outdated, self.untold) = (Some(rank), Ranks::NONE.with(rank));
     }
 
-    /// Whether it can be told who this is, or who is whose neighbour, and was not yet.
+    /// Whether a Join or an announcement is owed to it, and its link can carry one.
     pub(super) fn has_to_say(&self) -> bool {
         let is_heard = self.was_joined || self.outdated.is_some();
         let is_untold = !self.has_joined || (is_heard && !self.untold.is_empty());

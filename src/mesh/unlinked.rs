@@ -1,4 +1,4 @@
-//! Why no link leads to a member: what came of the last attempts, kept until there is one.
+//! Reasons why no link leads to a member: the results of the last attempts, kept until there is a link.
 
 use core::fmt;
 use core::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! By whom what is sent to the other members goes.
+//! Routes to the other members.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use doorbell_core::route::{Map, Routes};
 use super::membership::Mesh;
 
 impl<P: Provider, N: Network> Mesh<P, N> {
-    /// Members that pass on messages to each reachable member, in order; none if it is reached directly. Each of them goes by
-    /// its own map, so the way may be another until it has heard of the same changes.
+    /// Returns the relays to each reachable member, in order; none if it is reached directly. Each relay routes by its own map, so the
+    /// real route may differ until it knows the same changes.
     #[must_use]
     pub fn ways(&self) -> BTreeMap<Rank, Vec<Rank>> {
         ways(&self.state.map, &self.state.routes)

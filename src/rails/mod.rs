@@ -25,7 +25,7 @@ pub(crate) struct Rails {
     local: Vec<LocalRail>,
     /// For each usable one, which Worker is on its device.
     workers: Vec<usize>,
-    /// For each usable one, what a peer is told.
+    /// For each usable one, its form in a handle or a Hello.
     advertised: Vec<AdvertisedRail>,
     /// Ports of the Workers' devices that could not be looked at, each with its reason.
     failed: Vec<String>,
@@ -97,8 +97,8 @@ impl Rails {
         })
     }
 
-    /// Every pair of a rail of ours and one of the peer's that reach each other, each port of ours in one, the best first.
-    /// Which of the peer's are on one port is not told: it knows, and takes one connection of a link on each of its ports.
+    /// Returns every pair of a rail of ours and one of the peer's that reach each other, each port of ours in one, the best first.
+    /// The wire does not show which of the peer's rails share a port. The peer knows, and takes one connection of a link on each port.
     pub(crate) fn pairs(&self, peer: &[AdvertisedRail]) -> Vec<PairedRails> {
         let ours: Vec<_> = Candidate::each(&self.advertised)
             .enumerate()

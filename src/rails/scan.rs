@@ -1,4 +1,4 @@
-//! A look at every port of every device, and what follows from it for the rails: those that are used, and the reasons of the others.
+//! A scan of every port of every device, and its result for the rails: the usable ones, and the reasons against the others.
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Unusable;

@@ -24,7 +24,7 @@ pub struct NotSent<T> {
     pub context: T,
 }
 
-/// Why a request was not sent.
+/// Reason why a request was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotSentKind {

@@ -52,7 +52,7 @@ pub struct RequestCounts {
     pub unasked: u64,
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended<'m> {
@@ -64,7 +64,7 @@ pub enum Ended<'m> {
     Failed(RequestFailure),
 }
 
-/// Why all requests of a table failed.
+/// Reason why all requests of a table failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestFailure {

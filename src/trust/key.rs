@@ -86,11 +86,11 @@ impl Key {
     ///
     /// A peer without the key can try guesses at it where nobody counts them, so a secret that is obviously not random is refused:
     ///
-    /// - one with fewer than 14 distinct bytes;
-    /// - one with fewer than 13 distinct differences (modulo 256) between each byte and the next, or between each byte and the
-    ///   second after it;
-    /// - one that repeats with a period of at most half its length;
-    /// - text with fewer than 20 distinct characters, or with 44 bytes or more. Text is printable ASCII, with tabs, ends of lines and zeros.
+    /// - It has fewer than 14 distinct bytes.
+    /// - It has fewer than 13 distinct differences (modulo 256) between each byte and the next, or between each byte and the
+    ///   second after it.
+    /// - It repeats with a period of at most half its length.
+    /// - It is text with fewer than 20 distinct characters, or with 44 bytes or more. Text is printable ASCII, with tabs, ends of lines and zeros.
     ///
     /// 32 random bytes are refused with a probability of 2^-60.2, and more of them less often. The check finds mistakes. It does not measure entropy: a
     /// hash of a word passes, and is found as easily as the word. All ways to a key go through it, that of text and files too.

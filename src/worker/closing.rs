@@ -110,7 +110,7 @@ enum Stage {
     Sweeping { sends: u32, receives: u32 },
 }
 
-/// How far a channel's closing is.
+/// Progress of a channel's closing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseProgress {
@@ -454,7 +454,7 @@ impl<P: Provider> Channel<P> {
     }
 }
 
-/// Why a channel was not closed cleanly.
+/// Reason why a channel was not closed cleanly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseError {

@@ -201,13 +201,12 @@ pub struct ChannelConfig {
     /// How often to retry without an acknowledgement, 0..=7. Default 6: with the default
     /// timeout a dead peer is given up after about two seconds. 7 never gives up on rxe.
     pub retry_count: u8,
-    /// How often to retry when the peer has no receive posted; 7 is without end. Default 6, the
-    /// most that ends: nothing is sent that the peer announced no receive for, so there is none
-    /// only where it lied or failed, and that is to be told. The few milliseconds of the retries are
-    /// for a device that is slow to see a receive that was posted.
+    /// Number of retries when the peer has no receive posted; 7 is without end. Default 6, the largest number that ends. A
+    /// message is sent only if the peer announced a receive for it, so a missing one shows that the peer lied or failed. The
+    /// few milliseconds of the retries are for a device that is slow to see a posted receive.
     pub rnr_retry: u8,
-    /// How long a peer is told to wait that sent without a receive posted, as its 5-bit
-    /// code. Default 12, 0.64 ms: about what a busy thread takes to post again. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
+    /// Time that a peer must wait after it sent without a posted receive, as its 5-bit code. Default 12, 0.64 ms: about the time
+    /// that a busy thread takes to post again. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
     pub min_rnr_timer: u8,
     /// The most one stage of the handshake takes. Default 5 s: a neighbour that has to be
     /// resolved on a loaded host takes seconds. The whole is bounded by the deadline of the call that
@@ -216,9 +215,8 @@ pub struct ChannelConfig {
     /// Bytes of the application that the peer gets with the connection, at most 64: windows
     /// it may reach, for example. Default none.
     pub private_data: PrivateData,
-    /// The session that the connection carries on, as this side says it: told to a peer that speaks version 2 of
-    /// the handshake, and to another the connection fails. Default none. The peer's own is in
-    /// [`Peer::session`](crate::Peer::session).
+    /// This side's state of the session that the connection carries on. A peer that speaks version 2 of the handshake gets it; the
+    /// connection to any other peer fails. Default none. [`Peer::session`](crate::Peer::session) has the peer's state.
     pub session: Option<Resumption>,
     /// With nothing heard from the peer for so long, its device is probed by an empty WRITE, so that a peer that is dead is found
     /// out by a side that only receives. It is known dead 100 ms, and what `timeout` and `retry_count` take, after this at the

@@ -1,5 +1,5 @@
-//! Completions of receives whose channel is on its way: its peer is told that the connection stands before we are,
-//! and may send at once. They are kept as they were polled until the channel is admitted, or comes to nothing.
+//! Completions of receives whose channel is not admitted yet. The peer learns before us that the connection stands, and may send at
+//! once. The completions are kept as they were polled until the channel is admitted or given up.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Events of channels, as polling a Worker tells them.
+//! Events of channels, which polling a Worker delivers.
 
 use core::fmt;
 
@@ -60,24 +60,22 @@ pub enum Event<'m, P: Provider = Rdma> {
         /// Why.
         error: SubmissionError,
     },
-    /// The device refused to take receives; told at every poll until it takes them. The
-    /// channel starves meanwhile.
+    /// The device refused to take receives. Every poll reports it until the device takes them. The channel starves meanwhile.
     ReceivesRefused {
         /// The device's error.
         error: PostError,
     },
-    /// The device refused to take an announcement of receives; told at every poll until it takes
-    /// one. The peer may not send meanwhile.
+    /// The device refused to take an announcement of receives. Every poll reports it until the device takes one. The peer may not
+    /// send meanwhile.
     AnnouncementRefused {
         /// The device's error.
         error: PostError,
     },
-    /// The peer sent more than it had receives for, and so took one of another channel's: it is not
-    /// to be believed. Only where receives are shared. The message is dropped, and the queue pair failed; of
-    /// a Worker taken apart, the half that sends does it when it is polled next.
+    /// The peer sent more than it had receives for, and so took a receive of another channel. This happens only with shared
+    /// receives. The message is dropped, and the queue pair failed. On a split Worker the sending half fails it at its next poll.
     Overdrawn,
-    /// The peer closed the channel, or its Worker was dropped. Told once, behind all messages that came; none comes any more, and
-    /// later messages are refused ([`SendErrorKind::PeerClosed`](crate::SendErrorKind::PeerClosed)).
+    /// The peer closed the channel, or its Worker was dropped. The event comes once, behind all messages of the peer. Sends are
+    /// refused from then on ([`SendErrorKind::PeerClosed`](crate::SendErrorKind::PeerClosed)).
     ///
     /// The Worker then closes the channel by itself and takes its place and its memory back, unless
     /// [`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost) is off.
@@ -85,11 +83,12 @@ pub enum Event<'m, P: Provider = Rdma> {
         /// Whether all that the peer had sent on the channel has arrived.
         all_arrived: bool,
     },
-    /// The channel failed: told once, with the first cause, in place of the failure of each receive. A request of the application's
-    /// that was in flight comes back by an [`Event::Failed`] of its own, in the same poll or a later one; so may messages that had come.
+    /// The channel failed. The event comes once, with the first cause, in place of the failure of each receive. Each request of the
+    /// application in flight comes back by an [`Event::Failed`] of its own, in the same poll or a later one. Messages that had arrived
+    /// may still come, too.
     ///
-    /// The Worker then closes the channel by itself, as after [`Event::PeerClosed`]. Each half of a Worker taken apart tells what its own
-    /// queue says: a flush where the cause is in the other half's.
+    /// The Worker then closes the channel by itself, as after [`Event::PeerClosed`]. Each half of a split Worker reports the cause in
+    /// its own queue, which is a flush if the other half's queue has the cause.
     ChannelFailed {
         /// The completion that says why.
         cause: FirstCause,

@@ -1,4 +1,4 @@
-//! The two halves of a channel: what sends, and what receives. They may be on different threads.
+//! The two halves of a channel, one for sending and one for receiving. They may be on different threads.
 
 use core::fmt;
 use std::sync::Arc;
@@ -308,7 +308,7 @@ impl<P: Provider> SendHalf<P> {
             .is_some_and(|deferred| deferred.waiting() > 0)
     }
 
-    /// The queue pair failed like this: what waits for the poll is told of by that.
+    /// The queue pair failed with this status: requests that wait for the poll come back by the poll.
     #[cold]
     pub(crate) fn refuse_deferred(&mut self, status: WcStatus) {
         if let Some(deferred) = &mut self.deferred {
@@ -316,7 +316,7 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// The channel goes: what waits for the poll is told of by the next one, and nothing more may wait.
+    /// The channel goes: requests that wait come back by the next poll, and no more may wait.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         self.refuse_deferred(WcStatus::WR_FLUSH_ERR);
@@ -563,11 +563,11 @@ pub(crate) trait Sends<P: Provider>: Held {
 pub(crate) enum Lost<P: Provider> {
     /// It is not, or is being closed here.
     No,
-    /// Events from before its end are still to be told.
+    /// Events from before its end are still to be delivered.
     Soon,
-    /// The application is to be told.
+    /// The event of its end is to be delivered now.
     Now(Event<'static, P>),
-    /// The application was told.
+    /// The event of its end was delivered.
     Told,
 }
 
@@ -589,11 +589,11 @@ pub(crate) fn usable<P: Provider, C: Sends<P>>(
 /// A channel, or its half that receives.
 pub(crate) trait Receives<P: Provider>: Held {
     fn receive_half(&mut self) -> &mut ReceiveHalf<P>;
-    /// Fails the queue pair, or has the half that sends fail it, which is to be told of the channel then.
+    /// Fails the queue pair, or has the sending half fail it. The channel is then to be entered in the list of that half.
     fn refuse(&mut self);
-    /// Notes that the peer said farewell behind all that it had sent; says whether the application is to be told.
+    /// Notes the peer's farewell, which stands behind all that it sent; returns whether the application is to get the event.
     fn note_peer_closed(&mut self) -> bool;
-    /// Notes that a receive failed; what the application is to be told at once.
+    /// Notes that a receive failed; returns the event for the application, if one is due at once.
     fn note_failed(&mut self) -> Option<Event<'static, P>>;
 }
 

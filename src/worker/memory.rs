@@ -1,4 +1,4 @@
-//! Memory beside a Worker's own slots: more of it, or what an engine lends.
+//! Memory beside a Worker's own slots: further arenas, and memory that an engine lends.
 
 use doorbell_core::provider::{
     ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, RemoteAccess,

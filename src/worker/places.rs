@@ -127,7 +127,7 @@ pub(super) fn channel_apart<C>(entries: &mut [Entry<C>], index: usize) -> Option
     Some((entry.channel.as_mut()?, others))
 }
 
-/// The same, with the lists that the channel is on.
+/// Returns a channel, the lists that it is on, and the other places.
 #[inline(always)]
 pub(super) fn listed_apart<C: Held>(
     entries: &mut [Entry<C>],

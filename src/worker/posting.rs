@@ -1,4 +1,4 @@
-//! Posting what was submitted: of one channel what waits at it, and what came out of rings, as one doorbell.
+//! Posting of submitted requests: those that wait at a channel, and those for it out of rings, as one doorbell.
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
-//! Which channel a queue pair is of: for completions of shared receives, which name no channel.
+//! Table from queue pair numbers to channels, for completions of shared receives, which name no channel.
 //!
-//! A table that never grows: it has room for all channels there may be. Looking takes one line of memory, nearly
-//! always.
+//! The table never grows: it has room for all channels that there may be. A look-up nearly always reads one cache line.
 
 use doorbell_core::{Qpn, in_place};
 

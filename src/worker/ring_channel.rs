@@ -61,7 +61,7 @@ pub struct RingChannel<P: Provider = Rdma> {
     window: Reaped<Arc<P::Window>>,
 }
 
-/// How messages are told in each direction.
+/// Notification of messages in each direction: by the trailer, or by an immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Publications {
@@ -286,7 +286,7 @@ impl<P: Provider> RingChannel<P> {
         self.channel
     }
 
-    /// How messages are told in each direction.
+    /// Notification of messages in each direction: by the trailer, or by an immediate.
     #[must_use]
     pub const fn publications(&self) -> Publications {
         self.publications
@@ -412,7 +412,7 @@ const fn too_long(bytes: usize, bytes_max: usize) -> SendErrorKind {
     SendErrorKind::TooLong { bytes, bytes_max }
 }
 
-/// How a peer is to tell of messages in cells of this size.
+/// Returns the way in which a peer has to notify of messages in cells of this size.
 const fn publication(order: DataInOrder, cell_bytes: u32) -> Publication {
     match order {
         DataInOrder::WholeMessage => Publication::Trailer,
@@ -431,7 +431,7 @@ impl From<RingRefusal> for SendErrorKind {
     }
 }
 
-/// Why rings were not opened.
+/// Reason why rings were not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingError {

@@ -1,4 +1,14 @@
-//! Receives that the channels of a Worker share: whose a completion is, and what goes back to whom.
+//! Receives that the channels of a Worker share: the owner of each completion, and the return of receives and grants.
+//!
+//! A peer that takes receives granted to another is found out by the count of its own share. Its channel is failed, and the receives that
+//! it took are posted again. On a split Worker the sending half fails the channel at its next poll.
+//!
+//! A channel that closes is failed first. The Worker waits until the device reports that the channel takes no more receives, or for 50 ms,
+//! since not every device reports it. The channel's share is free again once the completion queue holds nothing of it. If a queue pair goes
+//! while a message of several packets is half received, a device may keep the receive; then one receive less is posted than is counted.
+//!
+//! The device reports once, by an asynchronous event, that few receives are left. `Worker::next_event` returns it, and `Worker::tend` sets
+//! the limit again once enough receives are posted.
 
 use core::fmt;
 use std::sync::{Arc, Weak};

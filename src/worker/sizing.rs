@@ -1,4 +1,4 @@
-//! Sizes of a Worker and its channels by how many channels there are to be: one formula, for 1 to 10,000 of them.
+//! Sizes of a Worker and its channels, from the number of channels: one formula, for 1 to 10,000 channels.
 
 use crate::worker::config::{ChannelConfig, WorkerConfig};
 
@@ -21,12 +21,14 @@ const REPOSTS_A_DEPTH: u32 = 8;
 impl WorkerConfig {
     /// A Worker for so many channels of [`ChannelConfig::for_channels`], all open at once, with messages of up to so many bytes.
     ///
-    /// - The depth of a channel is 8,192 / channels, rounded down to a power of two, at least 2 and at most 128.
-    /// - The slots are channels × depth for receives, and channels × depth for leases, but of these 4,096 at most.
-    /// - The completions of each queue are channels × (depth + 1): one more for announcing receives.
-    /// - The memory is slots × bytes of a message.
-    /// - Cells are beside that, registered as channels need them: for each the next power of two above its depth, ×
-    ///   [`ChannelConfig::cell_bytes`], in blocks of at least 64 KiB. Later channels use them again ([`Worker::cells`](crate::Worker::cells)).
+    /// - Depth of a channel: 8,192 / channels, rounded down to a power of two, at least 2 and at most 128.
+    /// - Slots for receives: channels × depth. Slots for leases: channels × depth, at most 4,096.
+    /// - Completions in each queue: channels × (depth + 1). The one more is for announcing receives.
+    /// - Memory of the slots: slots × bytes of a message.
+    /// - Memory of the cells: for each channel the next power of two above its depth, × [`ChannelConfig::cell_bytes`].
+    ///
+    /// Cells are registered as channels need them, in blocks of at least 64 KiB. Later channels use them again
+    /// ([`Worker::cells`](crate::Worker::cells)).
     ///
     /// | channels | depth | slots | for leases | completions | memory, 4 KiB each | cells, 256 bytes each |
     /// |---:|---:|---:|---:|---:|---:|---:|

@@ -1,4 +1,4 @@
-//! Events that are kept to be told: of a completion that brought more than one, and behind a callback that panicked.
+//! Events that are yet to be delivered: further events of one completion, and events behind a callback that panicked.
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::Provider;
@@ -22,7 +22,7 @@ impl<P: Provider> Untold<P> {
     }
 }
 
-/// Keeps an event to be told. There is room for it, since admission: so this never comes to allocate.
+/// Keeps an event to be delivered. Admission made room for it, so this never allocates.
 // The comparison stands beside the push, where the optimiser sees that both mean the same length.
 #[inline(always)]
 pub(super) fn keep_untold<P: Provider>(untold: &mut Vec<Untold<P>>, channel: u32, event: Event<'static, P>) {

@@ -406,7 +406,7 @@ where
     }
 }
 
-/// Why a Worker could not be waited for.
+/// Reason why a wait for a Worker failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {

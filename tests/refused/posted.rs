@@ -1,4 +1,4 @@
-//! What was posted is the device's until a completion hands it back.
+//! Attempts to use memory between its posting, which gives it to the device, and the completion that hands it back.
 
 use doorbell::{Channel, Event, Lease, Message, Operation, PostFlags, Worker};
 

@@ -2,7 +2,10 @@
 //!
 //! They serve eager control messages: SENDs of one packet. A datagram may be lost, doubled or overtaken, and neither
 //! side is notified. Memory follows the same rules as on a connection: slots move in by posting, and come back by a
-//! completion.
+//! completion. Datagrams with immediate, shared receives, multicast and a reset are not supported.
+//!
+//! The 40 bytes in front of a datagram go to a slot of the queue's own arena, so a lease begins with the datagram. They
+//! are returned as a [`Grh`](crate::Grh). A peer wrote them, so they prove nothing.
 //!
 //! Source: InfiniBand Architecture volume 1, sections 9.8.3 and 10.2.5.
 

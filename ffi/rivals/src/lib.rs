@@ -1,8 +1,8 @@
-//! What the programs of this package share: their command line, and how the two sides meet.
+//! Command line of this package's programs, and the stream between the two sides of a run.
 //!
-//! Each program has one function `pump` that posts and polls, so that it can be counted by its name. It is written as
-//! the crate's own documentation has it, with 64-byte messages, at most [`DEPTH`] of them in flight, and a completion
-//! for every [`COMPLETION_EVERY`]th where the crate lets one choose.
+//! Each program has one function `pump` that posts and polls, so that its instructions can be counted by its name. It
+//! follows the documentation of the rival crate, with 64-byte messages and at most [`DEPTH`] of them in flight. If
+//! the crate leaves the choice, every [`COMPLETION_EVERY`]th message has a completion.
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,22 +14,22 @@ use serde::de::DeserializeOwned;
 
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 64;
-/// Requests in flight at most, as `doorbell bw` and perftest have it by themselves.
+/// Most requests in flight, as by default in `doorbell bw` and perftest.
 pub const DEPTH: u64 = 128;
-/// Messages for each completion, as `doorbell bw` has it by itself.
+/// Messages for each completion, as by default in `doorbell bw`.
 pub const COMPLETION_EVERY: u64 = 64;
-/// Receives that are posted, as perftest has it.
+/// Posted receives, as in perftest.
 pub const RECEIVES: u64 = 512;
 
-/// Whatever went wrong.
+/// Any error of a program.
 pub type Failure = Box<dyn Error>;
 
 /// The command line of both programs.
 #[derive(Clone, Debug, Parser)]
 pub struct Arguments {
-    /// Where to listen, or with --connect, where the other side does
+    /// Address to listen on; with --connect, the address of the side that listens
     pub address: SocketAddr,
-    /// Post, to the side that listens
+    /// Connect to the side that listens, and post
     #[arg(long)]
     pub connect: bool,
     /// RDMA device
@@ -38,7 +38,7 @@ pub struct Arguments {
     /// Index of the RoCEv2 GID
     #[arg(long)]
     pub gid_index: u32,
-    /// What to post
+    /// Operation to post
     #[arg(long, value_enum)]
     pub op: Op,
     /// Messages posted with one call
@@ -73,7 +73,7 @@ impl Peer {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Tells the other side, and is told the same by it.
+    /// Sends a value to the other side, and returns the value of the other side.
     pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, ours: &T) -> Result<T, Failure> {
         let mut line = serde_json::to_string(ours)?;
         line.push('\n');

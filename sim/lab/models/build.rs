@@ -1,7 +1,8 @@
-//! Writes `src/connect/handshakes/places.rs` for the models of the desk, as it is shipped, and with one thing wrong in each of other
-//! forms, for them to fail of.
+//! Writes copies of `src/connect/handshakes/places.rs` for the models of the desk: one as it is shipped, and others with one mistake each,
+//! on which a model has to fail.
 //!
-//! A step that is not found exactly once fails the build: the file has changed, and what is wrong has to change with it.
+//! The build fails if the text that a mistake replaces does not occur exactly once. The file has then changed, and the mistake has to be
+//! adapted to it.
 
 use core::error::Error;
 use std::env;
@@ -15,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={PLACES}");
     println!("cargo::rerun-if-changed=wrong.rs");
     let text = fs::read_to_string(PLACES)?;
-    // What is included is inside a module, and documents none.
+    // Without its module doc: the text is included inside a module, where such a doc is an error.
     let shipped: String = text
         .split_inclusive('\n')
         .filter(|line| !line.starts_with("//!"))

@@ -1,6 +1,6 @@
-// What is done wrong with the places of a desk, one thing at a time. Included by the build.
+// Mistakes in the places of a desk, one at a time. Included by the build.
 
-/// A mistake: each of these stands in the file once, and something else instead.
+/// A mistake: pairs of a text that stands in the file once, and the text that replaces it.
 struct Wrong {
     name: &'static str,
     steps: &'static [(&'static str, &'static str)],
@@ -88,7 +88,7 @@ const WRONG: &[Wrong] = &[
             "        if false && self.places.queue.is_closed() {\n",
         )],
     },
-    // What is there, and whose it is.
+    // Contents of places, and their owners.
     Wrong {
         name: "published_before_it_is_there",
         steps: &[(
@@ -136,7 +136,7 @@ const WRONG: &[Wrong] = &[
             ),
         ],
     },
-    // Locks that are none.
+    // Locks that do not lock.
     Wrong {
         name: "asked_without_a_lock",
         steps: &[

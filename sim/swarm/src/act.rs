@@ -1,4 +1,4 @@
-//! What operations do. What cannot be done as things are is passed over.
+//! Performs the operations of a case. An operation that cannot be done at that moment is skipped.
 
 use core::time::Duration;
 
@@ -89,7 +89,7 @@ impl Run<'_> {
         }
     }
 
-    /// Where an end is that can post.
+    /// Returns an end that can post now: its channel is open, has not failed, and is not being closed.
     pub(crate) fn place(&mut self, line: usize, end: usize) -> Option<Place> {
         let at = self.lines[line].connection.as_ref()?.ends[end].as_ref()?;
         let host = self.case.lines[line].hosts[end];

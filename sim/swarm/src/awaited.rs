@@ -1,4 +1,4 @@
-//! What is awaited of lines and links once faults have stopped, each judged by its own bound.
+//! The results that lines and links have to reach once faults have stopped, each with its own time bound.
 
 use crate::bounds::PACED_NS;
 use crate::failure::{Verdict, ensure};
@@ -89,7 +89,8 @@ impl Run<'_> {
         let is_patient = endings.is_some() && quirks.failed_peers_are_waited_for;
         for end in 0..2 {
             let Some(at) = &connection.ends[end] else {
-                // Whoever connected has its channel: so has the peer, or its handshake ends and says so.
+                // The other end has its channel. This end gets one within the bound, or its handshake fails and ends
+                // the connection.
                 if !is_connecting && !connection.is_ending {
                     push(end, "the peer's channel", number, bounds.handshake_ns);
                 }
@@ -142,7 +143,7 @@ impl LinkedRun<'_> {
                     line: bond.line,
                     end,
                     what,
-                    // Of each link by itself.
+                    // The upper bits are the link's number, so each link has its own time.
                     which: (number as u64) << 48 | which,
                     bound_ns,
                 });

@@ -17,7 +17,7 @@ pub(crate) struct Bond {
     pub(crate) began_ns: u64,
     /// The end that connected, and the one that accepted.
     ends: [End; 2],
-    /// What each end sends the other.
+    /// The messages in each direction, by the sending end.
     pub(crate) flows: [Flow; 2],
     /// Rails that were up once.
     pub(crate) rails: BTreeSet<u8>,
@@ -55,7 +55,7 @@ pub(crate) struct End {
     pub(crate) goes_on: bool,
 }
 
-/// What goes from one end to the other.
+/// The messages from one end to the other.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     /// The bytes of each message.
@@ -108,7 +108,7 @@ impl Bond {
         &self.ends[end]
     }
 
-    /// What an end is named, as long as it is there.
+    /// Returns the id of an end's link, until that end is gone.
     pub(crate) fn id(&self, end: usize) -> Option<LinkId> {
         let at = &self.ends[end];
         at.id.filter(|_| !at.has_gone())

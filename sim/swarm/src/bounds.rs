@@ -1,5 +1,7 @@
-//! How long what is awaited may take once faults have stopped: of each line by what it is configured with, computed
-//! here from the books and the documentation, and not asked of what is judged.
+//! Time bounds for the results that lines and links have to reach once faults have stopped.
+//!
+//! Each bound is computed here from the configuration, the specification and the documentation. The code under test
+//! is never asked.
 
 use core::time::Duration;
 
@@ -21,7 +23,7 @@ pub(crate) const RINGS_WITHIN: Duration = Duration::from_secs(10);
 /// How long channels have to close in the end.
 pub(crate) const CLOSE_WITHIN: Duration = Duration::from_millis(50);
 
-/// The same of links.
+/// How long links have to close in the end.
 pub(crate) const CLOSE_LINK_WITHIN: Duration = Duration::from_secs(2);
 
 /// A closing ends so much behind its deadline (`Worker::close`).
@@ -33,14 +35,14 @@ const PROBED_WITHIN: Duration = Duration::from_millis(100);
 /// A loop that only polls and becomes slow finds that out so much later: 1,024 of its polls (`ChannelConfig::probe_after`).
 pub(crate) const PACED_NS: u64 = 1024 * STEP_NS;
 
-/// What is done between two polls is seen by the second, and what follows from it done by the third.
+/// Two steps: the second poll sees an event between the first two, and the third one finishes what follows from it.
 const POLLS_NS: u64 = 2 * STEP_NS;
 
 /// Calls of a device that one poll of a Worker makes at most, as far as they count.
 const CALLS_OF_POLL: u64 = 32;
 
-/// The same, and how long the polls themselves take, where calls and the application take time: all hosts poll one after the
-/// other, and are told of all that is under way.
+/// [`POLLS_NS`] and the time of the polls themselves, if calls and the application take time. All hosts poll one
+/// after the other, and each may be notified of everything that is under way.
 fn polls_ns(case: &Case) -> u64 {
     let calls = CALLS_OF_POLL * 2 * case.hosts.len() as u64;
     let ends = case.lines.iter().flat_map(|line| [line.end(0), line.end(1)]);
@@ -51,18 +53,24 @@ fn polls_ns(case: &Case) -> u64 {
 /// How much time there is for what is awaited of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// From when a request is the oldest of its end until it is done, or its queue pair has failed.
+    /// From when a request is the oldest of its end until it is done, or its queue pair has failed. The bound is a
+    /// sum:
     ///
-    /// - Each attempt takes one acknowledgement timeout, 4.096 us * 2^timeout (rounded up to the device's step), and there
-    ///   are `retry_count` + 1 of them. Whatever the peer answers gives all of them back (S13), but then the request is
-    ///   another, or its packets go on without a loss: faults have stopped, and nothing else loses any.
-    /// - A receiver that is not ready, which shared receives alone may leave, is waited for `rnr_retry` + 1 times, each as
-    ///   long as its `min_rnr_timer` says (S12). With 7 that has no end of its own: then there is one wait more than it
-    ///   takes the receiver to poll, which posts.
-    /// - The train: at most `send_depth` requests of this end are outstanding. Those in front were waited for before this one
-    ///   was the oldest; those up to the next that is signaled have to be done for anybody to be told of this. Each may
-    ///   need a round trip of its own (a fence, a READ depth of one). Ahead of it on the wire may be whatever all ends of
-    ///   all lines have outstanding, each with the longest message.
+    /// - Each attempt takes one acknowledgement timeout, 4.096 us * 2^timeout (rounded up to the device's step).
+    ///   There are `retry_count` + 1 attempts.
+    ///
+    /// - Any answer of the peer restores all attempts (S13), but they are not used up again. After an answer another
+    ///   request is the oldest, or its packets go on without a loss, because faults have stopped.
+    ///
+    /// - A receiver may lack a posted receive only if its channels share receives. There are `rnr_retry` + 1 waits for
+    ///   it, each for the receiver's `min_rnr_timer` (S12). A value of 7 never gives up. Then one wait is added to the
+    ///   time until the receiver polls, because it posts as it polls.
+    ///
+    /// - At most `send_depth` requests of this end are outstanding. The wait for earlier ones ended before this one
+    ///   was the oldest. Later ones, up to the next signaled one, have to be done before this one is reported.
+    ///
+    /// - Each outstanding request may need a round trip of its own (a fence, a READ depth of one). On the wire it may
+    ///   wait for everything that all lines have outstanding, each message with the greatest length.
     pub(crate) request_ns: u64,
     /// Until a channel that sends has a credit again, or fails: its own request, and the peer's that brings credits.
     pub(crate) send_ns: u64,
@@ -159,8 +167,8 @@ fn closes_ns(case: &Case, in_the_end: Duration) -> u64 {
     closes.fold(ns(in_the_end), u64::max)
 }
 
-/// How long a channel that is gone may stay in a completion queue's way: until a poll finds that empty, or as many polls as it has
-/// places. Where peers are probed as often as hosts poll, none is empty.
+/// How long a closed channel may occupy a completion queue: until a poll finds the queue empty, or for as many polls
+/// as the queue has places. If peers are probed as often as hosts poll, the queue is never empty.
 fn swept_ns(case: &Case) -> u64 {
     let is_never_empty = case
         .endings
@@ -177,8 +185,8 @@ pub(crate) fn datagrams_ns(case: &Case) -> u64 {
     2 * case.latency_ns + wire_ns(case) + polls_ns(case)
 }
 
-/// All that all lines may have outstanding, one behind the other through one port: every message as long as any may be,
-/// and twice that, since of 256 bytes in a packet headers may be as many again.
+/// Time for everything that all lines may have outstanding, one after the other through one port. Every message has
+/// the greatest length. Its bytes count twice, since headers may be as long as a payload of 256 bytes.
 fn wire_ns(case: &Case) -> u64 {
     let slots = case.hosts.iter().map(|host| u64::from(host.slot_bytes));
     let longest = slots.fold(RESTING_BYTES as u64, u64::max);
@@ -213,16 +221,18 @@ pub(crate) fn ns(span: Duration) -> u64 {
 pub(crate) struct LinkBounds {
     /// Until a rail carries again, or for the first time.
     ///
-    /// That it is gone tells its queue pair when its retries are used up, or the session: idle until the heartbeat, which
-    /// goes unanswered for `dead_after`. An attempt to connect it that faults spoiled ends `attach_within` after it began, and
-    /// its attachment by then again; the next comes after the longest wait, and may take both once more. Then it proves
-    /// itself.
+    /// A queue pair reports the loss of a rail when its retries are used up. The session notices a loss when a
+    /// heartbeat, sent after the idle time, goes unanswered for `dead_after`.
+    ///
+    /// An attempt to connect that faults spoiled ends after `attach_within`, and its attachment takes as long again.
+    /// The next attempt comes after the longest wait and may take the same time. Then the rail proves itself.
     pub(crate) rail_ns: u64,
-    /// From one message that came or was done to the next: a rail, and then a train of all that is retained, each fragment of
-    /// which may wait for its acknowledgement, which may be put off.
+    /// From one message that came or was done to the next. A rail has to come back first. Then everything retained
+    /// goes over it, and the acknowledgement of each fragment may be put off.
     pub(crate) message_ns: u64,
-    /// Until a request of a window ends: it waits for a rail that leads there as long as a link tries to recover, in vain where
-    /// the window was withdrawn and a rail failed before that was heard; what was posted by then ends with its rail.
+    /// Until a request of a window ends. It waits for a rail to that window as long as a link tries to recover. The
+    /// wait is in vain if the window was withdrawn and a rail failed before this end heard of the withdrawal. A
+    /// posted request ends with its rail.
     pub(crate) window_ns: u64,
     /// From when one end of a link goes until both are gone: it says so within its deadline, or the other end notices, and
     /// tries to recover for as long as it may.
@@ -235,11 +245,11 @@ pub(crate) struct LinkBounds {
     /// How long each end tries to recover, and how much later it may notice that the time is over.
     pub(crate) recover_ns: [u64; 2],
     pub(crate) polls_ns: u64,
-    /// From when a rail that had been up for long is lost until it is up again, where nothing hinders that any more: it is tried
-    /// again after the first wait, once more where that attempt was spoiled, and proves itself.
+    /// From when a rail that had been up for long is lost until it is up again, if nothing hinders that any more. It
+    /// is tried after the first wait, and once more if that attempt was spoiled. Then it proves itself.
     pub(crate) again_ns: u64,
-    /// For how long cables may be cut without a rail being lost for that: shorter than the retries of either end's queue pairs, and
-    /// what is lost goes again before either session takes the rail for dead.
+    /// How long cables may be cut without the loss of a rail. The retries of both ends' queue pairs last longer, and
+    /// lost packets are retransmitted before either session takes the rail for dead.
     pub(crate) endures_ns: u64,
     /// Receives that either end has posted at least, whatever it is yet to post again.
     pub(crate) receives_min: u32,
@@ -248,7 +258,7 @@ pub(crate) struct LinkBounds {
 }
 
 impl LinkBounds {
-    /// Those of a line whose ends are configured so.
+    /// Computes the bounds of a line whose ends have these configurations.
     pub(crate) fn of(case: &Case, line: &LineCase, configs: &[LinkConfig; 2]) -> anyhow::Result<Self> {
         let most = |of: fn(&LinkConfig) -> u64| configs.iter().map(of).fold(0, u64::max);
         let mut slower = line.clone();

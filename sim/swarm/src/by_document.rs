@@ -34,7 +34,7 @@ pub(crate) struct Heard {
     pub(crate) body: Vec<u8>,
 }
 
-/// What the initiator says of itself first.
+/// The content of Hello, the initiator's first frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Greeting {
     pub(crate) versions: [u8; 2],
@@ -129,7 +129,8 @@ impl Offer {
         body
     }
 
-    /// What a body says, where it is as long as it has to be and carries no private data or session.
+    /// Reads a body that names no session. Its length has to fit the private data that it announces, which are
+    /// skipped.
     pub(crate) fn read(version: u8, body: &[u8]) -> Option<Self> {
         let (fixed, rest) = body.split_at_checked(60)?;
         let session: &[u8] = if version >= 2 { &[0; 20] } else { &[] };
@@ -159,7 +160,7 @@ impl Offer {
     }
 }
 
-/// What Welcome says: the version, the listener's instance, and its rails' addresses of IPv4.
+/// Reads a Welcome: the version, the listener's instance, and the IPv4 addresses of its rails.
 pub(crate) fn welcome(heard: &Heard) -> Option<(u8, u64, Vec<Ipv4Addr>)> {
     let body = &heard.body;
     let (version, count) = (*body.first()?, *body.get(1)?);
@@ -192,7 +193,7 @@ pub(crate) fn reject(heard: &Heard) -> Option<(u16, u32)> {
 /// Takes the first frame out of what came, once all of it is there.
 ///
 /// # Errors
-/// What came is no frame.
+/// The bytes are no frame of the document.
 pub(crate) fn take(bytes: &mut Vec<u8>) -> Result<Option<Heard>, String> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);

@@ -17,21 +17,21 @@ use crate::sleepy::case::{SleepAct, SleepCase};
 /// All that a run is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Case {
-    /// What decides everything the fabric leaves to chance.
+    /// The seed of the fabric's randomness.
     pub(crate) seed: u64,
     pub(crate) device: Device,
     pub(crate) latency_ns: u64,
     pub(crate) bandwidth_mbps: u32,
     pub(crate) hosts: Vec<HostCase>,
     pub(crate) lines: Vec<LineCase>,
-    /// In the order in which they are tried. What cannot be done then is passed over.
+    /// The operations in the order in which they are tried. One that cannot be done at that moment is skipped.
     pub(crate) operations: Vec<Operation>,
-    /// What goes wrong, as plans are written.
+    /// The faults, as the text of a plan.
     pub(crate) plan: String,
-    /// Where lines are links, and not channels: how those are made.
+    /// How links are made, if the lines are links and not channels.
     #[serde(default)]
     pub(crate) links: Option<LinksCase>,
-    /// At every so manieth event the application's callback panics; never where it is zero.
+    /// The application's callback panics at every nth event. Zero turns this off.
     #[serde(default)]
     pub(crate) panics_every: u32,
     /// How an end of a line learns that the other is gone; without, both close a line together.
@@ -43,7 +43,7 @@ pub(crate) struct Case {
     /// How long the application takes with each event that it is told of.
     #[serde(default)]
     pub(crate) handler_ns: u64,
-    /// What runs, where that is neither channels nor links as they are by themselves.
+    /// The kind of run, if it is neither plain channels nor plain links.
     #[serde(default)]
     pub(crate) scene: Option<Scene>,
 }
@@ -85,7 +85,7 @@ pub(crate) struct LinksCase {
     /// The rails of a host are ports of one device, and not devices: each leads to all windows.
     #[serde(default)]
     pub(crate) is_one_device: bool,
-    /// What each rail carries is weighed once faults have stopped.
+    /// The run checks how many bytes each rail carries, once faults have stopped.
     #[serde(default)]
     pub(crate) is_weighed: bool,
 }
@@ -164,7 +164,7 @@ pub(crate) struct HostCase {
     pub(crate) slot_bytes: u32,
     /// Receives that all its channels share, where they do.
     pub(crate) shared_receives: Option<u32>,
-    /// What its devices promise of the order in which bytes land.
+    /// The order in which its devices promise to place bytes.
     #[serde(default)]
     pub(crate) order: Order,
     /// How fast its device in each subnet says it is, in megabits per second.
@@ -180,7 +180,7 @@ const fn alike() -> [u32; 2] {
     [100_000; 2]
 }
 
-/// What a device promises of the order in which bytes land.
+/// The order in which a device promises to place bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     #[default]
@@ -207,7 +207,7 @@ pub(crate) struct LineCase {
     /// The host that connects, and the one that listens.
     pub(crate) hosts: [usize; 2],
     pub(crate) send_depth: u32,
-    /// Of each end.
+    /// The receive depth of each end.
     pub(crate) receive_depths: [u32; 2],
     pub(crate) repost_batch: u32,
     pub(crate) unsignaled_max: u32,
@@ -275,7 +275,7 @@ pub(crate) struct Operation {
     pub(crate) what: What,
 }
 
-/// What is done.
+/// The action of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum What {
     /// Time passes.
@@ -344,7 +344,7 @@ pub(crate) enum What {
     Request(RequestAct),
 }
 
-/// What is asked of a window.
+/// A one-sided request to a window of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
     Write,
@@ -411,7 +411,7 @@ impl Case {
     }
 }
 
-/// What a plan may do beside making things slow.
+/// The failures that a plan may cause, beside making things slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Excuses {
     /// A queue pair may run out of retries.
@@ -424,7 +424,7 @@ pub(crate) struct Excuses {
     pub(crate) receives: bool,
     /// A completion may be lost.
     pub(crate) overruns: bool,
-    /// A clock may jump. That ends no channel that is open.
+    /// A clock may jump. A jump ends no open channel.
     pub(crate) clocks: bool,
     /// A port or an address may not be there.
     pub(crate) ports: bool,

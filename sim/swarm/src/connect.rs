@@ -65,7 +65,7 @@ impl Run<'_> {
                         self.lines[at].listener = listener;
                     }
                 }
-                // Who connected may have been told already that it stands.
+                // The connector may already count this connection as established. From now on its end may fail.
                 let connection = self.lines[at].connection.as_mut();
                 if let Some(connection) = connection.filter(|connection| !connection.was_accepted) {
                     connection.is_ending = true;
@@ -81,7 +81,7 @@ impl Run<'_> {
         match connection.filter(|connection| Some(connection.number) == number && !connection.was_accepted) {
             Some(_) => self.admit(at, 1, made.worker, made.channel),
             None => {
-                // Who connected gave up meanwhile.
+                // The connector gave up in the meantime.
                 let station = &mut self.stations[host];
                 station.strays.push((made.worker, made.channel));
                 let now = Deadline::at(self.fabric.now());
@@ -124,7 +124,8 @@ impl Run<'_> {
         prepare_region(window, line * REGION_BYTES, connection, end)
     }
 
-    /// Of the subnets that both are in, the fastest was chosen: what the slower of the two ends says.
+    /// Checks that the fastest of the subnets that both hosts are in was chosen. The slower end decides the speed of
+    /// a subnet.
     fn check_rail(&self, line: usize, end: usize, worker: usize) -> Verdict {
         let hosts = self.case.lines[line].hosts;
         let device = self.stations[hosts[end]].workers[worker].device();
@@ -221,10 +222,10 @@ impl Run<'_> {
                     format_args!("line {line}: end {end} closed: {outcome:?}"),
                 );
                 let left = at.posted.len();
-                // What was posted behind the last request that is signaled nobody waits for.
-                // Of what was lost with a completion queue nobody tells, either.
+                // A device may drop late requests. Completions that an overrun queue lost are never reported.
                 let may_vanish = self.case.device.quirks().late_requests_vanish || self.excuses.overruns;
-                // So nobody does for what a device took of a batch, where that had no request after it.
+                // Requests behind the last signaled one are not reported. Neither is the accepted part of a batch
+                // that was refused.
                 let unsignaled_max = self.case.lines[line].end(end).unsignaled_max as usize;
                 let is_untold = left <= unsignaled_max || self.excuses.posts;
                 let may_be = may_vanish || is_untold && outcome.is_err();
@@ -263,8 +264,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A completion queue of a Worker overran. Where it works on, what it lost is missed by nobody but its device, which
-    /// told: so the application closes all channels that are on it.
+    /// Handles an overrun of a completion queue that works on. Only the device knows that completions were lost. So
+    /// the application fails every channel of the Worker.
     pub(crate) fn give_up_channels(&mut self, host: usize, worker: usize) -> Verdict {
         self.excuse_overrun(host, worker)?;
         for line in 0..self.lines.len() {
@@ -277,8 +278,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Where the queue fails, the Worker is of no further use: the application drops it, its channels and all, and makes
-    /// another.
+    /// Handles a completion queue that fails. Its Worker is of no further use: the application drops it with its
+    /// channels and makes another.
     pub(crate) fn replace_worker(&mut self, host: usize, worker: usize) -> Verdict {
         self.excuse_overrun(host, worker)?;
         self.drop_worker(host, worker)

@@ -1,7 +1,9 @@
 //! Datagrams beside the lines: an office in each subnet of a host sends and takes them, over the traits alone.
 //!
-//! Whether one comes nobody promises while faults last. What comes was sent, whole, by whom it says, and no more often and in no
-//! other order than faults explain; each request ends; once faults have stopped, what is sent to posted receives comes.
+//! While faults last, no datagram is promised to arrive. A datagram that arrives is whole and was sent by the sender
+//! that it names. It arrives no more often and in no other order than faults explain.
+//!
+//! Each request ends. Once faults have stopped, every datagram to a posted receive arrives.
 
 use std::collections::VecDeque;
 
@@ -32,7 +34,7 @@ const ENOBUFS: i32 = 105;
 /// Datagrams that each end sends once faults have stopped: no more than there are receives.
 const LAST: u8 = 3;
 
-/// What a host has for datagrams in one subnet.
+/// The queue pair of a host for datagrams in one subnet, with its queues and memory.
 pub(crate) struct Office {
     control: <Host as Provider>::DatagramQueuePair,
     send: <Host as Provider>::DatagramSendQueue,
@@ -41,7 +43,7 @@ pub(crate) struct Office {
     receive_completions: <Host as Provider>::CompletionQueue,
     arena: <Host as Provider>::Arena,
     context: <Host as Provider>::Context,
-    /// What was posted and has not ended.
+    /// The requests that were posted and have not ended.
     posted: VecDeque<Ticket>,
     /// It is of no further use.
     has_failed: bool,
@@ -54,7 +56,7 @@ pub(crate) struct Mail {
     sent: Vec<usize>,
     /// How often each came.
     came: Vec<u32>,
-    /// Of those, the one with the highest number.
+    /// The highest number that arrived.
     newest: Option<usize>,
 }
 
@@ -185,7 +187,7 @@ impl Office {
         Ok(tickets.len())
     }
 
-    /// What has ended, and what came.
+    /// Returns the statuses of failed completions, and the datagrams that arrived.
     fn poll(&mut self) -> Verdict<(Vec<WcStatus>, Vec<Arrived>)> {
         let (mut failed, mut arrived) = (Vec::new(), Vec::new());
         let mut ended = Vec::new();
@@ -399,7 +401,7 @@ impl Run<'_> {
                 .flat_map(|station| station.offices.iter().flatten());
             run.may_remake() || offices.all(|office| office.posted.is_empty())
         })?;
-        // What is lost of receives and of those that were posted comes with another office.
+        // A new office replaces receives and requests that were lost.
         if self.may_remake() {
             self.remake_offices()?;
         }

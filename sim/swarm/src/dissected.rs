@@ -9,7 +9,8 @@ use crate::replay::FRAMES_MAX;
 use crate::run::{Keep, run_caught};
 use crate::seed::Seed;
 
-/// Of channels and datagrams with something that goes wrong, and of links: the first seeds there are.
+/// Returns the captures of two seeds: the first one of channels and datagrams with faults, and the first one of
+/// links.
 fn captured() -> [(&'static str, Vec<Frame>); 2] {
     let first = |is_it: fn(&Case) -> bool| {
         let case = (1..)

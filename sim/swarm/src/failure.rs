@@ -1,4 +1,4 @@
-//! What an oracle says.
+//! The verdict of an oracle.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ pub(crate) struct Failure {
     pub(crate) at_ns: u64,
 }
 
-/// What the oracles agree to, or why not.
+/// `Ok` if the oracles agree, or else the reason why not.
 pub(crate) type Verdict<T = ()> = Result<T, Failure>;
 
 impl fmt::Display for Failure {

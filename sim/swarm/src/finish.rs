@@ -1,5 +1,5 @@
-//! The end of a run: faults stop, and then everything that was posted ends, whoever is open can talk, and nothing is
-//! left behind.
+//! The end of a run. Faults stop, everything posted ends, each pair of open ends can talk, and nothing is left
+//! behind.
 
 use core::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::line::Line;
 use crate::run::Run;
 use crate::station::{SUBMITTER_SLOTS, Station};
 
-/// How long whoever cannot send waits between two attempts: not so short that who never can is found late.
+/// How long an end that cannot send waits before it tries again. With a shorter wait, an end that never can would
+/// take more polls to find.
 const STUCK_STEP: Duration = Duration::from_micros(200);
 
 impl Run<'_> {
@@ -39,7 +40,7 @@ impl Run<'_> {
             |run| run.is_quiet() && run.told.iter().all(|[line, end]| run.is_told(*line, *end)),
         )?;
         self.until("lost", "what was sent did not come", |run| run.is_all_heard())?;
-        // What was given back last is posted again by the next poll.
+        // The next poll posts the receives that were returned last.
         self.poll_all()?;
         for line in 0..self.lines.len() {
             self.check_receives(line)?;
@@ -79,8 +80,8 @@ impl Run<'_> {
         (0..self.stations.len()).try_for_each(|host| self.poll(host))
     }
 
-    /// Goes on until this holds, while nothing that is awaited takes longer than it may. Where none of that says what is
-    /// missing, all of it may pass once.
+    /// Goes on until `holds` is true, and fails as soon as anything awaited takes longer than its bound. If nothing
+    /// awaited is late, it fails after the sum of all bounds of the slowest line.
     pub(crate) fn until(
         &mut self,
         oracle: &'static str,
@@ -91,7 +92,7 @@ impl Run<'_> {
         self.until_within(within_ns.unwrap_or(0), oracle, what, holds)
     }
 
-    /// The same, of what has a bound by itself.
+    /// Does as [`Self::until`] does, with a bound of its own.
     pub(crate) fn until_within(
         &mut self,
         within_ns: u64,
@@ -124,7 +125,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is still under way.
+    /// Describes everything that is still under way.
     fn describe(&mut self) -> String {
         let mut words = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {
@@ -242,8 +243,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends that are open send one message more, of which they are to be told, and so of all before it: whatever their line
-    /// leaves unsignaled. Those have sent it for which there was memory.
+    /// Each open end sends one more message with a signaled completion. This completion reports all requests before
+    /// it, however many its line leaves unsignaled. An end without memory sends none.
     fn end_signaled(&mut self) -> Verdict {
         for line in 0..self.lines.len() {
             for end in 0..2 {
@@ -345,8 +346,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether the Worker of an end has any slot that is not posted as a receive. Where there is none by the depths of its
-    /// lines, nothing can be sent, or received; where one was lost, [`Run::check_conserved`] finds that.
+    /// Returns whether the Worker of an end has a slot that is not posted as a receive. With some depths it has none,
+    /// and then nothing can be sent or received. [`Run::check_conserved`] finds slots that were lost.
     pub(crate) fn has_memory(&mut self, line: usize, end: usize) -> bool {
         let host = self.case.lines[line].hosts[end];
         let connection = self.lines[line].connection.as_ref();
@@ -442,7 +443,7 @@ impl Run<'_> {
                 begun.map_err(|error| failure("close", error.to_string()))?;
             }
         }
-        // Where only an attempt was left of it.
+        // Forgets each connection of which only an attempt was left.
         for line in &mut self.lines {
             let is_empty = line
                 .connection
@@ -528,7 +529,7 @@ pub(crate) fn free_slots<T>(
     found
 }
 
-/// Whatever a plan has broken is whole again, and nothing happens to packets and posts any more.
+/// Repairs everything that a plan has broken, and ends the faults of packets and posts.
 pub(crate) fn whole_again(fabric: &Fabric) -> Verdict {
     let any = Name::new("any").ok_or_else(|| failure("set-up", "a name"))?;
     let end = || End {

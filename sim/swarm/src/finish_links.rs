@@ -134,19 +134,19 @@ impl LinkedRun<'_> {
             seat.stops_until_ns = 0;
         }
         self.ask_no_more();
-        // What is late comes, and is nobody's any more.
+        // Late packets arrive now, and belong to nothing any more.
         self.pass(
             self.case
                 .latest_ns()
                 .map_err(|error| failure("set-up", error.to_string()))?,
         )?;
-        // As whoever is told by its device that something changed.
+        // An application does this when its device notifies it of a change.
         (0..self.seats.len()).try_for_each(|host| self.refresh(host))?;
         (0..self.case.lines.len()).try_for_each(|line| self.reroute(line))
     }
 
-    /// Goes on until this holds, while nothing that is awaited takes longer than it may. Where none of that says what is
-    /// missing, all of it may pass once.
+    /// Goes on until `holds` is true, and fails as soon as anything awaited takes longer than its bound. If nothing
+    /// awaited is late, it fails after the sum of all bounds of the slowest line.
     pub(crate) fn until(
         &mut self,
         oracle: &'static str,
@@ -157,7 +157,7 @@ impl LinkedRun<'_> {
         self.until_within(within_ns, oracle, what, holds)
     }
 
-    /// The same, of what has a bound by itself.
+    /// Does as [`Self::until`] does, with a bound of its own.
     fn until_within(
         &mut self,
         within_ns: u64,
@@ -182,7 +182,8 @@ impl LinkedRun<'_> {
         Ok(())
     }
 
-    /// All that was sent is done, and has come. Of a link that ends at one end nothing is awaited but that the other does.
+    /// Returns whether every message is done and has come, and every request of a window has ended. A link that ended
+    /// at one end only has to end at the other.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.seats.iter().all(|seat| seat.process.is_some())
             && self.bonds.iter().all(Bond::is_quiet)

@@ -1,4 +1,4 @@
-//! What hosts are told, judged: events of channels, and submissions that failed.
+//! Judges the events of channels and the submissions that failed.
 
 use core::fmt;
 
@@ -91,7 +91,7 @@ impl Run<'_> {
                 self.hear_end(whose)?;
                 self.hear_farewell(whose, all_arrived)
             }
-            // What its device repeats is more than its share.
+            // A device that repeats a message uses up more receives than the peer was granted.
             Event::Overdrawn if self.is_overdrawn_by_repeats(line, end) => {
                 let at = self.end(whose)?;
                 (at.has_failed, at.is_overdrawn) = (true, true);
@@ -255,8 +255,8 @@ impl Run<'_> {
         ensure(is_dropped || may_end_with(status, is_overdrawn), "status", || {
             format!("line {line} ended with {status}")
         })?;
-        // What is left then: an address that changed for good, a queue pair that went with its host and nobody used since,
-        // and a completion queue that is yet to overrun.
+        // Some faults may end a channel even now: an address changed for good, or a queue pair went with its host and
+        // was not used since. A completion queue may also overrun yet.
         let may_fail = if self.is_settled {
             self.excuses.ports || self.excuses.kills || self.excuses.overruns
         } else {
@@ -274,8 +274,9 @@ impl Run<'_> {
         })
     }
 
-    /// Where a completion queue that overran works on, the failure of a request may be lost, and the next one's tell that
-    /// all before it is done: it was not, and brought nothing.
+    /// Returns whether a completion may report success wrongly. A completion queue that works on after an overrun may
+    /// lose the failure of a request. The next completion then reports that request as done, although it had no
+    /// effect.
     fn may_lie(&self) -> bool {
         self.excuses.overruns && self.case.device.quirks().overrun_queues_work_on
     }

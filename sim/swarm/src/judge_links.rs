@@ -1,5 +1,7 @@
-//! What becomes of links, judged by what hindered them: rails that are given up though they answer, links that end though
-//! their ends reach each other, reasons that are not those, and rails that carry what another should.
+//! Judges the fate of links by what hindered them.
+//!
+//! A run fails if an end gives up a rail that answers, or if a link ends although its ends reach each other. It also
+//! fails if an end reports a wrong reason, or if a rail carries what another one should.
 
 use doorbell::link::{FinalReason, HealthState, SessionEvent};
 use doorbell::wire::RefusalReason;
@@ -13,7 +15,7 @@ use crate::station::of_address;
 const SHORT_MESSAGES: usize = 8;
 const SHORT_BYTES: u16 = 64;
 
-/// The same of long ones, each of so many fragments: as many as a rail takes at once.
+/// Long messages that each end sends, and the fragments of each: as many as a rail takes at once.
 const LONG_MESSAGES: usize = 6;
 const LONG_FRAGMENTS: u32 = 4;
 /// Shorter fragments weigh no more than what is said beside them.
@@ -22,10 +24,10 @@ const LONG_FRAGMENT_BYTES_MIN: u32 = 256;
 /// A rail that was up for so long has answered, and is as one that never failed.
 const SETTLED_NS: u64 = 1_000_000_000;
 
-/// What strikes a rail may outlast it by so much, and spoil one attempt to connect it again.
+/// A fault may outlast the loss of a rail by this time. It then spoils one attempt to connect the rail again.
 const LINGERING_NS: u64 = 100_000_000;
 
-/// What the rails of an end that are up carried: of each its subnet, and the bytes.
+/// The bytes that each rail of an end carried, with the rail's subnet. Only rails that are up count.
 type Carried = Vec<(u8, u64)>;
 
 impl LinkedRun<'_> {
@@ -76,7 +78,7 @@ impl LinkedRun<'_> {
             || hosts
                 .iter()
                 .any(|host| self.reach.is_stopped(*host, [down_ns, now_ns]));
-        // What goes on a moment longer spoils the first attempt, and no more.
+        // A fault that goes on a moment longer spoils the first attempt only.
         let free_ns = self
             .reach
             .struck_until(hosts, [down_ns, now_ns])
@@ -113,7 +115,7 @@ impl LinkedRun<'_> {
             .reach
             .is_struck(hosts, subnet, young_ns.unwrap_or(before_ns(now_ns)))
             || young_ns.is_some_and(was_stopped);
-        // What is over before retries are used up costs no rail.
+        // A cut that ends before the retries are used up costs no rail.
         let endures_ns = self.bounds[bond.line].endures_ns;
         let cut_ns = self.reach.cut_for(hosts, subnet, before_ns(now_ns));
         let is_endured = young_ns.is_none() && cut_ns.is_some_and(|cut_ns| cut_ns < endures_ns);
@@ -167,8 +169,8 @@ impl LinkedRun<'_> {
         )
     }
 
-    /// An end gives up once it was without a rail for as long as it is configured to try, and where the other could not be reached
-    /// in that time. Of another end that is gone it hears the reason, where it connects to that and is not hindered.
+    /// An end gives up once it was without a rail for as long as it is configured to try. The other end must have
+    /// been out of reach in that time. If the other end is gone, an unhindered connector hears that reason instead.
     fn judge_unreachable(&self, at: usize, end: usize, now_ns: u64) -> Verdict {
         if self.excuses.clocks {
             return Ok(());
@@ -185,7 +187,7 @@ impl LinkedRun<'_> {
         };
         let took_ns = now_ns.saturating_sub(lost_ns);
         let recover_ns = bounds.recover_ns[end];
-        // Where no port reaches the peer's, it is given up at once.
+        // An end gives up at once if no port of its host reaches one of the peer.
         let may_be_early = !this.was_connected && self.excuses.ports;
         // A poll takes time, and goes by that when it began.
         let poll_ns = 10_000 * self.case.call_ns + 1_000 * self.case.handler_ns;
@@ -299,7 +301,7 @@ impl LinkedRun<'_> {
             if !is_short && self.bounds[*line].receives_min <= 2 * LONG_FRAGMENTS {
                 continue;
             }
-            // Of two that are as fast what fits in one piece takes the first.
+            // If both rails are as fast, the first one takes all messages of one piece. It may be in either subnet.
             let of_both = match is_short && times == 1 {
                 true => [first.max(second), first.min(second)],
                 false => of_both,

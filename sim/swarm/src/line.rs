@@ -21,18 +21,18 @@ pub(crate) struct Line {
     pub(crate) connection: Option<Connection>,
 }
 
-/// What lives from one attempt to connect until both ends are gone.
+/// A connection, from one attempt to connect until both ends are gone.
 pub(crate) struct Connection {
     pub(crate) number: u32,
     /// The end that connected, and the one that listened.
     pub(crate) ends: [Option<End>; 2],
-    /// What each end sends the other.
+    /// The traffic in each direction, by the sending end.
     pub(crate) flows: [Flow; 2],
     /// The queue pair of each end, as the other knows it.
     pub(crate) qpns: [Option<Qpn>; 2],
     /// An end closes or fails it: whatever the other sees of that is excused.
     pub(crate) is_ending: bool,
-    /// The end that listened has its channel, or had it: whoever else comes to it is a stray.
+    /// The end that listened has its channel, or had it. Any other channel that comes to it is a stray.
     pub(crate) was_accepted: bool,
     /// An end was dropped with its Worker, and what it had posted with it.
     pub(crate) is_dropped: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Connection {
 pub(crate) struct End {
     pub(crate) worker: usize,
     pub(crate) id: ChannelId,
-    /// What was posted and not told of since, in order.
+    /// The requests that were posted and not reported since, in order.
     pub(crate) posted: VecDeque<Posted>,
     pub(crate) is_closing: bool,
     /// It was told of a failure of what it sends, or receives.
@@ -60,7 +60,8 @@ pub(crate) struct End {
     pub(crate) is_shut: bool,
     /// It was told of a failure that is no flush.
     pub(crate) has_cause: bool,
-    /// What came to it last, where its device may repeat that as it fails, and how often it did. Nothing new comes behind.
+    /// The last arrival, and how often the device repeated it as the queue pair failed. Nothing new comes after a
+    /// repeat.
     pub(crate) newest: Option<Arrival>,
     pub(crate) repeats: u64,
     pub(crate) rings: Rings,
@@ -108,7 +109,7 @@ pub(crate) struct Posted {
     pub(crate) kind: Kind,
 }
 
-/// What one is to do.
+/// The operation of a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Message,
@@ -140,7 +141,7 @@ pub(crate) struct Sent {
     pub(crate) is_written: bool,
 }
 
-/// What goes from one end to the other.
+/// The traffic from one end to the other.
 #[derive(Default)]
 pub(crate) struct Flow {
     /// Messages of the channel itself, in order.
@@ -148,7 +149,7 @@ pub(crate) struct Flow {
     pub(crate) received: usize,
     /// Messages known to have arrived.
     pub(crate) acknowledged: usize,
-    /// The same through the submitter: that they are posted nobody tells.
+    /// Messages through the submitter. Their posting is not reported.
     pub(crate) submitted: Vec<Sent>,
     pub(crate) submitted_received: usize,
     /// Messages into the ring that the other end reads.
@@ -156,10 +157,10 @@ pub(crate) struct Flow {
     pub(crate) ringed_received: usize,
     /// How often the next of them was looked for with no room for it.
     pub(crate) ringed_without_room: usize,
-    /// What was written last into each cell.
+    /// The number that was written last into each cell.
     pub(crate) cells: [Option<u64>; CELLS],
     pub(crate) writes: u64,
-    /// What the peer's counter is once all that is posted is done.
+    /// The value of the peer's counter once everything posted is done.
     pub(crate) counter: u64,
 }
 
@@ -206,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// What lies in the window of an end for the other to read.
+    /// Returns the label of the bytes in an end's window that the other may read.
     pub(crate) fn resting(&self, end: usize) -> Label {
         self.label(end, RESTING, 0)
     }
@@ -229,7 +230,7 @@ impl Connection {
             ));
         };
         if is_submitted {
-            // Those that failed before they were posted are left out.
+            // Submissions that failed before they were posted are left out.
             let at = found.map_or(0, |label| label.number as usize);
             if at > *received && sent.get(at).is_some_and(|sent| Some(sent.label) == found) {
                 *received = at + 1;
@@ -340,7 +341,7 @@ impl Connection {
         })
     }
 
-    /// What was acknowledged has come.
+    /// Checks that every acknowledged message has come.
     pub(crate) fn check_lost(&self, end: usize) -> Verdict {
         let flow = &self.flows[end];
         ensure(flow.acknowledged <= flow.received, "lost", || {
@@ -366,7 +367,7 @@ pub(crate) fn bounded(bytes: u16, most: usize) -> usize {
     usize::from(bytes).clamp(HEADER_BYTES, most)
 }
 
-/// Where a line's part of a window begins.
+/// Prepares a line's part of a window, which begins at `at`: the counter and the bytes that the peer may read.
 pub(crate) fn prepare_region(
     window: &mut LocalWindow<Host>,
     at: usize,

@@ -1,6 +1,6 @@
 //! A run whose lines are links: processes that connect, send, stand still, close and are replaced, over rails that fail.
 //!
-//! What they are told `bond` judges.
+//! `bond` judges the events that they receive.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -88,7 +88,7 @@ pub(crate) struct LinkedRun<'c> {
     pub(crate) bounds: Vec<LinkBounds>,
     /// When something hinders whom.
     pub(crate) reach: Reach,
-    /// What each line is loaded with.
+    /// The loads under way, each with its line.
     pub(crate) loads: Vec<(usize, Load)>,
     pub(crate) watch: Watch,
     panics: Panics,
@@ -101,7 +101,7 @@ impl<'c> LinkedRun<'c> {
         for host in 0..case.hosts.len() {
             recover_within = recover_within.min(link_config(case, host)?.session.recover_within);
         }
-        // Of what is asked as its process is stopped the time may be over before it goes on.
+        // A request made while its process stands still may expire before the process goes on.
         let ends = |what: &What| match what {
             What::Close { .. } | What::Replace => true,
             What::Stop { ns } => Duration::from_nanos(*ns) > recover_within / 2,
@@ -205,8 +205,8 @@ impl<'c> LinkedRun<'c> {
         self.check_credits()
     }
 
-    /// No channel believes in more receives than its peer's queue pair has posted. Where that is gone, or failed, nothing is
-    /// to be compared with: it has none, and the channel is about to hear of it.
+    /// Checks that no channel counts more receives than its peer's queue pair has posted. A queue pair that is gone
+    /// or failed is not compared. It has no receives, and the channel is about to hear of it.
     fn check_credits(&mut self) -> Verdict {
         let is_one_device = self.case.links.is_some_and(|links| links.is_one_device);
         for (host, seat) in self.seats.iter_mut().enumerate() {
@@ -324,7 +324,7 @@ impl<'c> LinkedRun<'c> {
         }
     }
 
-    /// The process of a host looks at its ports again: whoever is to find it from now on does so by what it says then.
+    /// The process of a host looks at its ports again. Its handle afterwards says how to find it from now on.
     pub(crate) fn refresh(&mut self, host: usize) -> Verdict {
         let Some(process) = &mut self.seats[host].process else {
             return Ok(());
@@ -345,7 +345,8 @@ impl<'c> LinkedRun<'c> {
         Ok(())
     }
 
-    /// Whoever began the link of a line has it go by what leads to the other process now.
+    /// Reroutes the link of a line, at the end that began it, by the current handle of the other process. A handle of
+    /// another process than before is rejected.
     pub(crate) fn reroute(&mut self, line: usize) -> Verdict {
         let [from, to] = self.case.lines[line].hosts;
         let bond = self.current(line).map(|at| &self.bonds[at]);
@@ -405,7 +406,7 @@ impl<'c> LinkedRun<'c> {
             return Ok(u64::MAX);
         };
         let wake_ns = wake.instant().to_ns();
-        // What became due in this very poll is done by the next.
+        // The next poll does the work that became due during this one.
         let is_due = wake_ns <= its_ns;
         let seat = &mut self.seats[host];
         seat.due_again = if is_due { seat.due_again + 1 } else { 0 };
@@ -499,7 +500,8 @@ impl<'c> LinkedRun<'c> {
         has_changed
     }
 
-    /// Whoever began a link sends first: by that, who accepted it learns whose it is.
+    /// Sends the first message of a link from the end that began it. By this message the acceptor learns which line
+    /// the link is of.
     fn greet(&mut self, host: usize) -> Verdict {
         for line in 0..self.case.lines.len() {
             let is_silent = |at: usize| self.bonds[at].is_silent();
@@ -571,7 +573,8 @@ impl<'c> LinkedRun<'c> {
         }
     }
 
-    /// Which link and end it is: of windows whoever accepted one hears only behind its first message.
+    /// Returns the link and the end that a window event is of. An acceptor hears of windows only after the first
+    /// message.
     fn known(&self, host: usize, id: LinkId) -> Verdict<(usize, usize)> {
         let found = self.find(host, id);
         found.ok_or_else(|| failure("owner", "a window of a link nobody knows"))

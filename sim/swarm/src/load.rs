@@ -16,19 +16,19 @@ const LOAD_MESSAGES: usize = 8;
 /// A line starves where nothing of it comes for so many rounds.
 const SHARED_WITHIN: u64 = 128;
 
-/// What came of one end of a line.
+/// The progress of one end of a line.
 struct Share {
     line: usize,
     end: usize,
-    /// Of which connection.
+    /// The number of its connection.
     number: u32,
     received: usize,
-    /// Of what was submitted, what came, and whether there is more.
+    /// The submitted messages that came, and whether more are on their way.
     submitted: usize,
     is_submitting: bool,
 }
 
-/// What the ends of a line send for a while.
+/// The messages that the ends of a line send for a while.
 pub(crate) struct Load {
     pub(crate) until_ns: u64,
     pub(crate) next_ns: u64,
@@ -72,7 +72,7 @@ impl Run<'_> {
         }
     }
 
-    /// What has come of each end of each line that is open at both, and whose Workers have memory left.
+    /// Returns the progress of each end of each line that is open at both ends and whose Workers have memory left.
     fn shares(&mut self) -> Vec<Share> {
         let mut shares = Vec::new();
         for line in 0..self.lines.len() {
@@ -95,7 +95,7 @@ impl Run<'_> {
         shares
     }
 
-    /// Where nothing goes wrong, each of them had something come since: no line starves for others.
+    /// Checks that something came from each end since `before`, if nothing goes wrong. No line starves for others.
     fn check_shares(&mut self, before: &[Share]) -> Verdict {
         if !self.case.plan.is_empty() || self.stations.iter().any(|station| !station.held.is_empty()) {
             return Ok(());

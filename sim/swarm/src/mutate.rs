@@ -1,6 +1,7 @@
 //! Planted mistakes: each patch is put into a copy of the tree, which is built and runs seeds until one fails.
 //!
-//! What is missed says that an oracle or the work is lacking. The tree as it is has to pass, first.
+//! A mistake that no seed finds shows that an oracle or some kind of work is missing. The unchanged tree has to pass
+//! first.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 
-/// What came of one patch.
+/// The result of one patch.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Mutation {
     name: String,
@@ -282,7 +283,7 @@ mod tests {
         assert!(kept.exists() && !moved.exists());
     }
 
-    /// What does not fit plants nothing, and would be missed only by whoever runs all of them.
+    /// A patch that does not apply plants nothing. Without this test only a run of all patches would report it.
     #[test]
     fn every_patch_fits_the_tree() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -23,7 +23,7 @@ const DEPTH: u32 = 32;
 const BATCH: u32 = 8;
 const MESSAGE_BYTES: usize = 64;
 
-/// What is looked at all the while, and at the end (`Fabric::audit`).
+/// The properties that the fabric checks during the run, and once more at its end (`Fabric::audit`).
 const ORACLES: [&str; 5] = [
     "bytes of requests stay as they were sealed when posted",
     "bytes of receives stay as they were sealed when they ended",
@@ -32,7 +32,7 @@ const ORACLES: [&str; 5] = [
     "packets are conserved",
 ];
 
-/// What was measured.
+/// The measured rates.
 #[derive(Debug, Serialize)]
 pub(crate) struct Bare {
     pub(crate) packets_per_second_per_core: f64,
@@ -43,7 +43,7 @@ pub(crate) struct Bare {
     oracles: [&'static str; 5],
 }
 
-/// What goes wrong meanwhile.
+/// The faults during the measurement.
 const PLAN: &str = "seed 1; drop 1% packet of any->any";
 
 /// Simulates for so long, of the time that a core computes.

@@ -9,7 +9,7 @@ use doorbell_sim::Host;
 /// When the callback panics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Panics {
-    /// At every so manieth event; never where it is zero.
+    /// At every nth event. Zero turns this off.
     every: u32,
     events: u32,
 }

@@ -1,4 +1,5 @@
-//! The bytes that are sent: each message says whose it is and the how manieth, and all of its bytes follow from that.
+//! The bytes that are sent. Each message carries its connection, end, stream and number, and all of its bytes follow
+//! from these.
 
 /// The bytes of a message that say which it is.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -6,30 +7,30 @@ pub(crate) const HEADER_BYTES: usize = 16;
 /// Which bytes are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// Of which connection: each attempt to connect has a number of its own.
+    /// The connection. Each attempt to connect has a number of its own.
     pub(crate) connection: u32,
-    /// From which end of it.
+    /// The end that sends.
     pub(crate) end: u8,
-    /// In which order: each stream counts by itself.
+    /// The stream. Each stream counts its messages by itself.
     pub(crate) stream: u8,
     pub(crate) number: u64,
 }
 
-/// What is posted to the channel.
+/// Messages that are posted to the channel.
 pub(crate) const DIRECT: u8 = 0;
-/// What goes through a submitter.
+/// Messages through a submitter.
 pub(crate) const SUBMITTED: u8 = 1;
-/// What is written into windows.
+/// Bytes that are written into windows.
 pub(crate) const WRITTEN: u8 = 2;
-/// What lies in windows to be read.
+/// Bytes that lie in windows to be read.
 pub(crate) const RESTING: u8 = 3;
-/// What is written into rings.
+/// Messages that are written into rings.
 pub(crate) const RINGED: u8 = 4;
-/// What goes over links.
+/// Messages over links.
 pub(crate) const LINKED: u8 = 5;
 /// Datagrams.
 pub(crate) const DATAGRAM: u8 = 6;
-/// What members of a mesh send each other.
+/// Messages between members of a mesh.
 pub(crate) const MESHED: u8 = 7;
 /// Bodies of requests.
 pub(crate) const ASKED: u8 = 8;
@@ -57,7 +58,7 @@ impl Label {
         (who ^ self.number.rotate_left(32)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
-    /// What bytes say of themselves, as far as they do.
+    /// Reads the label of bytes, if they begin with one.
     pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         let (connection, rest) = bytes.split_first_chunk()?;
         let ([end, stream, 0xd0, 0x0b], rest) = rest.split_first_chunk()? else {

@@ -10,7 +10,7 @@ use crate::case::Case;
 #[derive(Debug)]
 pub(crate) struct Reach {
     is_one_device: bool,
-    /// Of each host, the subnets that it is in.
+    /// The subnets of each host, as bits.
     subnets: Vec<u8>,
     troubles: Vec<Trouble>,
     /// Packets or calls are struck at any time.

@@ -1,5 +1,5 @@
-//! What devices repeat that do so as a queue pair fails: the fabric tells how often each did, and that is excused and
-//! nothing more. It is what came last, and nothing new comes behind it.
+//! Messages that some devices repeat as a queue pair fails. The fabric counts the repeats, and no more than these are
+//! excused. Only the last message is repeated, and nothing new comes after it.
 
 use doorbell::Event;
 use doorbell_sim::Host;
@@ -7,7 +7,7 @@ use doorbell_sim::Host;
 use crate::failure::{Verdict, ensure};
 use crate::run::Run;
 
-/// What takes a receive, as an application sees it.
+/// An arrival that takes a receive, as an application sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Message { bytes: Vec<u8>, word: Option<u32> },

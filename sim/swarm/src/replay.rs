@@ -23,7 +23,7 @@ pub(crate) struct ReplayArgs {
     /// A seed, as `long:17` of the profile long or `17` of the profile quick, or a file that was written when one failed
     #[arg(value_name = "SEED|FILE")]
     what: String,
-    /// What goes wrong is as this file says, a plan in text, and not as the seed or file has it
+    /// Replace the plan of the seed or file by the one in this file, as text
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     /// Write its packets to this file, as Wireshark reads them without two of its dissectors, which take many messages for
@@ -64,7 +64,7 @@ fn plan_of(path: &Path) -> Result<String> {
 /// The head of a diagram and its last lines.
 fn ending(diagram: &str, lines_max: usize) -> String {
     let lines: Vec<&str> = diagram.lines().collect();
-    // What it is, and whose the columns are.
+    // The summary line, and the names of the columns.
     let (head, rest) = lines.split_at(lines.len().min(2));
     let hidden = rest.len().saturating_sub(lines_max);
     let told = format!("  ... {hidden} lines before, which --diagram draws");

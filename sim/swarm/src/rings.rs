@@ -69,7 +69,8 @@ impl Connection {
 /// Whether opening may come to this.
 fn may_fail_with(error: &RingError, excuses: Excuses, [is_broken, has_failed]: [bool; 2]) -> bool {
     match error {
-        // Of one that failed its Worker may be done with it in the same poll. One that its peer closed is there for a while.
+        // The Worker may be done with a failed channel in the same poll. A channel that its peer closed stays for a
+        // while.
         RingError::Closed => has_failed,
         RingError::Failed | RingError::PeerClosed => is_broken || excuses.may_fail(),
         RingError::Send(SendErrorKind::Refused(PushError::State(_))) => is_broken || excuses.may_fail(),
@@ -235,7 +236,7 @@ impl Run<'_> {
                 )
                 .map(|()| true)
             }
-            // What an opening does not take.
+            // A repeated message, which the opening does not take.
             Rings::Opening(_) if at.repeats > 0 => Ok(true),
             Rings::Opening(_) => Err(failure(
                 "made up",
@@ -319,7 +320,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What an end wrote into the ring of the other, where both have theirs.
+    /// Returns the traffic that an end sends, if both ends have their rings open.
     pub(crate) fn ringed(&self, line: usize, end: usize) -> Option<&Flow> {
         let connection = self.lines[line].connection.as_ref()?;
         let are_open = connection

@@ -1,7 +1,7 @@
 //! A run: a case made into hosts and lines, its operations tried one after the other, everything that is told judged.
 //!
-//! One thread makes all calls, and time is the fabric's, so the same case gives the same run. What operations do is
-//! `act`, what hosts are told `hear`, how channels come and go `connect`, what must be in the end `finish`.
+//! One thread makes all calls, and time is the fabric's, so the same case gives the same run. `act` does the
+//! operations, and `hear` judges events. `connect` opens and closes channels, and `finish` checks the end of a run.
 
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
@@ -30,7 +30,7 @@ use crate::trace::Trace;
 /// Packets and moments of other kinds in a timeline at most: more than anybody looks at.
 const MOMENTS_MAX: usize = 5_000;
 
-/// What is kept of a run beside its verdict.
+/// The parts of a run that are kept beside its verdict.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Keep {
     pub(crate) moments: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Keep {
     pub(crate) frames: usize,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
     pub(crate) hash: u64,
@@ -66,7 +66,7 @@ pub(crate) fn run_caught(case: &Case, keep: Keep) -> Outcome {
 }
 
 impl Outcome {
-    /// That of a run of which nothing is left but why it failed.
+    /// Returns the outcome of a run of which only the reason of its failure is left.
     fn none(failure: Failure) -> Self {
         Self {
             verdict: Err(failure),
@@ -142,7 +142,7 @@ fn run(case: &Case, keep: Keep) -> Outcome {
     }
 }
 
-/// Whoever had anything of the fabric is gone, and has let go of it.
+/// Checks that nothing is left on the fabric once all its users are gone.
 fn nothing_is_left(fabric: &Fabric) -> Verdict {
     let left = [
         (fabric.queue_pairs(), "queue pairs"),
@@ -174,7 +174,7 @@ pub(crate) fn fabric(case: &Case, keep: Keep) -> anyhow::Result<Fabric> {
     Ok(fabric)
 }
 
-/// What becomes of a run that was made, or was not; and how many messages came.
+/// Runs a case if it could be set up, and returns the verdict and the number of messages that came.
 fn judged<R>(
     made: anyhow::Result<R>,
     run: impl FnOnce(&mut R) -> Verdict,
@@ -186,7 +186,7 @@ fn judged<R>(
     };
     let verdict = run(&mut made);
     let messages = messages(&made);
-    // Whatever the end of a broken run brings, its verdict stands.
+    // The verdict of a failed run stands, even if dropping the run panics.
     let dropped = catch_unwind(AssertUnwindSafe(move || drop(made)));
     let dropped = dropped.map_err(|_| failure("panic", "while everything is dropped"));
     (verdict.and(dropped), messages)
@@ -206,9 +206,9 @@ pub(crate) struct Run<'c> {
     pub(crate) trace: &'c mut Trace,
     pub(crate) connections: u32,
     pub(crate) messages: u64,
-    /// What the plan had broken is whole again, and handshakes from before have ended.
+    /// Everything that the plan had broken is repaired, and handshakes from before have ended.
     pub(crate) is_calm: bool,
-    /// What it had broken has come to its end, too: who is connected is connected well.
+    /// The consequences of those faults are over, too: every established connection works.
     pub(crate) is_settled: bool,
     /// Lines are closed for good: what was sent came.
     pub(crate) is_parting: bool,
@@ -314,7 +314,7 @@ impl<'c> Run<'c> {
         else {
             return Ok(());
         };
-        // What a device repeats takes receives of which the peer has not heard.
+        // A device that repeats messages uses up receives, and the peer does not know of that.
         if (0..2).any(|end| self.repeated_to(line, end) > 0) {
             return Ok(());
         }
@@ -377,7 +377,7 @@ impl<'c> Run<'c> {
                 self.replace_worker(host, worker)?;
             }
             while let Some(event) = self.next_event(host, worker)? {
-                // Where polling goes on after that, something is lost for good.
+                // A queue that works on after this event has lost completions for good.
                 if event == AsyncEvent::CompletionQueueError {
                     self.give_up_channels(host, worker)?;
                 }

@@ -21,12 +21,12 @@ use crate::linked::MESSAGE_BYTES_MAX;
 
 /// Each line's part of each window.
 pub(crate) const REGION_BYTES: usize = 8192;
-/// Where peers count.
+/// The offset of the counter that peers add to.
 pub(crate) const COUNTER_AT: usize = 0;
-/// What peers read.
+/// The offset of the bytes that peers read.
 pub(crate) const RESTING_AT: usize = 64;
 pub(crate) const RESTING_BYTES: usize = 3072;
-/// Where peers write: so many cells.
+/// The offset of the cells that peers write, and their number.
 pub(crate) const CELLS_AT: usize = 4096;
 pub(crate) const CELLS: usize = 4;
 pub(crate) const CELL_BYTES: usize = 1024;
@@ -45,7 +45,7 @@ const MADE_AGAIN_MAX: usize = 500;
 /// A message that the application keeps.
 pub(crate) struct Held {
     pub(crate) message: Lease<Host>,
-    /// What its bytes were when it came.
+    /// The bytes that it had when it came.
     pub(crate) bytes: Vec<u8>,
     /// Whose it is, as long as that is there.
     pub(crate) worker: Option<usize>,
@@ -61,7 +61,7 @@ pub(crate) struct Station {
     pub(crate) windows: Vec<LocalWindow<Host>>,
     pub(crate) node: Node<Host, Host>,
     pub(crate) host: Host,
-    /// What it has for datagrams, by subnet, where any are sent there.
+    /// Its queue pairs for datagrams, by subnet, if any are sent there.
     pub(crate) offices: [Option<Office>; 2],
     /// How many of the next messages are to be kept.
     pub(crate) hold: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Station {
 /// The address of a host that gets another is that of the host with a number so much higher: there are fewer.
 pub(crate) const MOVED: usize = 100;
 
-/// Where a host's device is.
+/// Returns the address of a host's device.
 pub(crate) fn address(host: usize, port: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, port, host as u8 + 1)
 }
@@ -154,7 +154,7 @@ impl Station {
         )?)
     }
 
-    /// What a Worker lends of its slots when nothing is under way.
+    /// Returns how many of its slots a Worker lends while nothing is under way.
     pub(crate) fn lendable(case: &HostCase) -> u32 {
         case.slots - case.shared_receives.unwrap_or(0)
     }

@@ -16,7 +16,7 @@ pub(crate) struct Stranger {
     has_said: [bool; 2],
     unsent: Vec<u8>,
     unread: Vec<u8>,
-    /// What it heard, whole.
+    /// The whole frames that came.
     pub(crate) heard: Vec<Heard>,
     /// Whether the stream is over.
     pub(crate) is_over: bool,
@@ -84,7 +84,7 @@ impl Stranger {
         self.unsent.extend(bytes);
     }
 
-    /// What the other side offered.
+    /// Returns the offer of the other side's Accept.
     pub(crate) fn accepted(&self) -> Option<Offer> {
         let heard = self.heard_of(ACCEPT)?;
         Offer::read(heard.version, &heard.body)
@@ -106,7 +106,7 @@ impl Stranger {
     /// Writes what is to be said and reads what came.
     ///
     /// # Errors
-    /// What came is not as the document says.
+    /// The bytes that came are not as the document says.
     pub(crate) fn poll(&mut self) -> Result<(), String> {
         while !self.unsent.is_empty() && !self.is_over {
             match self.stream.write(&self.unsent) {
@@ -161,7 +161,7 @@ impl Stranger {
     }
 }
 
-/// Where a host listens.
+/// Returns the address at which a host listens.
 pub(crate) fn at(address: Ipv4Addr, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(address), port)
 }

@@ -61,7 +61,7 @@ pub(crate) struct SwarmArgs {
     /// too, where they are asked for
     #[arg(long, value_name = "PATCH")]
     mutate: Vec<PathBuf>,
-    /// The same with every patch of `sim/mutations`
+    /// Try every patch of `sim/mutations` like that
     #[arg(long, conflicts_with = "mutate")]
     mutate_all: bool,
     /// How long seeds are run for each patch
@@ -78,7 +78,7 @@ pub(crate) struct SwarmArgs {
     json: Option<PathBuf>,
 }
 
-/// What came of all of them.
+/// The summary of all seeds.
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     seeds: u64,
@@ -104,7 +104,7 @@ struct Summary {
     mutations: Vec<Mutation>,
 }
 
-/// What came of the seeds of one profile.
+/// The results of one profile's seeds.
 #[derive(Clone, Debug, Serialize)]
 struct OfProfile {
     profile: Profile,
@@ -122,13 +122,13 @@ struct Found {
     oracle: String,
     detail: String,
     plan: String,
-    /// Where the shrunk case is.
+    /// The path of the shrunk case.
     file: Option<PathBuf>,
     #[serde(skip)]
     shrunk: Option<Case>,
 }
 
-/// What threads count together.
+/// Counters that all threads share.
 #[derive(Default)]
 struct Counts {
     seeds: AtomicU64,
@@ -142,7 +142,7 @@ struct Counts {
     failures: Mutex<Vec<(String, Case, Failure)>>,
 }
 
-/// What threads count of one profile.
+/// Shared counters of one profile.
 #[derive(Default)]
 struct OfProfileCounts {
     begun: AtomicU64,
@@ -161,7 +161,7 @@ impl Counts {
         counts.virtual_ns.fetch_add(ran.virtual_ns, Ordering::Relaxed);
     }
 
-    /// What came of the seeds of each profile that had any.
+    /// Returns the results of each profile that had seeds.
     fn by_profile(&self) -> Vec<OfProfile> {
         let of = |profile: Profile| {
             let counts = &self.profiles[profile as usize];
@@ -464,7 +464,7 @@ fn kept() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Says last what failed, once for each oracle, and with the case: whoever reads it may have nothing else of this machine.
+/// Prints each shrunk case last, once for each oracle: a reader may have nothing else of this machine.
 fn tell(failures: &[Found]) -> Result<()> {
     for found in failures {
         let Some(case) = &found.shrunk else { continue };

@@ -1,4 +1,4 @@
-//! What happened, as one word that tells runs apart, and as lines where somebody wants to read them.
+//! The moments of a run: a hash that distinguishes runs, and lines for a reader.
 
 use core::fmt;
 
@@ -14,7 +14,7 @@ pub(crate) struct Moment {
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
-    /// Where they are kept.
+    /// The moments, if they are kept.
     moments: Option<Vec<Moment>>,
 }
 

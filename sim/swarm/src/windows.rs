@@ -1,6 +1,7 @@
-//! Windows that links grant, as both ends together see them, and the oracles over that: the bytes change by what the peer
-//! asked while it might, and by nothing else; each request ends once, done or unknown; once a withdrawal has come and
-//! what was asked has ended, nothing changes any more.
+//! Windows that links grant, as both ends together see them, and the oracles over that.
+//!
+//! The bytes of a window change by requests that the peer made while it might, and by nothing else. Each request ends
+//! once, as done or as unknown. Once a withdrawal has come and all requests have ended, nothing changes any more.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +36,7 @@ const GRANTS_MAX: usize = 6;
 
 /// A window.
 pub(crate) struct Granted {
-    /// Of which link, and which end of it granted it.
+    /// The link, and the end of it that granted the window.
     bond: usize,
     end: usize,
     number: u32,
@@ -54,7 +55,7 @@ pub(crate) struct Granted {
     again: u32,
     /// Something was posted that ended unknown.
     may_be_late: bool,
-    /// What it holds for good.
+    /// The final content, once nothing may change it any more.
     rests: Option<[u64; WORDS]>,
 }
 
@@ -69,24 +70,25 @@ struct Word {
     seen: u64,
 }
 
-/// A word that is added to: each addition is of a bit of its own, and the one above is never added. So what is there tells
-/// which were done, however many are in doubt, and what is done twice adds a bit that is not due.
+/// A word that is added to. Each addition is of a bit of its own, and the bit above is never added. So the value
+/// shows which additions were done, however many are in doubt. An addition that is done twice shows as a bit that is
+/// not due.
 #[derive(Debug, Default)]
 struct Sum {
-    /// What was there when it was looked at last.
+    /// The value at the last look.
     there: u64,
-    /// What may be added yet, by requests under way or, late, by those that ended unknown.
+    /// The bits that may still be added, by requests under way or late by those that ended unknown.
     due: u64,
-    /// Of requests under way, what was seen to be added.
+    /// The additions that were seen, of requests under way.
     came: Vec<Came>,
 }
 
-/// What was added, and to what.
+/// An addition that was seen, and the value before it.
 #[derive(Clone, Copy, Debug)]
 struct Came {
     bit: u64,
     before: u64,
-    /// What was added since it was looked at before.
+    /// All bits that were added since the look before.
     with: u64,
 }
 
@@ -97,7 +99,7 @@ enum Asked {
         word: usize,
         number: u64,
     },
-    /// What was there at least when it was asked.
+    /// A READ of a word that held at least `floor` when it was asked.
     Read {
         word: usize,
         floor: u64,
@@ -108,7 +110,7 @@ enum Asked {
 }
 
 impl Sum {
-    /// What the next addition adds, where there is something left for it.
+    /// Returns the bit of the next addition, if one is free.
     fn next(&self) -> Option<u64> {
         let taken = self.came.iter().fold(self.due, |taken, came| taken | came.bit);
         let free = ADDED & !taken;
@@ -200,7 +202,7 @@ impl Granted {
         }
     }
 
-    /// What is there follows from what was asked.
+    /// Checks that the bytes follow from the requests.
     fn check(&mut self) -> Verdict {
         let Some(memory) = &self.memory else {
             return Ok(());
@@ -333,7 +335,7 @@ impl LinkedRun<'_> {
         self.ask_of(index, usize::from(which) % CELLS, what)
     }
 
-    /// The same, of this window and, where one is to be chosen, this word.
+    /// Asks something of this window, and of this word if the request has a choice.
     fn ask_of(&mut self, index: usize, word: usize, what: Ask) -> Verdict {
         let window = &mut self.windows[index];
         let (bond, end) = (window.bond, 1 - window.end);
@@ -515,8 +517,8 @@ impl LinkedRun<'_> {
         self.windows.iter_mut().for_each(|window| window.again = 0);
     }
 
-    /// The windows of which something is asked that has not ended: of which link, the end that asked, and what
-    /// tells it from others and is another with each request that ends, as long as none is asked.
+    /// Returns the windows with requests that have not ended: the link, the end that asked, and a key. The key is
+    /// different for each window. It changes with each request that ends, as long as none is asked.
     pub(crate) fn windows_awaited(&self) -> impl Iterator<Item = (usize, usize, u64)> {
         let windows = self.windows.iter().enumerate();
         let awaited = windows.filter(|(_, window)| !window.open.is_empty());
@@ -534,7 +536,7 @@ impl LinkedRun<'_> {
         self.windows.iter().all(|window| window.open.is_empty())
     }
 
-    /// What may still have been on its way is not any more.
+    /// Notes that late requests have come by now.
     pub(crate) fn settle_windows(&mut self) {
         for window in &mut self.windows {
             window.may_be_late = false;

@@ -1,4 +1,4 @@
-//! What the program prints when nobody reads it any more.
+//! The program ends silently when nobody reads its output any more.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

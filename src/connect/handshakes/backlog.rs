@@ -1,7 +1,7 @@
-//! The handshakes at one port: whom it takes in, whom it turns away, and how far each of them is.
+//! The handshakes at one port: admission and rejection of peers, and the progress of each handshake.
 //!
-//! One engine for every way of accepting. It advances by polling and has no thread, socket or clock of its own. Workers are
-//! asked for places at a [`desk`](super::desk), on this thread or another.
+//! This is the engine of every way to accept. It advances by polling, and has no thread, socket or clock of its own. It asks Workers
+//! for places at a [`desk`](super::desk), on this thread or another.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -61,12 +61,12 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     guests: Guests,
     counts: Arc<Counts>,
     rails: Option<(Instant, Rails)>,
-    /// Nobody is taken in before, and how long it then is the next time.
+    /// Until this time no peer is admitted; `next_rest` is the length of the next rest.
     rest: Option<Deadline>,
     next_rest: Duration,
-    /// Why handshakes failed, each until it is told, where that is asked for; else the last is kept with the counts.
+    /// Failures of handshakes, each until it is taken. `None` keeps only the last one, with the counts.
     failures: Option<VecDeque<ConnectError>>,
-    /// Why nobody was taken in last, where that is asked for.
+    /// Last failure of the port, if failures are kept.
     port_failure: Option<ConnectError>,
 }
 
@@ -107,7 +107,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self
     }
 
-    /// Keeps each failure until it is told by [`Self::take_failure`] or [`Self::take_port_failure`].
+    /// Keeps each failure until [`Self::take_failure`] or [`Self::take_port_failure`] returns it.
     pub(crate) fn telling_each(mut self) -> Self {
         self.failures = Some(VecDeque::new());
         self
@@ -171,12 +171,12 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.under_way.len().saturating_add(self.arrived.len())
     }
 
-    /// Why a handshake failed, each once, the first in front.
+    /// Returns the reason of a failed handshake, each once, the oldest first.
     pub(crate) fn take_failure(&mut self) -> Option<ConnectError> {
         self.failures.as_mut()?.pop_front()
     }
 
-    /// Why nobody was taken in last, once.
+    /// Returns the last failure of the port, once.
     pub(crate) const fn take_port_failure(&mut self) -> Option<ConnectError> {
         self.port_failure.take()
     }

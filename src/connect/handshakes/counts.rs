@@ -68,7 +68,7 @@ impl Counts {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// Why the last one failed, once.
+    /// Returns the reason of the last failed handshake, once.
     pub(crate) fn take_failure(&self) -> Option<ConnectError> {
         self.last_failure
             .lock()

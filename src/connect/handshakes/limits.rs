@@ -1,4 +1,4 @@
-//! How many peers may be connecting at a time: in all, and from one address.
+//! Limits on peers that are connecting at a time: in all, and from one address.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -90,7 +90,7 @@ impl fmt::Display for Guest {
     }
 }
 
-/// Retry times that a rejected peer is told: no sooner and no later.
+/// Range of the retry time in a Reject.
 const RETRY_AFTER_MS: core::ops::RangeInclusive<u32> = 50..=5_000;
 
 /// Reject for too many handshakes, with the time to retry: when the next of those under way has had its time.
@@ -108,8 +108,8 @@ pub(crate) fn busy(now: Instant, under_way: impl Iterator<Item = Deadline>) -> R
 const IN_LINE: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A peer whose address has as much [`Unfinished`] as it leaves to others: its turn is once they are done. So many of one host
-/// that connect at once all come in, and those that never finish hold no more than their share.
+/// The turn of a peer whose address has unfinished handshakes with as much as it leaves to others. The peer waits until these are done. So
+/// many processes of one host that connect at once all come in. Handshakes that never finish hold no more than their share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
     again: Option<Deadline>,

@@ -150,7 +150,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.backlog.under_way()
     }
 
-    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    /// Returns the reason of the last failed handshake, or of the port's last failure, once.
     #[must_use]
     pub fn take_failure(&self) -> Option<ConnectError> {
         self.backlog.counts().take_failure()

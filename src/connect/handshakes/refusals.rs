@@ -70,7 +70,7 @@ impl<N: Network> Refusals<N> {
 }
 
 impl<N: Network> Told<N> {
-    /// Tells what is left to be told; says whether the peer has heard it, or had its time.
+    /// Sends the rest of the Reject; returns whether the peer has read it, or its time is over.
     fn is_over(&mut self, now: Instant) -> bool {
         while let Some(rest) = self
             .frame

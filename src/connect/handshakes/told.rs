@@ -1,4 +1,4 @@
-//! Rate limit for log events about refused handshakes: a flood of handshakes is not to become one of events.
+//! Rate limit for log events about refused handshakes, so that a flood of handshakes is no flood of events.
 
 use core::mem::{Discriminant, discriminant};
 use core::time::Duration;
@@ -9,26 +9,27 @@ use doorbell_core::{Deadline, Instant};
 use crate::error::ConnectError;
 use crate::machine::tell::tell;
 
-/// How often the count of those that were not told one by one is.
+/// Interval of the event with the count of refusals that had no event of their own.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Why one was refused, as far as it counts here: what stands within is the same for a peer that tries again and again.
+/// Kind of a refusal. It leaves out the values in the error, so each attempt of one peer has the same kind.
 type Reason = Option<(Discriminant<ConnectError>, Option<Discriminant<Cause>>)>;
 
-/// Which refusals are told: the first of each reason with all there is to say, and those behind it as a count, once a second.
-/// After a second without any the next is the first again.
+/// Rate limit: the first refusal of each kind has an event with all details. Further ones are counted, in one event a second. After a
+/// second without any, the next refusal is the first again.
 #[derive(Debug, Default)]
 pub(crate) struct ToldRefusals {
-    /// There are no more than there are reasons.
+    /// Kinds that had an event. Their number is bounded by the kinds that exist.
     told: Vec<Reason>,
-    /// Refused and not told of.
+    /// Refusals without an event.
     more: u64,
-    /// When this second ends.
+    /// End of the current second.
     until: Option<Deadline>,
 }
 
 impl ToldRefusals {
-    /// Whether this one is to be told by itself; `None` is that there were too many. Counted where it is not.
+    /// Returns whether this refusal gets an event of its own; otherwise it is counted. An `error` of `None` is a refusal for too many
+    /// handshakes.
     pub(crate) fn is_first(&mut self, now: Instant, error: Option<&ConnectError>) -> bool {
         self.poll(now);
         self.until.get_or_insert_with(|| Deadline::after(now, EVERY));
@@ -48,7 +49,7 @@ impl ToldRefusals {
         is_first
     }
 
-    /// Tells the count where its time has come.
+    /// Logs the count once its second is over.
     pub(crate) fn poll(&mut self, now: Instant) {
         if self.until.is_none_or(|until| !until.has_passed(now)) {
             return;
@@ -63,7 +64,7 @@ impl ToldRefusals {
         }
     }
 
-    /// When to poll again at the latest, so that a count is told.
+    /// Latest time of the next poll, so that the count is logged.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         self.until.filter(|_| self.more > 0)
     }

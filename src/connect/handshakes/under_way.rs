@@ -34,7 +34,7 @@ pub(super) struct UnderWay<P: Provider, N: Network> {
     is_due: bool,
 }
 
-/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
+/// Progress of its queue pair. If the handshake is given up, the reaper destroys the queue pair.
 enum Stage<P: Provider> {
     /// None is wanted yet.
     Talking,

@@ -210,7 +210,7 @@ pub struct NotSplit<P: Provider = Rdma> {
     pub reason: SplitError,
 }
 
-/// Why a Worker was not taken apart.
+/// Reason why a Worker was not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SplitError {

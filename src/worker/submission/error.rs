@@ -18,7 +18,7 @@ pub struct SubmitError<P: Provider = Rdma> {
     pub lease: Option<Lease<P>>,
 }
 
-/// Why a request was not submitted.
+/// Reason why a request was not submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubmitErrorKind {
@@ -55,7 +55,7 @@ pub struct Submission<P: Provider = Rdma> {
     pub lease: Option<Lease<P>>,
 }
 
-/// Why a submitted request failed.
+/// Reason why a submitted request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubmissionError {

@@ -7,13 +7,13 @@
 //! RUSTFLAGS="--cfg doorbell_shuttle" cargo test -p doorbell-models --target-dir target/shuttle
 //! ```
 //!
-//! loom (`tests/models`) explores every interleaving of a few steps; shuttle (`tests/shuttle`) as
-//! many as there is time for, of longer ones, from a seed that it prints.
+//! loom (`tests/models`) explores every interleaving of a few steps. shuttle (`tests/shuttle`) runs longer
+//! programs, in as many random interleavings as there is time for, from a seed that it prints.
 //!
-//! Memory that a structure hands from one thread to another is stood for by a witness: a cell
-//! that loom watches. An ordering that is too weak shows as a race on it.
+//! A witness stands for memory that a structure hands from one thread to another: a cell that loom watches. An
+//! ordering that is too weak shows as a race on the witness.
 //!
-//! Every ordering has a name. `DOORBELL_WEAKEN=RING_TAKE` before the first command makes that one
-//! relaxed, without another build, and `DOORBELL_WEAKEN=TOLD_TELL=Release` leaves a half of it; the models
-//! call themselves so with each, and one has to fail each time. A structure's models are a module of `tests/models`, named in `weakened.rs`
-//! beside the orderings it judges.
+//! Every ordering has a name. `DOORBELL_WEAKEN=RING_TAKE` before the first command makes that ordering relaxed,
+//! without another build. `DOORBELL_WEAKEN=TOLD_TELL=Release` keeps only the release of one that also acquires.
+//! `weakened.rs` runs the models with each ordering weakened so, and a model has to fail each time. The models of a
+//! structure are a module of `tests/models`; `weakened.rs` lists the module beside the orderings that it judges.

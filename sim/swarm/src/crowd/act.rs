@@ -1,4 +1,4 @@
-//! What operations do, each with what has to come of it.
+//! The operations of a run of limits, each with its expected outcome.
 
 use doorbell::connect::Cause;
 use doorbell::wire::RejectReason;
@@ -21,7 +21,7 @@ const MESSAGE_BYTES: usize = 40;
 /// Streams that say no more than they are to, at a time.
 const VISITORS_MAX: usize = 8;
 
-/// What an attempt to connect has to come to.
+/// The outcome that an attempt to connect must have.
 #[derive(Debug)]
 enum Expected {
     Connected,
@@ -29,7 +29,7 @@ enum Expected {
     TurnedAway,
     /// Its own Worker has no room, for each of these reasons.
     RefusedHere(Vec<Refusal>),
-    /// The Worker of who accepts has none.
+    /// The acceptor's Worker has no room, for each of these reasons.
     RefusedThere(Vec<Refusal>),
 }
 
@@ -41,7 +41,8 @@ impl CrowdRun<'_> {
         while !self.is_vague && self.visitors.iter().any(is_leaving) {
             self.pass(SETTLED_NS)?;
         }
-        // Who waits in line gets on with whatever changes.
+        // Any change may give a place to a guest that waits in line. The guests are cleared out, so that the model is
+        // exact.
         let waits = |guest: &Guest| matches!(guest.standing, Standing::InLine { .. });
         if self.is_vague || self.door.guests.iter().any(waits) {
             self.clear_out()?;
@@ -72,7 +73,7 @@ impl CrowdRun<'_> {
         whole.get(usize::from(nth).checked_rem(whole.len())?).copied()
     }
 
-    /// What an attempt of a line has to come to now.
+    /// Returns the outcome that an attempt of this line must have now.
     fn expected(&self, line: usize) -> Expected {
         let host = self.host_of(line, 0);
         if self.door.enter(host).is_err() {
@@ -92,12 +93,12 @@ impl CrowdRun<'_> {
         }
     }
 
-    /// Who comes in makes a guest go, where there is no place.
+    /// Returns whether the door admits one more of this host. If no place is free, another guest is sent away for it.
     fn let_in(&mut self, host: usize) -> Verdict<bool> {
         match self.door.enter(host) {
             Ok(None) => Ok(true),
             Ok(Some(number)) => {
-                // Of several hosts that have as many, it is open which one makes room.
+                // Several hosts may have equally many guests. It is open which of them makes room.
                 self.is_vague |= self.door.is_tied();
                 let guest = self.door.guests.iter().find(|guest| guest.number == number);
                 let is_in_line = guest.is_some_and(|guest| guest.standing != Standing::Unproven);
@@ -135,7 +136,7 @@ impl CrowdRun<'_> {
         expected: &Expected,
         may_lack: bool,
     ) -> Verdict<bool> {
-        // What a stranger has may be free before it is looked for again.
+        // A place that a stranger gives up soon may become free during the attempt.
         let is_near = self.door.next_ns() < self.now_ns() + 2 * IN_LINE_NS;
         let is_exact = !self.is_vague && !is_near;
         self.told.clear();
@@ -239,7 +240,7 @@ impl CrowdRun<'_> {
             .iter()
             .map(|line| self.begin(*line))
             .collect::<Verdict<_>>()?;
-        // Who is displaced by whom is not followed.
+        // The model does not follow which guest displaces which.
         self.is_vague |= !is_quiet;
         self.settle()?;
         let mut connected = 0;
@@ -334,7 +335,8 @@ impl CrowdRun<'_> {
             let until_ns = now_ns + IN_LINE_NS.min(stage_ns / 2);
             self.stand(number, Standing::InLine { until_ns });
         } else {
-            // Where several limits hold, it may be told of any at once, or after it waited.
+            // With several limits reached, the stranger may be rejected for any of them, at once or after a wait in
+            // line.
             self.is_vague |= refusals
                 .iter()
                 .any(|refusal| matches!(refusal, Refusal::Unfinished(_)));
@@ -419,9 +421,9 @@ impl CrowdRun<'_> {
         self.rooms[host].leased = 0;
     }
 
-    /// What a channel takes of an end at once: its credits are what the peer has posted, but for less than half of its
-    /// depth, of which it may not have been told; and announcements that it is not told of take places
-    /// (`ChannelConfig`), half of the queue at most.
+    /// Returns the fewest and the most messages that a channel takes of an end at once. Its credits are the receives
+    /// that the peer has posted. Fewer than half of them may still be unannounced. Announcements whose completions
+    /// are not reported may take up to half of the send queue (`ChannelConfig`).
     fn takes(&self, line: usize, end: usize) -> [u32; 2] {
         let line = self.line(line);
         let depth = line.receive_depths[1 - end];
@@ -493,7 +495,7 @@ impl CrowdRun<'_> {
         self.poll_worker(host)?;
         let again = self.submit(host, id, at, end, 0)?;
         let left = slots - taken;
-        // What was posted may be home by now, where it was done at once.
+        // Requests that were done at once may have returned their slots by now.
         ensure(again <= polled && again >= polled.min(left), "limit", || {
             format!("behind a poll that takes {polled}, {again} more are taken with {left} slots left")
         })?;

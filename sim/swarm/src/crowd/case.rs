@@ -1,4 +1,4 @@
-//! What a case of limits is beside its hosts and lines: host 0 accepts, the others connect to it.
+//! The part of a case of limits beside its hosts and lines. Host 0 accepts, and the others connect to it.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub(crate) enum CrowdAct {
     Release,
     /// This end sends on a channel of the line until it is refused.
     Flood { nth: u8 },
-    /// The same through the submitter of its host.
+    /// This end submits through the submitter of its host until it is refused.
     SubmitFlood { nth: u8 },
     /// All submitters of its host at once, so that each has its share of what is taken.
     Contend { nth: u8 },

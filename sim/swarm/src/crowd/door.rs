@@ -1,4 +1,6 @@
-//! Who is at the door of a listener, and who makes room for whom: as the documentation of `HandshakeLimits` says.
+//! The handshakes at the door of a listener, and which of them makes room for another.
+//!
+//! Source: the documentation of `HandshakeLimits`.
 
 use crate::crowd::case::CrowdCase;
 
@@ -77,7 +79,8 @@ impl Door {
         if self.guests.len() < self.under_way {
             return Ok(None);
         }
-        // Of several that have most, any: then which is left open, and so is this.
+        // Several hosts may have the most guests. The documentation leaves open which of them makes room, and this
+        // takes any.
         let most = self.guests.iter().map(|guest| self.of_host(guest.host)).max();
         let most = most.filter(|most| *most > own + 1);
         let has_most = |of: usize| Some(self.of_host(of)) == most;
@@ -101,7 +104,7 @@ impl Door {
         self.guests.len() > self.under_way / 2 || self.of_host(host) > self.per_address / 2
     }
 
-    /// Who has to go by now; the first of them.
+    /// Returns the first guest that has to leave by now, with the reason.
     pub(crate) fn due(&self, now_ns: u64) -> Option<(Guest, Fate)> {
         let is_impatient = |guest: &&Guest| {
             guest.standing == Standing::Unproven

@@ -1,8 +1,8 @@
 //! A run of limits: one host accepts, others connect to it, hold what they have and send, until there is no more of
 //! something. Each refusal is expected when it is due, with its reason, and at no other time.
 //!
-//! What there is room for `room` and `door` compute from the documentation. Most operations wait until nothing is under
-//! way before they begin, so that what comes of them is known.
+//! `room` and `door` compute from the documentation how much room there is. Most operations begin when nothing is
+//! under way, so that their outcome is known.
 
 mod act;
 pub(crate) mod case;
@@ -37,16 +37,16 @@ use crate::trace::Trace;
 
 const TCP_PORT: u16 = 4000;
 
-/// What a poll does is seen by the other side within this, and what follows from it done.
+/// Time within which the other side sees an action and has done what follows from it.
 const SETTLED_NS: u64 = 5_000_000;
 
 /// Time does not pass in larger steps while somebody closes.
 const STEP_NS: u64 = 1_000_000;
 
-/// Whatever is under way is over within this.
+/// Time within which everything under way ends.
 const QUIET_WITHIN_NS: u64 = 20_000_000_000;
 
-/// Who waits in line is looked at so often.
+/// How often the host looks at a handshake that waits in line.
 const LOOKS_EVERY_NS: u64 = 20_000_000;
 
 /// How long a peer waits for others of its address at most (`HandshakeLimits`: they have their turn).
@@ -55,7 +55,7 @@ const IN_LINE_NS: u64 = 250_000_000;
 /// Submitters of each host.
 const SUBMITTERS: usize = 3;
 
-/// What may be accepted at a door.
+/// The ways of accepting at a door: a polled listener, or handshakes that advance beside the accepting thread.
 enum Entrance {
     Polled(Listener<Host, Host>),
     Aside(Handshakes<Host, Host>, Acceptances<Host>),
@@ -107,7 +107,7 @@ pub(crate) struct CrowdRun<'c> {
     case: &'c Case,
     crowd: &'c CrowdCase,
     fabric: Fabric,
-    // What is under way goes before what it is of.
+    // Drop order: operations under way go before the objects that they use.
     visitors: Vec<Visitor>,
     attempts: Vec<Attempt>,
     entrance: Option<Entrance>,
@@ -118,7 +118,7 @@ pub(crate) struct CrowdRun<'c> {
     /// It is not known who is at the door, or has a place, until nobody is.
     is_vague: bool,
     numbers: u32,
-    /// What came of attempts, by their number.
+    /// The outcomes of attempts, by their number.
     outcomes: Vec<(u32, Result<(), ConnectError>)>,
     /// Why handshakes failed, as the side says that accepts.
     told: Vec<ConnectError>,
@@ -330,7 +330,7 @@ impl<'c> CrowdRun<'c> {
                 }
             },
             Some(Entrance::Aside(handshakes, acceptances)) => {
-                // What is granted is gone on with at once, as on threads that wake each other.
+                // Several rounds finish a granted handshake at once, as threads that wake each other do.
                 for _ in 0..4 {
                     handshakes.poll();
                     loop {
@@ -451,7 +451,7 @@ impl<'c> CrowdRun<'c> {
                     visitor.is_done = true;
                 }
                 (Some((reason, _)), None) => {
-                    // What is due may be so at any moment.
+                    // A stranger that is nearly due may be rejected at any moment.
                     let is_near = self.door.next_ns() <= now_ns + slack_ns;
                     ensure(is_near, "refused", || {
                         format!(
@@ -475,11 +475,11 @@ impl<'c> CrowdRun<'c> {
     /// A guest has to go.
     fn send_away(&mut self, number: u32, at_ns: u64, fate: Fate) {
         let guest = self.door.guests.iter().find(|guest| guest.number == number);
-        // Of two reasons at the same time, either may be told.
+        // With two reasons at the same time, the host may report either.
         let is_late = guest.is_some_and(|guest| guest.stage_ends_ns <= at_ns + 2 * SETTLED_NS);
         self.is_vague |= fate == Fate::Busy && is_late;
         self.door.leave(number);
-        // Who waits in line may get what was its.
+        // A guest that waits in line may get the place that is now free.
         let waits = |guest: &Guest| matches!(guest.standing, Standing::InLine { .. });
         self.is_vague |= self.door.guests.iter().any(waits);
         self.rooms[0].held.retain(|held| held.number != number);
@@ -497,7 +497,7 @@ impl<'c> CrowdRun<'c> {
             ensure(now_ns < until_ns, "liveness", || self.describe())?;
             self.step(now_ns + 10 * STEP_NS)?;
         }
-        // What goes by itself: announcements, and what a closing leaves.
+        // Announcements and the rest of a closing need no operation, but some time.
         self.pass(SETTLED_NS / 2)
     }
 
@@ -554,7 +554,7 @@ impl<'c> CrowdRun<'c> {
         Ok(number)
     }
 
-    /// What becomes of a stranger whose Connect comes: its place, or why it has none.
+    /// Returns the reasons to refuse a stranger's Connect now; none if it gets a place.
     fn ask(&self, host: usize, held: Held) -> Vec<room::Refusal> {
         let room = &self.rooms[0];
         let seated = room.held.iter().filter(|held| held.is_unfinished);

@@ -1,4 +1,4 @@
-//! What a Worker has room for, computed from what it was made with and from what the run knows of its channels.
+//! The room of a Worker, computed from its configuration and from the channels that the run knows of.
 //!
 //! Source: the documentation of `WorkerConfig`, `ChannelConfig` and `HandshakeLimits`.
 
@@ -9,7 +9,7 @@ use doorbell::ConnectError;
 use crate::case::{HostCase, LineCase};
 use crate::crowd::case::RoomCase;
 
-/// What a channel has, or a handshake that has come as far as a queue pair.
+/// The places that a channel takes, or a handshake that already has a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     /// The stranger or the channel that it is of.
@@ -22,7 +22,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What the end of a line has: one send more than its depth, by which receives are announced.
+    /// Returns the places of one end of a line. It has one send more than its depth, for announcements of receives.
     pub(crate) fn of(line: &LineCase, end: usize, number: u32, from: Option<usize>) -> Self {
         Self {
             number,
@@ -147,7 +147,8 @@ impl Room {
         self.slots.saturating_sub(posted + self.leased)
     }
 
-    /// The slots that may be leased now, while nothing is under way. Of shared receives some may wait to be posted again.
+    /// Returns how many slots may be leased now, while nothing is under way. Some shared receives may wait to be
+    /// posted again, so this is a range.
     pub(crate) fn free(&self) -> RangeInclusive<u32> {
         let least = self.free_least();
         least..=least + self.shared.unwrap_or(0)

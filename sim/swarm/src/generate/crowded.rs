@@ -6,7 +6,7 @@ use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, Wha
 use crate::crowd::case::{CrowdAct, CrowdCase, RoomCase, Says};
 use crate::generate::quick::{one_of, pick};
 
-/// What is left to chance.
+/// Draws a case of this profile.
 pub(crate) fn case(random: &mut Random) -> Case {
     let (send_depth, receive_depth) = (one_of(random, &[1, 2, 4, 7]), one_of(random, &[1, 2, 3, 8]));
     let clients = 1 + pick(random, 3);

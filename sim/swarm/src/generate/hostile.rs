@@ -6,7 +6,7 @@ use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, Wha
 use crate::generate::quick::{one_of, pick};
 use crate::hostile::case::{HostileAct, HostileCase};
 
-/// What is left to chance.
+/// Draws a case of this profile.
 pub(crate) fn case(random: &mut Random) -> Case {
     let line = LineCase {
         hosts: [1, 0],

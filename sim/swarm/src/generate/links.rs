@@ -8,10 +8,10 @@ use crate::case::{
 use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick, receives_refused};
 use crate::station::{MOVED, address};
 
-/// What lasts for a moment is over by then.
+/// A fault that lasts for a moment is over within this time.
 const SHORT_NS: u64 = 200_000_000;
 
-/// What a profile wants of its cases.
+/// The cases that a profile wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Nothing of a plan begins later than this, nor lasts longer.
@@ -26,9 +26,9 @@ pub(crate) struct Shape {
     pub(crate) returning_per_million: u32,
     /// How many hosts make their links otherwise than the others.
     pub(crate) odd_per_million: u32,
-    /// Those have times of their own, too.
+    /// Hosts that make their links differently also have times of their own.
     pub(crate) has_times: bool,
-    /// What rails carry is weighed.
+    /// The run checks how many bytes each rail carries.
     pub(crate) is_weighed: bool,
 }
 
@@ -222,7 +222,7 @@ fn plan(
     if random.happens(200_000) {
         return String::new();
     }
-    // Where ports and addresses stay, nothing excuses that rails do not come back.
+    // Faults of ports and addresses excuse a rail that does not come back. Some cases leave them out.
     let has_ports = shape.short_per_million == 0 || random.happens(500_000);
     for _ in 0..1 + random.below(5) {
         let lasts_ns = match random.happens(shape.short_per_million) {

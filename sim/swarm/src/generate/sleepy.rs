@@ -10,7 +10,7 @@ use crate::sleepy::case::{SleepAct, SleepCase, Way};
 /// How many cases are of hosts that ask and answer.
 const ASKING_PER_MILLION: u32 = 350_000;
 
-/// What is left to chance.
+/// Draws a case of this profile.
 pub(crate) fn case(random: &mut Random) -> Case {
     if random.happens(ASKING_PER_MILLION) {
         return requests::case(random);

@@ -30,7 +30,7 @@ const LINKS: Shape = Shape {
     is_weighed: true,
 };
 
-/// What is left to chance.
+/// Draws a case of this profile.
 pub(crate) fn case(random: &mut Random) -> Case {
     let is_linked = random.happens(LINKED_PER_MILLION);
     let mut case = match is_linked {

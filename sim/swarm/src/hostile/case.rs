@@ -1,9 +1,9 @@
-//! What a case with a host that lies is: host 0 accepts, hosts 1 and 2 are honest, and the last one lies, or speaks by the
-//! document.
+//! The part of a case with a lying host beside its hosts and lines. Host 0 accepts, and hosts 1 and 2 are honest. The
+//! last host lies, or speaks by the document.
 
 use serde::{Deserialize, Serialize};
 
-/// What is left to chance beside hosts and lines.
+/// The random values of such a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostileCase {
     /// Receives that the host has which speaks by the document, and the count from which it is told of others.

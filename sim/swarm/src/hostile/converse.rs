@@ -1,4 +1,4 @@
-//! What the host does that speaks by the document, and what has to come of it.
+//! The actions of the host that speaks by the document, and their expected outcomes.
 
 use core::time::Duration;
 
@@ -132,7 +132,7 @@ impl HostileRun<'_> {
         })
     }
 
-    /// What is no announcement of an honest peer's is not believed.
+    /// Writes an announcement that no honest peer makes, and checks that it adds no credits.
     pub(super) fn other_lies(&mut self, how: u8) -> Verdict {
         let Some((_, other, line)) = &mut self.other else {
             return Ok(());
@@ -177,7 +177,7 @@ impl HostileRun<'_> {
         ensure(after <= before, "document", || {
             format!("{bytes:02x?} is believed: {before:?} credits, and {after:?} then")
         })?;
-        // What is right is, behind it.
+        // A right announcement after it is believed again.
         self.other_posts()
     }
 
@@ -234,7 +234,7 @@ impl HostileRun<'_> {
         Ok(())
     }
 
-    /// The host that accepted closes: it is told by the document.
+    /// The host that accepted closes, and announces that as the document says.
     pub(super) fn leave_other(&mut self) -> Verdict {
         let Some((_, other, line)) = &mut self.other else {
             return Ok(());
@@ -242,7 +242,7 @@ impl HostileRun<'_> {
         let Some(id) = line.ends[1].filter(|_| !line.is_closing && line.farewell.is_none()) else {
             return Ok(());
         };
-        // What was written over an announcement hides it.
+        // A false announcement may have overwritten a right one, and then hides it.
         let worker = &mut self.parties[0].workers[0];
         let credits = worker.channel(id).map_or(0, |channel| channel.credits());
         let has_receive = other.waiting() > 0 && !other.has_failed && credits > 0;

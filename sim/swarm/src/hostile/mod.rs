@@ -31,7 +31,7 @@ use crate::trace::Trace;
 
 const TCP_PORT: u16 = 4000;
 
-/// What is said is answered within this.
+/// A stream gets its answer within this time.
 const ANSWERED_NS: u64 = 10_000_000;
 
 /// The wait before a message that found no room is tried again.
@@ -57,7 +57,7 @@ struct Line {
     ends: [Option<ChannelId>; 2],
     sent: [u64; 2],
     came: [u64; 2],
-    /// What the first end was told: of WRITEs by words, and of its end.
+    /// WRITEs with immediate that an end was notified of, as bytes and word. The farewell follows.
     told: Vec<(u32, u32)>,
     farewell: Option<bool>,
     is_closing: bool,
@@ -73,11 +73,11 @@ pub(crate) struct HostileRun<'c> {
     listener: Listener<Host, Host>,
     parties: Vec<Party>,
     liar: Host,
-    /// Of each line of the case.
+    /// One for each line of the case.
     lines: Vec<Line>,
     attempt: Option<(usize, Connecting<Host, Host>)>,
     other: Option<(Stranger, Other, Line)>,
-    /// What was said before, to be said again.
+    /// The bytes of earlier streams, to be sent again.
     recorded: Vec<Vec<u8>>,
     numbers: u32,
     trace: &'c mut Trace,

@@ -17,7 +17,7 @@ use crate::by_document::{self, Offer};
 const SEND_DEPTH: u32 = 16;
 const SLOT_BYTES: u32 = 256;
 
-/// What came to it.
+/// A completed receive.
 #[derive(Debug)]
 pub(super) enum Came {
     Message(Vec<u8>),
@@ -192,7 +192,7 @@ impl Other {
         self.request(Operation::Write(word), bytes)
     }
 
-    /// The same, by a WRITE with this word.
+    /// Writes into that word by a WRITE with this immediate.
     pub(super) fn write_telling(&mut self, bytes: &[u8], immediate: u32) -> Outcome<()> {
         let word = self.word()?;
         self.sent = self.sent.wrapping_add(1);

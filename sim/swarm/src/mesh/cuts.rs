@@ -124,8 +124,9 @@ impl MeshRun<'_> {
         Ok(())
     }
 
-    /// Messages of members whose way leads over the cable that was cut this moment go another way, where there is one, as soon as
-    /// their senders have heard of it: none waits until it is sent again for being late.
+    /// Sends messages between members whose route led over the cable that was just cut, if another route is left.
+    /// They have to arrive as soon as the senders hear of the cut. None waits for the retransmission of a late
+    /// message.
     fn goes_round(&mut self, cable: [usize; 2]) -> Verdict {
         let is_there = self.is_there();
         let hops_most = self.mesh.hops_max.saturating_add(1);

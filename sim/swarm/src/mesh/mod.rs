@@ -390,7 +390,7 @@ impl<'c> MeshRun<'c> {
         self.pass_until(span_ns, |_| Ok(false)).map(drop)
     }
 
-    /// The same until it is done; says whether it is.
+    /// Lets time pass until `is_done` is true, and returns whether it was in time.
     fn pass_until(
         &mut self,
         span_ns: u64,
@@ -588,7 +588,7 @@ impl<'c> MeshRun<'c> {
         self.undelivered_of(|_, _| true)
     }
 
-    /// The same of what these members are sent by those.
+    /// Describes something that was sent and not taken yet, between pairs of members for which `is_meant` is true.
     fn undelivered_of(&self, is_meant: impl Fn(usize, usize) -> bool) -> Option<String> {
         let is_there = |(at, started): (usize, u64)| {
             let process = self.seats[at].process.as_ref();

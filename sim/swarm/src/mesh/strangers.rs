@@ -192,8 +192,10 @@ impl MeshRun<'_> {
         }
     }
 
-    /// Streams that say nothing: as many as an address may have wait for their time, each other one is told at once that we are busy
-    /// in place of an older one, and none is left in the end. A member that starts meanwhile is let in.
+    /// Opens streams that say nothing. As many as an address may have wait until their time is over. Each further one
+    /// displaces an older one, which is rejected at once as busy.
+    ///
+    /// None is left in the end. A member that starts meanwhile is let in.
     pub(super) fn flood(&mut self, target: usize, streams: usize) -> Verdict {
         let is_up =
             self.seats[target].process.is_some() && self.seats[target].stops_until_ns <= self.now_ns();

@@ -95,7 +95,7 @@ impl<'c> RequestsRun<'c> {
         let parties = (0..case.hosts.len())
             .map(|number| Party::new(case, asking, fabric, number))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        // Where nothing else takes time, a request times out at its deadline.
+        // A request times out at its deadline, or later by the time that calls and the application take.
         let late_ns = CALLS_MAX * (case.call_ns + case.handler_ns);
         let seat = |line: usize, end: usize| {
             let places = asking.places.get(line).context("a line without tables")?[end];
@@ -210,7 +210,7 @@ impl<'c> RequestsRun<'c> {
         if until.is_some_and(|until_ns| until_ns <= self.now_ns()) {
             return Ok(true);
         }
-        // What links wait for wakes by more than descriptors.
+        // Links wait for more than descriptors.
         if let Some(linked) = linked {
             return Ok(linked.is_awake(self.now_ns()));
         }

@@ -43,7 +43,7 @@ pub(super) struct Seat {
     pub(super) is_closing: bool,
     /// Its channel ended in this turn, as the host was told.
     pub(super) told: Vec<Why>,
-    /// That was so in a turn before.
+    /// The host was notified of that end in an earlier turn.
     pub(super) is_over: bool,
     /// The messages that went over its channel, and those that came.
     pub(super) sent: u64,

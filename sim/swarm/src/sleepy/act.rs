@@ -1,4 +1,4 @@
-//! What operations do: most of it is only noted, and done by the host once it is awake.
+//! The operations of a run of sleeping hosts. Most of them are only noted, and the host does them once it is awake.
 
 use core::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::sleepy::case::{SleepAct, Way};
 /// Behind so much without a message the peer has said what it has posted, whatever that waited for.
 const RESTED_NS: u64 = 5_000_000;
 
-/// What an end has to send yet at most.
+/// The most messages that an end may still have to send.
 const WANTED_MAX: usize = 400;
 
 impl SleepRun<'_> {
@@ -86,7 +86,7 @@ impl SleepRun<'_> {
             return Ok(());
         }
         flow.wanted.extend(core::iter::repeat_n(wanted, count));
-        // Who submits from another thread wakes the Worker by that alone.
+        // A submission from another thread wakes the Worker by itself.
         match wanted.way {
             Way::Submitter(_) => Ok(()),
             _ => self.wake(host),
@@ -116,7 +116,7 @@ impl SleepRun<'_> {
             count,
         });
         let [own, _] = self.sleepy.submitters;
-        // Those that share a ring have one share of what is taken.
+        // Submitters that share a ring have one share together, so they do not take part.
         for stream in (1..flows.min(2 + own)).rev() {
             let way = match stream {
                 1 => Way::Deferred,
@@ -237,7 +237,7 @@ impl SleepRun<'_> {
 
     fn note_sent(&mut self, line: usize, end: usize, stream: usize, sent: Sent) {
         self.lines[line][end].moved_ns = self.now_ns();
-        // What goes beside it may take the credits.
+        // This message may take the credits that those on their way wait for.
         for flow in &mut self.lines[line][end].flows {
             let on_its_way = flow.sent.iter_mut().skip(flow.came + flow.lost);
             on_its_way.for_each(|sent| sent.is_prompt = false);
@@ -247,7 +247,7 @@ impl SleepRun<'_> {
         flow.sent.push(sent);
     }
 
-    /// What other threads submit, as far as it is taken; says whether anything was.
+    /// Submits the messages of other threads, as far as they are taken. Returns whether any was submitted or failed.
     pub(super) fn submit_from_threads(&mut self, host: usize) -> Verdict<bool> {
         let mut has_submitted = self.hear_submitters(host)?;
         for which in 0..self.sleepers[host].submitters.len() {
@@ -301,7 +301,7 @@ impl SleepRun<'_> {
         }
     }
 
-    /// What a submitter had not submitted yet goes with it.
+    /// Forgets the messages that a submitter had still to submit when it went.
     fn forget_submitter(&mut self, host: usize, stream: usize) {
         for (line, ends) in self.lines.iter_mut().enumerate() {
             for (end, at) in ends.iter_mut().enumerate() {

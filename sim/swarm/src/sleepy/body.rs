@@ -22,7 +22,7 @@ pub(super) enum Body {
     Between,
 }
 
-/// What a request that was not taken is for.
+/// A request that was not taken: the reason, and its lease.
 pub(super) struct Refused {
     pub(super) kind: SendErrorKind,
     pub(super) lease: Option<Lease<Host>>,

@@ -1,11 +1,11 @@
-//! What a case of hosts that sleep is beside its hosts and lines.
+//! The part of a case of sleeping hosts beside its hosts and lines.
 
 use serde::{Deserialize, Serialize};
 
 /// How the hosts of a run sleep, and what is submitted to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SleepCase {
-    /// Of messages those alone wake that are solicited; else all do.
+    /// Only solicited messages wake a host. Otherwise all messages do.
     pub(crate) is_solicited: bool,
     pub(crate) probe_after_ns: u64,
     pub(crate) lease_share_percent: u32,

@@ -1,4 +1,4 @@
-//! What hosts that sleep are told, judged.
+//! Judges the events of sleeping hosts.
 
 use doorbell::worker::SubmissionError;
 use doorbell::{ChannelId, CloseProgress, Event};
@@ -9,8 +9,8 @@ use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::Label;
 
 impl SleepRun<'_> {
-    /// Whether an event may lie there while its host sleeps: one that its peer did not mark as urgent, or the end of a channel
-    /// where its device takes what it flushed for not urgent (S23).
+    /// Returns whether an event may lie there while its host sleeps. Its peer did not mark it as urgent, or it is the
+    /// end of a channel on a device whose flushes are not urgent (S23).
     pub(super) const fn may_be_missed(&self, event: &Event<'_, Host>, naps: bool) -> bool {
         let are_failures_solicited = self.case.device.quirks().failures_are_solicited;
         match event {
@@ -18,7 +18,7 @@ impl SleepRun<'_> {
             Event::ChannelFailed { .. } | Event::PeerClosed { .. } => {
                 self.sleepy.is_solicited && !are_failures_solicited
             }
-            // What comes back without a completion is told within a nap, and what was refused is tried again then.
+            // Events without a completion are reported within a nap. Refused posts are tried again then, too.
             Event::Unsent { .. } | Event::AnnouncementRefused { .. } | Event::ReceivesRefused { .. } => naps,
             _ => false,
         }
@@ -175,7 +175,7 @@ impl SleepRun<'_> {
         })
     }
 
-    /// What other threads are told of what they submitted; says whether anything.
+    /// Takes the failures of submissions by other threads, and returns whether there were any.
     pub(super) fn hear_submitters(&mut self, host: usize) -> Verdict<bool> {
         let mut has_heard = false;
         for which in 0..self.sleepers[host].submitters.len() {
@@ -255,7 +255,7 @@ impl SleepRun<'_> {
         Ok(())
     }
 
-    /// Who is done first left the others not far behind.
+    /// Checks that the first to finish a race left the others not far behind.
     fn check_race(&mut self, line: usize, end: usize, stream: usize) -> Verdict {
         let Some(race) = self
             .race
@@ -286,7 +286,8 @@ impl SleepRun<'_> {
 }
 
 impl Flow {
-    /// Those that are lacking before a message that came are lost: they are the last before it, as messages keep their order.
+    /// Marks messages as lost that were sent before one that came. Messages keep their order, so the last ones before
+    /// it are lost.
     fn lose_before(&mut self, number: usize) {
         let on_their_way = self.sent[..number].iter().filter(|sent| !sent.is_lost).count();
         let lacking = on_their_way.saturating_sub(self.came);

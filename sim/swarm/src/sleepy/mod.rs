@@ -1,5 +1,5 @@
-//! A run of hosts that sleep, as the documentation says: each asks for leave, and polls when one of its descriptors says so,
-//! when the time is over that it was told, or when its own application has something to do.
+//! A run of hosts that sleep as the documentation says. Each asks for leave to sleep. It polls when one of its
+//! descriptors is readable, when its nap is over, or when its application has something to do.
 //!
 //! Nobody else polls for it, so that what wakes nobody is late, or is never told. Messages go in every way there is, with
 //! want of memory, callbacks that panic, closings, and Workers that are taken apart.
@@ -37,7 +37,7 @@ const TCP_PORT: u16 = 4000;
 /// An event loop whose peers mark what is urgent looks so often for the rest.
 const LOOKS_EVERY_NS: u64 = 5_000_000;
 
-/// Who asks for leave to sleep this often in a row, and has it never, never sleeps.
+/// A thread that asks this often in a row, and never gets leave to sleep, never will.
 const ASKS_MAX: usize = 1000;
 
 /// How long all of it takes at most once nothing more is begun.
@@ -67,7 +67,7 @@ struct Sent {
     is_prompt: bool,
 }
 
-/// What goes from one end to the other in one way.
+/// The messages from one end to the other in one way.
 #[derive(Default)]
 struct Flow {
     /// The next of these is tried again whenever its end is awake.
@@ -367,7 +367,7 @@ impl<'c> SleepRun<'c> {
         Ok(())
     }
 
-    /// Who sleeps has nothing to do.
+    /// Checks that a sleeping host has nothing to do.
     fn check_asleep(&mut self, host: usize) -> Verdict {
         for thread in 0..self.sleepers[host].body.threads() {
             let now_ns = self.now_ns();
@@ -457,7 +457,7 @@ impl<'c> SleepRun<'c> {
         lines.all(|(line, ends)| ends.iter().any(End::is_ending) || (0..2).all(|end| is_done(line, end)))
     }
 
-    /// What is still under way.
+    /// Describes everything that is still under way.
     fn describe(&mut self) -> String {
         let mut words = Vec::new();
         for (line, ends) in self.lines.iter().enumerate() {

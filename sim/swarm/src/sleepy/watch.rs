@@ -1,4 +1,4 @@
-//! What is awaited of hosts that sleep, each judged by its own bound.
+//! The results that sleeping hosts have to reach, each with its own time bound.
 
 use super::{LOOKS_EVERY_NS, SleepRun};
 use crate::awaited::Awaited;
@@ -10,10 +10,10 @@ const NAP_NS: u64 = 1_000_000;
 /// A channel that is lost is gone some 10 ms behind what told that, and all its requests (`ChannelConfig::close_when_lost`).
 const FORGOTTEN_NS: u64 = 40_000_000;
 
-/// What is flushed has so long where no completion tells that it is done (`Worker::close`).
+/// Time for flushing, if no completion reports its end (`Worker::close`).
 const FLUSHED_NS: u64 = 500_000_000;
 
-/// What hosts do takes no time.
+/// Slack of a bound. The work of hosts itself takes no time.
 const SLACK_NS: u64 = 20_000;
 
 impl SleepRun<'_> {
@@ -79,7 +79,7 @@ impl SleepRun<'_> {
                     push(end, "a message that wakes", which, path_ns + SLACK_NS);
                 }
             }
-            // What is not submitted yet may wait for memory that is on its way to others.
+            // Messages that are not submitted yet may wait for memory that is on its way to others.
             let is_waiting = |flow: &super::Flow| flow.came + flow.lost < flow.sent.len();
             // Memory that the application keeps, its peer may lack for ever.
             let has_memory = self.sleepers.iter().all(|sleeper| sleeper.held.is_empty());

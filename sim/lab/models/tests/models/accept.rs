@@ -1,4 +1,4 @@
-//! Connections between those who do handshakes and those who accept.
+//! The accept queue, which hands connections from the threads that do handshakes to those that accept.
 
 use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, Reservation, ReserveError, TakeError};
 use loom::cell::UnsafeCell;
@@ -15,7 +15,7 @@ struct Shared {
 
 /// A connection by its number, 0 for none, and a witness for what it is.
 ///
-/// The number is relaxed: what there is to order it is the queue.
+/// The number is relaxed, so that the queue alone orders it.
 struct Entry {
     memory: UnsafeCell<()>,
     number: AtomicU32,
@@ -78,7 +78,7 @@ impl Shared {
         }
     }
 
-    /// What whoever learns that all is over may do.
+    /// Frees everything, as a thread may once the queue is over.
     fn free(&self) {
         self.reason.with_mut(|_| ());
         self.table.iter().for_each(|entry| entry.memory.with_mut(|_| ()));

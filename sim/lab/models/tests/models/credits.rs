@@ -13,8 +13,8 @@ fn whoever_reads_the_count_finds_the_receives_posted() {
         let grants = Arc::new(Grants::new(0, DEPTH));
         let receives = Arc::new(UnsafeCell::new(()));
         let posting = {
-            // Made here: loom compares a store with the last access alone, and a load of the same
-            // thread right before would hide from it the one of the other.
+            // Made here: loom compares a store with the last access alone. A load by the same thread right before
+            // the store would hide the access of the other thread.
             let mut granting = Granting::new(Arc::clone(&grants), DEPTH);
             let receives = Arc::clone(&receives);
             thread::spawn(move || {
@@ -22,8 +22,8 @@ fn whoever_reads_the_count_finds_the_receives_posted() {
                 granting.note_posted(1);
             })
         };
-        // Nothing was announced, so one is due if it was seen to be posted. What refers to the
-        // counts is kept to the end: letting it go would order the one behind the other.
+        // Nothing was announced, so an announcement is due if the posted receive was seen. `granting` lives to the end
+        // of the model: dropping its reference to the counts would order one thread behind the other.
         let granting = Granting::new(grants, DEPTH);
         if granting.is_due(DEPTH) {
             receives.with_mut(|_| ());

@@ -1,8 +1,8 @@
-//! The desk between handshakes and the thread that accepts: `src/connect/handshakes/places.rs`, as it is shipped, over loom's
-//! locks, with the accept queue and the flag of a signal that it is used with.
+//! The desk between handshakes and the thread that accepts: `src/connect/handshakes/places.rs` as it is shipped, over loom's
+//! locks. The accept queue and the signal's flag are the shipped ones, too.
 //!
-//! Each step and each lock that it needs is left out or done wrong once (`wrong.rs` in the package's build), and a model
-//! has to fail then: the same models, over the same file but for that.
+//! The build also makes copies of the file, in each of which one step or one lock is missing or wrong (`wrong.rs`). The same
+//! models run over each copy, and one of them has to fail.
 
 mod parts;
 
@@ -14,7 +14,7 @@ macro_rules! over {
     ($places:item) => {
         $places
 
-        /// Where the file has its locks from.
+        /// The locks that the included file imports.
         mod locks {
             #[expect(unused_imports, reason = "each form of the file takes some")]
             pub(super) use super::super::parts::{Torn, TornGuard, Unordered, UnorderedGuard};
@@ -61,7 +61,7 @@ mod shipped {
     }
 }
 
-/// Each form of the file with something wrong, and that a model fails of it.
+/// Each copy of the file with a mistake, and a test that a model fails on it.
 macro_rules! wrong {
     ($($name:ident)*) => {
         $(
@@ -89,11 +89,10 @@ macro_rules! wrong {
 
 include!(concat!(env!("OUT_DIR"), "/wrong.rs"));
 
-/// Which of the models the program is to try, where it calls itself.
+/// Index of the model to run, for the program that the test starts.
 const CASE_VARIABLE: &str = "DOORBELL_DESK_CASE";
 
-/// One of the models fails. The program calls itself with each: a model that fails in the middle of something may take the
-/// program with it.
+/// Asserts that one of the models fails. Each runs in a process of its own, since a model that fails halfway may abort its process.
 fn fails(name: &str, cases: &[fn()]) {
     if let Ok(case) = env::var(CASE_VARIABLE) {
         return cases[case.parse::<usize>().unwrap()]();

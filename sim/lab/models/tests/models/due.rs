@@ -1,4 +1,4 @@
-//! Telling of channels that have receives to announce, and taking them.
+//! The list of channels that have receives to announce: entering it, and taking what it has.
 
 use doorbell_hotpath::{DueList, ToldFlag};
 use loom::sync::Arc;
@@ -16,11 +16,11 @@ fn list(channels: u32) -> Arc<List> {
 
 /// Receives posted, and known to the one who announces.
 ///
-/// The count is relaxed: what there is to order it is the list.
+/// The count is relaxed, so that the list alone orders it.
 struct Posted(AtomicU32);
 
-/// Receives are posted and told of, so often; whoever polls for them has announced all of them in the
-/// end. One that was missed would be waited for in vain, which loom reports.
+/// One thread posts receives and enters their channel, `times` times. The polling thread announces all of them in the end. A missed
+/// one would leave it waiting for ever, which loom reports.
 fn announced(times: u32) {
     loom::model(move || {
         let due = list(1);
@@ -40,7 +40,7 @@ fn announced(times: u32) {
             thread::yield_now();
         }
         receiving.join().unwrap();
-        // What is left on the list adds nothing.
+        // An entry that is still on the list brings no new count.
         due.take(|_| announced = posted.0.load(Ordering::Relaxed));
         assert_eq!(announced, times, "an announcement was lost");
     });

@@ -20,7 +20,7 @@ impl Home {
         })
     }
 
-    /// What an owner does with the memory of an index.
+    /// Touches the memory of an index, as its owner may.
     fn touch(&self, index: u32) {
         self.memory[index as usize].with_mut(|_| ());
     }

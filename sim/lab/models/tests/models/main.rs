@@ -1,7 +1,7 @@
 //! All models that loom explores, in one program, so that it can call itself with each
 //! ordering weakened in turn.
 //!
-//! What a model needs of memory beyond atomics is stood for by a witness; see the package.
+//! A witness stands for memory other than atomics; see the package.
 #![cfg(doorbell_loom)]
 
 mod accept;

@@ -1,11 +1,11 @@
-//! What the models of both rings share.
+//! Descriptors, slots and taking for the models of both rings.
 
 use core::ops::Deref;
 use doorbell_hotpath::ring::{Consumer, Descriptor, Ring, Slot, TakeError};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// A descriptor by its number, in every part of it.
+/// A descriptor with its number in every part of it.
 pub(crate) fn item(number: u16) -> Descriptor {
     Descriptor {
         words: [u64::from(number), u64::from(number) << 8, u64::from(number) << 16],
@@ -29,7 +29,7 @@ pub(crate) fn take<R: Deref<Target: Ring>>(consumer: &mut Consumer<R>) -> Option
     }
 }
 
-/// Memory that one side writes before it closes, and the other reads once it has learned it.
+/// Memory that one side writes before it closes the ring, and the other reads once it knows that the ring is closed.
 pub(crate) struct Reason(UnsafeCell<u32>);
 
 impl Reason {

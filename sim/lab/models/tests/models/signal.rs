@@ -1,16 +1,16 @@
-//! A flag and a descriptor that rings for it, as threads tell each other of by `src/machine/signal.rs`.
+//! The flag and the descriptor by which threads wake each other, as in `src/machine/signal.rs`.
 
 use doorbell_hotpath::ToldFlag;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
-/// A signal, and what it tells of.
+/// A signal, and the work that it announces.
 struct Told {
     flag: ToldFlag,
-    /// What an `eventfd` counts. The calls are one after the other, by a lock of the kernel's.
+    /// The count of the `eventfd`. A lock of the kernel serializes the calls on it.
     descriptor: AtomicU32,
-    /// Relaxed: what there is to order it is the flag.
+    /// Relaxed, so that the flag alone orders it.
     work: [AtomicU32; 2],
 }
 
@@ -41,7 +41,7 @@ impl Told {
         self.descriptor.load(Ordering::Relaxed) != 0
     }
 
-    /// Now that all was told: it was seen, or whoever waits is woken to see it.
+    /// Checks, after all signals: all work was seen, or the descriptor is readable and wakes the waiting thread.
     fn settle(&self, seen: [u32; 2], all: [u32; 2]) {
         assert!(
             seen == all || self.is_readable(),

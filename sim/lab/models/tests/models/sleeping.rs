@@ -1,4 +1,4 @@
-//! Announcing a sleep, against those who put something into rings and wake the sleeper where it is told.
+//! Announcing a sleep, against threads that push into rings and wake a sleeper whose announcement they see.
 
 use doorbell_hotpath::SleepFlag;
 use doorbell_hotpath::ring::{Descriptor, Slot, SpscRing};
@@ -12,7 +12,7 @@ const ITEM: Descriptor = Descriptor {
     kind: 5,
 };
 
-/// Whoever sleeps, and how often it was woken.
+/// A sleeper, and the number of calls that woke it.
 struct Sleeper {
     flag: SleepFlag,
     wakes: AtomicU32,

@@ -146,7 +146,7 @@ fn a_half_goes_on_where_the_one_before_ended() {
             drop(consumer);
             drop(producer);
         });
-        // Whoever finds a half free finds it as it was left.
+        // A half that is free is as its last owner left it.
         match SpscProducer::claim(Arc::clone(&ring)) {
             Ok(mut producer) => assert_eq!(producer.push(item(3)), Err(PushError::Full(item(3)))),
             Err(error) => assert_eq!(error, ClaimError::Claimed),

@@ -1,8 +1,8 @@
-//! What is told of requests that were submitted and not done: each once, and none of its memory is
-//! lent before that is taken.
+//! Reports of submitted requests that were not done. Each request is reported once, and its memory is not lent before its report
+//! is taken.
 //!
-//! The memory's way home and the ring of requests are the shipped ones. What would go wrong if whoever tells did so
-//! in another order is done here once, and must show.
+//! The memory's way home and the ring of requests are the shipped ones. The tests marked `should_panic` report in a wrong order, and the
+//! model has to notice that.
 
 use doorbell_core::free_list::FreeList;
 use doorbell_core::sync::AtomicU32;
@@ -21,7 +21,7 @@ fn ring(capacity: usize) -> Ring {
     Arc::new(MpscRing::new(slots(capacity)).unwrap())
 }
 
-/// What a Worker and a submitter share, for memory of one slot.
+/// State that a Worker and a submitter share, for memory of one slot.
 struct Desk {
     failures: Failures<Ring, Vec<AtomicU32>>,
     home: FreeList<Vec<AtomicU32>>,
@@ -41,7 +41,7 @@ fn desk() -> (Arc<Desk>, Taker) {
 }
 
 impl Desk {
-    /// What is home, as far as it may be lent.
+    /// Lends the slot if it is home and has no report left to take.
     fn lend(&self, taker: &mut Taker) -> Option<u32> {
         let mut home = None;
         self.home.take_all(|index| home = Some(index));
@@ -49,7 +49,7 @@ impl Desk {
         lent.inspect(|_| self.memory.with_mut(|_| ()))
     }
 
-    /// Whether something was told, and what can be lent with it.
+    /// Takes a report if there is one; returns the slot that can be lent with it.
     fn take(&self, taker: &mut Taker, number: u16) -> Option<Option<u32>> {
         let (told, home) = taker.take(&self.failures).ok()?;
         assert_eq!(told, of_the_slot(number));
@@ -57,7 +57,7 @@ impl Desk {
     }
 }
 
-/// What is told of the one slot there is.
+/// A report of the only slot.
 fn of_the_slot(number: u16) -> Descriptor {
     Descriptor {
         index: 0,
@@ -65,17 +65,17 @@ fn of_the_slot(number: u16) -> Descriptor {
     }
 }
 
-/// What whoever destroys a queue pair does wrong.
+/// A mistake of the thread that destroys a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The slot goes home before that is told.
+    /// The slot goes home before its request is reported.
     HomeFirst,
-    /// It is told like what has its slot.
+    /// The report claims to carry the slot, which comes home by itself.
     NotApart,
 }
 
-/// A request in flight ends with its queue pair, how being unknown.
+/// Ends a request in flight together with its queue pair, with an unknown outcome.
 fn destroy(desk: &Desk, number: u16, fault: Fault) {
     desk.memory.with_mut(|_| ());
     if fault == Fault::HomeFirst {
@@ -134,8 +134,7 @@ fn to_tell_of_it_as_of_others_lends_it_too_early() {
     unknown_and_lent(Fault::NotApart);
 }
 
-/// The slot is submitted again as soon as that may be, and ends unknown again: there is room for one
-/// failure alone.
+/// The slot is submitted again as soon as it can be lent, and ends with an unknown outcome again. The ring of reports has room for one.
 fn unknown_again(fault: Fault) {
     loom::model(move || {
         let (desk, mut taker) = desk();
@@ -179,7 +178,7 @@ fn to_lend_what_is_not_told_leaves_no_room() {
     unknown_again(Fault::NotApart);
 }
 
-/// What is in the ring once the Worker closes it comes back: by the Worker, or by those who submitted.
+/// Requests that are in the ring when the Worker closes it come back, by the Worker or by the submitters.
 fn closing(is_late_looked_for: bool) {
     loom::model(move || {
         let requests = ring(2);

@@ -1,8 +1,7 @@
 //! Arming, draining and sleeping, against devices that complete and notify at any moment.
 //!
-//! A wake-up is lost where one sleeps although the device has done all it ever will. Each
-//! fault that could be made in the protocol is made here once, and must lose one: it is put
-//! between the shipped code and the queues, as what they see of it.
+//! A wake-up is lost if the thread sleeps although the device has written its last completion. Each possible fault in the
+//! protocol is made here once, and must lose a wake-up. A fault sits between the shipped code and the queues.
 
 use core::convert::Infallible;
 
@@ -31,8 +30,7 @@ struct State {
     done: bool,
 }
 
-/// The queues, and what one sleeps at. Each step of the device and of the one who waits is
-/// atomic; in between, anything may happen.
+/// The queues, and the notification on which the waiting thread sleeps. Each step of the device and of that thread is atomic.
 struct Device {
     state: Mutex<State>,
     notified: Condvar,
@@ -49,7 +47,7 @@ impl Device {
         })
     }
 
-    /// A completion is written, then whoever armed is notified. Source: `ibv_req_notify_cq(3)`.
+    /// Writes a completion, then notifies if the queue is armed. Source: `ibv_req_notify_cq(3)`.
     fn complete(&self, queue: usize) {
         self.state.lock().unwrap().queues[queue].completions += 1;
         let queue = &mut self.state.lock().unwrap().queues[queue];
@@ -67,7 +65,7 @@ impl Device {
     }
 }
 
-/// How the one who waits is woken.
+/// The event that wakes the waiting thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     /// By a descriptor that is readable: poll(2), epoll(7) by levels.
@@ -76,7 +74,7 @@ enum By {
     Edge,
 }
 
-/// What is done wrong.
+/// A fault in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,

@@ -1,20 +1,21 @@
-//! Each ordering weakened in turn, of which a model must fail.
+//! Weakens each ordering in turn; a model has to fail each time.
 //!
-//! The program calls itself with the name of the ordering in `DOORBELL_WEAKEN`. What it calls is
-//! built already, so a failure is a model's; that it was the ordering's doing is shown by the line
-//! the ordering prints when it is used weakened, and by the models passing when none is.
+//! The program calls itself with the name of the ordering in `DOORBELL_WEAKEN`. Nothing is built again, so the failure comes
+//! from a model. The ordering prints a line when it is used weakened, and the models pass when none is weakened: both show that
+//! the ordering is the cause.
 //!
-//! Weakened means the next orderings below: relaxed, of one that acquires and releases each half alone, and of one that is
-//! sequentially consistent both halves. What is weaker still allows all that these do.
+//! The next weaker ordering of acquire or release is relaxed. For acquire with release the two next weaker ones are tried, acquire
+//! alone and release alone. For sequential consistency it is acquire with release. Orderings that are weaker still allow
+//! everything that these allow, so they need no run.
 
 use std::process::{Command, Output};
 
 use doorbell_core::sync::{NamedOrdering, WEAKEN_VARIABLE};
 
-/// Which models judge which orderings. Every one of the list has to fail.
+/// The models that judge some orderings.
 struct Judged {
     orderings: &'static [NamedOrdering],
-    /// Those of the orderings whose names begin so.
+    /// Prefix of the names of the orderings judged.
     prefix: &'static str,
     /// The modules of models, each of which must fail by itself.
     models: &'static [&'static str],
@@ -82,7 +83,7 @@ fn run(models: &str, weakened: &str) -> Output {
         .unwrap()
 }
 
-/// What a run says of the ordering, where it is not that a model failed for it.
+/// Returns an error unless a model failed because of the ordering.
 fn verdict(models: &str, weakened: &str, output: &Output) -> Result<(), String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));

@@ -1,8 +1,8 @@
-//! A Worker that goes while many submit to it: whatever was submitted is done or told of, each once, and all memory
-//! is home in the end.
+//! A Worker that goes while several threads submit to it. Each submitted request is done or reported, once, and all memory is home in
+//! the end.
 //!
-//! The Worker is the one thing that is made up here. What it gets is done, fails, or is in flight when its queue
-//! pair is destroyed, on another thread; what it did not get it gives back.
+//! Only the Worker is a stand-in. A request that it takes is done, fails, or is in flight when another thread destroys its queue pair.
+//! The Worker gives back the requests that it finds when it closes the ring.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ const SLOTS: u32 = 2;
 const EACH: u64 = 4;
 /// Requests that the Worker takes before it goes, if there are so many.
 const TAKEN: usize = 6;
-/// In what is told without its slot.
+/// Mark of a report without its slot.
 const APART: u64 = 1;
-/// How often anyone tries what may not be possible yet.
+/// Attempts at a step that may not be possible yet.
 const TRIES: usize = 12;
 
-/// What the Worker and a submitter share.
+/// State that the Worker and a submitter share.
 struct Desk {
     failures: Failures<Ring, Vec<AtomicU32>>,
     home: FreeList<Vec<AtomicU32>>,
@@ -64,7 +64,7 @@ impl Shared {
         assert_eq!(told, Ok(()), "there is room for each slot");
     }
 
-    /// The Worker; gives what was done.
+    /// Runs the Worker; returns the numbers of the requests that were done.
     fn work(&self, in_flight: &Mutex<Vec<Descriptor>>) -> BTreeSet<u64> {
         let mut requests = Consumer::claim(Arc::clone(&self.requests)).unwrap();
         let mut done = BTreeSet::new();
@@ -94,7 +94,7 @@ impl Shared {
         done
     }
 
-    /// What destroys the queue pairs: of what is in flight by now.
+    /// Destroys the queue pairs of all requests that are in flight by now.
     fn destroy(&self, in_flight: &Mutex<Vec<Descriptor>>) {
         loop {
             let Some(mut request) = in_flight.lock().unwrap().pop() else {
@@ -109,7 +109,7 @@ impl Shared {
     }
 }
 
-/// The number of a request, no other's.
+/// The unique number of a request.
 fn number(request: &Descriptor) -> u64 {
     request.words[0]
 }
@@ -119,7 +119,7 @@ struct Submitter {
     who: u16,
     requests: MpscProducer<Ring>,
     failures: FailureTaker<Ring, Vec<Option<u32>>>,
-    /// What is home and was taken off the list.
+    /// Slots that were taken off the list of slots that came home.
     free: Vec<u32>,
     submitted: BTreeSet<u64>,
     told: BTreeSet<u64>,
@@ -161,14 +161,14 @@ impl Submitter {
             assert!(self.submitted.contains(&number), "nobody submitted {number}");
             assert!(self.told.insert(number), "{number} was told twice");
             self.free.extend(home);
-            // The other comes home by itself.
+            // A slot without its report comes home by itself.
             if told.words[1] != APART {
                 self.free.push(told.index);
             }
         }
     }
 
-    /// Submits one request; says whether there may be another.
+    /// Submits one request; returns whether another may follow.
     fn submit(&mut self, number: u64) -> bool {
         for _ in 0..TRIES {
             self.take_failures();
@@ -198,7 +198,7 @@ impl Submitter {
         self
     }
 
-    /// All threads are gone but this one: what was not done was told of, and all memory is there.
+    /// Checks, once all other threads are gone: each request that was not done was reported, and all memory is home.
     fn check(&mut self, done: &BTreeSet<u64>) {
         self.take_failures();
         let settled: BTreeSet<_> = self.told.union(done).copied().collect();
@@ -234,7 +234,7 @@ fn nothing_submitted_is_lost_or_told_twice_when_the_worker_goes() {
             let done = worker.join().unwrap();
             destroying.join().unwrap();
             shared.destroy(&in_flight);
-            // All of them before any is checked: whoever takes what is late takes it for the others too.
+            // All threads end before any submitter is checked: a submitter that takes late requests takes them for the others, too.
             let submitters: Vec<_> = submitters.into_iter().map(|each| each.join().unwrap()).collect();
             for mut submitter in submitters {
                 submitter.check(&done);

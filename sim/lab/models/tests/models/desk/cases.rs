@@ -7,7 +7,7 @@ use super::places::{LookError, Place, Places, Wakes, look_until};
 use crate::desk::parts::{Bell, Ledger, Thing};
 use doorbell_core::accept_queue::ReserveError;
 
-/// What wakes either side.
+/// Signals that wake either side.
 struct Bells {
     handshakes: Bell,
     accepting: Bell,
@@ -50,7 +50,7 @@ fn ask(desk: &Arc<Desk>, ledger: &Ledger, number: u32) -> Result<Seat, ReserveEr
     Places::ask(desk, ledger.thing(number))
 }
 
-/// Waits for what the Worker says, as handshakes do: they look whenever they are told.
+/// Waits for the Worker's answer as the handshakes do, which look at each signal.
 fn answer(desk: &Desk, seat: &Seat) -> Thing {
     let bell = &desk.signals.handshakes;
     loop {
@@ -62,7 +62,7 @@ fn answer(desk: &Desk, seat: &Seat) -> Thing {
     }
 }
 
-/// A whole handshake: its peer is told yes behind what the Worker says, and is accepted then.
+/// A whole handshake: the peer is admitted after the Worker's answer, and then accepted.
 fn connect(desk: &Arc<Desk>, ledger: &Ledger, number: u32) -> Result<(), ReserveError> {
     let seat = ask(desk, ledger, number)?;
     assert_eq!(answer(desk, &seat).read(), number, "another's place");
@@ -80,7 +80,7 @@ fn look(desk: &Desk, ledger: &Ledger) -> Result<Option<u32>, LookError> {
 /// Accepts one, however long that takes.
 fn accept(desk: &Desk, ledger: &Ledger) -> Result<Option<u32>, LookError> {
     let sleep = |_: &mut ()| {
-        // What met a lock is looked at again at once, which is no progress to loom.
+        // A look that met a lock is repeated at once. Without a yield, loom sees a loop that makes no progress.
         thread::yield_now();
         desk.signals.accepting.wait();
         Ok(true)
@@ -108,7 +108,7 @@ fn beside(
     thread::spawn(move || what(&desk, &ledger))
 }
 
-/// A handshake and a thread that accepts, each asleep where it has nothing to do: neither for ever.
+/// A handshake and a thread that accepts, each asleep while it has nothing to do. Neither sleeps for ever.
 pub(super) fn what_is_asked_for_is_granted_and_accepted() {
     explore(3, || {
         let (desk, ledger) = desk(1);
@@ -142,7 +142,7 @@ pub(super) fn of_two_that_ask_each_gets_its_own() {
     });
 }
 
-/// Whoever accepts is late, and goes; so does a handshake that nobody answers. What was done by then is not lost.
+/// The accepting thread runs into its deadline and leaves, and so does a handshake without an answer. Both leave nothing behind.
 pub(super) fn whoever_is_late_leaves_nothing() {
     explore(3, || {
         let (desk, ledger) = desk(1);
@@ -163,7 +163,7 @@ pub(super) fn whoever_is_late_leaves_nothing() {
     });
 }
 
-/// One that gives up, on a thread of its own, and one that is connected: whichever lock the looks meet.
+/// One handshake gives up, on a thread of its own, while another connects. The other is accepted whichever lock a look meets.
 pub(super) fn where_one_gives_up_the_other_is_served() {
     explore(2, || {
         let (desk, ledger) = desk(2);
@@ -178,18 +178,18 @@ pub(super) fn where_one_gives_up_the_other_is_served() {
     });
 }
 
-/// Two for one place: who is told yes is accepted, and who is not is told so before anything is asked for it.
+/// Two peers ask for one place. The admitted peer is accepted; the other is refused before anything is asked for on its behalf.
 pub(super) fn a_place_is_reserved_before_anybody_is_told_yes() {
     explore(2, || {
         let (desk, ledger) = desk(1);
         let seat = ask(&desk, &ledger, 1).ok().unwrap();
         let other = beside(&desk, &ledger, |desk, ledger| {
-            // It is there until the first is accepted.
+            // The place is taken until the first peer is accepted.
             let refused = ask(desk, ledger, 2).err();
             assert!(matches!(refused, None | Some(ReserveError::Full)), "{refused:?}");
         });
         assert_eq!(look(&desk, &ledger), Ok(None));
-        // Whatever the other does meanwhile.
+        // The second peer, on its thread, changes nothing about this.
         assert_eq!(seat.answer().map(|answer| answer.read()), Some(1));
         seat.publish(ledger.thing(1));
         assert_eq!(look(&desk, &ledger), Ok(Some(1)));
@@ -199,7 +199,7 @@ pub(super) fn a_place_is_reserved_before_anybody_is_told_yes() {
     });
 }
 
-/// How a handshake is, as all of them end.
+/// The handshake under way when the handshakes are closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     None,
@@ -207,7 +207,8 @@ enum Last {
     Accepted,
 }
 
-/// The handshakes end while one is on its way, or none: it is accepted, or given up, and whoever waits hears the end.
+/// The handshakes are closed while one or none is under way. Such a handshake is accepted or given up, and the accepting thread learns of
+/// the end.
 pub(super) fn whoever_waits_hears_that_none_comes() {
     for last in [Last::None, Last::GivenUp, Last::Accepted] {
         explore(2, move || {
@@ -231,7 +232,7 @@ pub(super) fn whoever_waits_hears_that_none_comes() {
     }
 }
 
-/// Whoever accepts goes while one is published: one of the two lets it go.
+/// The accepting thread leaves while a connection is published. One of the two sides drops the connection.
 pub(super) fn what_is_published_to_nobody_is_let_go() {
     explore(3, || {
         let (desk, ledger) = desk(1);

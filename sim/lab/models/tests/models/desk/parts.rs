@@ -1,5 +1,5 @@
-//! What the models of the desk are made of: signals as threads wake each other by them, what goes over places, and locks
-//! that are none.
+//! Parts of the models of the desk: the signals by which threads wake each other, the values that go over places, and locks that
+//! do not lock.
 
 use core::ops::{Deref, DerefMut};
 use std::sync::TryLockError;
@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
-/// As `src/machine/signal.rs`, with what an `eventfd` and waiting for it do.
+/// The signal of `src/machine/signal.rs`, with a model of its `eventfd` and of the wait for it.
 pub(crate) struct Bell {
     flag: ToldFlag,
     is_readable: Mutex<bool>,
@@ -37,7 +37,7 @@ impl Bell {
             .take_heard(|| core::mem::take(&mut *self.is_readable.lock().unwrap()));
     }
 
-    /// Sleeps until it is readable. Where nobody wakes it any more, loom says that it is a deadlock.
+    /// Sleeps until it is readable. If no thread wakes the sleeper any more, loom reports a deadlock.
     pub(crate) fn wait(&self) {
         let mut is_readable = self.is_readable.lock().unwrap();
         while !*is_readable {
@@ -46,7 +46,7 @@ impl Bell {
     }
 }
 
-/// How many things there are that somebody has, or that lie at a place.
+/// Count of the things that exist: those that a thread owns, and those at a place.
 #[derive(Clone)]
 pub(crate) struct Ledger(Arc<AtomicUsize>);
 
@@ -59,7 +59,7 @@ impl Ledger {
         self.0.load(Ordering::Acquire)
     }
 
-    /// A thing for whoever has this number.
+    /// Makes a thing with this number.
     pub(crate) fn thing(&self, number: u32) -> Thing {
         self.0.fetch_add(1, Ordering::AcqRel);
         let thing = Thing {
@@ -72,7 +72,7 @@ impl Ledger {
     }
 }
 
-/// What goes over a place, with a witness for its memory.
+/// A value that goes over a place, with a witness for its memory.
 pub(crate) struct Thing {
     number: u32,
     memory: UnsafeCell<()>,
@@ -93,7 +93,7 @@ impl Drop for Thing {
     }
 }
 
-/// A lock that keeps nobody out: whoever comes second finds nothing, and what one of them puts back is lost.
+/// A lock that excludes nobody. The second thread finds an empty value, and the value that one of the two puts back is lost.
 #[derive(Default)]
 pub(crate) struct Torn<T>(Mutex<T>);
 
@@ -134,14 +134,14 @@ impl<T> DerefMut for TornGuard<'_, T> {
 impl<T> Drop for TornGuard<'_, T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
-            // What is there is let go behind the lock.
+            // The replaced value is dropped after the lock is released.
             let other = core::mem::replace(&mut *self.torn.0.lock().unwrap(), value);
             drop(other);
         }
     }
 }
 
-/// A word where a lock was: nothing is ordered by it.
+/// A relaxed word in place of a lock: it orders nothing.
 pub(crate) struct Unordered(AtomicBool);
 
 pub(crate) struct UnorderedGuard<'u> {
