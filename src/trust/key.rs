@@ -84,12 +84,15 @@ impl core::error::Error for KeyError {}
 impl Key {
     /// The key of this id with these bytes, which only peers know. `doorbell keygen` makes a file with a random one.
     ///
-    /// A peer without the key can try guesses at it where nobody counts them, so a secret that is obviously not random is refused:
+    /// A peer without the key can try guesses at it where nobody counts them, so a secret is refused if it is obviously not random:
     ///
     /// - It has fewer than 14 distinct bytes.
+    ///
     /// - It has fewer than 13 distinct differences (modulo 256) between each byte and the next, or between each byte and the
     ///   second after it.
+    ///
     /// - It repeats with a period of at most half its length.
+    ///
     /// - It is text with fewer than 20 distinct characters, or with 44 bytes or more. Text is printable ASCII, with tabs, ends of lines and zeros.
     ///
     /// 32 random bytes are refused with a probability of 2^-60.2, and more of them less often. The check finds mistakes. It does not measure entropy: a
