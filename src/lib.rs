@@ -34,6 +34,8 @@
 //! # }
 //! ```
 
+#[cfg(doctest)]
+mod book;
 mod connect;
 mod error;
 pub mod link;
@@ -113,13 +115,3 @@ pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
     SplitError, Turn, WaitError, Watched, Worker,
 };
-
-/// The README's example compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
-
-/// The examples of the page on testing run.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/testing.md")]
-struct Testing;
