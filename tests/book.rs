@@ -2,23 +2,28 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
-use doorbell::link::{FinalReason, LinkError, UnknownReason, Violation};
-use doorbell::mesh::{MeshError, Rank};
+use doorbell::link::{FinalReason, LinkError, PushRefusal, RequestRefusal, UnknownReason, Violation};
+use doorbell::mesh::{GroupError, MeshError, MeshSendError, Rank};
 use doorbell::provider::{
     IpPrefix, MemoryError, Pages, PortState, PostError, ProviderError, PushError, QpState, Shortfall,
     Unusable, WcStatus, Wish,
 };
 use doorbell::{
-    ChannelConfig, CloseError, ConnectError, Listener, Node, NodeError, SendErrorKind, Trust, WaitError,
-    WorkerConfig,
+    ChannelConfig, CloseError, ConnectError, KeyError, KeyRing, KeyRingError, Listener, Node, NodeError,
+    RingError, SendErrorKind, SubmissionError, SubmitErrorKind, Trust, WaitError, WorkerConfig,
 };
 use doorbell_core::handshake::{Cause, HandshakeError, Misuse, Stage};
 use doorbell_core::provider::LookFailure;
 use doorbell_core::rail::NotChosen;
 
-use doorbell_core::wire::{FrameKind, InstanceId, KeyId, RefusalReason, Reject, RejectReason, VersionRange};
+use doorbell_core::wire::{
+    FrameKind, HandleTextError, InstanceId, KeyId, RefusalReason, Reject, RejectReason, VersionRange,
+};
 use doorbell_ffi::LoadError;
 use doorbell_sim::{Fabric, PortConfig};
 
@@ -341,6 +346,171 @@ fn errors_of_links_and_meshes() {
         MeshError::Closing,
     ];
     compare(ERRORS, "`MeshError`", &printed);
+}
+
+/// The error of reading keys from a file that others may read, as if it were where keys are.
+fn not_secret() -> String {
+    let path = std::env::temp_dir().join(format!("doorbell-book-{}", std::process::id()));
+    fs::write(&path, "").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    let error = KeyRing::from_file(&path).unwrap_err().to_string();
+    fs::remove_file(&path).unwrap();
+    error.replace(&path.display().to_string(), "/etc/doorbell/keys")
+}
+
+#[test]
+fn errors_of_keys_and_handles() {
+    let gone = KeyRing::from_file("/no/such/folder/keys")
+        .unwrap_err()
+        .to_string();
+    let line = |text: &str| KeyRing::from_text(&format!("\n\n{text}")).unwrap_err();
+    let mut printed = texts![
+        KeyRingError::Empty,
+        line("no key"),
+        line("7:00112233445566778899aabbccddeeff"),
+        KeyRingError::Twice(7),
+        KeyRingError::TooMany,
+        KeyRingError::Environment("DOORBELL_KEYS".into()),
+        KeyError::ZeroId,
+        KeyError::TooLong { bytes: 2000 },
+        KeyError::FewDistinct { distinct: 3 },
+        KeyError::Sequence,
+        KeyError::Repeats { period: 16 },
+        KeyError::Text,
+        HandleTextError::Prefix,
+        HandleTextError::TooShort,
+        HandleTextError::TooLong,
+        HandleTextError::NotHexadecimal { position: 12 },
+        HandleTextError::CheckSum,
+    ];
+    printed.push(gone.replace("/no/such/folder", "/etc/doorbell"));
+    printed.push(not_secret());
+    compare(ERRORS, "Keys and handles", &printed);
+}
+
+#[test]
+fn errors_of_submitters() {
+    let printed = texts![
+        SubmitErrorKind::WouldBlock,
+        SubmitErrorKind::WorkerGone,
+        SubmitErrorKind::OtherMemory,
+        SubmitErrorKind::BringsDataBack,
+        SubmitErrorKind::OutOfWindow {
+            bytes: 100,
+            bytes_max: 64
+        },
+        SubmitErrorKind::NotGranted,
+        SubmissionError::NoChannel,
+        SubmissionError::ChannelFailed(WcStatus::RETRY_EXC_ERR),
+        SubmissionError::InlineTooLong {
+            bytes: 300,
+            bytes_max: 220
+        },
+        SubmissionError::TooLong {
+            bytes: 9000,
+            bytes_max: 4096
+        },
+        SubmissionError::State(QpState::Error),
+        SubmissionError::Post { errno: 12 },
+        SubmissionError::Ended(WcStatus::RETRY_EXC_ERR),
+        SubmissionError::Unknown,
+        SubmissionError::WorkerGone,
+        SubmissionError::Refused,
+    ];
+    compare(ERRORS, "Submitters", &printed);
+}
+
+#[test]
+fn errors_of_sending_on_links_and_meshes() {
+    let rank = Rank::new(3).unwrap();
+    let printed = texts![
+        PushRefusal::Full,
+        PushRefusal::Recovering,
+        PushRefusal::TooLong,
+        PushRefusal::Closing,
+        PushRefusal::Over(FinalReason::PeerClosed),
+        RequestRefusal::Full,
+        RequestRefusal::NoWindow,
+        RequestRefusal::OutOfRange,
+        RequestRefusal::NotGranted,
+        RequestRefusal::Closing,
+        RequestRefusal::Over(FinalReason::PeerClosed),
+        MeshSendError::WouldBlock,
+        MeshSendError::Unreachable(rank),
+        MeshSendError::Restarted(rank),
+        MeshSendError::Regrouped(rank),
+        MeshSendError::NoSuchRank(rank),
+        MeshSendError::TooLong,
+        GroupError::TimedOut,
+    ];
+    compare(ERRORS, "Sending on links and meshes", &printed);
+}
+
+#[test]
+fn errors_of_ring_channels() {
+    let printed = texts![
+        RingError::Config,
+        RingError::Closed,
+        RingError::Failed,
+        RingError::PeerClosed,
+        RingError::OutOfTurn,
+        RingError::TimedOut,
+    ];
+    compare(ERRORS, "Ring channels", &printed);
+}
+
+/// Names of the variants of a public enum, wherever it is in `src`.
+fn variants(name: &str) -> Vec<String> {
+    let heading = format!("pub enum {name} {{\n");
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let Some((_, rest)) = text.split_once(&heading) else {
+                continue;
+            };
+            let body = rest.split("\n}").next().unwrap();
+            // A variant is indented once, and begins with a capital.
+            let names = body.lines().filter_map(|line| line.strip_prefix("    "));
+            let names = names.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()));
+            let ends = |c: char| !c.is_ascii_alphanumeric();
+            return names
+                .map(|line| line.split(ends).next().unwrap().to_owned())
+                .collect();
+        }
+    }
+    panic!("there is no enum {name} in src");
+}
+
+#[test]
+fn every_variant_has_an_entry() {
+    let names = [
+        "NodeError",
+        "ConnectError",
+        "SendErrorKind",
+        "WaitError",
+        "CloseError",
+        "LinkError",
+        "MeshError",
+    ];
+    for name in names {
+        let heading = format!("\n## `{name}`\n");
+        let (_, rest) = ERRORS.split_once(&heading).unwrap();
+        let body = rest.split("\n## ").next().unwrap();
+        let variants = variants(name);
+        assert!(variants.len() > 1, "{name}: {variants:?}");
+        for variant in variants {
+            assert!(
+                body.contains(&format!("(`{variant}`)")),
+                "section {name} has no entry for {variant}"
+            );
+        }
+    }
 }
 
 #[test]
