@@ -32,6 +32,8 @@
 //! # }
 //! ```
 
+#[cfg(doctest)]
+mod book;
 pub mod connect;
 mod error;
 pub mod link;
@@ -60,13 +62,3 @@ pub use worker::{
     Message, Notify, Peer, RingChannel, SendError, SendErrorKind, Statistics, Submitter, Turn, Wait,
     WaitError, Woken, Worker, WorkerConfig,
 };
-
-/// The README's example compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
-
-/// The examples of the page on testing run.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/testing.md")]
-struct Testing;

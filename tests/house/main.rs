@@ -430,7 +430,7 @@ fn a_file_of_src_imports_from_its_floor_and_from_below() {
     for path in sources(&src) {
         let name = path.strip_prefix(&src).unwrap().with_extension("");
         let name = name.to_str().unwrap();
-        if name == "lib" || name.starts_with("program/") || name.starts_with("operation/") {
+        if ["lib", "book"].contains(&name) || name.starts_with("program/") || name.starts_with("operation/") {
             continue;
         }
         let Some(floor) = floor_of(name) else {
@@ -490,10 +490,50 @@ fn nothing_in_the_simulation_is_left_to_the_machine() {
     }
 }
 
+/// The pages of the book, its summary among them.
+fn pages() -> Vec<PathBuf> {
+    let (mut folders, mut pages) = (vec![root().join("docs")], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
+
+/// `docs/SUMMARY.md` has every page, and every Rust snippet of a page is compiled and run.
+#[test]
+fn every_page_of_the_book_is_listed_and_its_snippets_run() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let run =
+        ["src/book.rs", "ffi/tokio/src/lib.rs"].map(|path| fs::read_to_string(root().join(path)).unwrap());
+    for page in pages() {
+        let name = page.strip_prefix(&docs).unwrap().to_str().unwrap();
+        if name == "SUMMARY.md" {
+            continue;
+        }
+        assert!(
+            summary.contains(&format!("]({name})")),
+            "docs/SUMMARY.md lacks {name}"
+        );
+        let has_snippets = fs::read_to_string(&page).unwrap().contains("```rust");
+        let is_run = run.iter().any(|file| file.contains(&format!("docs/{name}\"")));
+        assert!(is_run || !has_snippets, "src/book.rs lacks docs/{name}");
+    }
+}
+
 #[test]
 fn links_between_the_documents_lead_somewhere() {
     let mut documents = vec![root().join("README.md")];
-    for folder in ["docs", "fuzz", "sim/scenarios", "ffi/sys"] {
+    documents.extend(pages());
+    for folder in ["fuzz", "sim/scenarios", "ffi/sys"] {
         let entries = fs::read_dir(root().join(folder)).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
         documents.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));

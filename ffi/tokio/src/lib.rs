@@ -24,3 +24,8 @@ pub use worker::{AsyncWorker, Error, Next};
 
 #[cfg(doc)]
 use doorbell::Worker;
+
+/// The examples of the book's page on event loops run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/cookbook/event-loops.md")]
+struct EventLoops;

@@ -1,0 +1,657 @@
+//! The pages of `docs/when-it-fails` quote each error and each completion status as the code prints it, and quote nothing else.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use doorbell::link::{FinalReason, LinkError, PushRefusal, RequestRefusal, UnknownReason, Violation};
+use doorbell::mesh::{GroupError, MeshError, MeshSendError, Rank};
+use doorbell::provider::{
+    IpPrefix, MemoryError, Pages, PortState, PostError, ProviderError, PushError, QpState, Shortfall,
+    Unusable, WcStatus, Wish,
+};
+use doorbell::trust::{KeyError, KeyRingError};
+use doorbell::worker::{CloseError, RingError, SubmissionError, SubmitErrorKind};
+use doorbell::{
+    ChannelConfig, ConnectError, KeyRing, Listener, Node, NodeError, SendErrorKind, Trust, WaitError,
+    WorkerConfig,
+};
+use doorbell_core::handshake::{Cause, HandshakeError, Misuse, Stage};
+use doorbell_core::provider::LookFailure;
+use doorbell_core::rail::NotChosen;
+
+use doorbell_core::wire::{
+    FrameKind, HandleTextError, InstanceId, KeyId, RefusalReason, Reject, RejectReason, VersionRange,
+};
+use doorbell_ffi::LoadError;
+use doorbell_sim::{Fabric, PortConfig};
+
+const ERRORS: &str = include_str!("../docs/when-it-fails/errors.md");
+const STATUSES: &str = include_str!("../docs/when-it-fails/completion-statuses.md");
+const PEER: &str = include_str!("../docs/when-it-fails/closed-or-dead-peer.md");
+
+/// The code that begins a text, in a line or as a block: its content, with the line breaks of the page as spaces.
+fn leading_code(text: &str) -> Option<String> {
+    let fence = text.chars().take_while(|c| *c == '`').count();
+    let inside = text.get(fence..).filter(|_| fence > 0)?;
+    let inside = inside.strip_prefix("text\n").unwrap_or(inside);
+    let (code, _) = inside.split_once(&"`".repeat(fence))?;
+    let words: Vec<&str> = code.split_whitespace().collect();
+    Some(words.join(" "))
+}
+
+/// Quoted texts of a section: the code that begins each outermost item.
+fn quoted(page: &str, section: &str) -> Vec<String> {
+    let heading = format!("\n## {section}\n");
+    let (_, rest) = page
+        .split_once(&heading)
+        .unwrap_or_else(|| panic!("there is no section {section}"));
+    let body = rest.split("\n## ").next().unwrap();
+    let items = body.split("\n- ").skip(1);
+    let texts: Vec<_> = items.filter_map(leading_code).collect();
+    assert!(!texts.is_empty(), "nothing is quoted in {section}");
+    texts
+}
+
+/// Compares a section with what the code prints: nothing is missing on the page, and nothing is stale.
+fn compare(page: &str, section: &str, printed: &[String]) {
+    let quoted = quoted(page, section);
+    let is_quoted_by = |text: &str, quote: &str| match quote.strip_suffix('…') {
+        Some(beginning) => text.starts_with(beginning),
+        None => text == quote,
+    };
+    for text in printed {
+        assert!(
+            quoted.iter().any(|quote| is_quoted_by(text, quote)),
+            "section {section} lacks: {text}"
+        );
+    }
+    for quote in &quoted {
+        assert!(
+            printed.iter().any(|text| is_quoted_by(text, quote)),
+            "section {section} quotes what is not printed: {quote}"
+        );
+    }
+}
+
+macro_rules! texts {
+    ($($error:expr),+ $(,)?) => {
+        vec![$($error.to_string()),+]
+    };
+}
+
+fn failed(call: &'static str, errno: i32) -> ProviderError {
+    ProviderError { call, errno }
+}
+
+fn address(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    Ipv4Addr::new(a, b, c, d).into()
+}
+
+fn port(device: &str, addresses: &[&str]) -> PortConfig {
+    let prefix = |text: &&str| {
+        let (address, bits) = text.split_once('/').unwrap();
+        IpPrefix::new(address.parse::<IpAddr>().unwrap(), bits.parse().unwrap()).unwrap()
+    };
+    PortConfig::new(device, &addresses.iter().map(prefix).collect::<Vec<_>>())
+}
+
+/// The error of making Workers on a host with these ports.
+fn no_workers(ports: Vec<PortConfig>) -> NodeError {
+    let host = Fabric::new().host("a", ports).unwrap();
+    let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+    node.workers(&WorkerConfig::default()).unwrap_err()
+}
+
+/// The error of connecting from one subnet to another.
+fn no_route() -> ConnectError {
+    let fabric = Fabric::new();
+    let node = |name, device, address| {
+        let host = fabric.host(name, vec![port(device, &[address])]).unwrap();
+        Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap()
+    };
+    let (server, client) = (
+        node("server", "mlx5_0", "10.2.0.1/24"),
+        node("client", "mlx5_0", "10.1.0.1/24"),
+    );
+    let config = ChannelConfig::default();
+    let workers = server.workers(&WorkerConfig::default()).unwrap();
+    let listener = Listener::bind(&server, &workers, "[::]:0".parse().unwrap(), &config).unwrap();
+    let mut workers = client.workers(&WorkerConfig::default()).unwrap();
+    let deadline = client.within(Duration::from_secs(1));
+    client
+        .connect(&mut workers, listener.handle(), &config, deadline)
+        .unwrap_err()
+}
+
+#[test]
+fn errors_of_a_node() {
+    let open = |path: &str| LoadError::Open {
+        path: path.into(),
+        reason: "no such file".into(),
+    };
+    let symbol = LoadError::Symbol {
+        path: "libibverbs.so.1".into(),
+        name: "ibv_create_qp",
+        version: "IBVERBS_1.1",
+    };
+    let lock = Shortfall::LockLimit {
+        needed_bytes: 8 << 20,
+        locked_bytes: 0,
+        limit_bytes: 64 << 10,
+        errno: 12,
+    };
+    let huge = Shortfall::HugePages {
+        page_bytes: 2 << 20,
+        needed: 4,
+        free: Some(1),
+        errno: 12,
+    };
+    let mut down = port("mlx5_0", &["10.1.0.1/24"]);
+    down.state = PortState::DOWN;
+    let no_such = |known: &[&str]| NodeError::NoSuchDevice {
+        device: "mlx5_7".into(),
+        known: known.iter().map(|name| (*name).into()).collect(),
+    };
+    let printed = texts![
+        NodeError::Library(open("libibverbs.so.1")),
+        NodeError::Library(symbol),
+        NodeError::Library(LoadError::Path { path: "".into() }),
+        NodeError::Provider(failed("ibv_open_device", 13)),
+        NodeError::Memory(MemoryError::Unmet(Wish::Lock, lock)),
+        NodeError::Memory(MemoryError::Unmet(Wish::Pages(Pages::Huge2M), huge)),
+        NodeError::Memory(MemoryError::Unmet(
+            Wish::Node(Some(1)),
+            Shortfall::Partly { bytes: 4 << 20 }
+        )),
+        NodeError::SharedReceives {
+            depth: 512,
+            slots: 400
+        },
+        no_workers(Vec::new()),
+        no_workers(vec![down]),
+        no_such(&["mlx5_0", "mlx5_1"]),
+        no_such(&[]),
+        NodeError::Entropy(38),
+        NodeError::Thread(11),
+    ];
+    compare(ERRORS, "`NodeError`", &printed);
+}
+
+#[test]
+fn errors_of_connecting() {
+    let timed_out = HandshakeError {
+        stage: Stage::Welcome,
+        cause: Cause::StageTimedOut,
+    };
+    let no_subnet = HandshakeError {
+        stage: Stage::Connect,
+        cause: Cause::RejectedByPeer(Reject::new(RejectReason::NO_COMMON_SUBNET)),
+    };
+    let look = LookFailure {
+        port: Some(1),
+        error: failed("ibv_query_port", 19),
+    };
+    let peer = address(10, 1, 0, 7);
+    let printed = texts![
+        ConnectError::Handshake(timed_out),
+        no_route(),
+        ConnectError::Tcp(io::Error::from_raw_os_error(98)),
+        ConnectError::Unanswered((peer, 7500).into()),
+        ConnectError::Provider(failed("ibv_modify_qp", 110)),
+        ConnectError::PortsTimedOut,
+        ConnectError::NoRails,
+        ConnectError::Port(look),
+        ConnectError::NoPort((peer, 0).into()),
+        ConnectError::OnlyLinkLocal,
+        ConnectError::NoRoom {
+            sends_left: 3,
+            receives_left: 5
+        },
+        ConnectError::NoShare { receives_left: 12 },
+        ConnectError::NoSlots {
+            receives_left: 12,
+            slots: 2048,
+            leases_kept: 245
+        },
+        ConnectError::NoMemory,
+        ConnectError::Cells(failed("ibv_reg_mr", 12).into()),
+        ConnectError::TooManyChannels,
+        ConnectError::TooManyChannelsFrom(peer),
+        ConnectError::TimedOut { last_failure: None },
+        ConnectError::TimedOut {
+            last_failure: Some(Box::new(no_subnet.into()))
+        },
+        ConnectError::OtherWorkers,
+        ConnectError::TooManyUnaccepted,
+        ConnectError::TooManyUnfinishedFrom(peer),
+        ConnectError::TooManyLinks,
+        ConnectError::TooManyLinksFrom(peer),
+        ConnectError::ListenerClosed,
+        ConnectError::OtherTrust,
+        ConnectError::NotAllowed(address(10, 9, 0, 7)),
+        ConnectError::Configuration(Misuse::Unsendable),
+        ConnectError::Misuse(
+            "accept waits for a thread that runs the handshakes, and these are polled: call poll_accept"
+        ),
+        ConnectError::Unreachable("the chosen rail is none of this node"),
+        ConnectError::Entropy(38),
+    ];
+    compare(ERRORS, "`ConnectError`", &printed);
+}
+
+#[test]
+fn errors_of_sending() {
+    let post = PostError {
+        posted: 3,
+        unposted: 4,
+        cause: failed("ibv_post_send", 12),
+    };
+    let printed = texts![
+        SendErrorKind::WouldBlock,
+        SendErrorKind::NoMemory,
+        SendErrorKind::TooLong {
+            bytes: 5000,
+            bytes_max: 4096
+        },
+        SendErrorKind::Refused(PushError::State(QpState::Error)),
+        SendErrorKind::Post(post),
+        SendErrorKind::Closed,
+        SendErrorKind::PeerClosed,
+    ];
+    compare(ERRORS, "`SendErrorKind`", &printed);
+    let printed = texts![
+        PushError::Full,
+        PushError::NoCredit,
+        PushError::InlineTooLong {
+            bytes: 300,
+            bytes_max: 220
+        },
+        PushError::TooManySegments {
+            segments: 5,
+            segments_max: 4
+        },
+        PushError::AtomicNeedsEightBytes,
+        PushError::NotInline,
+        PushError::NoCells,
+        PushError::CellTooLong {
+            bytes: 300,
+            bytes_max: 256
+        },
+        PushError::UnknownAddress,
+        PushError::TooLong {
+            bytes: 9000,
+            bytes_max: 4096
+        },
+        PushError::OutOfWindow {
+            bytes: 100,
+            bytes_max: 64
+        },
+        PushError::NotGranted,
+        PushError::Misaligned { address: 0x1004 },
+        PushError::OtherMemory,
+        PushError::NoFetches,
+        PushError::NoAtomics,
+        PushError::State(QpState::Error),
+    ];
+    compare(ERRORS, "Requests", &printed);
+}
+
+#[test]
+fn errors_of_waiting_and_closing() {
+    let printed = texts![
+        WaitError::NeverNotified,
+        WaitError::Provider(failed("ibv_poll_cq", 5))
+    ];
+    compare(ERRORS, "`WaitError`", &printed);
+    let printed = texts![
+        CloseError::Unknown,
+        CloseError::Provider(failed("ibv_modify_qp", 5)),
+        CloseError::Poll(failed("ibv_poll_cq", 5)),
+        CloseError::TimedOut,
+        CloseError::NotDestroyed,
+    ];
+    compare(ERRORS, "`CloseError`", &printed);
+}
+
+#[test]
+fn errors_of_links_and_meshes() {
+    let ConnectError::NoRoute(report) = no_route() else {
+        panic!("there is a route");
+    };
+    let printed = texts![
+        LinkError::NoRoute(report),
+        LinkError::Connect(ConnectError::Tcp(io::Error::from_raw_os_error(98))),
+        LinkError::SlotsTooSmall {
+            slot_bytes: 4096,
+            frame_bytes: 8216
+        },
+        LinkError::Unsignaled(16),
+        LinkError::InlineTooShort(16),
+        LinkError::TooManyLinks,
+        LinkError::Entropy(38),
+        LinkError::NoMemory { bytes: 1 << 30 },
+    ];
+    compare(ERRORS, "`LinkError`", &printed);
+    let printed = texts![
+        MeshError::NoSuchRank {
+            rank: Rank::new(4).unwrap(),
+            ranks: 4
+        },
+        MeshError::Configuration {
+            frame_bytes_max: 4158
+        },
+        MeshError::Link(LinkError::TooManyLinks),
+        MeshError::Closing,
+    ];
+    compare(ERRORS, "`MeshError`", &printed);
+}
+
+/// The error of reading keys from a file that others may read, as if it were where keys are.
+fn not_secret() -> String {
+    let path = std::env::temp_dir().join(format!("doorbell-book-{}", std::process::id()));
+    fs::write(&path, "").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    let error = KeyRing::from_file(&path).unwrap_err().to_string();
+    fs::remove_file(&path).unwrap();
+    error.replace(&path.display().to_string(), "/etc/doorbell/keys")
+}
+
+#[test]
+fn errors_of_keys_and_handles() {
+    let gone = KeyRing::from_file("/no/such/folder/keys")
+        .unwrap_err()
+        .to_string();
+    let line = |text: &str| KeyRing::from_text(&format!("\n\n{text}")).unwrap_err();
+    let mut printed = texts![
+        KeyRingError::Empty,
+        line("no key"),
+        line("7:00112233445566778899aabbccddeeff"),
+        KeyRingError::Twice(7),
+        KeyRingError::TooMany,
+        KeyRingError::Environment("DOORBELL_KEYS".into()),
+        KeyError::ZeroId,
+        KeyError::TooLong { bytes: 2000 },
+        KeyError::FewDistinct { distinct: 3 },
+        KeyError::Sequence,
+        KeyError::Repeats { period: 16 },
+        KeyError::Text,
+        HandleTextError::Prefix,
+        HandleTextError::TooShort,
+        HandleTextError::TooLong,
+        HandleTextError::NotHexadecimal { position: 12 },
+        HandleTextError::CheckSum,
+    ];
+    printed.push(gone.replace("/no/such/folder", "/etc/doorbell"));
+    printed.push(not_secret());
+    compare(ERRORS, "Keys and handles", &printed);
+}
+
+#[test]
+fn errors_of_submitters() {
+    let printed = texts![
+        SubmitErrorKind::WouldBlock,
+        SubmitErrorKind::WorkerGone,
+        SubmitErrorKind::OtherMemory,
+        SubmitErrorKind::BringsDataBack,
+        SubmitErrorKind::OutOfWindow {
+            bytes: 100,
+            bytes_max: 64
+        },
+        SubmitErrorKind::NotGranted,
+        SubmissionError::NoChannel,
+        SubmissionError::ChannelFailed(WcStatus::RETRY_EXC_ERR),
+        SubmissionError::InlineTooLong {
+            bytes: 300,
+            bytes_max: 220
+        },
+        SubmissionError::TooLong {
+            bytes: 9000,
+            bytes_max: 4096
+        },
+        SubmissionError::State(QpState::Error),
+        SubmissionError::Post { errno: 12 },
+        SubmissionError::Ended(WcStatus::RETRY_EXC_ERR),
+        SubmissionError::Unknown,
+        SubmissionError::WorkerGone,
+        SubmissionError::Refused,
+    ];
+    compare(ERRORS, "Submitters", &printed);
+}
+
+#[test]
+fn errors_of_sending_on_links_and_meshes() {
+    let rank = Rank::new(3).unwrap();
+    let printed = texts![
+        PushRefusal::Full,
+        PushRefusal::Recovering,
+        PushRefusal::TooLong,
+        PushRefusal::Closing,
+        PushRefusal::Over(FinalReason::PeerClosed),
+        RequestRefusal::Full,
+        RequestRefusal::NoWindow,
+        RequestRefusal::OutOfRange,
+        RequestRefusal::NotGranted,
+        RequestRefusal::Closing,
+        RequestRefusal::Over(FinalReason::PeerClosed),
+        MeshSendError::WouldBlock,
+        MeshSendError::Unreachable(rank),
+        MeshSendError::Restarted(rank),
+        MeshSendError::Regrouped(rank),
+        MeshSendError::NoSuchRank(rank),
+        MeshSendError::TooLong,
+        GroupError::TimedOut,
+    ];
+    compare(ERRORS, "Sending on links and meshes", &printed);
+}
+
+#[test]
+fn errors_of_ring_channels() {
+    let printed = texts![
+        RingError::Config,
+        RingError::Closed,
+        RingError::Failed,
+        RingError::PeerClosed,
+        RingError::OutOfTurn,
+        RingError::TimedOut,
+    ];
+    compare(ERRORS, "Ring channels", &printed);
+}
+
+/// Names of the variants of a public enum, wherever it is in `src`.
+fn variants(name: &str) -> Vec<String> {
+    let heading = format!("pub enum {name} {{\n");
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let Some((_, rest)) = text.split_once(&heading) else {
+                continue;
+            };
+            let body = rest.split("\n}").next().unwrap();
+            // A variant is indented once, and begins with a capital.
+            let names = body.lines().filter_map(|line| line.strip_prefix("    "));
+            let names = names.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()));
+            let ends = |c: char| !c.is_ascii_alphanumeric();
+            return names
+                .map(|line| line.split(ends).next().unwrap().to_owned())
+                .collect();
+        }
+    }
+    panic!("there is no enum {name} in src");
+}
+
+#[test]
+fn every_variant_has_an_entry() {
+    let names = [
+        "NodeError",
+        "ConnectError",
+        "SendErrorKind",
+        "WaitError",
+        "CloseError",
+        "LinkError",
+        "MeshError",
+    ];
+    for name in names {
+        let heading = format!("\n## `{name}`\n");
+        let (_, rest) = ERRORS.split_once(&heading).unwrap();
+        let body = rest.split("\n## ").next().unwrap();
+        let variants = variants(name);
+        assert!(variants.len() > 1, "{name}: {variants:?}");
+        for variant in variants {
+            assert!(
+                body.contains(&format!("(`{variant}`)")),
+                "section {name} has no entry for {variant}"
+            );
+        }
+    }
+}
+
+#[test]
+fn errors_of_handshakes() {
+    let reject = |reason, detail| Reject { reason, detail };
+    let busy = reject(RejectReason::BUSY, 250);
+    let instance = |raw| InstanceId::new(raw).unwrap();
+    let mut printed = texts![
+        Stage::Hello,
+        Stage::Welcome,
+        Stage::ChooseRail,
+        Stage::Connect,
+        Stage::Prepare,
+        Stage::Accept,
+        Stage::Ready,
+        Stage::LastWrite,
+        Cause::StageTimedOut,
+        Cause::WholeTimedOut,
+        Cause::PeerClosed,
+        Cause::Stream(111),
+        Cause::Stream(104),
+        Cause::Stream(113),
+        Cause::StreamMiscounted,
+        Cause::UnexpectedFrame(FrameKind::Accept),
+        Cause::Version {
+            ours: VersionRange::new(1, 2).unwrap(),
+            theirs: VersionRange::new(3, 4).unwrap()
+        },
+        Cause::StaleHandle {
+            meant: instance(1),
+            found: instance(2)
+        },
+        Cause::Unauthenticated,
+        Cause::UnknownKey(KeyId::new(7).unwrap()),
+        Cause::WrongKey,
+        Cause::RejectedByPeer(busy),
+        Cause::RejectedHere(Reject::new(RejectReason::APPLICATION)),
+        reject(RejectReason::VERSION, 0x0304),
+        reject(RejectReason::STALE_HANDLE, 0),
+        reject(RejectReason::NO_COMMON_SUBNET, 0),
+        reject(RejectReason::MALFORMED, 12),
+        reject(RejectReason::UNEXPECTED, 4),
+        reject(RejectReason::TIMED_OUT, 5),
+        busy,
+        reject(RejectReason::QUEUE_PAIR, 110),
+        reject(RejectReason::PARAMETERS, 0),
+        reject(RejectReason::CLOSING, 0),
+        reject(RejectReason::APPLICATION, 3),
+        reject(RejectReason::UNAUTHENTICATED, 0),
+        reject(RejectReason::UNKNOWN_KEY, 7),
+        reject(RejectReason::WRONG_KEY, 0),
+        reject(RejectReason::NOT_ALLOWED, 0),
+    ];
+    let garbage = doorbell_core::wire::FrameHeader::parse(&[0; 64]).unwrap_err();
+    printed.push(Cause::Wire(garbage).to_string());
+    compare(ERRORS, "Handshakes", &printed);
+}
+
+#[test]
+fn reasons_of_ports_and_rails() {
+    let prefix = |last_but_one, last, bits| IpPrefix::new(address(10, 1, last_but_one, last), bits).unwrap();
+    let left_out = |rule| Unusable::LeftOut { rule, address: None };
+    let printed = texts![
+        Unusable::NotActive(PortState::DOWN),
+        Unusable::NotEthernet,
+        Unusable::NoRoceV2Gid,
+        Unusable::InterfaceNotHere,
+        Unusable::NoAddress,
+        Unusable::UnknownMtu,
+        Unusable::GidIndexTooLarge(300),
+        Unusable::BeyondRailsMax,
+        left_out(Some(2)),
+        left_out(None),
+        NotChosen::NothingToReach,
+        NotChosen::OtherFamily,
+        NotChosen::NotInSubnet,
+        NotChosen::OneSided {
+            local: prefix(0, 1, 24),
+            peer: prefix(1, 1, 16)
+        },
+        NotChosen::AmbiguousLinkLocal,
+    ];
+    compare(ERRORS, "Ports and rails", &printed);
+}
+
+#[test]
+fn calls_of_the_device() {
+    let calls = [
+        ("ibv_modify_qp", 1),
+        ("ibv_open_device", 2),
+        ("ibv_open_device", 13),
+        ("ibv_reg_mr", 12),
+        ("ibv_create_cq", 22),
+        ("ibv_query_port", 19),
+        ("ibv_open_device", 24),
+        ("ibv_create_qp", 95),
+        ("ibv_modify_qp", 101),
+        ("ibv_modify_qp", 110),
+        ("ibv_modify_qp", 113),
+        ("ibv_poll_cq", 5),
+    ];
+    let printed = calls.map(|(call, errno)| failed(call, errno).to_string());
+    compare(ERRORS, "Calls of the device", &printed);
+}
+
+#[test]
+fn statuses_of_completions() {
+    // 21 is the last one that libibverbs has a meaning for here.
+    let mut printed: Vec<_> = (0..=21).map(|status| WcStatus(status).to_string()).collect();
+    assert!(!printed.iter().any(|text| text.starts_with("unknown")));
+    printed.push(WcStatus(22).to_string());
+    assert!(
+        printed.last().is_some_and(|text| text.starts_with("unknown")),
+        "22 has a text now: quote it"
+    );
+    compare(STATUSES, "The statuses", &printed);
+}
+
+#[test]
+fn reasons_of_a_link_that_is_over() {
+    let ended = FinalReason::EndedByPeer;
+    let printed = texts![
+        FinalReason::Closed,
+        FinalReason::PeerClosed,
+        FinalReason::PeerRestarted,
+        FinalReason::Unreachable,
+        FinalReason::Refused(RefusalReason(3)),
+        ended(RefusalReason::GIVEN_UP),
+        ended(RefusalReason::BROKEN),
+        ended(RefusalReason::TOO_LONG),
+        ended(RefusalReason::UNKNOWN_SESSION),
+        FinalReason::Violation(Violation::OutOfPlace),
+        FinalReason::Unsuitable,
+        FinalReason::EpochsExhausted,
+        UnknownReason::RailFailed,
+        UnknownReason::Denied,
+        UnknownReason::Withdrawn,
+        UnknownReason::NoRail,
+        UnknownReason::Refused,
+    ];
+    compare(PEER, "Links", &printed);
+}
