@@ -52,7 +52,8 @@ pub mod worker;
 pub use connect::{ConnectError, Connection, Listener, Node, NodeError};
 pub use machine::clock::{now, within};
 pub use provider::{
-    Deadline, Operation, PostFlags, Rdma, RemoteAccess, RemoteAddress, Ticket, WcStatus, WindowConfig,
+    Clock, Deadline, Network, Operation, PostFlags, Provider, Rdma, RemoteAccess, RemoteAddress, Ticket,
+    WcStatus, WindowConfig,
 };
 pub use rails::RailFilter;
 pub use trust::{KeyRing, Trust};

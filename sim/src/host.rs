@@ -40,6 +40,9 @@ const _: () = assert!(LIMITS.segments_max as usize == GATHER_MAX);
 /// The most that goes inline.
 pub(crate) const INLINE_BYTES_MAX: u32 = 512;
 
+/// Inline bytes of a queue pair that asked for more.
+pub(crate) const INLINE_BYTES_INSTEAD: u32 = 96;
+
 /// The RDMA stack of one simulated host. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct Host {

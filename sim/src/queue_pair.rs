@@ -19,7 +19,7 @@ use doorbell_core::{Access, Gid, PortState, QpState, Qpn, WorkKind};
 use crate::completion::CompletionKey;
 use crate::datagram::Datagrams;
 use crate::errno::{EINVAL, ENETUNREACH, ENOMEM, ETIMEDOUT, failed};
-use crate::host::{DomainInner, INLINE_BYTES_MAX, LIMITS};
+use crate::host::{DomainInner, INLINE_BYTES_INSTEAD, INLINE_BYTES_MAX, LIMITS};
 use crate::id::Id;
 use crate::quirks::Quirks;
 use crate::receive::Receives;
@@ -349,11 +349,7 @@ fn check(
 ) -> Result<(), ProviderError> {
     let foreign = |queue: &&CompletionQueue| !Arc::ptr_eq(queue.context(), domain.context());
     let segments = usize::from(config.gather_max.max(config.scatter_max));
-    if completions.iter().any(foreign)
-        || config.channel >= CHANNELS_MAX
-        || segments > GATHER_MAX
-        || config.inline_bytes_max > INLINE_BYTES_MAX
-    {
+    if completions.iter().any(foreign) || config.channel >= CHANNELS_MAX || segments > GATHER_MAX {
         return Err(INVALID);
     }
     Ok(())
@@ -378,7 +374,10 @@ fn limits(config: &QueuePairConfig, scatter_max: u8) -> QueuePairLimits {
         receive_depth: config.receive_depth,
         gather_max: config.gather_max.max(1),
         scatter_max,
-        inline_bytes_max: config.inline_bytes_max,
+        inline_bytes_max: match config.inline_bytes_max {
+            asked @ ..=INLINE_BYTES_MAX => asked,
+            _ => INLINE_BYTES_INSTEAD,
+        },
     }
 }
 

@@ -164,8 +164,8 @@ pub struct ChannelConfig {
     pub receive_depth: u32,
     /// Gather elements of a request at most, 1..=4. Default 4, the most: a header and the pages behind it.
     pub gather_max: u8,
-    /// Bytes a request may carry inline at most. Default 220: what a WRITE of perftest may,
-    /// and what fits the request formats of common devices.
+    /// Bytes a request may carry inline at most. Default 220: what a WRITE of perftest may, and what fits the request formats of common
+    /// devices. A device that takes fewer grants 96 or 64, and longer messages go out from cells.
     pub inline_bytes_max: u32,
     /// Bytes up to which a request that is posted by itself goes inline, asked for or not. The device then need not fetch the
     /// bytes, which takes longer than copying a few. Default 64, one cache line; with more, or in batches, the copying is what

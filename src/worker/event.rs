@@ -12,7 +12,6 @@ use crate::worker::message::Message;
 use crate::worker::submission::SubmissionError;
 
 /// Something that happened on a channel.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'m, P: Provider = Rdma> {
     /// A message came: once and in order, as long as its queue pair lives. As that fails, Soft-RoCE of Linux 6.4 and later
@@ -93,6 +92,56 @@ pub enum Event<'m, P: Provider = Rdma> {
         /// The completion that says why.
         cause: FirstCause,
     },
+}
+
+/// A derived one would ask for a provider that can be printed.
+impl<P: Provider> fmt::Debug for Event<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Received { message, immediate } => f
+                .debug_struct("Received")
+                .field("message", message)
+                .field("immediate", immediate)
+                .finish(),
+            Self::Written {
+                payload_bytes,
+                immediate,
+            } => f
+                .debug_struct("Written")
+                .field("payload_bytes", payload_bytes)
+                .field("immediate", immediate)
+                .finish(),
+            Self::Fetched { ticket, data } => f
+                .debug_struct("Fetched")
+                .field("ticket", ticket)
+                .field("data", data)
+                .finish(),
+            Self::Done { through } => f.debug_struct("Done").field("through", through).finish(),
+            Self::Failed { ticket, status } => f
+                .debug_struct("Failed")
+                .field("ticket", ticket)
+                .field("status", status)
+                .finish(),
+            Self::Unsent { lease, error } => f
+                .debug_struct("Unsent")
+                .field("lease", lease)
+                .field("error", error)
+                .finish(),
+            Self::ReceivesRefused { error } => {
+                f.debug_struct("ReceivesRefused").field("error", error).finish()
+            }
+            Self::AnnouncementRefused { error } => f
+                .debug_struct("AnnouncementRefused")
+                .field("error", error)
+                .finish(),
+            Self::Overdrawn => f.write_str("Overdrawn"),
+            Self::PeerClosed { all_arrived } => f
+                .debug_struct("PeerClosed")
+                .field("all_arrived", all_arrived)
+                .finish(),
+            Self::ChannelFailed { cause } => f.debug_struct("ChannelFailed").field("cause", cause).finish(),
+        }
+    }
 }
 
 impl<P: Provider> Event<'_, P> {

@@ -132,7 +132,7 @@ pub struct QueuePairConfig {
     /// Scatter elements of a receive at most, up to [`super::GATHER_MAX`]; zero on a shared
     /// receive queue.
     pub scatter_max: u8,
-    /// Bytes a request may carry inline at most.
+    /// Bytes a request may carry inline at most. A device that takes fewer grants 96 or 64 ([`QueuePairLimits`]) instead of refusing.
     pub inline_bytes_max: u32,
 }
 

@@ -26,6 +26,10 @@ const INVALID: ProviderError = ProviderError {
     errno: libc::EINVAL,
 };
 
+/// Inline bytes to ask for if a driver refuses more, as `irdma` and `bnxt_re` do, where others grant less: `irdma` takes 101, `bnxt_re` 96.
+/// Announcements and the first frame of a rail fit the last one.
+const INLINE_BYTES_INSTEAD: [u32; 2] = [96, 64];
+
 /// A queue pair of either type, with receives of its own.
 pub(crate) struct Made {
     pub(crate) shared: Arc<Shared>,
@@ -231,10 +235,25 @@ fn create_object(
         qp_type,
         sq_sig_all: 0,
     };
-    // SAFETY: the domain, both completion queues and the shared receive queue, if any, are live
-    // and of one device, and the structure is writable (ibv_create_qp(3)).
-    let qp = unsafe { rdma_sys::ibv_create_qp(domain.as_ptr(), &raw mut attributes) };
-    let qp = errno::from_pointer(CREATE, qp)?;
+    let asked = attributes.cap;
+    let mut create = |inline_bytes_max| {
+        attributes.cap = asked;
+        attributes.cap.max_inline_data = inline_bytes_max;
+        // SAFETY: the domain, both completion queues and the shared receive queue, if any, are live
+        // and of one device, and the structure is writable (ibv_create_qp(3)).
+        let qp = unsafe { rdma_sys::ibv_create_qp(domain.as_ptr(), &raw mut attributes) };
+        errno::from_pointer(CREATE, qp)
+    };
+    let mut made = create(asked.max_inline_data);
+    if made.is_err_and(|error| error.errno == libc::EINVAL) {
+        let instead = INLINE_BYTES_INSTEAD
+            .into_iter()
+            .filter(|bytes| *bytes < asked.max_inline_data);
+        let smaller = instead.map(create).find(Result::is_ok);
+        // The first refusal is the one of what was asked for.
+        made = smaller.unwrap_or(made);
+    }
+    let qp = made?;
     // SAFETY: a live queue pair, whose number is set before it is returned.
     let number = unsafe { (*qp.as_ptr()).qp_num };
     let limits = granted(config, &attributes.cap, srq.is_null());

@@ -317,6 +317,11 @@ fn misuse_is_refused_before_it_is_posted() {
     bench.connect(&mut end.parts, &mut peer.parts);
     let limits = end.parts.control.limits();
     assert!(limits.inline_bytes_max >= 64 && limits.send_depth == 16);
+    // More than any device takes is no error: the queue pair has what the device grants.
+    let mut greedy = config(5);
+    greedy.inline_bytes_max = 1 << 16;
+    let granted = bench.end(&greedy).parts.control.limits().inline_bytes_max;
+    assert!((64..1 << 16).contains(&granted), "{granted}");
     let too_long = vec![0; limits.inline_bytes_max as usize + 1];
     let mut batch = end.parts.send.stage();
     let bytes_max = limits.inline_bytes_max;

@@ -195,6 +195,29 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         Ok(ready(self.watched.iter(), false, at_most).await?)
     }
 
+    /// Waits until `channel` takes one more message: it has room in its queue, and a credit of the peer. Events that come meanwhile are
+    /// kept for [`AsyncWorker::next`]. Returns `false` if the channel is gone, or the deadline passes first.
+    ///
+    /// A credit alone is no event, so that [`AsyncWorker::next`] does not return for it.
+    ///
+    /// # Errors
+    /// The Worker is of no further use.
+    pub async fn room(&mut self, channel: ChannelId, deadline: Deadline) -> Result<bool, Error> {
+        loop {
+            let Some(open) = self.worker.channel(channel) else {
+                return Ok(false);
+            };
+            if open.room() > 0 && open.credits() > 0 {
+                return Ok(true);
+            }
+            let left = deadline.remaining(self.worker.context().now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.gather(Some(left)).await?;
+        }
+    }
+
     /// Connects to the listener that handed out `handle`. Events that come meanwhile are kept for [`AsyncWorker::next`].
     ///
     /// # Errors

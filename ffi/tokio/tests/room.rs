@@ -1,0 +1,74 @@
+//! A task that only sends awaits room, and loses nothing.
+
+use core::error::Error;
+use core::time::Duration;
+use std::sync::Arc;
+
+use doorbell::worker::Watched;
+use doorbell::{ChannelConfig, Event, Handle, Node, Trust, WorkerConfig};
+use doorbell_sim::Fabric;
+use doorbell_tokio::{AsyncWorker, Next};
+use tokio::sync::oneshot;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Many times what is in flight at most.
+const MESSAGES: u32 = 1000;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Counts messages until the peer closes.
+async fn count<P: Watched>(node: Arc<Node<P>>, publish: oneshot::Sender<Handle>) -> Outcome<u32> {
+    let mut worker = AsyncWorker::open(&node, &WorkerConfig::default())?;
+    let port = worker.listen(&node, "[::]:0".parse()?, &ChannelConfig::default())?;
+    let _ = publish.send(*port.handle());
+    let mut came = 0;
+    loop {
+        match worker.next().await? {
+            Next::Event(_, Event::Received { message, .. }) => {
+                worker.worker().release(message.keep());
+                came += 1;
+            }
+            Next::Event(_, Event::PeerClosed { all_arrived }) => {
+                port.stop(node.within(PATIENCE));
+                return if all_arrived {
+                    Ok(came)
+                } else {
+                    Err("messages were lost".into())
+                };
+            }
+            Next::Event(_, Event::ChannelFailed { cause }) => return Err(cause.to_string().into()),
+            _ => {}
+        }
+    }
+}
+
+async fn send<P: Watched>(node: Node<P>, handle: Handle) -> Outcome<()> {
+    let mut worker = AsyncWorker::open(&node, &WorkerConfig::default())?;
+    let to = worker
+        .connect(&node, &handle, &ChannelConfig::default(), node.within(PATIENCE))
+        .await?;
+    for number in 0..MESSAGES {
+        if !worker.room(to, node.within(PATIENCE)).await? {
+            return Err(format!("no room for message {number}").into());
+        }
+        worker.worker().send(to, &number.to_be_bytes())?;
+    }
+    worker.close(to, node.within(PATIENCE)).await?;
+    // A channel that is gone never has room.
+    if worker.room(to, node.within(PATIENCE)).await? {
+        return Err("a closed channel has room".into());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_task_that_only_sends_awaits_credits() -> Outcome<()> {
+    let [server, client] = Fabric::builder().real_time(doorbell::now).build().hosts()?;
+    let node = |host| Node::with_provider(host, Trust::unauthenticated_on_purpose());
+    let (publish, handle) = oneshot::channel();
+    let client = async { send(node(client)?, handle.await?).await };
+    let (came, ()) = tokio::try_join!(count(Arc::new(node(server)?), publish), client)?;
+    assert_eq!(came, MESSAGES);
+    Ok(())
+}
