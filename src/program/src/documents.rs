@@ -20,10 +20,17 @@ pub(crate) fn commands() -> Vec<Shown> {
         .ancestors()
         .find(|folder| folder.join("docs").is_dir())
         .unwrap();
-    let mut paths = vec![root.join("README.md")];
-    let pages = fs::read_dir(root.join("docs")).unwrap();
-    paths.extend(pages.map(|page| page.unwrap().path()));
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let (mut folders, mut paths) = (vec![root.join("docs")], vec![root.join("README.md")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                paths.push(path);
+            }
+        }
+    }
     paths.sort();
     let mut shown = Vec::new();
     for path in paths {
