@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod api;
+mod packages;
 mod prose;
 
 use std::collections::BTreeSet;

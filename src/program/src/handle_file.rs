@@ -5,10 +5,8 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 
 use doorbell::Handle;
+use doorbell_operation::plain_file;
 use rustix::fs::{Mode, OFlags, open as open_at};
-
-#[path = "../../machine/plain_file.rs"]
-mod plain_file;
 
 /// More of a file is not looked at: a handle is 128 bytes, and as text not twice that.
 const BYTES_MAX: u64 = 4 << 10;
