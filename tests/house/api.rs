@@ -2,8 +2,8 @@
 //!
 //! `unreachable_pub` is an error in the gate, so that what is `pub` in a source file is public.
 
+use core::fmt::Write as _;
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
