@@ -11,8 +11,6 @@ pub(crate) const CHANNELS: u32 = 100;
 fn config() -> WorkerConfig {
     let mut config = WorkerConfig::for_channels(CHANNELS, 256);
     config.notify = Notify::Every;
-    // They are all of one host here.
-    config.channels_per_address = CHANNELS;
     config
 }
 
