@@ -9,7 +9,7 @@ use std::thread;
 
 /// Every address of this host.
 pub(crate) fn anywhere(port: u16) -> SocketAddr {
-    // Where there is no IPv6 the wildcard of IPv4 is what is left.
+    // A host without IPv6 listens at the IPv4 wildcard.
     let is_ipv6_there = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
     if is_ipv6_there {
         (Ipv6Addr::UNSPECIFIED, port).into()

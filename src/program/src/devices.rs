@@ -19,11 +19,10 @@ use report::{Device, Library, Listing};
 
 /// List RDMA devices: what there is, what is usable, and for what is not, why
 ///
-/// For each device its provider, driver, place (PCI address, NUMA node) and ports; for each port its
-/// state, link layer, MTU, speed and every filled entry of its GID table, with the address and
-/// network interface behind it. A port is usable when a connection can be made through it: it is
-/// ACTIVE, Ethernet (RoCE), and has a RoCEv2 GID that is an IP address of a network interface in this
-/// network namespace.
+/// The list shows the provider, driver, place (PCI address, NUMA node) and ports of each device. A port has its state, link
+/// layer, MTU, speed and every filled entry of its GID table, with the address and network interface behind it. A port is
+/// usable if connections can be made through it: it is ACTIVE, Ethernet (RoCE), and has a RoCEv2 GID that is an IP address of
+/// a network interface in this network namespace.
 ///
 /// Exit code: 0 when the devices could be listed, even if there are none; 1 when they could not, when
 /// the device named does not exist, or, with --require-usable, when no port is usable.
@@ -54,7 +53,7 @@ Without touching this machine, in virtual hosts of its own:
   cargo lab demo
 ";
 
-/// Where the kernel lists its devices.
+/// The directory in which the kernel lists its RDMA devices.
 const KERNEL: &str = "/sys/class/infiniband";
 
 /// Lists the devices.
@@ -126,7 +125,7 @@ fn no_stack(error: &str, missing: &[String]) -> String {
     format!("{error}\n{missing}{}", HOW_TO_GET_ONE.trim_end())
 }
 
-/// What the kernel lacks for RDMA devices to be there at all.
+/// Lists the missing parts of the kernel that RDMA devices need.
 fn missing(class: &Path) -> Vec<String> {
     let uverbs = Path::new("/dev/infiniband");
     let mut missing = Vec::new();

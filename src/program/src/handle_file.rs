@@ -40,10 +40,10 @@ fn leave_by(path: &Path, random: u64, handle: &Handle) -> io::Result<()> {
     written
 }
 
-/// The handle in a file; `None` where there is no such file.
+/// Reads the handle in a file; `None` if there is no such file.
 ///
 /// # Errors
-/// What is there is no handle. That may pass: files are copied between hosts, and not at once.
+/// The file holds no valid handle. A later read may succeed: a copy between hosts may still be under way.
 pub(crate) fn find(path: &Path) -> Result<Option<Handle>, String> {
     let named = |error: &dyn core::fmt::Display| format!("{}: {error}", path.display());
     match read(path) {

@@ -25,12 +25,12 @@ pub(super) enum Amount {
     For(Duration),
 }
 
-/// Who this is.
+/// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The side that connects: what it sends, and what it wants of the other.
+    /// The side that connects: how much it sends, and its wish for the other side.
     Client { amount: Amount, wish: Wish },
-    /// The side that does what the other wants.
+    /// The side that follows the other's wish.
     Listener,
 }
 
@@ -59,9 +59,9 @@ pub(super) struct End<P: Provider, N: Network> {
     stage: Stage,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    /// What is asked of windows of the other side.
+    /// One-sided requests to windows of the other side.
     pub(super) asking: Asking,
-    /// Windows for the other side, once it has said what for.
+    /// Windows for the other side, once its wish has arrived.
     pub(super) opened: Option<Opened<P>>,
     pub(super) watch: Watch,
     pub(super) counts: SessionCounts,
@@ -204,7 +204,7 @@ impl<P: Provider, N: Network> End<P, N> {
             self.not_connected = rails.map(ToString::to_string).collect();
         }
         for event in events.iter().copied() {
-            // What a link that is over had is shut, and did not die.
+            // The end of a link takes its rails down. These rails did not die.
             if has_ended && matches!(event, SessionEvent::RailDown { .. }) {
                 continue;
             }
@@ -249,7 +249,7 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(())
     }
 
-    /// What time it is by the clock of the links.
+    /// The current time on the clock of the links.
     pub(super) fn now(&self) -> Instant {
         self.node.within(Duration::ZERO).instant()
     }
@@ -350,7 +350,7 @@ impl<P: Provider, N: Network> End<P, N> {
                 }
                 self.took(taken, self.stage)
             }
-            // What was asked for is to be there when it is looked at.
+            // The peer checks its windows after the last message, so all one-sided requests have to end before.
             (Stage::Ending, _) if self.asking.open() > 0 => false,
             (Stage::Ending, _) => {
                 let message = self.outgoing.end(self.asking.asked);

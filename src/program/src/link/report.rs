@@ -1,4 +1,4 @@
-//! What is told of a run, and what of it is a failure.
+//! The report of a run, and the checks that make a run a failure.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -12,7 +12,7 @@ use super::end::{End, Part};
 use super::reach::Op;
 use super::watch::{Mark, RailReport, ms, span};
 
-/// How the link is to end.
+/// The expected end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Ending {
     /// Closed by the side that began it, when both have all
@@ -21,13 +21,13 @@ pub(crate) enum Ending {
     Lost,
 }
 
-/// What a run is judged by.
+/// The criteria that a run is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     pub(super) ending: Ending,
     /// The longest the median of the detections may be.
     pub(super) detect_within: Option<Duration>,
-    /// Of the commands that say which rail they make fail, how many it has to follow; where this says nothing, each.
+    /// How many of the commands that name a rail have to be followed by its death. `None`: all of them.
     pub(super) detect_at_least: Option<usize>,
     /// The longest there may be without progress.
     pub(super) outage_within: Option<Duration>,
@@ -89,13 +89,13 @@ pub(super) struct Report {
     pub(super) passed: bool,
 }
 
-/// What was taken in to be sent, the first and the last message among it.
+/// Requests that the link accepted, including the first and the last message.
 #[derive(Debug, Default, Serialize)]
 struct Requests {
     taken: u64,
     done: u64,
     unknown: usize,
-    /// Of those that ended unknown.
+    /// Requests of unknown outcome that were never sent.
     never_sent: u64,
 }
 
@@ -104,15 +104,15 @@ struct Sent {
     messages: u64,
     bytes: u64,
     bytes_per_second: f64,
-    /// The same from when a quarter was done to when three quarters were, where it was said how many: without the begin, when not
-    /// every rail is up, and without the end.
+    /// The rate from when a quarter of the messages was done to when three quarters were, if --count is given. It leaves out the
+    /// begin, when not every rail is up, and the end.
     middle_bytes_per_second: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
 struct Received {
     messages: u64,
-    /// The first and the last message among it, as requests are counted.
+    /// All messages, including the first and the last one, as requests are counted.
     all: u64,
     bytes: u64,
     bytes_per_second: f64,
@@ -127,10 +127,10 @@ struct Received {
 struct OneSided {
     op: Op,
     windows: usize,
-    /// Of the side that listens, what it was told of.
+    /// On the listening side: the number of requests that the peer reported.
     requests: Requests,
     bytes_per_second: f64,
-    /// READs that brought what is not there; of the side that listens, pieces of its windows that are not as WRITEs have to leave them.
+    /// READs that returned wrong bytes. On the listening side: pieces of its windows that are not as the WRITEs have to leave them.
     wrong: u64,
 }
 
@@ -167,7 +167,7 @@ impl OneSided {
     }
 }
 
-/// What ended unknown, and not for the reason the link is over for.
+/// Counts requests of unknown outcome whose reason is not the reason that ended the link.
 fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     let over = end.watch.over;
     let messages = end.outgoing.unknown.iter().map(|reason| Some(*reason) == over);
@@ -187,7 +187,7 @@ fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
 struct Fragments {
     sent: u64,
     sent_again: u64,
-    /// That came again, and were taken once.
+    /// Fragments that arrived again. Each was delivered once.
     duplicates: u64,
     early: u64,
     old_epoch: u64,
@@ -547,7 +547,7 @@ fn failures<P: Provider, N: Network>(
     failures
 }
 
-/// What was done between the quarters, where there are both.
+/// The rate between the first and the third quarter, if both were recorded.
 fn middle_bytes_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f64> {
     let Part::Client { wish, .. } = end.part else {
         return None;
