@@ -17,7 +17,7 @@ use super::watch::{Mark, RailReport, ms, span};
 pub(crate) enum Ending {
     /// Closed by the side that began it, when both have all
     Closed,
-    /// Otherwise, with the reason: each message is done or unknown
+    /// Ended for any other reason; each message is done or its outcome is unknown
     Lost,
 }
 

@@ -225,7 +225,7 @@ pub(super) struct Incoming {
     pub(super) taken: u64,
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Numbers that did not arrive in order.
+    /// Numbers that were skipped.
     pub(super) lost: u64,
     /// Numbers that arrived again, or after they were counted as lost.
     pub(super) again: u64,

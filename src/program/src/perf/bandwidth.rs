@@ -20,7 +20,7 @@ use super::link::{Arrival, LOOKS_AT_QUEUE, RemotePlaces, Run, UNASKED, operation
 use super::progress::Progress;
 use super::test::{Op, Role, Round, Test};
 
-/// What a bandwidth test found.
+/// The result of a bandwidth test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Bandwidth {
     pub(crate) messages: u64,
@@ -53,11 +53,11 @@ fn per_second(count: u64, ns: u64) -> f64 {
     count as f64 * 1e9 / ns.max(1) as f64
 }
 
-/// What a round posts, made before it begins.
+/// The messages of a round, made before it begins.
 enum Stock<P: Provider> {
     /// One message after the other, each to be copied as it is posted: inline, or into a cell.
     Copied(Vec<u8>),
-    /// Messages, or room for what is fetched.
+    /// Messages, or room for the fetched bytes.
     Leases(VecDeque<Lease<P>>),
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Control<P: Provider> {
     timeout: Duration,
 }
 
-/// What the Workers of control connections are made with.
+/// The configuration of the Workers of control connections.
 pub(crate) fn worker_config() -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.slots = 32;
@@ -37,7 +37,7 @@ pub(crate) fn worker_config() -> WorkerConfig {
     config
 }
 
-/// What control connections are made with.
+/// The configuration of control connections.
 pub(crate) fn channel_config() -> ChannelConfig {
     let mut config = ChannelConfig::default();
     config.send_depth = 8;

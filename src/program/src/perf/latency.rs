@@ -36,8 +36,8 @@ pub(super) struct Times {
     warmup: u64,
 }
 
-/// What a latency test found. Times are one-way for messages (half the round trip, as perftest
-/// has it) and the whole round trip for what fetches.
+/// The result of a latency test. Times are one-way for messages (half the round trip, as in
+/// perftest), and the whole round trip for operations that fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Latency {
     pub(crate) count: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Latency {
     pub(crate) p99_9_ns: f64,
     pub(crate) max_ns: f64,
     pub(crate) mean_ns: f64,
-    /// Messages whose last byte, which is polled for, came before others of them.
+    /// Messages whose last byte, which is polled for, came before their other bytes.
     pub(crate) late: u64,
 }
 
@@ -252,7 +252,7 @@ fn write_and_poll<P: Provider>(
         run.moved();
         times.note(sequence, start, end);
         run.check_window(sequence, 0, Ok(()))?;
-        // What was posted is known done, so that its memory comes back.
+        // The poll takes completions, which give back the memory of posted messages.
         run.link.poll(|_, _| {})?;
         tick(progress, sequence);
     }

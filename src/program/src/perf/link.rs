@@ -35,20 +35,20 @@ const LONGEST_NAP: Duration = Duration::from_millis(2);
 pub(crate) struct Link<P: Provider> {
     pub(super) worker: Worker<P>,
     pub(super) id: ChannelId,
-    /// What the peer reaches.
+    /// The window of this side, for the peer.
     pub(super) window: Option<LocalWindow<P>>,
-    /// What of the peer can be reached.
+    /// The window of the peer.
     pub(super) remote: RemoteWindow,
 }
 
-/// What was checked, and what was wrong.
+/// Counts of checked messages and of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
     pub(crate) faults: u64,
     pub(crate) first_fault: Option<Mismatch>,
-    /// Messages of which bytes came later than the last one, which was polled for.
+    /// Messages whose last byte, which is polled for, came before their other bytes.
     pub(crate) late: u64,
 }
 
@@ -58,12 +58,12 @@ pub(crate) struct Run<'r, P: Provider> {
     pub(super) role: Role,
     pub(super) link: &'r mut Link<P>,
     pub(super) control: &'r mut Control<P>,
-    /// What this side sends.
+    /// The messages that this side sends.
     pub(super) source: Source,
     pub(super) tally: Tally,
-    /// The next message, where it is copied as it is posted.
+    /// The next message, if posting copies it.
     pub(super) made: Vec<u8>,
-    /// What is copied out of a window to be checked.
+    /// Bytes copied out of a window, to be checked.
     copy: Vec<u8>,
     spins: u32,
     idle_since: Option<Instant>,
@@ -206,12 +206,12 @@ impl<'r, P: Provider> Run<'r, P> {
         }
     }
 
-    /// What the test ended with.
+    /// The counts so far.
     pub(crate) const fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Makes the next message. What arrives while memory for it is awaited goes to `early`.
+    /// Makes the next message. An arrival during the wait for its memory goes to `early`.
     ///
     /// # Errors
     /// No memory came back in time, or the connection failed.
@@ -350,8 +350,8 @@ impl<'r, P: Provider> Run<'r, P> {
             })
         };
         let mut outcome = check(&mut self.copy)?;
-        // No device has to write the bytes of a message in order. What is polled for may come
-        // before the rest, which is then late and not wrong.
+        // A device may write the bytes of a message in any order. The last byte, which is polled
+        // for, may come before the others. Such a message is late, and not wrong.
         if outcome.is_err() && self.test.is_polled() {
             let begun = Instant::now();
             while outcome.is_err() && begun.elapsed() < LATE {
@@ -448,8 +448,8 @@ impl<P: Provider> Arrival<P> {
     }
 }
 
-/// Where in the peer's window the message of this sequence lies, `first` being the first of its
-/// round.
+/// Returns the place of this sequence's message in the peer's window. `first` is the first
+/// sequence of its round.
 ///
 /// # Errors
 /// The peer's window is too small for it.
@@ -514,7 +514,7 @@ const fn no_channel() -> PerfError {
     }
 }
 
-/// What a message of this sequence is posted as; not for atomics.
+/// Returns the operation that posts this sequence's message. It is not for atomics.
 ///
 /// # Errors
 /// The peer's window is too small for it.

@@ -1,7 +1,7 @@
-//! What the two sides of a measurement say to each other: fixed layouts, versioned, checked.
+//! Control messages between the two sides of a measurement: fixed layouts, versioned, checked.
 //!
 //! Every message is a header (magic, version, kind) and a body of one size for its kind, all
-//! big-endian. What is not exactly right is refused, with what is wrong about it.
+//! big-endian. An invalid message is rejected, with the reason.
 
 use core::fmt;
 
@@ -22,32 +22,32 @@ const REASON_BYTES_MAX: usize = 200;
 /// The longest message.
 pub(crate) const CONTROL_BYTES_MAX: u32 = 512;
 
-/// What one side tells the other.
+/// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The client asks for a test.
     Setup(Setup),
     /// The listener has all it needs for the test, and waits for the connection under test.
     Ready(Ready),
-    /// The listener will not, and why.
+    /// The listener refuses the test, with the reason.
     Refused(String),
     /// How a test ended, each side to the other.
     Verdict(Verdict),
-    /// The client wants no more.
+    /// The client has no more tests.
     Finished,
 }
 
-/// What the client asks for.
+/// The client's request for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
-    /// Random: what payload bytes are made of, and what the connection under test is known by.
+    /// Random. It seeds the payload bytes, and it names the connection under test.
     pub(crate) token: u64,
     pub(crate) test: Test,
     /// The client's window; empty where the test needs none.
     pub(crate) window: RemoteWindow,
 }
 
-/// What the listener has for a test.
+/// The listener's answer when it is ready for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
@@ -69,12 +69,12 @@ pub(crate) struct Verdict {
     pub(crate) gave_up: Option<String>,
 }
 
-/// What a connection is for, in the private data of its handshake.
+/// The purpose of a connection, in the private data of its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To talk about tests.
+    /// It carries control messages.
     Control,
-    /// To be measured, in the test of this token.
+    /// It is measured, in the test of this token.
     UnderTest(u64),
 }
 
@@ -236,7 +236,7 @@ impl Message {
         }
     }
 
-    /// What kind it is, for errors.
+    /// The name of its kind, for errors.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Setup(_) => "a setup",

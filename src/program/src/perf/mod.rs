@@ -1,8 +1,7 @@
 //! `doorbell lat` and `doorbell bw`: how fast messages get to a peer, every byte checked.
 //!
-//! What is asked for on the command line is here. What is measured and how stands in
-//! [`latency`] and [`bandwidth`], which are generic over the provider; [`session`] is the way
-//! in for other commands.
+//! The two commands are here. The measurements are in [`latency`] and [`bandwidth`], which are
+//! generic over the provider. Other commands start at [`session`].
 
 mod arguments;
 mod atomic;

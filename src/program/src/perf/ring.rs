@@ -55,9 +55,9 @@ pub(super) fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> 
 /// The rings of the connection under test.
 struct Ringed<P: Provider> {
     ring: RingChannel<P>,
-    /// Whether messages are told by bytes in memory, so that polling a queue brings none.
+    /// Whether messages are noticed by bytes in memory, so that polling a completion queue brings none.
     is_told_by_memory: bool,
-    /// What came last.
+    /// The message that came last.
     message: Vec<u8>,
     bytes: usize,
 }
@@ -80,7 +80,7 @@ impl<P: Provider> Ringed<P> {
 
     /// Makes the next message, and takes what completed meanwhile.
     fn prepare(&mut self, run: &mut Run<'_, P>, sequence: u64) -> Result<Outgoing<P>, PerfError> {
-        // What was posted is known done, so that its memory comes back.
+        // The poll takes completions, which give back the memory of posted messages.
         self.poll(run)?;
         let mut early = None;
         let outgoing = run.prepare(sequence, &mut early)?;

@@ -32,10 +32,10 @@ use super::{bandwidth, latency};
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 const ECONNREFUSED: i32 = 111;
 
-/// What came of a measurement, as far as it got.
+/// The results of a measurement, up to its end or its failure.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// Who measured with whom, once they were connected.
+    /// The two ends, once they were connected.
     pub(crate) between: Option<Between>,
     pub(crate) rows: Vec<Row>,
     /// Why it failed.
@@ -257,7 +257,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         self.listener.address()
     }
 
-    /// What to hand to clients.
+    /// The handle to give to clients.
     pub(crate) const fn handle(&self) -> &Handle {
         self.listener.handle()
     }
@@ -409,7 +409,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                 }
                 Ok(None) => {}
                 Err(error @ ConnectError::Tcp(_)) => return Err(error.into()),
-                // Of one peer; ours, if it was ours, says so or tries again.
+                // One peer's attempt failed. If it was our client, it reports the failure or tries again.
                 Err(error) => {
                     self.terms.metering.handshake_failed();
                     eprintln!("doorbell: a peer failed to connect: {error}");
@@ -436,10 +436,10 @@ fn worker_of<P: Provider>(
     worker.ok_or(ConnectError::Unreachable("the Worker of a connection is gone"))
 }
 
-/// What the peer of a new connection wants.
+/// Returns the purpose that the peer of a new connection states.
 ///
 /// # Errors
-/// It does not say: it is another program, or another version.
+/// The peer states none: it is another program, or another version.
 fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Result<Purpose, PerfError> {
     let channel = worker
         .channel(connection.channel)
@@ -511,7 +511,7 @@ fn dial<P: Provider, N: Network>(
             }
         };
         let waited = begun.elapsed();
-        // What an attempt came to that the deadline cut short says less than those before it did.
+        // The deadline cuts the last attempt short. Its error says less than those of the attempts before.
         was_refused = tcp_errno(&error) == Some(ECONNREFUSED) || was_refused && waited >= terms.timeout;
         if !was_refused {
             return Err(error.into());
@@ -550,7 +550,7 @@ fn make_window<P: Provider>(
     Ok(Some(window.map_err(PerfError::Window)?))
 }
 
-/// What a peer is told of a window; an empty one where there is none.
+/// Returns the description of a window for the peer; an empty one if there is no window.
 fn remote_of<P: Provider>(window: Option<&LocalWindow<P>>) -> RemoteWindow {
     let none = RemoteWindow::new(0, 0, doorbell::provider::Rkey(0));
     window.map_or(none, Window::remote)
@@ -600,7 +600,7 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
         }
     }
     let (here, there) = (tally.messages, peer.messages_checked);
-    // Where messages go both ways, each side checks those it gets; else one side has them all.
+    // If messages go both ways, each side checks those it receives. Otherwise one side checks them all.
     let checked = if test.kind == Kind::Latency && !test.op.fetches() {
         here.min(there)
     } else {
@@ -624,7 +624,7 @@ fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) 
         first_fault: None,
         gave_up: Some(error.to_string()),
     }));
-    // What the peer said before may be the cause of what was seen here.
+    // If the peer gave up before, its reason may have caused the error seen here.
     match (told, control.look()) {
         (Ok(()), Err(behind @ PerfError::PeerGaveUp(_))) => behind,
         _ => error,

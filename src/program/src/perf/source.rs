@@ -1,4 +1,4 @@
-//! What one side sends in a test: the bytes of each message, and the corruption that was asked
+//! The messages that one side sends in a test: their bytes, and the corruption that was asked
 //! for.
 
 use doorbell::Lease;
@@ -13,9 +13,9 @@ use super::test::{Kind, Op, Role, Test};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     test: Test,
-    /// What this side's bytes are.
+    /// The pattern of this side's bytes.
     pub(super) ours: Pattern,
-    /// What the peer's are.
+    /// The pattern of the peer's bytes.
     pub(super) theirs: Pattern,
     /// The message that is corrupted.
     planted: Option<u64>,

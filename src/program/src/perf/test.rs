@@ -15,17 +15,16 @@ use serde::Serialize;
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// The longest message through a ring: with as many cells as a ring has by default, 16 MiB of them.
 pub(crate) const RING_MESSAGE_BYTES_MAX: u32 = 64 << 10;
-/// Messages of one round of a bandwidth test at most.
+/// The most messages in one round of a bandwidth test.
 pub(crate) const ROUND_MESSAGES_MAX: u64 = 4096;
-/// Iterations at most, with the warm-up: what takes a fast device a day.
+/// The most iterations, including the warm-up: a day's work for a fast device.
 pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
-/// What the memory of one purpose (messages of a round, a window) takes at most.
+/// The most memory for one purpose: the messages of a round, or a window.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// Receives posted ahead take this much memory at most, where there are more than
-/// [`RECEIVES_MIN`].
+/// The most memory for receives posted ahead, if there are more than [`RECEIVES_MIN`].
 const RECEIVE_BYTES: u64 = 16 << 20;
 const RECEIVES_MIN: u64 = 512;
-/// Places for different messages in the window of a READ latency test at most.
+/// The most places for different messages in the window of a READ latency test.
 const READ_PLACES_MAX: u64 = 1024;
 /// Messages and windows begin on cache lines of their own.
 const LINE_BYTES: u32 = 64;
@@ -41,13 +40,13 @@ const LATENCY_SENDS: u32 = SENDS_A_TURN + 1;
 /// The longest message that goes out from a cell of the send queue. Longer ones go out from leases.
 pub(crate) const CELL_MESSAGE_BYTES_MAX: u32 = 4096;
 
-/// What is measured.
+/// The quantity to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     /// The time of one message at a time.
     Latency,
-    /// Messages in a time, many in flight.
+    /// The rate of messages, with many in flight.
     Bandwidth,
 }
 
@@ -82,7 +81,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Those that every kind of test has.
+    /// The operations that every kind of test has.
     pub(crate) const ALL: [Self; 6] = [
         Self::Send,
         Self::Write,
@@ -125,7 +124,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// Who corrupts one byte on purpose.
+/// The side that corrupts one byte on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Plant {
@@ -318,7 +317,7 @@ impl Test {
 
     /// The message this side corrupts, if it is to.
     pub(crate) fn planted(&self, role: Role) -> Option<u64> {
-        // Where but one side sends, it is the one, whoever was asked.
+        // If only one side sends, that side corrupts the message, whichever side was asked to.
         let by = match (self.plant?, self.kind, self.op) {
             (_, _, Op::Read) => Role::Listener,
             (_, Kind::Bandwidth, Op::Send | Op::Write | Op::WriteImm) | (Plant::Client, ..) => Role::Client,
@@ -328,8 +327,8 @@ impl Test {
         (by == role).then(|| self.content_of(planted, self.first_of_round(planted)))
     }
 
-    /// Which message's bytes the one of this sequence has, `first` being the first of its round: READs of a latency
-    /// test go round a window that was filled once, and buffers are filled once a round.
+    /// Returns the sequence whose bytes the message of this sequence carries. `first` is the first sequence of its round.
+    /// READs of a latency test go round a window that was filled once. Buffers are filled once a round.
     pub(crate) fn content_of(&self, sequence: u64, first: u64) -> u64 {
         match (self.kind, self.op) {
             (Kind::Latency, Op::Read) => sequence.checked_rem(self.places()).unwrap_or(0),
@@ -435,7 +434,7 @@ impl Test {
         })
     }
 
-    /// Where in a window the message of this sequence lies, `first` being the first of its round.
+    /// Returns the offset of this sequence's message in a window. `first` is the first sequence of its round.
     pub(crate) fn place_of(&self, sequence: u64, first: u64) -> usize {
         let index = sequence
             .wrapping_sub(first)
@@ -510,7 +509,7 @@ impl Test {
         u32::try_from(self.messages_in(MEMORY_BYTES / 2)).unwrap_or(u32::MAX)
     }
 
-    /// What this side's Worker is made with.
+    /// Returns the configuration of this side's Worker.
     pub(crate) fn worker_config(&self, role: Role) -> WorkerConfig {
         let (sends, receives) = (self.send_depth(role), self.receive_depth(role));
         let round = u32::try_from(self.held_messages()).unwrap_or(u32::MAX);
@@ -541,7 +540,7 @@ impl Test {
         config
     }
 
-    /// What this side's channel is made with.
+    /// Returns the configuration of this side's channel.
     pub(crate) fn channel_config(&self, role: Role) -> ChannelConfig {
         let mut config = ChannelConfig::default();
         config.send_depth = self.send_depth(role);
@@ -561,7 +560,7 @@ impl Test {
             _ => LINE_BYTES,
         };
         if self.op == Op::Ring {
-            // What is said of the ring itself goes inline, and a message with its trailer.
+            // The ring's invitation goes inline, and so does an inline message together with its trailer.
             let message_bytes = if self.is_inline() {
                 self.message_bytes.saturating_add(RING_TRAILER_BYTES)
             } else {

@@ -94,12 +94,12 @@ fn test(kind: Kind, op: Op, message_bytes: u32) -> Test {
     }
 }
 
-/// What both sides found: the client's, then the listener's.
+/// Returns the findings of both sides: the client's, then the listener's.
 fn measure(tests: &[Test]) -> [Findings; 2] {
     measure_as(tests, &terms(), &terms())
 }
 
-/// The same, each side going by its own terms.
+/// Measures with different terms for the two sides.
 fn measure_as(tests: &[Test], client: &Terms, listener: &Terms) -> [Findings; 2] {
     let [near, far] = hosts();
     let mut server = Server::bind(far, LOCALHOST, listener).unwrap();
@@ -111,7 +111,7 @@ fn measure_as(tests: &[Test], client: &Terms, listener: &Terms) -> [Findings; 2]
     })
 }
 
-/// What a scraper is told.
+/// Returns the metrics that are served at this address.
 fn scrape(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
@@ -166,7 +166,7 @@ fn metrics_are_told_while_traffic_flows_and_stay_behind_it() {
     });
     assert!(runs < 200, "no scraper saw a test");
     let (near, far) = (scrape(near), scrape(far));
-    // What is over is no channel any more, and what was counted of it stays.
+    // A finished test has no channel any more, and its counts stay.
     assert_eq!(value(&near, OPEN), None, "{near}");
     let messages = runs * 2 * ALL;
     assert!(value(&near, SENT) >= Some(messages), "{near}");
@@ -347,7 +347,7 @@ fn one_flipped_bit_in_any_operation_fails_both_sides() {
         for op in Op::ALL {
             for bytes in if op.is_atomic() { &[8][..] } else { &[64, 5000] } {
                 let [driven, served] = corrupted(kind, op, *bytes, Plant::Client);
-                // What atomics fetch comes back to the client, and READs are of the listener's bytes.
+                // Words that atomics fetch, and bytes that READs fetch, come to the client.
                 assert_eq!(driven.seen_here, op.fetches(), "{kind:?} {op}");
                 // An operand is only seen in the word the next atomic finds.
                 let sequence = if op.is_atomic() { MIDDLE + 1 } else { MIDDLE };

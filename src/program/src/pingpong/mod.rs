@@ -1,8 +1,8 @@
 //! `doorbell pingpong`: the ping-pong of rdma-core's `ibv_rc_pingpong`, so that a program we did not
 //! write is at the other end.
 //!
-//! What is asked for is in [`arguments`], the exchange over TCP in [`wire`] and [`tcp`], the choice of a GID
-//! in [`source`], the queue pair and the messages in [`engine`]. Here they are put together in the order of either role.
+//! The command line is in [`arguments`], the exchange over TCP in [`wire`] and [`tcp`], the choice of a GID
+//! in [`source`], the queue pair and the messages in [`engine`]. This file runs their steps in the order of each role.
 
 use core::time::Duration;
 use std::thread;
@@ -57,7 +57,7 @@ fn client(
 ) -> Result<Report, Failure> {
     let timeout = arguments.timeout;
     let ports = ports(rdma)?;
-    // What is wrong whoever the peer is, is told before it is bothered.
+    // Mistakes that do not depend on the peer are reported before it is contacted.
     source::check(&ports, &arguments.wanted())?;
     let mut stream = tcp::connect(host, arguments.port, timeout)?;
     let peer = Peer::Tcp(stream.peer_addr()?.ip());

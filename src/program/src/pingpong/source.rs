@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use doorbell::provider::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, Unusable};
 
-/// What the command line asks for.
+/// The choices of the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) device: Option<&'a str>,
@@ -14,7 +14,7 @@ pub(super) struct Wanted<'a> {
     pub(super) mtu: Mtu,
 }
 
-/// What is known of the peer when the choice is made.
+/// The address of the peer that is known when the GID is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
     /// The address it is reached at by TCP, which may lie in another network than RDMA.
@@ -306,7 +306,7 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
     }
     usable
         .iter()
-        // Where the peer's GID is known, ours has to be of its family.
+        // If the peer's GID is known, ours has to be of the same IP family.
         .filter(|(_, entry, _)| !matches!(peer, Peer::Gid(gid) if gid.to_ip().is_ipv4() != entry.gid.to_ip().is_ipv4()))
         .min_by_key(|(_, entry, subnet)| {
             (is_link_local(subnet.address()), subnet.address().is_ipv6(), entry.index)

@@ -23,7 +23,7 @@ mod table;
 use scrape::{Sample, plain, scrape};
 use table::Report;
 
-/// Where metrics are by the examples, where no port is named.
+/// The default port of metrics, as in the examples.
 const PORT: u16 = 9400;
 
 /// How long a name may take to be looked up.
@@ -31,11 +31,11 @@ const LOOK_UP: Duration = Duration::from_secs(5);
 
 /// Show how a running node is: members and ways, rails with their rates, links, channels, Workers, retries of ports
 ///
-/// It asks where the node tells its metrics (`doorbell mesh --metrics`, and `link`, `lat`, `bw` and `pingpong`; a program that embeds
-/// doorbell by MetricsServer), and shows what became of one interval. Where nobody answers any more it says so, and goes
-/// on asking.
+/// The command reads the metrics that a node serves, and shows one interval after the other. `doorbell mesh`, `link`, `lat`,
+/// `bw` and `pingpong` serve metrics with --metrics. A program that embeds doorbell serves them with MetricsServer. If the
+/// node stops answering, the command says so and keeps asking.
 ///
-/// A rate is of this interval. It is `-` where what is counted began anew within it.
+/// A rate covers one interval. It is `-` if the counter was reset within the interval.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
                         doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared --metrics 127.0.0.1:9400\n  \
@@ -43,7 +43,7 @@ const LOOK_UP: Duration = Duration::from_secs(5);
                         doorbell status 127.0.0.1:9400 --once --json\n  \
                         doorbell status --simulated --once")]
 pub(crate) struct Arguments {
-    /// Where metrics are told: ADDR:PORT or HOST:PORT [default: as set]
+    /// The address where the node serves metrics: ADDR:PORT or HOST:PORT [default: the setting `metrics`]
     #[arg(value_name = "ADDR:PORT")]
     address: Option<String>,
 
@@ -51,15 +51,15 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "address")]
     simulated: bool,
 
-    /// How long an interval is
+    /// The length of an interval
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 
-    /// Show one interval, and end; fail where nobody answers
+    /// Show one interval and exit; fail if the node does not answer
     #[arg(long)]
     once: bool,
 
-    /// One JSON document for each interval, in a line
+    /// Print one JSON document for each interval, on one line
     #[arg(long)]
     json: bool,
 
@@ -67,10 +67,10 @@ pub(crate) struct Arguments {
     configured: Configured,
 }
 
-/// Shows how a node is.
+/// Shows the state of a node.
 ///
 /// # Errors
-/// No address is named, or with `--once` nobody answers there.
+/// No address is named, or with `--once` the node does not answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.configured.settings(SettingValues::default(), &[])?;
     let addresses = match (&arguments.address, settings.values().metrics) {
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Where to ask: what is named, with what `--metrics` prints around it or not.
+/// Resolves an address, or a URL as `--metrics` prints it.
 fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
     let bare = named.strip_prefix("http://").unwrap_or(named);
     let bare = bare.strip_suffix("/metrics").unwrap_or(bare);
@@ -125,7 +125,7 @@ fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
     }
 }
 
-/// What was shown so far.
+/// The state of the display.
 struct Shown {
     is_json: bool,
     /// Whether each table takes the place of the one before.

@@ -1,4 +1,4 @@
-//! What the kernel counts at the ports a node uses, and of it what went again.
+//! The kernel's counters at the ports of a node, and the rates of those that count retries.
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
@@ -43,12 +43,12 @@ pub(super) struct Port {
     port: String,
     #[serde(serialize_with = "counts")]
     counters: BTreeMap<String, f64>,
-    /// Those that tell of retries, and are not zero: how fast each grew.
+    /// The rates of the nonzero counters that count retries.
     retries_per_second: BTreeMap<String, Option<f64>>,
 }
 
 impl Port {
-    /// All ports that are told of, by device; `grew` says how fast a series of [`SERIES`] did.
+    /// Returns all ports in the sample, by device. `grew` returns the rate of a series of [`SERIES`].
     pub(super) fn all(now: &Sample, grew: impl Fn(&str, &Labels) -> Option<f64>) -> Vec<Self> {
         let mut ports = BTreeMap::<_, Self>::new();
         for (labels, value) in now.all(SERIES) {

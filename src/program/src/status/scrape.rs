@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Names and values of labels.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// What a node told at one time.
+/// The metrics of a node at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) at: Instant,
@@ -35,7 +35,7 @@ impl Sample {
         self.series.get(name)?.get(labels).copied()
     }
 
-    /// What all series of a name come to together; nothing where there is none.
+    /// Returns the sum of all series of a name; `None` if there is none.
     pub(super) fn sum(&self, name: &str) -> Option<f64> {
         self.series
             .contains_key(name)
@@ -45,7 +45,7 @@ impl Sample {
     /// Reads the text of an exposition.
     ///
     /// # Errors
-    /// A line is none of it: its number.
+    /// A line is invalid; the error has its number.
     pub(super) fn read(text: &str, at: Instant) -> Result<Self, String> {
         let mut series = BTreeMap::<_, BTreeMap<_, _>>::new();
         for (number, line) in (1_u32..).zip(text.lines()) {
@@ -79,7 +79,7 @@ fn read_line(line: &str) -> Option<(&str, Labels, f64)> {
     (!name.is_empty()).then_some((name, labels, value))
 }
 
-/// What stands between braces, and what is behind them.
+/// Reads the labels up to the closing brace; returns them and the text behind it.
 fn read_labels(text: &str) -> Option<(Labels, &str)> {
     let (mut labels, mut rest) = (Labels::new(), text);
     loop {

@@ -1,4 +1,4 @@
-//! What two samples of a node say together, as a document and as a table.
+//! The report on a node from two samples, as a document and as a table.
 
 use core::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::ports::Port;
 use super::scrape::{Labels, Sample, plain, total};
 use crate::columns::{Align, aligned};
 
-/// A node over one interval. What it does not tell is not there.
+/// A node over one interval. Parts that the node does not report are absent.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// No RDMA device takes part.
@@ -141,7 +141,7 @@ impl Between<'_> {
         self.now.sum(name).unwrap_or_default()
     }
 
-    /// What the series of a name with this label have together.
+    /// Returns the sum of the series of a name that have this label.
     fn with(&self, name: &str, label: &str, value: &str) -> f64 {
         let of = self.now.all(name);
         let these = of.filter(|(labels, _)| labels.get(label).is_some_and(|is| is == value));
@@ -483,7 +483,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
         assert_eq!(json["interval_s"], 2.0);
         assert_eq!(json["rails"][0]["sent_bytes_per_second"], 4_000_000.0);
         assert_eq!(json["members"][2]["by"], serde_json::json!([1, 7]));
-        // What began anew has no rate.
+        // A counter that was reset has no rate.
         assert!(json["workers"][0]["requests_per_second"].is_null());
     }
 

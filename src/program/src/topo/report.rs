@@ -131,7 +131,7 @@ impl Rail {
         }
     }
 
-    /// What it is called.
+    /// The name of the rail: its device and port.
     pub(super) fn name(&self) -> String {
         format!("{}:{}", self.device, self.port)
     }

@@ -47,7 +47,7 @@ struct Host {
 
 struct Rail {
     lines: [String; 3],
-    /// Where its line goes down.
+    /// The x of its line, which goes down to its subnet.
     x: usize,
     /// The index of its subnet.
     subnet: usize,
@@ -125,7 +125,7 @@ impl Picture {
         Some(Rail { lines, x, subnet })
     }
 
-    /// Where the bar of a subnet is.
+    /// Returns the y of a subnet's bar.
     fn bar(&self, subnet: usize) -> usize {
         let steps = subnet.saturating_add(1).saturating_mul(STEP);
         MARGIN.saturating_add(self.boxes_height).saturating_add(steps)
@@ -182,7 +182,7 @@ impl Picture {
         for (index, (name, reason)) in host.unused.iter().enumerate() {
             let y = at(index.saturating_add(3));
             writeln!(svg, "<g><title>{}</title>", Escaped(reason))?;
-            // What does not fit is in the title.
+            // The title has the whole text, if the line is too short for it.
             let fitting = format!("{name}: {reason}");
             let room = width / 7;
             let shown: String = fitting.chars().take(room).collect();
