@@ -44,7 +44,7 @@ impl Configured {
         settings.environment(env::vars_os())?;
         for setting in &self.set {
             let both = setting.split_once('=');
-            let (key, value) = both.ok_or("--set: behind the name there is to be = and a value")?;
+            let (key, value) = both.ok_or_else(|| format!("--set {setting}: not KEY=VALUE"))?;
             settings.argument("--set", key.trim(), value.trim())?;
         }
         let log = ("--log", "log", self.log.clone());

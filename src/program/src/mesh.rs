@@ -57,7 +57,7 @@ const DEPTH: u32 = 64;
 /// --listen), on any network that both members are on. The members exchange their identity and rails there. --handles names a
 /// folder that all members share: a network file system, or a folder that is copied between hosts. Each member writes its
 /// handle there, as RANK.handle, and reads the handles of the others. If a port or an address of its devices changes, a member
-/// writes its handle anew.
+/// publishes its rails anew.
 ///
 /// When all members are reached, the collective runs --rounds times. Every byte received is checked, outside the timed section.
 /// The report has the neighbours, the way to each member, and the times of the rounds on this member.
@@ -237,7 +237,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .filter(|rank| rank.number() < arguments.ranks)
         .ok_or_else(|| format!("there is no rank {number} among {}", arguments.ranks))?;
     if arguments.size % 4 != 0 {
-        return Err("--size is to be a multiple of 4".into());
+        return Err(format!("--size {}: not a multiple of 4", arguments.size).into());
     }
     check_peers(&arguments.peer, rank, arguments.ranks)?;
     let settings = arguments.settings()?;
@@ -364,7 +364,7 @@ impl Member {
         }
         let all = Ranks::first(self.mesh.ranks());
         let begin = Instant::now();
-        // The missing members are reported once at half time, too. A member that gives up earlier may end the one with the reason.
+        // The missing members are reported at half time, too: this member may know the reason, and be stopped when another gives up.
         let mut soon = self.timeout.checked_div(2);
         loop {
             self.poll()?;
@@ -455,7 +455,11 @@ impl Member {
         while !running.poll(group, &mut self.mesh, data, content::add)? {
             self.poll()?;
             if begin.elapsed() > self.timeout {
-                return Err(format!("a round took longer than {} s", self.timeout.as_secs()).into());
+                return Err(format!(
+                    "a round took longer than {} s: see --timeout, and the output of the other members",
+                    self.timeout.as_secs()
+                )
+                .into());
             }
         }
         Ok(())
@@ -499,11 +503,11 @@ impl Member {
                 _ => {}
             })?;
         if turned_away {
-            eprintln!("doorbell: somebody who is no member of this mesh was turned away");
+            eprintln!("doorbell: a peer that is no member of this mesh was rejected");
         }
         let closed = self.mesh.links().closed_to_peers();
         if let Some(why) = closed.filter(|_| !self.is_closed) {
-            eprintln!("doorbell: nobody is let in any more: {why}");
+            eprintln!("doorbell: no peer is accepted any more: {why}");
             self.is_closed = true;
         }
         if let Some(board) = &mut self.board {
@@ -520,7 +524,7 @@ impl Member {
 }
 
 fn parse_peer(text: &str) -> Result<(u8, SocketAddr), String> {
-    let (rank, address) = text.split_once('=').ok_or("RANK=ADDRESS:PORT is asked for")?;
+    let (rank, address) = text.split_once('=').ok_or("not RANK=ADDRESS:PORT")?;
     let rank = rank.parse().map_err(|error| format!("the rank: {error}"))?;
     let address = address.parse().map_err(|error| format!("the address: {error}"))?;
     Ok((rank, address))
@@ -533,13 +537,11 @@ fn check_peers(peers: &[(u8, SocketAddr)], own: Rank, ranks: u8) -> Result<(), S
         let rank = Rank::new(*number).filter(|rank| rank.number() < ranks);
         let why = match rank {
             None => format!("there is no rank {number} among {ranks}"),
-            Some(rank) if rank == own => "that is this member".to_owned(),
+            Some(rank) if rank == own => "this member has that rank".to_owned(),
             Some(rank) if rank > own => {
-                format!(
-                    "of each two the one of the higher rank connects: say --peer {own}=... to rank {rank}"
-                )
+                format!("the member of the higher rank connects: give rank {rank} --peer {own}=... instead")
             }
-            Some(rank) if known.contains(rank) => "its address was said before".to_owned(),
+            Some(rank) if known.contains(rank) => "that rank has an address already".to_owned(),
             Some(rank) => {
                 known = known.with(rank);
                 continue;
@@ -666,17 +668,17 @@ mod tests {
         for (peers, why) in [
             (
                 &["2=10.1.0.3:7500"][..],
-                "--peer 2=10.1.0.3:7500: that is this member",
+                "--peer 2=10.1.0.3:7500: this member has that rank",
             ),
             (
                 &["0=10.1.0.1:7500", "3=10.1.0.4:7500"],
-                "say --peer 2=... to rank 3",
+                "give rank 3 --peer 2=... instead",
             ),
             (&["4=10.1.0.5:7500"], "there is no rank 4 among 4"),
             (&["64=10.1.0.5:7500"], "there is no rank 64 among 4"),
             (
                 &["1=10.1.0.2:7500", "1=10.2.0.2:7500"],
-                "--peer 1=10.2.0.2:7500: its address was said before",
+                "--peer 1=10.2.0.2:7500: that rank has an address already",
             ),
         ] {
             let told = told(peers).unwrap_or_default();

@@ -20,8 +20,8 @@ use crate::configured::{Configured, Said};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The error if neither keys nor unauthenticated peers are configured.
-const NEITHER: &str = "no peer is trusted yet. A peer proves to have a key by --key-file FILE (key_file, DOORBELL_KEY_FILE); \
-    `doorbell keygen FILE` makes one. Everyone who reaches the port is a peer by --unauthenticated \
+const NEITHER: &str = "no peer is trusted: name a key file with --key-file FILE (key_file, DOORBELL_KEY_FILE), which \
+    `doorbell keygen FILE` makes; or accept every peer that reaches the port with --unauthenticated \
     (unauthenticated = true, DOORBELL_UNAUTHENTICATED=true)";
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -145,7 +145,7 @@ impl KeyFile {
                     Some(Ok((ids, trust))) => {
                         node.set_trust(trust);
                         let path = self.path.display();
-                        eprintln!("doorbell: {path}: its keys are taken from now on: {ids:?}");
+                        eprintln!("doorbell: {path}: keys in force from now on: {ids:?}");
                     }
                     Some(Err(error)) => eprintln!("doorbell: the keys stay as they are: {error}"),
                 }

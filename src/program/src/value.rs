@@ -25,7 +25,7 @@ pub(crate) fn parse_bytes_or_none(text: &str) -> Result<u32, String> {
     let count: u32 = digits
         .unwrap_or_default()
         .parse()
-        .map_err(|_| "a number, with K or M behind it or not".to_owned())?;
+        .map_err(|_| "not a number with or without K or M after it".to_owned())?;
     count.checked_mul(unit).ok_or_else(|| "too large".into())
 }
 
@@ -84,13 +84,16 @@ impl Place {
         }
         let (name, port) = match text.rsplit_once(':') {
             None => (text, default_port),
-            Some((name, port)) => (name, parse_port(port).ok_or("not a port behind the colon")?),
+            Some((name, port)) => (
+                name,
+                parse_port(port).ok_or("no port from 0 to 65535 after the colon")?,
+            ),
         };
         if name.is_empty() {
             return Err("no name".into());
         }
         if name.contains([':', '[', ']']) {
-            return Err("not an address: with a port, one of IPv6 has brackets".into());
+            return Err("not an address: IPv6 with a port needs brackets, as in [fd00::1]:18700".into());
         }
         Ok(Self::Host {
             name: name.to_owned(),

@@ -25,7 +25,7 @@ pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Fi
     for failure in &topology.failures {
         let finding = host
             .finding(Severity::Warning, FindingKind::NotLookedAt, "this host", failure)
-            .because("what is wrong there is not found");
+            .because("faults there are not found");
         host.found.push(finding);
     }
     if topology.ports.is_empty() {

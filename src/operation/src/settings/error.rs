@@ -107,7 +107,7 @@ impl fmt::Display for SettingsFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(why) => f.write_str(why),
-            Self::TooLong(bytes) => write!(f, "a file of settings has no more than {bytes} bytes"),
+            Self::TooLong(bytes) => write!(f, "a settings file has at most {bytes} bytes"),
             Self::Syntax(why) => write!(f, "no TOML: {why}"),
             Self::Unknown(None) => f.write_str("there is no such setting"),
             Self::Unknown(Some(meant)) => write!(f, "there is no such setting; is it {meant}?"),

@@ -258,7 +258,7 @@ fn what_is_wrong_is_told_with_its_line_and_name() {
     assert!(told("z = 1\na = 1").starts_with("a.toml:1: z: "));
     assert_eq!(
         told(&"#".repeat(65_537)),
-        "a.toml:1: a file of settings has no more than 65536 bytes"
+        "a.toml:1: a settings file has at most 65536 bytes"
     );
 }
 
@@ -461,7 +461,7 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
     std::fs::write(&path, vec![b'#'; 70_000]).unwrap();
     let error = settings.file(&path).unwrap_err().to_string();
     assert!(
-        error.ends_with(":1: a file of settings has no more than 65536 bytes"),
+        error.ends_with(":1: a settings file has at most 65536 bytes"),
         "{error}"
     );
     let missing = folder.join("missing.toml");

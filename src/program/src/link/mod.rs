@@ -311,7 +311,13 @@ fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
         match handle_file::find(path.as_ref()) {
             Ok(Some(handle)) => return Ok(handle),
             _ if begin.elapsed() < timeout => thread::sleep(LOOK_EVERY),
-            Ok(None) => return Err(format!("{path}: there is no such file").into()),
+            Ok(None) => {
+                return Err(format!(
+                    "{path}: no such file after {} s: start the listener with --handle-file",
+                    timeout.as_secs_f64()
+                )
+                .into());
+            }
             Err(why) => return Err(why.into()),
         }
     }

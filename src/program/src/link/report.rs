@@ -468,21 +468,24 @@ fn failures<P: Provider, N: Network>(
         }
     };
     none_of(incoming.lost, "messages were lost");
-    none_of(incoming.again, "messages came again, or late");
-    none_of(incoming.wrong, "messages are not what was sent");
-    none_of(outgoing.wrong_ends, "ends were told of no request");
-    none_of(u64::from(end.others), "peers came beside the one there may be");
+    none_of(incoming.again, "messages arrived again, or late");
+    none_of(incoming.wrong, "messages differ from those sent");
+    none_of(outgoing.wrong_ends, "completions match no request");
+    none_of(u64::from(end.others), "peers connected beside the first one");
     let open = outgoing.open().saturating_add(end.asking.open());
-    none_of(u64::try_from(open).unwrap_or(u64::MAX), "requests have no end");
-    none_of(end.asking.wrong, "READs brought what is not there");
-    none_of(end.asking.wrong_ends, "ends were told of no WRITE or READ");
+    none_of(
+        u64::try_from(open).unwrap_or(u64::MAX),
+        "requests have no outcome",
+    );
+    none_of(end.asking.wrong, "READs returned wrong bytes");
+    none_of(end.asking.wrong_ends, "completions match no WRITE or READ");
     none_of(
         wrong_pieces(end),
-        "pieces of windows are not as they were written",
+        "pieces of windows differ from what was written",
     );
     none_of(
         of_another_reason(end),
-        "requests ended unknown for another reason than the link did",
+        "requests ended unknown for another reason than the one that ended the link",
     );
     if judged.detect_within.is_some() || judged.detect_at_least.is_some() {
         let is_found = |mark: &&Mark| mark.death().is_some();
@@ -490,45 +493,47 @@ fn failures<P: Provider, N: Network>(
         let (found, missed): (Vec<_>, Vec<_>) = said.partition(is_found);
         match judged.detect_at_least {
             Some(least) if found.len() < least => failures.push(format!(
-                "{} commands were followed by the death of the rail they made fail, and {least} have to be",
+                "{} commands made their rail die, and at least {least} have to",
                 found.len()
             )),
             Some(_) => {}
             None => failures.extend(
                 missed
                     .iter()
-                    .map(|mark| format!("`{}` made its rail fail, and that was not found", mark.command)),
+                    .map(|mark| format!("the failure of the rail by `{}` was not detected", mark.command)),
             ),
         }
     }
     if judged.is_hanging {
-        failures.push("it made no progress for too long, and did not end".into());
+        failures.push("the link made no progress for too long, and did not end".into());
     }
     if watch.marks.len() < judged.orders || watch.marks.iter().any(|mark| mark.took_ms.is_none()) {
-        failures.push("it ended before all commands were carried out".into());
+        failures.push("the link ended before all commands were carried out".into());
     }
     let is_closed = matches!(watch.over, Some(FinalReason::Closed | FinalReason::PeerClosed));
     match judged.ending {
         Ending::Closed => {
             if !is_closed {
-                failures.push("the link was not closed by the one that began it".into());
+                failures.push("the link was not closed by the side that connected".into());
                 let rails = end.not_connected.iter();
                 failures.extend(rails.map(|why| format!("no rail {why}")));
             }
             if incoming.ended.is_none() {
-                failures.push("the peer's last message did not come".into());
+                failures.push("the peer's last message did not arrive".into());
             }
             let unknown = outgoing.unknown.len().saturating_add(end.asking.unknown.len());
             if unknown > 0 {
                 failures.push(format!("{unknown} requests ended unknown"));
             }
         }
-        Ending::Lost if is_closed => failures.push("the link was closed, and was to be lost".into()),
+        Ending::Lost if is_closed => {
+            failures.push("the link was closed, and --expect-end lost was given".into())
+        }
         Ending::Lost => {}
     }
     if let Some(limit) = judged.outage_within.filter(|limit| watch.outage > *limit) {
         failures.push(format!(
-            "nothing came or was done for {:.1} ms, and {:.1} ms are allowed",
+            "the link made no progress for {:.1} ms, and {:.1} ms are allowed",
             ms(watch.outage),
             ms(limit)
         ));
@@ -537,7 +542,7 @@ fn failures<P: Provider, N: Network>(
         match silence_ms {
             None => failures.push("no rail was declared dead after a command".into()),
             Some(spread) if spread.median_ms > ms(limit) => failures.push(format!(
-                "a dead rail was silent for {:.1} ms until that was known (median), and {:.1} ms are allowed",
+                "a rail was silent for {:.1} ms before it was declared dead (median), and {:.1} ms are allowed",
                 spread.median_ms,
                 ms(limit)
             )),

@@ -27,7 +27,7 @@ impl Content {
         let bytes = usize::try_from(size)?
             .checked_mul(usize::from(ranks))
             .filter(|bytes| u32::try_from(*bytes).is_ok())
-            .ok_or("--size for so many ranks is more than 4 GiB")?;
+            .ok_or_else(|| format!("--size {size} for each of {ranks} ranks is more than 4 GiB"))?;
         let bytes = if which == Which::Barrier { 0 } else { bytes };
         Ok(Self {
             which,

@@ -37,7 +37,7 @@ impl Missing {
     /// Describes incoming connections, including those that did not name their rank.
     fn of_who_connects(&self, counts: &HandshakeCounts) -> String {
         let mut text = format!(
-            "\n  of who connects here: {} handshakes begun, {} done, {} failed, {} refused",
+            "\n  incoming connections: {} handshakes begun, {} done, {} failed, {} refused",
             counts.begun, counts.connected, counts.failed, counts.refused
         );
         // Writing to a String does not fail.
@@ -63,11 +63,11 @@ fn told(own: Rank, missing: Ranks, waited: Duration, reasons: impl Fn(Rank) -> V
             tell(rank, reason);
         }
         if rank > own {
-            tell(rank, &"it is to link to this one, and no link of it is there");
+            tell(rank, &"it has not connected to this member: see its own output");
         } else if reasons.is_empty() {
             tell(
                 rank,
-                &"nothing came of it yet, or neither --peer nor --handles says where it is",
+                &"no attempt to connect has ended yet, or neither --peer nor --handles names its address",
             );
         }
     }
@@ -104,7 +104,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            lines[4].starts_with("  rank 3: it is to link to this one"),
+            lines[4].starts_with("  rank 3: it has not connected to this member"),
             "{text}"
         );
     }

@@ -58,8 +58,8 @@ const PORT: u16 = 18700;
 /// The figures compare to perftest's. For send, write and write-imm, a latency is half the round
 /// trip of a message and an answer of the same size, polled for without sleep (ib_send_lat,
 /// ib_write_lat). For read and atomics it is the whole round trip, in which the peer's processor
-/// has no part (ib_read_lat, ib_atomic_lat). write polls the last byte of memory, as ib_write_lat
-/// does, and counts the messages whose other bytes came later.
+/// has no part (ib_read_lat, ib_atomic_lat). The test of write polls the last byte of memory, as
+/// ib_write_lat does, and counts the messages whose other bytes came later.
 ///
 /// The timed section begins with the post call and ends when polling returns the answer. It
 /// includes the copy of a SEND or WRITE of up to 4096 bytes: inline, or into memory of the send
@@ -153,7 +153,7 @@ pub(super) struct Common {
     /// The longest silence of the peer, and the longest wait for it at the start [default: 30, or as set]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
-    /// Receive in a shared receive queue, with N receives more than the connection needs; on this side only
+    /// Receive in a shared receive queue, with N receives beyond the connection's own; on this side only
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub(super) shared_receives: Option<u32>,
     /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format; `doorbell status` reads them

@@ -92,8 +92,8 @@ impl fmt::Display for PerfError {
         match self {
             Self::Node(error) => fmt::Display::fmt(error, f),
             Self::Connect(error) => fmt::Display::fmt(error, f),
-            Self::Name { name, error } => write!(f, "{name} is no address: {error}"),
-            Self::Busy => f.write_str("the listener is busy with a test of another"),
+            Self::Name { name, error } => write!(f, "{name} cannot be resolved: {error}"),
+            Self::Busy => f.write_str("the listener is busy with a test of another client: try again later"),
             Self::NobodyListens { address, waited } => write!(
                 f,
                 "nobody listens at {address}: the connection was refused for {:.1} s; start the same \
@@ -101,7 +101,7 @@ impl fmt::Display for PerfError {
                 waited.as_secs_f64()
             ),
             Self::Listen { address, error } => write!(f, "cannot listen at {address}: {error}"),
-            Self::Window(error) => write!(f, "memory for the peer to reach: {error}"),
+            Self::Window(error) => write!(f, "no memory for the window of the peer: {error}"),
             Self::Send(kind) => fmt::Display::fmt(kind, f),
             Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
             Self::Channel { what, state } => match state {

@@ -538,7 +538,7 @@ pub(super) fn operation(
 
 /// Something came that no correct peer sends.
 pub(super) const UNASKED: PerfError = PerfError::Unexpected {
-    wanted: "what the test has next",
+    wanted: "the next message of the test",
     got: "something else",
 };
 

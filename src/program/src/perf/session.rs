@@ -319,7 +319,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             };
             let why = match purpose_of(worker, connection) {
                 Ok(Purpose::Control) => return Ok(connection),
-                Ok(Purpose::UnderTest(_)) => "it came for a test that is over".into(),
+                Ok(Purpose::UnderTest(_)) => "its test is over".into(),
                 Err(error) => error.to_string(),
             };
             turn_away(worker, connection, &why);
@@ -404,7 +404,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                     let [on] = worker;
                     match purpose_of(on, connection) {
                         Ok(Purpose::UnderTest(of)) if of == token => return Ok(connection),
-                        _ => turn_away(on, connection, "a test of another is under way"),
+                        _ => turn_away(on, connection, "a test of another client is running"),
                     }
                 }
                 Ok(None) => {}
@@ -450,7 +450,7 @@ fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Re
 }
 
 fn turn_away<P: Provider>(worker: &mut Worker<P>, connection: Connection, why: &str) {
-    eprintln!("doorbell: turned a peer away: {why}");
+    eprintln!("doorbell: rejected a peer: {why}");
     // Whether the end was clean changes nothing for anyone.
     let deadline = worker.within(Duration::from_secs(1));
     let _closed = worker.close(connection.channel, deadline, |_, event| drop(event));

@@ -80,7 +80,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         (Some(named), _) => addresses(named)?,
         (None, Some(set)) => vec![set],
-        (None, None) => return Err("whom to ask? Name where metrics are told, as in 127.0.0.1:9400".into()),
+        (None, None) => {
+            return Err(
+                "no address of metrics: name ADDR:PORT, as in 127.0.0.1:9400, or set `metrics`".into(),
+            );
+        }
     };
     let mut shown = Shown {
         is_json: arguments.json,
@@ -121,7 +125,7 @@ fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
         Place::Host { name, port } => {
             Ok(resolve((name, port), LOOK_UP).map_err(|error| told(error.to_string()))?)
         }
-        Place::Handle(_) => Err("a handle leads to a listener, and not to metrics".into()),
+        Place::Handle(_) => Err(told("a handle has no metrics: name their ADDR:PORT".into()).into()),
     }
 }
 
@@ -136,7 +140,7 @@ struct Shown {
 impl Shown {
     fn show(&mut self, report: &Report) -> Result<(), Failure> {
         if core::mem::take(&mut self.is_lost) {
-            eprintln!("doorbell: it answers again");
+            eprintln!("doorbell: the node answers again");
         }
         if self.is_json {
             print_line("status", report)?;

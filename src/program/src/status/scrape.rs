@@ -52,7 +52,7 @@ impl Sample {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let wrong = || format!("line {number} of what it tells is no metric");
+            let wrong = || format!("line {number} of the answer is no metric: is a doorbell node there?");
             let (name, labels, value) = read_line(line).ok_or_else(wrong)?;
             series.entry(name.to_owned()).or_default().insert(labels, value);
         }

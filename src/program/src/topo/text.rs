@@ -21,7 +21,7 @@ pub(super) fn topology(report: &Report, found: &[Finding]) -> String {
     }
     text.push_str(&summary(found));
     if !found.is_empty() {
-        text.push_str(": `doorbell preflight` tells them");
+        text.push_str(": `doorbell preflight` lists them");
     }
     text.push('\n');
     text

@@ -113,7 +113,7 @@ fn a_node_that_is_gone_for_a_while_is_asked_until_it_answers_again() {
     drop(node.asked());
     node.answers(7);
     node.answers(7);
-    assert_eq!(running.said().next(), "doorbell: it answers again");
+    assert_eq!(running.said().next(), "doorbell: the node answers again");
     let again = mesh();
     // Counters from before give no rate: they were another process's.
     assert_eq!(
@@ -126,7 +126,7 @@ fn a_node_that_is_gone_for_a_while_is_asked_until_it_answers_again() {
     assert!(running.said().next().ends_with("; asking again"));
     node.answers(8);
     node.answers(8);
-    assert_eq!(running.said().next(), "doorbell: it answers again");
+    assert_eq!(running.said().next(), "doorbell: the node answers again");
 }
 
 #[test]
