@@ -27,7 +27,7 @@ impl Settings {
     }
 }
 
-/// One byte more than there may be tells that there are too many.
+/// Reads one byte more than the limit, so that a file that is too long is noticed.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = plain_file::open(path)?.take(FILE_BYTES_MAX.saturating_add(1));

@@ -35,7 +35,7 @@ fn by_deadline(
 ) -> io::Result<Vec<SocketAddr>> {
     let (answer, answered) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody listens any more where the deadline passed.
+        // The receiver is gone if the deadline passed.
         let _ = answer.send(look_up());
     });
     let found = answered.recv_timeout(timeout).map_err(|_| {

@@ -27,8 +27,8 @@ const BANDWIDTH: (u64, u64) = (400, 32);
 /// swap. Every payload byte is checked, outside the timed sections. Both ends are on one host, so the figures measure this
 /// device and its driver, and no network. A key made for the run keeps other peers out.
 ///
-/// With --simulated it runs between two hosts of a simulated fabric, and says so first: with --json on standard error, and in the
-/// document as `simulated`.
+/// With --simulated it runs between two hosts of a simulated fabric, and says so first. With --json the notice is on standard
+/// error, and the document has it as `simulated`.
 ///
 /// If no device is usable, the command fails and lists what each port lacks. `cargo lab demo` needs no device: it does this
 /// and more between virtual hosts, on a real kernel's Soft-RoCE.
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Everything the demonstration tells.
+/// The report of the demonstration.
 #[derive(Serialize)]
 struct Report {
     /// No RDMA device took part.

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     require_usable: bool,
 
-    /// Also tell raw GIDs, sysfs paths, firmware and what this provider does otherwise
+    /// Also list raw GIDs, sysfs paths, firmware and the quirks of the provider
     #[arg(short, long)]
     verbose: bool,
 

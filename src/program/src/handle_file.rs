@@ -10,16 +10,16 @@ use rustix::fs::{Mode, OFlags, open as open_at};
 #[path = "../../machine/plain_file.rs"]
 mod plain_file;
 
-/// More of a file is not looked at: a handle is 128 bytes, and as text not twice that.
+/// The most bytes that are read: a handle has 128 bytes, and less than twice as many as text.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// Writes a handle so that nobody finds a part of it.
+/// Writes a handle so that no reader finds a part of it.
 ///
-/// The folder may be shared. The file is made anew under a name that nobody guesses, and renamed: what others planted there is
-/// neither followed nor written to, and a link at `path` itself is replaced.
+/// The folder may be shared. A new file with a random name is written and renamed. A file or link planted by others is neither
+/// followed nor written to, and a link at `path` itself is replaced.
 ///
 /// # Errors
-/// It cannot be written there.
+/// The file cannot be written.
 pub(crate) fn leave(path: &Path, handle: &Handle) -> io::Result<()> {
     let mut random = [0; size_of::<u64>()];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -34,7 +34,7 @@ fn leave_by(path: &Path, random: u64, handle: &Handle) -> io::Result<()> {
     let mut file = File::from(open_at(&unfinished, flags, mode)?);
     let written = writeln!(file, "{handle}").and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
-        // It is ours; where even that fails, a part of a handle stays under a name that nobody looks for.
+        // The file is ours. If the removal fails, a part of a handle stays under a name that no reader looks for.
         let _ = fs::remove_file(&unfinished);
     }
     written

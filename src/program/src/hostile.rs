@@ -29,8 +29,8 @@ enum Command {
     Pingpong(pingpong::Arguments),
 }
 
-/// Panics where reading `bytes` as a line of words between spaces, or each of its words as a value, breaks a
-/// promise. Says whether it is a command.
+/// Panics if reading `bytes` as a line of words between spaces, or each of its words as a value, breaks a
+/// promise. Returns whether the line is a command.
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Some(line) = core::str::from_utf8(bytes)
         .ok()

@@ -127,7 +127,7 @@ fn asked(matches: &ArgMatches) -> (&str, bool) {
         })
 }
 
-/// Says why the command line is none, as JSON where it asks for that.
+/// Prints why the command line is invalid, as JSON if it asks for JSON.
 fn not_parsed(error: &clap::Error) -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     let name = words.next().filter(|_| error.use_stderr());

@@ -1,4 +1,4 @@
-//! The node of a command: opened with what the command was told, and what it goes without said.
+//! The node of a command: opened with its options, with a report of the ports that are passed over.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) fn workers(node: &Node, config: &WorkerConfig) -> Result<Vec<Worker>,
     Ok(node.workers(config).map_err(|error| advised(&error))?)
 }
 
-/// Says on standard error which ports nothing will be connected over though no rule leaves them out, where a log does not.
+/// Lists on standard error the ports that are passed over though no rule leaves them out, unless the log lists them.
 ///
 /// # Errors
 /// The devices could not be listed.

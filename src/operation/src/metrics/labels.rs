@@ -1,4 +1,4 @@
-//! Labels, by which series of one name are told apart.
+//! Labels, which distinguish series of one name.
 
 use core::fmt;
 

@@ -63,7 +63,7 @@ pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Fi
     host.peers(&rails);
 }
 
-/// A host that is looked at.
+/// The host under examination.
 pub(super) struct Host<'h> {
     pub(super) topology: &'h Topology,
     pub(super) found: &'h mut Vec<Finding>,
@@ -348,7 +348,7 @@ impl Host<'_> {
         }
     }
 
-    /// Neighbours nobody answers for.
+    /// Finds neighbours that do not answer.
     fn neighbours(&mut self, rails: &[LocalRail], all: &[Topology]) {
         let topology = self.topology;
         for neighbour in &topology.neighbours {

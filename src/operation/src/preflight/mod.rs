@@ -1,6 +1,6 @@
 //! Failures to come and their causes, before anything hangs: findings about hosts, from facts alone.
 //!
-//! Nothing is looked at here: the facts are [`Topology`] values, of this host or of files.
+//! Nothing is surveyed here: the facts are [`Topology`] values, of this host or of files.
 
 use core::fmt;
 
@@ -31,7 +31,7 @@ pub enum Severity {
 pub enum FindingKind {
     /// There is no RDMA device.
     NoDevice,
-    /// Something could not be looked at.
+    /// Something could not be surveyed.
     NotLookedAt,
     /// No rail is left to use.
     NoRail,
@@ -45,7 +45,7 @@ pub enum FindingKind {
     PortUnusable,
     /// The interface of a port is set down.
     AdminDown,
-    /// Nobody is at the other end of the cable.
+    /// The interface has no carrier: the other end of the cable is missing or down.
     NoCarrier,
     /// The interface of a port has no address.
     NoAddress,

@@ -89,7 +89,7 @@ impl fmt::Display for SettingSource {
     }
 }
 
-/// The longest name that is told in full: no setting's is half as long.
+/// The longest name that an error shows in full. No setting has a name half as long.
 const SHOWN_MAX: usize = 80;
 
 impl fmt::Display for SettingsError {

@@ -231,7 +231,7 @@ impl Held for Option<PathBuf> {
     }
 }
 
-/// Whether somebody wrote a key where its file is to be named: settings are shown, and keys never.
+/// Whether the text is a key in place of the name of its file. Settings are shown, and keys never are.
 fn holds_key(text: &str) -> bool {
     let is_hexadecimal = |part: &str| part.len() >= 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut parts = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '/');

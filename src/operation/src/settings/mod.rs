@@ -1,6 +1,6 @@
 //! Settings from the program, a file, the environment and the command line, in this order; what comes later is stronger.
 //!
-//! Which there are stands in [`keys`]. Nothing here opens a device; each value says where it came from.
+//! All settings are listed in [`keys`]. Nothing here opens a device. Each value has its source.
 
 mod error;
 mod file;
@@ -40,7 +40,7 @@ pub struct SettingValues {
     pub only_from: Subnets,
     /// How long anything that is waited for may take. Default 30 s.
     pub timeout: Duration,
-    /// The address where metrics are told: for [`MetricsServer::start`](crate::MetricsServer::start). Default nowhere.
+    /// The address where metrics are served, for [`MetricsServer::start`](crate::MetricsServer::start). Default: none.
     pub metrics: Option<SocketAddr>,
     /// The least severity that is logged. Default nothing.
     pub log: LogLevel,
@@ -77,7 +77,7 @@ impl Default for SettingValues {
 #[expect(clippy::exhaustive_structs, reason = "they are nothing else")]
 pub struct Subnets(pub Vec<IpPrefix>);
 
-/// The part of a [`MeshConfig`] that does not tell its members apart.
+/// The part of a [`MeshConfig`] that is common to all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshSettings {
@@ -144,7 +144,7 @@ impl SettingValues {
     }
 }
 
-/// How much is told of what happens: this, and what is worse.
+/// The lowest level of events that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "these are the levels of logs")]
 pub enum LogLevel {

@@ -1,4 +1,4 @@
-//! Hosts on our links are written to, so that the kernel finds out which of them nobody answers for.
+//! Datagrams to hosts on our links, which make the kernel find out which of them do not answer.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -13,10 +13,10 @@ use super::neighbours;
 use crate::topology::{NeighbourState, Topology};
 use doorbell::NodeError;
 
-/// The port of datagrams that nobody wants. Source: RFC 863.
+/// The discard port. Source: RFC 863.
 const DISCARD: u16 = 9;
 
-/// How long answers are waited for: a host on a link answers in milliseconds, and the kernel asks again after a second.
+/// The longest wait for answers: a host on a link answers in milliseconds, and the kernel asks again after a second.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often the kernel is asked meanwhile.

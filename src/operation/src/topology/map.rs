@@ -1,4 +1,4 @@
-//! Several hosts, and who reaches whom: by which rails, and past whom where no rail does.
+//! Several hosts, and the ways between them: by rails, or through other hosts if no rail reaches.
 
 use std::collections::VecDeque;
 

@@ -17,7 +17,7 @@ pub use map::{Map, Reach};
 
 pub use json::SnapshotError;
 
-/// Everything a host has that decides whom it reaches.
+/// Everything on a host that decides which hosts it reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Topology {
     /// The host's name.
@@ -77,7 +77,7 @@ pub struct InterfaceFacts {
     /// Whether the administrator has it up.
     #[serde(rename = "up")]
     pub is_up: Option<bool>,
-    /// Whether there is somebody at the other end of its cable.
+    /// Whether the other end of its cable is up.
     #[serde(rename = "carrier")]
     pub has_carrier: Option<bool>,
     /// Its MTU in bytes.
@@ -140,9 +140,9 @@ pub struct RouteFacts {
 pub enum NeighbourState {
     /// It is.
     Known,
-    /// It was asked for, and nobody has answered yet.
+    /// It was asked for, and has not answered yet.
     Incomplete,
-    /// It was asked for, and nobody answered.
+    /// It was asked for, and did not answer.
     Failed,
 }
 

@@ -291,7 +291,7 @@ fn the_environment_is_held_to_the_same() {
         .environment([("DOORBELL_RAILS".into(), bytes)])
         .unwrap_err();
     assert_eq!(error.to_string(), "DOORBELL_RAILS: rails: it is no text");
-    // Variables that are nobody's, or read elsewhere.
+    // Variables that are no settings, or are read elsewhere.
     let others = variables(&[
         ("DOORBELL_LIBIBVERBS", "x"),
         ("DOORBELL_SERVICE_HOST", "x"),
@@ -471,7 +471,7 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
         error.starts_with(&named) && error.contains("No such file"),
         "{error}"
     );
-    // Nobody will ever write to it, and nobody waits for that.
+    // No process ever writes to it, and the read does not wait for one.
     let fifo = folder.join("fifo.toml");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let error = settings.file(&fifo).unwrap_err().to_string();

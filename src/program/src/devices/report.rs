@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::HOW_TO_GET_ONE;
 use crate::columns::{Align, aligned};
 
-/// Everything `doorbell devices` tells.
+/// The report of `doorbell devices`.
 #[derive(Serialize)]
 pub(super) struct Listing {
     pub(super) library: Library,

@@ -130,7 +130,7 @@ impl<P: Provider, N: Network> End<P, N> {
         self.watch.over.is_some()
     }
 
-    /// Sends what there is to be sent and takes what there is to be taken. Says whether there was anything.
+    /// Sends and receives everything that is ready. Returns whether there was anything.
     pub(super) fn turn(&mut self) -> Result<bool, Failure> {
         let before = self.now();
         self.watch.polled(before);
@@ -254,7 +254,7 @@ impl<P: Provider, N: Network> End<P, N> {
         self.node.within(Duration::ZERO).instant()
     }
 
-    /// Keeps what is asked of the link, and not to be had when it is over.
+    /// Keeps the link's counts and epochs, which are gone once the link is over.
     fn remember(&mut self) {
         let Some(link) = self.link.filter(|_| self.watch.over.is_none()) else {
             return;
@@ -266,7 +266,7 @@ impl<P: Provider, N: Network> End<P, N> {
         );
     }
 
-    /// Says whether anything was taken.
+    /// Sends messages; returns whether the link accepted any.
     fn send(&mut self, now: Instant) -> bool {
         let Some(link) = self
             .link
@@ -284,7 +284,7 @@ impl<P: Provider, N: Network> End<P, N> {
         has_sent
     }
 
-    /// Sends the next message, or goes on to the next stage. Says whether there may be more.
+    /// Sends the next message, or goes on to the next stage. Returns whether there may be more to send.
     fn advance(&mut self, link: LinkId, now: Instant) -> bool {
         match (self.stage, self.part) {
             (Stage::Before, Part::Client { wish, .. }) => {

@@ -38,7 +38,7 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    /// As the command line says, of a run that does not hang.
+    /// The criteria of the command line, for a run that does not hang.
     pub(super) fn of(arguments: &Arguments) -> Self {
         Self {
             ending: arguments.expect_end,
@@ -177,7 +177,7 @@ fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     u64::try_from(others).unwrap_or(u64::MAX)
 }
 
-/// Pieces of this side's windows that are not as they have to be, where it was told how.
+/// Counts wrong pieces in this side's windows, once the peer has reported its requests.
 fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     let opened = end.opened.as_ref().filter(|_| end.incoming.ended.is_some());
     opened.map_or(0, |opened| opened.wrong(u64::from(end.incoming.requests)))

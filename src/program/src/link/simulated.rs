@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &Arguments, config: &LinkConfig, part: Part) -> Res
     Ok(report)
 }
 
-/// Lets both run to their ends; says whether they hang, by the clock of the fabric.
+/// Runs both ends until they are over; returns whether they hang, by the clock of the fabric.
 fn go_on(fabric: &Fabric, mut sides: [&mut End<Host, Host>; 2], timeout: Duration) -> Result<bool, Failure> {
     let began = fabric.now();
     while !sides.iter().all(|side| side.is_over()) {

@@ -86,9 +86,9 @@ pub(super) struct Watch {
     /// When a message last came or was done.
     pub(super) progress_at: Option<Instant>,
     pub(super) outage: Duration,
-    /// How many were done when a quarter of them was, and when that was.
+    /// The number of messages done, and the time, when at least a quarter was done.
     quarter: Option<(u64, Instant)>,
-    /// The same, and that of three quarters.
+    /// That mark, and the mark of three quarters.
     pub(super) middle: Option<[(u64, Instant); 2]>,
     polled_at: Option<Instant>,
     /// The longest time between two polls.

@@ -395,8 +395,8 @@ impl What {
         }
     }
 
-    /// One test for each operation and size; atomics have but one size. On a simulated fabric, few bytes are moved where messages are
-    /// long and nothing says how many there are.
+    /// Returns one test for each operation and size; atomics have only one size. On a simulated fabric, tests of long messages move few
+    /// bytes by default.
     fn tests(&self, each: Test, simulated: bool) -> Result<Vec<Test>, PerfError> {
         let is_light = simulated && self.iterations.is_none();
         let all: Vec<u32> = ALL_SIZES.map(|power| 1 << power).collect();

@@ -21,7 +21,7 @@ use super::progress::Progress;
 use super::ring;
 use super::test::{Op, Role, Test};
 
-/// The longest time the histogram tells from longer ones: 100 s.
+/// The longest time that the histogram resolves: 100 s.
 const LONGEST_NS: u64 = 100_000_000_000;
 /// Iterations between looks at the progress, a power of two.
 const PROGRESS_EVERY: u64 = 64;
@@ -86,8 +86,8 @@ impl Times {
     pub(super) fn summary(&self, is_one_way: bool, late: u64) -> Latency {
         let part = if is_one_way { 0.5 } else { 1.0 };
         let count = self.histogram.len();
-        // The histogram tells a value by the greatest it counts alike: never more than the
-        // longest there was, nor less than the shortest.
+        // The histogram returns the greatest value of a bucket. The result is kept between the
+        // shortest and the longest time measured.
         let quantile = |quantile| {
             let ns = self.histogram.value_at_quantile(quantile);
             ns.min(self.max_ns).max(self.min_ns) as f64 * part
@@ -288,7 +288,7 @@ fn await_byte<P: Provider>(run: &mut Run<'_, P>, sequence: u64) -> Result<(), Pe
         }
         looks = looks.wrapping_add(1);
         if looks & LOOKS_AT_MEMORY.wrapping_sub(1) == 0 {
-            // A failed connection is told by completions alone.
+            // Only completions report a failed connection.
             run.link.poll(|_, _| {})?;
             run.idle(1)?;
         }

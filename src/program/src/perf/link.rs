@@ -23,7 +23,7 @@ use super::test::{Op, Role, SENDS_A_TURN, Test};
 /// Empty looks at a queue between looks at the clock and the peer: some hundred microseconds.
 /// A power of two.
 pub(super) const LOOKS_AT_QUEUE: u32 = 1 << 13;
-/// The same for looks at a byte of memory.
+/// The number of looks at a byte of memory between two looks at the clock.
 pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
 /// How long bytes of a polled message may be late behind its last one.
 const LATE: Duration = Duration::from_millis(10);
@@ -375,11 +375,11 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(lease)
     }
 
-    /// Tells the peer, on the connection under test and thus behind all that was posted
-    /// before, that a round is over.
+    /// Sends the peer the mark that ends a round, on the connection under test, behind all
+    /// messages posted before.
     ///
     /// # Errors
-    /// It was not posted, or the connection failed.
+    /// The mark was not posted, or the connection failed.
     pub(super) fn send_mark(&mut self, round: u64) -> Result<(), PerfError> {
         let mut early = None;
         while self.link.is_blocked(1, true)? {

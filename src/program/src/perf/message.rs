@@ -17,7 +17,7 @@ use super::test::{Kind, Op, Plant, Test, Unfit};
 const MAGIC: u32 = 0x6462_5066;
 /// Both sides must speak the same: they are the same program.
 const VERSION: u16 = 2;
-/// The longest reason that is told.
+/// The longest reason that is sent.
 const REASON_BYTES_MAX: usize = 200;
 /// The longest message.
 pub(crate) const CONTROL_BYTES_MAX: u32 = 512;
@@ -210,10 +210,10 @@ impl Message {
         }
     }
 
-    /// The message that these bytes are.
+    /// Parses a message.
     ///
     /// # Errors
-    /// They are none, or one that says what cannot be.
+    /// The bytes are no message, or one with an invalid field.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let (kind, body) = split_header(bytes)?;
         match kind {

@@ -107,7 +107,7 @@ impl Metering {
     fn text(&self) -> String {
         let (mut metrics, mut devices) = Default::default();
         self.note(|board| (metrics, devices) = (board.metrics(), board.devices.clone()));
-        // Files are read while nobody waits for the board.
+        // Files are read after the lock is released.
         add_ports(&mut metrics, &devices);
         metrics.to_string()
     }

@@ -94,7 +94,7 @@ impl Pattern {
         compare(sequence, offset, &words.take().to_le_bytes(), chunks.remainder())
     }
 
-    /// Writes a message whose last byte says that it is there; see [`arrival_byte`].
+    /// Writes a message whose last byte shows its arrival; see [`arrival_byte`].
     pub(crate) fn fill_polled(&self, sequence: u64, bytes: &mut [u8]) {
         self.fill(sequence, bytes);
         if let Some(last) = bytes.last_mut() {

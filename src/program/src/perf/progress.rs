@@ -1,6 +1,6 @@
-//! How far a long test has come, on standard error: a bar on a terminal, else a line now and then.
+//! The progress of a long test, on standard error: a bar on a terminal, else a line now and then.
 //!
-//! It is told between timed sections, never within one.
+//! Progress is printed between timed sections, never within one.
 
 use core::time::Duration;
 use std::io::IsTerminal;

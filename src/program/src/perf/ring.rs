@@ -117,7 +117,7 @@ impl<P: Provider> Ringed<P> {
                 self.poll(run)?;
                 run.idle(LOOKS_AT_QUEUE)?;
             } else if looks & LOOKS_AT_MEMORY.wrapping_sub(1) == 0 {
-                // A failed connection is told by completions alone.
+                // Only completions report a failed connection.
                 self.poll(run)?;
                 run.idle(1)?;
             }

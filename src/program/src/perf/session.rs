@@ -28,7 +28,7 @@ use super::terms::{Target, Terms};
 use super::test::{ITERATIONS_MAX, Kind, Role, Test};
 use super::{bandwidth, latency};
 
-/// Between two attempts to connect where nobody listens yet.
+/// The pause between two attempts to connect while no listener is there.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 const ECONNREFUSED: i32 = 111;
 
@@ -51,7 +51,7 @@ impl Findings {
         }
     }
 
-    /// Whether it failed because nobody came in time.
+    /// Whether it failed because no client came in time.
     pub(crate) const fn timed_out(&self) -> bool {
         matches!(
             self.failure,
@@ -235,7 +235,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// No device is usable, or the port cannot be had.
+    /// No device is usable, or the address cannot be listened at.
     pub(crate) fn bind(node: &'n Node<P, N>, address: SocketAddr, terms: &Terms) -> Result<Self, PerfError> {
         let workers = workers(node, terms)?;
         let config = terms.patient(control::channel_config());
@@ -293,7 +293,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                     }
                     Err(error) => {
                         if let PerfError::Message(reason) = &error {
-                            // Told, if it can be; what is wrong is the error either way.
+                            // The client is notified if possible. The error is the same either way.
                             let _told = control.send(&Message::Refused(reason.to_string()));
                         }
                         return Err(error);
@@ -304,7 +304,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         findings.ended(outcome)
     }
 
-    /// Waits for a peer that wants to measure. Others are turned away.
+    /// Waits for a peer that opens a control connection. Other peers are rejected.
     fn accept_client(&mut self, workers: &mut [Worker<P>]) -> Result<Connection, PerfError> {
         let deadline = self.node.within(self.terms.timeout);
         loop {
@@ -349,7 +349,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             Ok(window) => window,
             Err(error) => return Err(refuse(control, error)),
         };
-        // Filled before anyone is told of it.
+        // The window is filled before the peer learns of it.
         if let Some(window) = &mut window {
             let source = Source::new(&test, Role::Listener, token);
             source.fill_window(window, 0, source.filled_at_first())?;
@@ -390,7 +390,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         judge(&test, &tally, &peer)
     }
 
-    /// Waits for the connection under test. Others that come meanwhile are turned away.
+    /// Waits for the connection under test. Other connections are rejected meanwhile.
     fn accept_under_test(
         &mut self,
         control: &mut Control<P>,
@@ -469,7 +469,7 @@ fn workers<P: Provider, N: Network>(node: &Node<P, N>, terms: &Terms) -> Result<
     Ok(workers)
 }
 
-/// Connects, trying again while nobody listens. Says where, for the connections to come.
+/// Connects, and tries again while no listener is there. Returns the address, for later connections.
 fn dial<P: Provider, N: Network>(
     node: &Node<P, N>,
     workers: &mut [Worker<P>],
@@ -582,7 +582,7 @@ fn exchange_verdicts<P: Provider>(
     }
 }
 
-/// Fails where either side saw a wrong byte, or not every message was checked by who got it.
+/// Fails if either side saw a wrong byte, or if a message was not checked by its receiver.
 fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     let seen = [
         (true, tally.faults, tally.first_fault),
@@ -613,8 +613,8 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Tells the peer that the test is given up, where it can still be told; gives the error, or
-/// what the peer says is behind it.
+/// Notifies the peer, if possible, that the test is given up. Returns the error, or the cause that the
+/// peer reports.
 fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) -> PerfError {
     let told = control.send(&Message::Verdict(Verdict {
         token,
@@ -631,9 +631,9 @@ fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) 
     }
 }
 
-/// Tells the client that its test will not be run; gives why.
+/// Refuses the client's test; returns the error.
 fn refuse<P: Provider>(control: &mut Control<P>, error: PerfError) -> PerfError {
-    // Whether it could be told changes nothing here.
+    // A failure to send the refusal changes nothing here.
     let _told = control.send(&Message::Refused(error.to_string()));
     error
 }

@@ -1,7 +1,7 @@
-//! One test: what is measured and with which settings, and what both sides derive from it.
+//! One test: the measured operation, its settings, and everything that both sides derive from it.
 //!
-//! The side that names its peer makes it, the listening side is told it. Both derive depths,
-//! memory and windows here, so that they agree.
+//! The side that names its peer makes the test and sends it to the listening side. Both derive
+//! depths, memory and windows here, so that they agree.
 
 use core::fmt;
 
@@ -112,7 +112,7 @@ impl Op {
         matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether each message completes a receive of the peer; those of a ring do where they are told by an immediate.
+    /// Whether each message completes a receive of the peer. A ring message does so if it is announced by an immediate.
     pub(crate) const fn takes_receives(self) -> bool {
         matches!(self, Self::Send | Self::WriteImm | Self::Ring)
     }
@@ -270,8 +270,8 @@ impl Test {
         Ok(())
     }
 
-    /// Buffers at most: only what nobody looks at before a round is over can be written again, and a listener gives
-    /// memory for as many as are asked for.
+    /// The most buffers. Only memory that is checked after the round can be written again, and a listener provides memory
+    /// for as many buffers as are asked for.
     const fn buffers_max(&self) -> u64 {
         match (self.kind, self.op) {
             (Kind::Bandwidth, Op::Write) if !self.is_inline() => {

@@ -59,7 +59,7 @@ fn briefly() -> Terms {
     }
 }
 
-/// A client that says by itself what it says.
+/// A client whose control messages the test itself sends.
 fn talk_to(near: &Node<Host>, address: SocketAddr) -> Control<Host> {
     let mut workers = near.workers(&control::worker_config()).unwrap();
     let deadline = doorbell::within(Duration::from_secs(5));
@@ -313,8 +313,8 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
     }
 }
 
-/// Runs a test with one bit flipped by `plant`: both sides must fail, the one that got the bit
-/// because it saw it, the other because it was told.
+/// Runs a test with one bit flipped by `plant`. Both sides must fail: the receiver of the bit sees
+/// it, and the other side has its report.
 fn corrupted(kind: Kind, op: Op, bytes: u32, plant: Plant) -> [Corruption; 2] {
     planted(Test {
         plant: Some(plant),
@@ -457,7 +457,7 @@ fn a_client_that_asks_and_does_not_come_is_given_up() {
         }))
         .unwrap();
     assert!(matches!(control.receive(), Ok(Message::Ready(_))));
-    // And the client is told.
+    // The client gets the reason, too.
     let told = control.receive();
     assert!(
         matches!(told, Ok(Message::Verdict(Verdict { gave_up: Some(_), .. }))),

@@ -13,17 +13,17 @@ use crate::report::Failure;
 /// The device, the labels of its port, its counters and the peer's address, once they are known.
 type Noted = Option<(String, Labels, Arc<Statistics>, IpAddr)>;
 
-/// Tells until it goes.
+/// Serves metrics until it is dropped.
 pub(super) struct Metering {
     noted: Arc<Mutex<Noted>>,
     _server: MetricsServer,
 }
 
 impl Metering {
-    /// Tells at this address; says where.
+    /// Serves metrics at this address, and prints the address.
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The address cannot be bound.
     pub(super) fn start(at: SocketAddr) -> Result<Self, Failure> {
         let noted = Arc::<Mutex<Noted>>::default();
         let told = Arc::clone(&noted);

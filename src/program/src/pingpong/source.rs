@@ -208,7 +208,7 @@ fn fits(report: &PortReport, asked: Mtu) -> Result<(), NoSource> {
 
 type Choice<'a> = (&'a PortReport, &'a GidEntry, Why);
 
-/// The GID of this index. Its port need not have an IP address for it: who names it knows why.
+/// Returns the GID of this index. Its port needs no IP address for it: the user named it on purpose.
 fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource> {
     let [report] = asked else {
         return Err(NoSource::WhichDevice(

@@ -1,6 +1,6 @@
 //! The text two ends of a ping-pong exchange over TCP before they use RDMA. No socket here.
 //!
-//! Both send where they are, the client first; then the client says `done`.
+//! Both send their address, the client first; then the client sends `done`.
 //!
 //! | bytes | field | form |
 //! |---|---|---|
@@ -216,7 +216,7 @@ impl Inbox {
         }
     }
 
-    /// Takes a piece; an empty one means that the peer closed. Says whether the message is whole.
+    /// Takes a piece; an empty piece means that the peer closed. Returns whether the message is whole.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<bool, WireError> {
         let message = self.message;
         if piece.is_empty() && self.bytes.len() < message.bytes() {

@@ -1,6 +1,6 @@
-//! `doorbell status`: a node or a member of a mesh as it is now, from the metrics it tells.
+//! `doorbell status`: the current state of a node or a member of a mesh, from the metrics that it serves.
 //!
-//! How they are had is in [`mod@scrape`], what is made of two samples in [`table`], of ports in [`ports`].
+//! Metrics are read in [`mod@scrape`]. The report on two samples is in [`table`], with its ports in [`ports`].
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -29,7 +29,7 @@ const PORT: u16 = 9400;
 /// How long a name may take to be looked up.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Show how a running node is: members and ways, rails with their rates, links, channels, Workers, retries of ports
+/// Show the state of a running node: members and ways, rails with their rates, links, channels, Workers, retries of ports
 ///
 /// The command reads the metrics that a node serves, and shows one interval after the other. `doorbell mesh`, `link`, `lat`,
 /// `bw` and `pingpong` serve metrics with --metrics. A program that embeds doorbell serves them with MetricsServer. If the
@@ -151,7 +151,7 @@ impl Shown {
         Ok(())
     }
 
-    /// Says that nobody answers, once.
+    /// Reports once that the node does not answer.
     fn lose(&mut self, why: &str) {
         if !core::mem::replace(&mut self.is_lost, true) {
             eprintln!("doorbell: {}; asking again", plain(why));

@@ -41,7 +41,7 @@ pub(super) fn numbers<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok,
 }
 
 fn whole(value: f64) -> Option<u64> {
-    /// 2^53: floats tell all counts below it apart.
+    /// 2^53: floats represent all counts below it exactly.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     #[expect(
         clippy::cast_possible_truncation,

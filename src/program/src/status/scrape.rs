@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ureq::Agent;
 
-/// The longest answer that is taken: many times what a hub of a thousand peers tells.
+/// The longest answer that is read: many times that of a hub of a thousand peers.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// How long a node may take for an answer.
@@ -113,7 +113,7 @@ fn read_value(text: &str) -> Option<(String, &str)> {
 /// Asks at one of these addresses for metrics.
 ///
 /// # Errors
-/// None of them answers, or what answers has no metrics: why, of the last, with its address.
+/// No address answers, or the answer has no metrics. The error has the reason of the last address.
 pub(super) fn scrape(addresses: &[SocketAddr]) -> Result<Sample, String> {
     let mut why = "no address".to_owned();
     for address in addresses {
@@ -125,11 +125,11 @@ pub(super) fn scrape(addresses: &[SocketAddr]) -> Result<Sample, String> {
     Err(why)
 }
 
-/// The text that is told at an address.
+/// Returns the metrics that an address serves.
 fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
     let config = Agent::config_builder()
         .timeout_global(Some(patience))
-        // The answer is the node's own, whatever the environment says of proxies.
+        // The answer has to be the node's own: proxies of the environment are ignored.
         .proxy(None)
         .max_redirects(0)
         .http_status_as_error(false)
@@ -149,7 +149,7 @@ fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
     body.read_to_string().map_err(told)
 }
 
-/// Without what would move the cursor of a terminal, and no longer than a line.
+/// Replaces control characters, which could move a terminal's cursor, and cuts the text to a line.
 pub(super) fn plain(text: &str) -> String {
     let plain = text.chars().map(|character| {
         if character.is_control() {
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(scrape(&[address]).unwrap().sum("a"), Some(1.0));
         server.join().unwrap();
         assert!(scrape(&[address]).unwrap_err().contains("refused"));
-        // It connects, since the kernel does so for a listener, and is told nothing.
+        // The kernel accepts the connection for the listener, and no answer comes.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let told = ask(silent.local_addr().unwrap(), Duration::from_millis(100)).unwrap_err();
         assert_eq!(told, "no whole answer within 0.1 s");

@@ -92,7 +92,7 @@ struct Rail {
 
 #[derive(Debug, Serialize)]
 struct Worker {
-    /// The number that tells it from others.
+    /// The labels that identify it.
     labels: Labels,
     requests_per_second: Option<f64>,
     sent_bytes_per_second: Option<f64>,
@@ -120,7 +120,7 @@ struct Between<'s> {
 }
 
 impl Between<'_> {
-    /// How fast a counter grew; none where it began anew.
+    /// Returns the rate of a counter; `None` if it was reset.
     fn rate(&self, name: &str, labels: &Labels) -> Option<f64> {
         self.grown(self.before.get(name, labels)?, self.now.get(name, labels)?)
     }

@@ -21,7 +21,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-/// Draw hosts: their rails, the subnets between them, who reaches whom by which rails, and why not
+/// Draw hosts: their rails, the subnets between them, the pairs of rails that reach each other, and reasons why others do not
 ///
 /// The command looks at this host, or with --snapshot at saved hosts. Save a file on each host,
 /// bring the files together, and see the whole:
@@ -111,14 +111,14 @@ const SNAPSHOT_BYTES_MAX: u64 = 16 << 20;
 /// Draws hosts.
 ///
 /// # Errors
-/// A host cannot be looked at, or a file not be read or written.
+/// A host cannot be surveyed, or a file cannot be read or written.
 pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
     if arguments.save.is_some() && !arguments.look.is_here() {
         return Err("--save writes what this host has: with --snapshot it needs --here".into());
     }
     let hosts = arguments.look.hosts()?;
     if let Some(path) = &arguments.save {
-        // This host is the last, if it was looked at.
+        // This host is the last, if it was surveyed.
         let here = hosts.last().ok_or("--save: no host was looked at")?;
         let mut text = here.to_json()?;
         text.push('\n');
@@ -135,10 +135,10 @@ pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
     })
 }
 
-/// Finds what will fail.
+/// Finds failures to come.
 ///
 /// # Errors
-/// Something will, or a host cannot be looked at.
+/// Something will fail, or a host cannot be surveyed.
 pub(crate) fn check(arguments: &PreflightArguments) -> Result<(), Failure> {
     if !arguments.peers.is_empty() && !arguments.look.is_here() {
         return Err("--peer is asked for by this host: with --snapshot it needs --here".into());
@@ -203,7 +203,7 @@ impl Look {
         Ok(hosts)
     }
 
-    /// Has this host, the last where it is looked at, ask for these peers and the rails of the others.
+    /// Makes this host, the last if it is surveyed, ask for these peers and for the rails of the other hosts.
     fn ask(&self, hosts: &mut [Topology], peers: &[IpAddr]) -> Result<(), Failure> {
         let Some((here, others)) = hosts.split_last_mut().filter(|_| self.is_here()) else {
             return Ok(());

@@ -4,7 +4,7 @@ use doorbell::rails::{Lane, LocalRail, SpeedClass};
 use doorbell_operation::{Finding, Map, Topology};
 use serde::Serialize;
 
-/// All that is told.
+/// The whole report.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) hosts: Vec<Host>,

@@ -8,7 +8,7 @@ use doorbell_operation::{Finding, Severity};
 use super::report::{Host, Rail, Reach, Report, speed};
 use crate::columns::{Align, aligned};
 
-/// Hosts, subnets, who reaches whom, and how much was found.
+/// Renders hosts, subnets, pairs of rails, and the number of findings.
 pub(super) fn topology(report: &Report, found: &[Finding]) -> String {
     let mut text = String::new();
     for host in &report.hosts {

@@ -47,7 +47,7 @@ impl Node {
         stream
     }
 
-    /// Says how many messages it has passed on.
+    /// Answers with metrics that report `relayed` relayed frames.
     fn answers(&self, relayed: u32) {
         let text = format!(
             "doorbell_mesh_members 3\ndoorbell_mesh_reached_members 2\ndoorbell_mesh_relayed_frames_total {relayed}\n"
@@ -75,7 +75,7 @@ fn pipe() -> (Stdio, UnixStream) {
     (OwnedFd::from(theirs).into(), ours)
 }
 
-/// The same of a terminal.
+/// Returns a terminal as standard output, and its other end.
 fn terminal() -> (Stdio, File) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     unlockpt(&ours).unwrap();
