@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::metrics::request::{Asked, Refusal, answer, read};
 
-/// How long a connection may take in all.
+/// The longest time of a connection.
 const CONVERSATION_SPAN: Duration = Duration::from_secs(2);
 /// Connections at a time; one more ends the oldest.
 const CONVERSATIONS_MAX: usize = 16;
@@ -26,7 +26,7 @@ const CONVERSATIONS_MAX: usize = 16;
 const UNREAD_BYTES_MAX: usize = 64 << 10;
 /// The pause after a failed accept, as for want of descriptors.
 const NAP: Duration = Duration::from_millis(100);
-/// How long the thread is waited for where it is dropped.
+/// The longest wait for the thread when the server is dropped.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Answers `GET /metrics` at a TCP port, on a thread of its own, until it is dropped.
@@ -183,7 +183,7 @@ enum Stage {
     Leaving(usize),
 }
 
-/// How far a conversation came; as far as it goes now is an error that would block.
+/// The progress of a conversation. If it cannot advance now, that is the error "would block".
 enum Step {
     Further,
     Over,

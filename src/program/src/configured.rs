@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use doorbell_operation::{SettingValues, Settings};
 
-/// The variable that names a file of settings, where the command line does not.
+/// The variable that names the settings file, unless the command line does.
 const FILE_VARIABLE: &str = "DOORBELL_CONFIG";
 
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How to get a device where there is none.
+/// How to get a device if there is none.
 pub(crate) const HOW_TO_GET_ONE: &str = "\
 A software device on a network interface, as root (`rdma` is in the package iproute2):
   modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE
@@ -109,7 +109,7 @@ fn listing(only: Option<&str>) -> Result<Listing, Failure> {
     Ok(Listing::new(library, devices, kernel_only, &missing(kernel)))
 }
 
-/// An error of the stack, with what this machine lacks and how to get a device, where that is the cause.
+/// Adds to an error of the RDMA stack the parts that this machine lacks and how to get a device, if that is the cause.
 pub(crate) fn advised(error: &NodeError) -> String {
     match error {
         NodeError::Library(_) | NodeError::Provider(_) | NodeError::NothingUsable(_) => {
@@ -146,7 +146,7 @@ fn missing(class: &Path) -> Vec<String> {
     missing
 }
 
-/// The names in a folder, in order; none where it cannot be read.
+/// The names in a folder, in order; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .into_iter()

@@ -213,7 +213,7 @@ sh -c 'until {bin}/doorbell devices --all; do sleep 1; done'
         }
     }
 
-    /// The long names that a short option stands for, where commands call the same thing by different names.
+    /// The long names of a short option that commands give different names.
     const SHORT: &[(char, &[&str])] = &[
         ('D', &["duration", "seconds"]),
         ('F', &["cpu-freq"]),

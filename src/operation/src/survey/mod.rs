@@ -197,7 +197,7 @@ fn number(path: &Path) -> Option<u32> {
     read(path)?.parse().ok()
 }
 
-/// The names in a folder; none where it cannot be read.
+/// The names in a folder; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries

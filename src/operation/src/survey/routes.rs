@@ -100,7 +100,7 @@ fn hosts_of(subnet: IpPrefix) -> impl Iterator<Item = Ipv4Addr> {
     range.into_iter().flatten().map(Ipv4Addr::from_bits)
 }
 
-/// The interface; none where the kernel sends such a packet by none of these.
+/// The interface; none if the kernel sends such a packet by none of these.
 fn leaves_by(
     netlink: &mut Netlink,
     from: Ipv4Addr,

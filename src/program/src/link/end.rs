@@ -34,7 +34,7 @@ pub(super) enum Part {
     Listener,
 }
 
-/// How far this side is with what it sends.
+/// The progress of this side with its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Nothing was sent yet.
@@ -74,7 +74,7 @@ pub(super) struct End<P: Provider, N: Network> {
     close_within: Duration,
     /// When the devices were last asked what changed.
     looked_at: Option<Instant>,
-    /// How this side is reached now, where that is not what its handle said.
+    /// The new handle of this side, if its address or port changed.
     pub(super) moved: Option<Handle>,
     /// Why it had no rail, or lacked some, when it was over.
     pub(super) not_connected: Vec<String>,
@@ -217,7 +217,7 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(has_sent || has_come || !events.is_empty())
     }
 
-    /// Goes by what devices say has changed, now and then.
+    /// Polls the devices for changes every [`LOOK_EVERY`], and follows them.
     fn look(&mut self, now: Instant) -> Result<(), Failure> {
         if self.looked_at.is_some_and(|at| span(at, now) < LOOK_EVERY) {
             return Ok(());
@@ -232,7 +232,7 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(())
     }
 
-    /// Opens windows to the other side, where it has said that it wants some.
+    /// Opens windows to the other side, if its wish asks for some.
     fn open_windows(&mut self) -> Result<(), Failure> {
         let wish = self.incoming.wish.filter(|wish| wish.op.is_one_sided());
         let (Some(wish), Some(link), None, Part::Listener) = (wish, self.link, &self.opened, self.part)
@@ -317,7 +317,7 @@ impl<P: Provider, N: Network> End<P, N> {
                     .watch
                     .connected_at
                     .map_or(Duration::ZERO, |began| span(began, now));
-                // One of them is none.
+                // Only one of the two counts is not zero.
                 let number = self.outgoing.messages.saturating_add(self.asking.asked);
                 let is_enough = match part {
                     Part::Client {

@@ -16,7 +16,7 @@ use crate::simulated;
 /// The listening side's address on its host.
 const PORT: u16 = 7000;
 
-/// How many rails the two have to each other.
+/// The number of rails between the two.
 const RAILS: u8 = 2;
 
 /// The wire of a rail: slow enough for seconds of it to be simulated.
@@ -25,7 +25,7 @@ const WIRE: Wire = Wire {
     bandwidth_mbps: Some(100),
 };
 
-/// How far simulated time goes at most between two polls.
+/// The longest step of simulated time between two polls.
 const TURN: Duration = Duration::from_millis(2);
 
 /// Runs both ends; gives what the one that connects has to say, with what failed at the other.

@@ -360,14 +360,14 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
     };
     let text = |least| judge(Some(Duration::from_millis(200)), least);
     let (each, too_few) = (
-        "`cut` made its rail fail",
-        "2 commands were followed by the death",
+        "the failure of the rail by `cut` was not detected",
+        "2 commands made their rail die, and at least 3 have to",
     );
     let says = |text: String| [each, too_few].map(|what| text.contains(what));
     assert_eq!(says(text(None)), [true, false]);
     assert_eq!(says(text(Some(3))), [false, true]);
     assert_eq!(says(text(Some(2))), [false, false]);
-    // How many are found is judged with and without a limit of the time.
+    // The number of detections is judged with and without a limit on their time.
     assert_eq!(says(judge(None, Some(3))), [false, true]);
     assert_eq!(says(judge(None, Some(2))), [false, false]);
     assert_eq!(says(judge(None, None)), [false, false]);

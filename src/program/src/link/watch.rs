@@ -88,7 +88,7 @@ pub(super) struct Watch {
     pub(super) outage: Duration,
     /// The number of messages done, and the time, when at least a quarter was done.
     quarter: Option<(u64, Instant)>,
-    /// That mark, and the mark of three quarters.
+    /// The marks of one quarter and of three quarters.
     pub(super) middle: Option<[(u64, Instant); 2]>,
     polled_at: Option<Instant>,
     /// The longest time between two polls.

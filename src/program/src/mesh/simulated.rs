@@ -19,7 +19,7 @@ use crate::simulated;
 /// The members' addresses, each on a host of its own.
 const PORT: u16 = 7500;
 
-/// How far simulated time goes at most between two polls.
+/// The longest step of simulated time between two polls.
 const TURN: Duration = Duration::from_millis(1);
 
 /// The members, and the fabric between them.
@@ -93,10 +93,10 @@ impl World {
         Ok(())
     }
 
-    /// Goes on until `is_done`.
+    /// Polls until `is_done`.
     ///
     /// # Errors
-    /// It is not in time, by the clock of the fabric.
+    /// The time limit passed, by the clock of the fabric.
     fn until(
         &mut self,
         what: &str,
@@ -138,7 +138,7 @@ impl World {
     /// Does the collective once on all members, and checks every byte that came. Gives how long it took this process.
     ///
     /// # Errors
-    /// It was not done in time, or a byte is wrong.
+    /// The time limit passed, or a byte is wrong.
     pub(crate) fn round(&mut self, work: &mut Work) -> Result<Duration, Failure> {
         let Work {
             which,

@@ -28,7 +28,7 @@ pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
 /// How long bytes of a polled message may be late behind its last one.
 const LATE: Duration = Duration::from_millis(10);
 const MARK_BYTES: usize = 16;
-/// As long as a side that waits for the end of a round sleeps at most.
+/// The longest sleep of a side that waits for the end of a round.
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 
 /// The connection under test on one side.
@@ -97,7 +97,7 @@ impl Tally {
 
 impl<P: Provider> Link<P> {
     /// # Errors
-    /// It was closed.
+    /// The channel was closed.
     #[inline]
     pub(super) fn channel(&mut self) -> Result<&mut Channel<P>, PerfError> {
         self.worker.channel(self.id).ok_or_else(no_channel)
@@ -106,13 +106,13 @@ impl<P: Provider> Link<P> {
     /// Whether so many requests cannot be posted now: the queue is full, or a message has no receive to go to.
     ///
     /// # Errors
-    /// It was closed.
+    /// The channel was closed.
     fn is_blocked(&mut self, requests: u32, is_message: bool) -> Result<bool, PerfError> {
         let channel = self.channel()?;
         Ok(channel.room() < requests || is_message && channel.credits() == 0)
     }
 
-    /// Takes what completed; `each` gets every event but failures.
+    /// Takes completions; `each` gets every event except failures.
     ///
     /// # Errors
     /// The connection failed.
@@ -140,18 +140,18 @@ impl<P: Provider> Link<P> {
         }
     }
 
-    /// The window the peer reaches.
+    /// Returns the window of this side.
     ///
     /// # Errors
-    /// There is none: the test needs none.
+    /// There is no window: the test needs none.
     pub(super) fn window(&self) -> Result<&LocalWindow<P>, PerfError> {
         self.window.as_ref().ok_or_else(no_memory)
     }
 
-    /// The same, to write in.
+    /// Returns the window of this side, for writing.
     ///
     /// # Errors
-    /// There is none: the test needs none.
+    /// There is no window: the test needs none.
     pub(super) fn window_mut(&mut self) -> Result<&mut LocalWindow<P>, PerfError> {
         self.window.as_mut().ok_or_else(no_memory)
     }
@@ -159,10 +159,10 @@ impl<P: Provider> Link<P> {
 
 const WHAT: &str = "connection under test";
 
-/// Posts a message by itself.
+/// Posts one message.
 ///
 /// # Errors
-/// It was not posted.
+/// The message was not posted.
 #[inline]
 pub(super) fn post<P: Provider>(
     channel: &mut Channel<P>,
@@ -289,7 +289,7 @@ impl<'r, P: Provider> Run<'r, P> {
     /// Checks a message that came by a completion, and lets its memory receive again.
     ///
     /// # Errors
-    /// It is not of the length it must have, or not of the kind.
+    /// The message has the wrong length, or is of the wrong kind.
     pub(super) fn check_arrival(
         &mut self,
         sequence: u64,
@@ -395,7 +395,7 @@ impl<'r, P: Provider> Run<'r, P> {
     /// round, and on a host that both share every look takes time from it.
     ///
     /// # Errors
-    /// It did not come in time, or something else did.
+    /// The mark did not come in time, or another message came.
     pub(super) fn await_mark(&mut self, round: u64) -> Result<(), PerfError> {
         let mut nap = NAP;
         loop {
@@ -422,7 +422,7 @@ impl<'r, P: Provider> Run<'r, P> {
     }
 
     /// # Errors
-    /// It is not the mark of this round.
+    /// The message is not the mark of this round.
     pub(super) fn check_mark(&mut self, round: u64, message: Lease<P>) -> Result<(), PerfError> {
         let is_it = message.payload() == mark(round);
         self.link.worker.release(message);
@@ -555,7 +555,7 @@ pub(super) const fn immediate(sequence: u64) -> u32 {
 /// Checks a word that comes whole.
 ///
 /// # Errors
-/// It differs.
+/// The word differs.
 #[inline]
 pub(super) fn check_word(sequence: u64, expected: u64, got: u64) -> Result<(), Mismatch> {
     if expected == got {

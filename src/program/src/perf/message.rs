@@ -43,7 +43,7 @@ pub(crate) struct Setup {
     /// Random. It seeds the payload bytes, and it names the connection under test.
     pub(crate) token: u64,
     pub(crate) test: Test,
-    /// The client's window; empty where the test needs none.
+    /// The client's window; empty if the test needs none.
     pub(crate) window: RemoteWindow,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Setup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
-    /// The listener's window; empty where the test needs none.
+    /// The listener's window; empty if the test needs none.
     pub(crate) window: RemoteWindow,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Verdict {
     pub(crate) faults: u64,
     /// The first of them.
     pub(crate) first_fault: Option<Mismatch>,
-    /// Why the test was given up, where it was.
+    /// Why the test was given up, if it was.
     pub(crate) gave_up: Option<String>,
 }
 
@@ -83,11 +83,11 @@ pub(crate) enum Purpose {
 pub(crate) enum MessageError {
     /// Not as long as one of its kind, or too short for any.
     Length { bytes: usize, expected: usize },
-    /// It does not begin as ours do.
+    /// It begins with another magic number.
     Magic(u32),
     /// Another version of the program.
     Version(u16),
-    /// No kind we know.
+    /// The kind is unknown.
     Kind(u16),
     /// A field has a value it cannot have.
     Field { field: &'static str, value: u64 },
@@ -265,10 +265,10 @@ impl Purpose {
         zerocopy::transmute!(raw)
     }
 
-    /// The purpose that these bytes are.
+    /// Parses a purpose.
     ///
     /// # Errors
-    /// They are none: the peer is another program, or another version.
+    /// The bytes are no purpose: the peer is another program, or another version.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let (kind, body) = split_header(bytes)?;
         let token = exactly::<U64>(body)?.get();
@@ -445,7 +445,7 @@ impl RawVerdict {
 }
 
 impl RawReason {
-    /// As much of `reason` as there is room for.
+    /// Takes as much of `reason` as there is room for.
     fn of(reason: &str) -> Self {
         let mut end = reason.len().min(REASON_BYTES_MAX);
         while !reason.is_char_boundary(end) {
@@ -473,7 +473,7 @@ impl RawReason {
             .ok_or(wrong("length of a reason"))?;
         check_reserved(rest)?;
         let text = core::str::from_utf8(text).map_err(|_| wrong("reason"))?;
-        // It goes to a terminal.
+        // The text goes to a terminal.
         Ok(text
             .chars()
             .map(|character| if character.is_control() { ' ' } else { character })

@@ -261,7 +261,7 @@ fn served(text: &mut String, rows: &[Row]) {
     );
 }
 
-/// A table under its head; nothing where there is no row.
+/// A table under its head; nothing if there is no row.
 fn write_table<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],

@@ -226,7 +226,7 @@ fn drive_one<P: Provider, N: Network>(
 pub(crate) struct Server<'n, P: Provider, N: Network> {
     node: &'n Node<P, N>,
     terms: Terms,
-    /// For the next client, where they are made already.
+    /// The Workers for the next client, if they are made already.
     workers: Option<Vec<Worker<P>>>,
     listener: Listener<P, N>,
 }
@@ -526,7 +526,7 @@ fn dial<P: Provider, N: Network>(
     }
 }
 
-/// The error number of TCP, where it is the cause.
+/// Returns the error number of TCP, if TCP is the cause.
 fn tcp_errno(error: &ConnectError) -> Option<i32> {
     match error {
         ConnectError::Tcp(error) => error.raw_os_error(),

@@ -364,7 +364,7 @@ impl Test {
         sequence.saturating_sub(within)
     }
 
-    /// Which byte of a message is corrupted: one in the middle, and never the one polled for.
+    /// The offset of the corrupted byte: in the middle of the message, and never the byte that is polled for.
     pub(crate) const fn planted_offset(&self) -> usize {
         (self.message_bytes.saturating_sub(1) / 2) as usize
     }
@@ -546,7 +546,7 @@ impl Test {
         config.send_depth = self.send_depth(role);
         config.receive_depth = self.receive_depth(role);
         config.gather_max = 1;
-        // Room for inline bytes makes every request larger: only where it is used.
+        // Room for inline bytes makes every request larger, so it is reserved only if it is used.
         config.inline_bytes_max = if self.is_inline() {
             self.inline_bytes_max
         } else {

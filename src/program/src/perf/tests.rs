@@ -124,7 +124,7 @@ fn scrape(address: SocketAddr) -> String {
     text.to_owned()
 }
 
-/// The value of a series; nothing where it is not there.
+/// Returns the value of a series; `None` if it is absent.
 fn value(text: &str, series: &str) -> Option<u64> {
     let value = text
         .lines()

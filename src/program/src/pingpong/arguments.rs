@@ -8,7 +8,7 @@ use doorbell::provider::{Mtu, SLOTS_MAX};
 use super::source::Wanted;
 use crate::value::{parse_mtu, parse_seconds};
 
-/// Receives posted where nothing else is asked and they fit: the stock program's figure.
+/// The default number of receives, if they fit: that of the stock program.
 const RECEIVE_DEPTH: u32 = 500;
 
 /// Memory for receives where their number is not asked for.

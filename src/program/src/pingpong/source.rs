@@ -37,7 +37,7 @@ pub(super) struct Source {
 /// Why this GID and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The command line says so.
+    /// The command line names it.
     Named,
     /// The peer's address lies in its subnet.
     Subnet { subnet: IpPrefix, peer: IpAddr },
@@ -73,7 +73,7 @@ pub(super) enum NoSource {
         port: String,
         kind: Option<GidKind>,
     },
-    /// A GID index means nothing without a device where there are several.
+    /// A GID index needs the name of a device if there are several.
     WhichDevice(Vec<String>),
     /// No subnet has the peer's address, and there are several devices; or several links have.
     Ambiguous { peer: IpAddr, candidates: Vec<String> },

@@ -30,7 +30,7 @@ impl Sample {
         series.map(|(labels, value)| (labels, *value))
     }
 
-    /// One of them.
+    /// One series.
     pub(super) fn get(&self, name: &str, labels: &Labels) -> Option<f64> {
         self.series.get(name)?.get(labels).copied()
     }

@@ -59,7 +59,7 @@ struct Links {
 struct Member {
     #[serde(serialize_with = "number", rename = "rank")]
     member: String,
-    /// By the shortest way; 0 where there is none.
+    /// By the shortest way; 0 if there is none.
     #[serde(serialize_with = "count")]
     hops: f64,
     /// The ranks that pass on, in order.
@@ -399,7 +399,7 @@ fn megabytes(bytes_per_s: Option<f64>) -> String {
     bytes_per_s.map_or_else(|| "-".into(), |bytes| format!("{:.2}", bytes / 1e6))
 }
 
-/// Aligned columns under their heads; nothing where there is no row.
+/// Aligned columns under their heads; nothing if there is no row.
 fn write_rows<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],
