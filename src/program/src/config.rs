@@ -1,4 +1,4 @@
-//! `doorbell config`: the settings that are in effect, and where each came from.
+//! `doorbell config`: the settings in effect, each with its source.
 
 use serde::Serialize;
 
@@ -8,17 +8,17 @@ use crate::configured::Configured;
 use crate::peers::Peers;
 use crate::report::{Failure, print};
 
-/// Show all settings that are in effect, and where each came from
+/// Show all settings in effect, each with its source
 ///
 /// A setting has four sources. Each source overrides those above it:
 ///
 ///   Defaults          Built into doorbell and into the command (mesh has some of its own).
 ///   File              A TOML file, named by --config FILE or by DOORBELL_CONFIG.
-///   Environment       DOORBELL_ and the name in capitals, with _ for each dot: DOORBELL_LINK_DEAD_AFTER.
+///   Environment       DOORBELL_ and the name in capitals, with _ for each dot: DOORBELL_WORKER_SLOTS.
 ///   Command line      --set link.dead_after=200ms, and options such as --timeout.
 ///
-/// The output is a valid settings file. Keys are never printed: key_file names their file. An unknown name or an invalid value
-/// is an error that names its source.
+/// The output is a valid settings file. Keys are never printed: key_file names their file. An unknown
+/// name or an invalid value is an error that names its source.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {

@@ -19,7 +19,7 @@ pub(crate) struct Configured {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
-    /// Log events to standard error, from this level on: off, error, warn, info, debug or trace
+    /// Log to standard error: off, error, warn, info, debug or trace; each level includes those before it [default: off]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
 }

@@ -48,7 +48,7 @@ const NAP: Duration = Duration::from_millis(1);
 /// Requests in flight, and posted receives, of each channel.
 const DEPTH: u32 = 64;
 
-/// Be one member of a mesh of hosts, and do rounds of a collective with all others
+/// Run one member of a mesh of hosts: rounds of a collective with all other members
 ///
 /// Every member has a rank, and connects to the members of lower ranks, over all rails that reach them. Members that share no
 /// subnet exchange messages through other members, by the shortest way.
@@ -94,7 +94,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RANK=ADDRESS:PORT", value_parser = parse_peer)]
     peer: Vec<(u8, SocketAddr)>,
 
-    /// The TCP address to listen at [default: any port of all addresses, which members find by --handles]
+    /// The TCP address to listen at [default: any port of every address; other members find it by --handles]
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present_any = ["handles", "peer", "simulated"])]
     listen: Option<SocketAddr>,
 
@@ -114,8 +114,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
-    /// The longest wait for all members at the start, for each round, and for all members to finish at the end [default: 30, or
-    /// as set]
+    /// The longest wait for all members at the start, for each round, and for all members to finish at the end [default: the
+    /// setting `timeout`, 30]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
 

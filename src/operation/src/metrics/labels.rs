@@ -28,8 +28,8 @@ impl fmt::Display for LabelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotAName => "a label's name is a letter or _, then letters, digits and _",
-            Self::Reserved => "this label is one of ours",
-            Self::Twice => "a label is there twice",
+            Self::Reserved => "doorbell uses this label itself: choose another name",
+            Self::Twice => "a label is given twice",
         })
     }
 }

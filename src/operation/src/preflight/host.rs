@@ -354,8 +354,8 @@ impl Host<'_> {
         for neighbour in &topology.neighbours {
             let seen = match neighbour.state {
                 NeighbourState::Known => continue,
-                NeighbourState::Incomplete => "has not been answered for yet",
-                NeighbourState::Failed => "is not answered for",
+                NeighbourState::Incomplete => "has not answered yet",
+                NeighbourState::Failed => "does not answer",
             };
             let is_known = topology
                 .neighbours

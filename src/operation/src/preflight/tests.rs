@@ -330,7 +330,7 @@ fn neighbours_nobody_answers_for() {
     assert_eq!(finding.severity, Severity::Error);
     assert_eq!(
         finding.what,
-        "the neighbour 10.0.0.2 of b is not answered for on eth0"
+        "the neighbour 10.0.0.2 of b does not answer on eth0"
     );
 }
 

@@ -26,7 +26,10 @@ impl Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => write!(f, "not a snapshot: {error}"),
-            Self::Format(format) => write!(f, "a snapshot of format {format}, where {FORMAT} is known"),
+            Self::Format(format) => write!(
+                f,
+                "a snapshot of format {format}: this doorbell reads format {FORMAT}"
+            ),
         }
     }
 }

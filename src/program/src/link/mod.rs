@@ -96,7 +96,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, requires = "drives")]
     size: Option<u32>,
 
-    /// How many messages to send, or WRITEs or READs to do
+    /// The number of messages to send, or of WRITEs or READs to do
     #[arg(
         short = 'n',
         long,
@@ -159,7 +159,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RULES")]
     rails: Option<RailFilter>,
 
-    /// Requests in flight, and receives, of each rail
+    /// Requests in flight, and posted receives, of each rail
     #[arg(short = 't', long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=512))]
     depth: u32,
 

@@ -130,8 +130,7 @@ const EXAMPLES_BW: &str = "Examples:\n  \
 pub(super) struct Common {
     #[command(flatten)]
     peers: Peers,
-    /// The side that listens: HOST, HOST:PORT, or the handle it printed. Without it, this
-    /// side listens
+    /// The side that listens: HOST, HOST:PORT, or the handle it printed; without it this side listens
     #[arg(value_name = "HOST")]
     pub(super) peer: Option<String>,
     /// Run both ends in this process, on two hosts of a simulated fabric: no device is needed, every byte is checked, and the
@@ -150,7 +149,7 @@ pub(super) struct Common {
     /// Use only the rail of this GID index [default: the rail whose subnet has the peer]
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub(super) gid_index: Option<u32>,
-    /// The longest silence of the peer, and the longest wait for it at the start [default: 30, or as set]
+    /// The longest silence of the peer, and the longest wait for it at the start [default: the setting `timeout`, 30]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
     /// Receive in a shared receive queue, with N receives beyond the connection's own; on this side only

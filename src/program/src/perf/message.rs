@@ -99,7 +99,7 @@ impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Length { bytes, expected } => {
-                write!(f, "a message of {bytes} bytes, where {expected} were to come")
+                write!(f, "a message of {bytes} bytes instead of {expected}")
             }
             Self::Magic(magic) => write!(f, "a message that begins with {magic:#010x}, not {MAGIC:#010x}"),
             Self::Version(version) => write!(f, "the peer speaks version {version}, not {VERSION}"),

@@ -204,7 +204,7 @@ impl fmt::Display for Unfit {
             least,
             most,
         } = self;
-        write!(f, "{what} is {value}, which is not within {least} and {most}")
+        write!(f, "{what} is {value}: it must be from {least} to {most}")
     }
 }
 

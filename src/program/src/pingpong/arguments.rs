@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
           value_parser = clap::value_parser!(u8).range(..16))]
     pub(super) service_level: u8,
 
-    /// The index of our GID [default: by rule, see above]
+    /// The index of our GID [default: from the peer's address]
     #[arg(
         short = 'x',
         visible_short_alias = 'g',
