@@ -14,10 +14,10 @@ use crate::perf::{Findings, Kind, Metering, Op, Row, Terms, Test, both_ends, tab
 use crate::report::{Failure, print_outcome};
 use crate::simulated;
 
-/// Messages of a latency test that are timed, and before those.
+/// Timed messages of a latency test, and untimed ones before.
 const LATENCY: (u64, u64) = (500, 50);
 
-/// Messages of a bandwidth test that are timed, and before those.
+/// Timed messages of a bandwidth test, and untimed ones before.
 const BANDWIDTH: (u64, u64) = (400, 32);
 
 /// Show every operation at work on this host's first usable RDMA device
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "device")]
     simulated: bool,
 
-    /// The longest either end may be silent, at every step
+    /// The longest silence of either end, at every step
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 

@@ -1,6 +1,6 @@
-//! `doorbell devices`: what RDMA devices there are, which ports are usable, and why others are not.
+//! `doorbell devices`: the RDMA devices, their usable ports, and the reasons why other ports are not usable.
 //!
-//! Here the devices are found; what is said of them and how stands in [`report`].
+//! Devices are found here. The report is in [`report`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ mod tests;
 
 use report::{Device, Library, Listing};
 
-/// List RDMA devices: what there is, what is usable, and for what is not, why
+/// List RDMA devices and their ports, with the reason for each port that is not usable
 ///
 /// The list shows the provider, driver, place (PCI address, NUMA node) and ports of each device. A port has its state, link
 /// layer, MTU, speed and every filled entry of its GID table, with the address and network interface behind it. A port is
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
 
-    /// Fail where no port of those listed is usable
+    /// Fail if none of the listed ports is usable
     #[arg(long)]
     require_usable: bool,
 
@@ -119,7 +119,7 @@ pub(crate) fn advised(error: &NodeError) -> String {
     }
 }
 
-/// The kernel has no RDMA at all: why, what it lacks, and what to do.
+/// Describes a kernel without RDMA: the error, the missing parts, and the remedy.
 fn no_stack(error: &str, missing: &[String]) -> String {
     let missing: String = missing.iter().map(|line| format!("  {line}\n")).collect();
     format!("{error}\n{missing}{}", HOW_TO_GET_ONE.trim_end())

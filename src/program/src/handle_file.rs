@@ -1,4 +1,4 @@
-//! Files by which handles get from one process to another.
+//! Files that pass handles from one process to another.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};

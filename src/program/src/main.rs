@@ -1,4 +1,4 @@
-//! The `doorbell` program: what RDMA devices there are, and how well they move bytes.
+//! The `doorbell` program: RDMA devices, their ports, and measurements.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use core::fmt;
 
 use serde::Serialize;
 
-/// Why a command cannot go on.
+/// The error that ends a command.
 pub(crate) type Failure = Box<dyn core::error::Error>;
 
 /// A failure that the report of the command has printed already.

@@ -45,7 +45,7 @@ pub(crate) fn two(trust: &Trust) -> Result<[Node<Host, Host>; 2], Failure> {
     Ok([host(&fabric, 1, 1, trust)?, host(&fabric, 2, 1, trust)?])
 }
 
-/// A host with so many rails, each in a subnet of its own: its number is the last of its addresses.
+/// Makes a host with this many rails, each in a subnet of its own. Its number is the last part of its addresses.
 ///
 /// # Errors
 /// The fabric takes no such host.

@@ -14,14 +14,14 @@ use super::watch::{Watch, span};
 use crate::changes;
 use crate::report::Failure;
 
-/// Messages that are given to the link in one turn at most.
+/// The most messages that are given to the link in one turn.
 const BURST: u32 = 32;
 
 /// How much the side that connects sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Amount {
     Messages(u64),
-    /// From when the link stood.
+    /// For this long after the link is up.
     For(Duration),
 }
 
@@ -39,14 +39,14 @@ pub(super) enum Part {
 enum Stage {
     /// Nothing was sent yet.
     Before,
-    /// Messages with numbers go, at most so many a second.
+    /// Numbered messages are sent, at most `per_second` a second.
     Sending {
         per_second: u32,
     },
-    /// All but the last was sent.
+    /// All messages but the last were sent.
     Ending,
     All,
-    /// It was closed.
+    /// The link was closed.
     Closed,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct End<P: Provider, N: Network> {
     pub(super) watch: Watch,
     pub(super) counts: SessionCounts,
     epochs: Vec<u32>,
-    /// Peers that came beside the one there may be.
+    /// Peers that connected beside the first one.
     pub(super) others: u32,
     /// Whether something is still to be done to the link while it carries messages.
     pub(super) is_wanted: bool,
@@ -76,7 +76,7 @@ pub(super) struct End<P: Provider, N: Network> {
     looked_at: Option<Instant>,
     /// The new handle of this side, if its address or port changed.
     pub(super) moved: Option<Handle>,
-    /// Why it had no rail, or lacked some, when it was over.
+    /// Why rails were not connected when the link ended.
     pub(super) not_connected: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ impl<P: Provider, N: Network> End<P, N> {
         self.epochs.get(usize::from(rail)).copied().unwrap_or(0)
     }
 
-    /// Whether the link was, and is no more.
+    /// Whether the link has ended.
     pub(super) const fn is_over(&self) -> bool {
         self.watch.over.is_some()
     }

@@ -25,15 +25,15 @@ pub(crate) enum Ending {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     pub(super) ending: Ending,
-    /// The longest the median of the detections may be.
+    /// The limit on the median detection time.
     pub(super) detect_within: Option<Duration>,
     /// How many of the commands that name a rail have to be followed by its death. `None`: all of them.
     pub(super) detect_at_least: Option<usize>,
-    /// The longest there may be without progress.
+    /// The limit on the time without progress.
     pub(super) outage_within: Option<Duration>,
     /// Whether it made no progress for too long.
     pub(super) is_hanging: bool,
-    /// Commands there were to be carried out.
+    /// The number of commands to carry out.
     pub(super) orders: usize,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Report {
     /// No RDMA device takes part.
     pub(super) simulated: bool,
     role: &'static str,
-    /// From when the link stood to the last message.
+    /// The time from when the link was up to the last message.
     duration_s: f64,
     requests: Requests,
     #[serde(rename = "outgoing")]
@@ -69,14 +69,14 @@ pub(super) struct Report {
     fail_backs: u32,
     /// Times the link was without any rail, and had one again.
     reconnects: u32,
-    /// Connections there were: the highest epoch.
+    /// The number of connections: the highest epoch.
     epochs: u32,
     fragments: Fragments,
     stalls: u32,
     stalled_ms: f64,
     /// The longest time without a message that came or was done.
     outage_ms: f64,
-    /// The longest time between two polls: what cannot be known sooner.
+    /// The longest time between two polls, which limits the resolution of other times.
     poll_pause_ms: f64,
     /// From a command to the death of the rail that it was to make fail, or of the first one.
     detection_ms: Option<Spread>,
@@ -122,7 +122,7 @@ struct Received {
     is_whole: bool,
 }
 
-/// WRITEs or READs: what the side that connects asked for, and what the other one has for it.
+/// WRITEs or READs: the requests of the connecting side, and their effect on the other side.
 #[derive(Debug, Serialize)]
 struct OneSided {
     op: Op,
@@ -454,7 +454,7 @@ fn write_mark(to: &mut String, mark: &Mark) -> core::fmt::Result {
     writeln!(to, "; longest without progress {:.1} ms", mark.outage_ms)
 }
 
-/// All that is wrong.
+/// Lists all failures of the run.
 fn failures<P: Provider, N: Network>(
     end: &End<P, N>,
     judged: &Judged,

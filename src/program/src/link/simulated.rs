@@ -28,7 +28,7 @@ const WIRE: Wire = Wire {
 /// The longest step of simulated time between two polls.
 const TURN: Duration = Duration::from_millis(2);
 
-/// Runs both ends; gives what the one that connects has to say, with what failed at the other.
+/// Runs both ends; returns the report of the connecting end, with the failures of the other.
 ///
 /// # Errors
 /// The link cannot be made.

@@ -116,7 +116,7 @@ impl World {
     /// Waits until all reach all, and makes a group of them.
     ///
     /// # Errors
-    /// Some do not, in time.
+    /// Some members are not reached in time.
     pub(crate) fn join(&mut self, which: Which, message_bytes: u32) -> Result<Work, Failure> {
         self.until("joining the mesh", |world| {
             let mut meshes = world.members.iter().map(|member| &member.mesh);
@@ -135,7 +135,7 @@ impl World {
         })
     }
 
-    /// Does the collective once on all members, and checks every byte that came. Gives how long it took this process.
+    /// Runs the collective once on all members, and checks every byte received. Returns the time it took this process.
     ///
     /// # Errors
     /// The time limit passed, or a byte is wrong.
@@ -184,7 +184,7 @@ impl World {
     }
 }
 
-/// Does the rounds that were asked for; gives what the first member has to say.
+/// Runs the requested rounds; returns the report of the first member.
 ///
 /// # Errors
 /// The members do not reach each other, or a byte is wrong.

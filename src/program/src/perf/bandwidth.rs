@@ -231,8 +231,8 @@ fn pump<P: Provider>(
             }
         }
         if want > 0 && u64::from(room) >= want {
-            // Behind a batch that leaves no room for another, the last asks for a completion: else those without
-            // one could be waited for in vain.
+            // If a batch leaves no room for another, its last request is signaled. Otherwise the wait for the unsignaled
+            // ones could be in vain.
             let tells = u64::from(room) < want.saturating_mul(2);
             post_batch(run, round, posted, want, tells, stock, counter)?;
             posted = posted.saturating_add(want);
@@ -498,7 +498,7 @@ impl<P: Provider> Stock<P> {
 }
 
 impl<P: Provider> Stock<P> {
-    /// Takes memory that came back and holds a message still.
+    /// Takes memory that came back and still holds a message.
     #[inline]
     fn take_again(&mut self, run: &mut Run<'_, P>, count: u64) -> Result<(), PerfError> {
         if let Self::Leases(leases) = self {

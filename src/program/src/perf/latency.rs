@@ -1,8 +1,8 @@
 //! Latency: one message at a time, each timed by itself.
 //!
-//! Timed is from just before the post to the moment the answer is handed over by polling.
-//! Making the next message and checking the last one lie between, outside. The listening side
-//! has its answer ready, posts it while the arrival is being handed over, and checks after.
+//! The timed section lasts from just before the post until polling returns the answer. The next
+//! message is made, and the last one is checked, outside it. The listening side has its answer
+//! ready, posts it during the poll that returns the message, and checks afterwards.
 
 use hdrhistogram::Histogram;
 use quanta::Clock;
@@ -208,7 +208,7 @@ fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Waits for the client's message, and posts the reply as soon as it is handed over.
+/// Waits for the client's message, and posts the reply as soon as polling returns it.
 fn await_and_post<P: Provider>(
     run: &mut Run<'_, P>,
     operation: Operation,
@@ -340,7 +340,7 @@ fn fetch<P: Provider>(
 }
 
 impl<P: Provider> Run<'_, P> {
-    /// Checks what a READ or an atomic brought.
+    /// Checks the bytes of a READ or an atomic.
     pub(super) fn check_fetched(&mut self, sequence: u64, data: Lease<P>, counter: &mut Counter) {
         let outcome = if self.test.op.is_atomic() {
             let mut word = [0; size_of::<u64>()];

@@ -1,7 +1,7 @@
 //! The connection under test, and the steps every test is made of: preparing a message,
 //! posting it, waiting, checking what came.
 //!
-//! Which steps follow each other, and what of them is timed, is said by the tests themselves.
+//! The tests themselves define the order of the steps and the timed sections.
 
 use core::time::Duration;
 use std::thread;
@@ -255,7 +255,7 @@ impl<'r, P: Provider> Run<'r, P> {
         }
     }
 
-    /// Called whenever nothing had come: once in a while looks at the clock and the peer.
+    /// Runs whenever nothing has come. Once in a while it looks at the clock and the peer.
     ///
     /// # Errors
     /// Nothing came for too long, or the peer gave up.
@@ -363,7 +363,7 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(())
     }
 
-    /// A lease for what a READ or an atomic brings, with nothing of an earlier one in it.
+    /// Returns a lease for the bytes of a READ or an atomic, cleared of earlier bytes.
     ///
     /// # Errors
     /// There is none.

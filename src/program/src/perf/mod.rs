@@ -70,7 +70,7 @@ fn run(
     terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
-    // A mistake in the command line is said before anything is opened.
+    // A mistake in the command line is reported before any device is opened.
     let settings = common.settings()?;
     let values = settings.values();
     let tests = common.drives().then(tests).transpose()?;
@@ -113,8 +113,8 @@ fn simulate(kind: Kind, common: &Common, terms: &Terms, tests: &[Test]) -> Resul
     conclude(kind, Role::Client, findings, common)
 }
 
-/// Starts the listening end in a thread of its own, and drives the tests from this one. Gives what each end found: nothing of
-/// the driving one where the other could not listen.
+/// Starts the listening end in a thread of its own, and drives the tests from this one. Returns the findings of each end: none of
+/// the driving end if the other could not listen.
 ///
 /// # Errors
 /// The listening end has no node.
@@ -194,7 +194,7 @@ fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(),
     }
 }
 
-/// Reports what was found; fails where the measurement did.
+/// Prints the report; fails if the measurement failed.
 fn conclude(kind: Kind, role: Role, findings: Findings, common: &Common) -> Result<(), Failure> {
     let error = findings.failure.as_ref().map(|failure| match failure {
         PerfError::Node(error) => advised(error),

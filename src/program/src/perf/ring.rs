@@ -1,6 +1,7 @@
 //! Latency of messages through the one-sided ring.
 //!
-//! As [`super::latency`] has it: timed is from just before the post to the moment the answer has been copied out.
+//! The timed section lasts from just before the post to the moment the answer has been copied out. The rest is as in
+//! [`super::latency`].
 
 use doorbell::provider::Provider;
 use doorbell::wire::Publication;
@@ -78,7 +79,7 @@ impl<P: Provider> Ringed<P> {
         })
     }
 
-    /// Makes the next message, and takes what completed meanwhile.
+    /// Makes the next message, and takes completions meanwhile.
     fn prepare(&mut self, run: &mut Run<'_, P>, sequence: u64) -> Result<Outgoing<P>, PerfError> {
         // The poll takes completions, which give back the memory of posted messages.
         self.poll(run)?;

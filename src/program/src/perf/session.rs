@@ -1,7 +1,7 @@
 //! A whole measurement, on either side: connecting, agreeing on each test, running it, and
-//! telling each other what was seen, so that both sides fail when one saw a wrong byte.
+//! exchanging verdicts, so that both sides fail if either saw a wrong byte.
 //!
-//! The two sides talk over a connection of their own. Each test gets another one, made with
+//! Control messages have a connection of their own. Each test gets another connection, made with
 //! the depths and memory it needs, at the same TCP port.
 
 use core::net::SocketAddr;
@@ -67,7 +67,7 @@ impl Findings {
 
 /// Connects to a listener, and has the tests run one after the other.
 ///
-/// `progress` makes what each test reports to as it goes on.
+/// `progress` makes the progress display of each test.
 pub(crate) fn drive<P: Provider, N: Network>(
     node: &Node<P, N>,
     target: &Target,
@@ -119,7 +119,7 @@ pub(crate) fn drive<P: Provider, N: Network>(
     findings.ended(outcome)
 }
 
-/// The test with as many iterations as take about so long, by shorter ones that are run before.
+/// Returns the test with the number of iterations that take about this long. Shorter tests are run to find it.
 fn lasting(
     test: &Test,
     duration: Duration,

@@ -35,7 +35,7 @@ const MARK_RECEIVES: u32 = 4;
 /// Requests of a latency test between two looks at the room for them: its message, receives that are announced, and in a ring the
 /// announcement of what was read.
 pub(crate) const SENDS_A_TURN: u32 = 3;
-/// Sends in flight of a latency test at least: those of a turn, and the message before it, whose completion may be late.
+/// The least sends in flight of a latency test: those of a turn, and the message before it, whose completion may be late.
 const LATENCY_SENDS: u32 = SENDS_A_TURN + 1;
 /// The longest message that goes out from a cell of the send queue. Longer ones go out from leases.
 pub(crate) const CELL_MESSAGE_BYTES_MAX: u32 = 4096;
@@ -107,7 +107,7 @@ impl Op {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether the answer comes by itself, and the peer's processor has no part in it.
+    /// Whether the operation fetches: the peer's device answers, and its processor has no part in it.
     pub(crate) const fn fetches(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
     }
@@ -134,7 +134,7 @@ pub(crate) enum Plant {
     Listener,
 }
 
-/// Which of the two sides one is.
+/// The role of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
@@ -152,13 +152,13 @@ pub(crate) struct Test {
     pub(crate) warmup: u64,
     /// The longest message that goes inline.
     pub(crate) inline_bytes_max: u32,
-    /// Requests a doorbell.
+    /// Requests posted with one doorbell.
     pub(crate) batch: u32,
-    /// Requests in flight at most.
+    /// The most requests in flight.
     pub(crate) depth: u32,
     pub(crate) unsignaled_max: u32,
-    /// Buffers the messages of a bandwidth test are sent from, again and again; 0 for one for each
-    /// message of a round.
+    /// The number of buffers that the messages of a bandwidth test are sent from in turn; 0 for one
+    /// buffer for each message of a round.
     pub(crate) buffers: u32,
     pub(crate) traffic_class: u8,
     #[serde(rename = "mtu_max_bytes", serialize_with = "mtu_bytes")]
@@ -177,7 +177,7 @@ pub(crate) struct Round {
     /// The sequence of the first.
     pub(crate) first: u64,
     pub(crate) count: u64,
-    /// Whether it is more than warming up.
+    /// Whether it counts; a warm-up round does not.
     pub(crate) counts: bool,
 }
 
@@ -214,12 +214,12 @@ impl Test {
     /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// The first that is beyond them.
+    /// The first setting that is out of bounds.
     pub(crate) const fn check(&self) -> Result<(), Unfit> {
         let (least, most) = if self.op.is_atomic() {
             (ATOMIC_BYTES as u64, ATOMIC_BYTES as u64)
         } else if self.op as u8 == Op::Write as u8 && self.plant.is_some() {
-            // The last byte is polled for: another is needed to be corrupted.
+            // The last byte is polled for, so a second byte is needed to be corrupted.
             (2, MESSAGE_BYTES_MAX as u64)
         } else if self.op as u8 == Op::Ring as u8 {
             (1, RING_MESSAGE_BYTES_MAX as u64)
@@ -296,7 +296,7 @@ impl Test {
         self.kind == Kind::Latency && self.op == Op::Write
     }
 
-    /// Iterations in all, with the warm-up.
+    /// All iterations, including the warm-up.
     pub(crate) const fn total(&self) -> u64 {
         self.iterations.saturating_add(self.warmup)
     }
@@ -306,8 +306,8 @@ impl Test {
         !self.op.fetches() && self.message_bytes <= self.inline_bytes_max
     }
 
-    /// Whether the messages are copied into cells of the send queue as they are posted: the way of a program that makes its
-    /// messages on the spot.
+    /// Whether posting copies the messages into cells of the send queue, as a program does that makes its messages on the
+    /// spot.
     pub(crate) const fn is_by_cells(&self) -> bool {
         matches!(self.op, Op::Send | Op::Write | Op::WriteImm)
             && !self.is_inline()
@@ -315,7 +315,7 @@ impl Test {
             && self.message_bytes <= CELL_MESSAGE_BYTES_MAX
     }
 
-    /// The message this side corrupts, if it is to.
+    /// The message that this side corrupts, if any.
     pub(crate) fn planted(&self, role: Role) -> Option<u64> {
         // If only one side sends, that side corrupts the message, whichever side was asked to.
         let by = match (self.plant?, self.kind, self.op) {
@@ -354,7 +354,7 @@ impl Test {
         })
     }
 
-    /// The first message of the round that this one is of.
+    /// The first message of the round that this message belongs to.
     fn first_of_round(&self, sequence: u64) -> u64 {
         let begun = if sequence < self.warmup { 0 } else { self.warmup };
         let within = sequence
@@ -369,7 +369,7 @@ impl Test {
         (self.message_bytes.saturating_sub(1) / 2) as usize
     }
 
-    /// Messages of a bandwidth round at most.
+    /// The most messages of a bandwidth round.
     pub(crate) fn round_messages(&self) -> u64 {
         let fit = if self.buffers > 0 {
             ROUND_MESSAGES_MAX
@@ -393,7 +393,7 @@ impl Test {
         }
     }
 
-    /// How many messages lie side by side in a window: enough that one can be checked while
+    /// The number of messages side by side in a window: enough that one can be checked while
     /// the next arrives, or a whole round.
     pub(crate) fn places(&self) -> u64 {
         match (self.kind, self.op) {
@@ -416,14 +416,14 @@ impl Test {
         }
     }
 
-    /// The messages of a round that can be checked when it is over: where buffers are used again, the last of each
+    /// The messages of a round that can be checked after it. If buffers are used again, they are the last message of each
     /// place.
     pub(crate) fn checkable(&self, round: Round) -> core::ops::Range<u64> {
         let end = round.sequences().end;
         end.saturating_sub(round.count.min(self.held_messages()))..end
     }
 
-    /// How many messages are checked in all.
+    /// The number of messages that are checked in all.
     pub(crate) fn checks(&self) -> u64 {
         if self.buffers == 0 {
             return self.total();
@@ -450,7 +450,7 @@ impl Test {
             return None;
         }
         let access = match self.op {
-            // A ring makes its own.
+            // A ring makes its own window.
             Op::Send | Op::Ring => return None,
             Op::Write | Op::WriteImm => RemoteAccess::WRITE,
             Op::Read => RemoteAccess::READ,
@@ -464,7 +464,7 @@ impl Test {
         Some((usize::try_from(bytes).ok()?, access))
     }
 
-    /// Requests in flight at most on this side.
+    /// The most requests in flight on this side.
     pub(crate) fn send_depth(&self, role: Role) -> u32 {
         match (self.kind, role) {
             (Kind::Bandwidth, Role::Listener) => MARK_RECEIVES,
@@ -473,7 +473,7 @@ impl Test {
                 // One more for the mark that ends a round.
                 self.depth.min(round).saturating_add(1)
             }
-            // Each holds its memory until it is known done.
+            // Each send holds its memory until its completion.
             (Kind::Latency, _) => self
                 .depth
                 .max(LATENCY_SENDS)

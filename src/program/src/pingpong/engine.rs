@@ -43,7 +43,7 @@ pub(super) struct Plan {
     pub(super) stall: Duration,
 }
 
-/// Which side this is.
+/// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
@@ -79,7 +79,7 @@ pub(super) enum EngineError {
         got: u32,
         expected: u32,
     },
-    /// The bytes that came last are not those that were to.
+    /// The last message has a wrong byte.
     Content {
         offset: usize,
         got: u8,
@@ -312,7 +312,7 @@ impl<P: Provider> Engine<P> {
         Ok(())
     }
 
-    /// Exchanges all messages, then checks the last. Gives the time the exchange took.
+    /// Exchanges all messages, then checks the last one. Returns the time of the exchange.
     pub(super) fn run(&mut self, role: Role) -> Result<Duration, EngineError> {
         if role == Role::Client {
             let mut first = self.wire.arena.lease().ok_or(EngineError::NoMemory)?;
@@ -406,7 +406,7 @@ impl<P: Provider> Wire<P> {
         Ok(())
     }
 
-    /// Sends what is held.
+    /// Sends the held message.
     fn post(&mut self, flags: PostFlags) -> Result<(), EngineError> {
         let Some(slot) = self.held.take() else {
             return Ok(());
@@ -422,7 +422,7 @@ impl<P: Provider> Wire<P> {
         Ok(())
     }
 
-    /// Sends what came last, once what was sent before is done. The last that came is kept.
+    /// Sends the message that came last, once the send before is done. The last message of all is kept.
     fn post_next(&mut self, flags: PostFlags) -> Result<(), EngineError> {
         // As many sends were posted as are done, and one more where one is under way.
         if self.sending || self.sent >= self.plan.iterations {
@@ -431,7 +431,7 @@ impl<P: Provider> Wire<P> {
         self.post(flags)
     }
 
-    /// Takes what completed.
+    /// Takes completions.
     fn complete(&mut self, completion: Lent<'_, P::Completion>) -> Result<(), EngineError> {
         let exchanged = self.sent.min(self.received);
         let failed = |what, status| EngineError::Failed {

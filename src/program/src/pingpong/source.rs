@@ -1,4 +1,4 @@
-//! Which GID of which port a ping-pong uses, and why.
+//! The choice of the GID and port of a ping-pong, with its reason.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -34,7 +34,7 @@ pub(super) struct Source {
     pub(super) why: Why,
 }
 
-/// Why this GID and no other.
+/// The reason for this GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// The command line names it.
@@ -60,7 +60,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// Why there is none.
+/// Why no GID can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoSource {
     /// There is no port to choose from.
@@ -262,7 +262,7 @@ fn usable<'a>(asked: &[&'a PortReport]) -> Result<Vec<Usable<'a>>, NoSource> {
     ))
 }
 
-/// The GID whose subnet has the peer, by the longest prefix; where none has, the first of the only
+/// Returns the GID whose subnet has the peer, by the longest prefix. If none has, returns the first GID of the only
 /// device: IPv4 before IPv6, and link-local addresses last.
 fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource> {
     let address = match peer {

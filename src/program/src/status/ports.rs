@@ -35,7 +35,7 @@ const RETRIES: &[&str] = &[
     "send_rnr_err",
 ];
 
-/// A port, with all that is counted there.
+/// A port with its counters.
 #[derive(Debug, Serialize)]
 pub(super) struct Port {
     device: String,

@@ -60,12 +60,12 @@ impl Sample {
     }
 }
 
-/// A sum from zero: that of nothing would be a negative one, and be shown as such.
+/// A sum that starts at zero: the empty sum of floats is -0, and would be shown so.
 pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }
 
-/// A name, labels between braces or none, and a value.
+/// Reads a line: a name, labels between braces or none, and a value.
 fn read_line(line: &str) -> Option<(&str, Labels, f64)> {
     let name_ends =
         line.find(|character: char| !(character.is_ascii_alphanumeric() || "_:".contains(character)))?;
@@ -110,7 +110,7 @@ fn read_value(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Asks at one of these addresses for metrics.
+/// Reads the metrics of a node at the first of these addresses that answers.
 ///
 /// # Errors
 /// No address answers, or the answer has no metrics. The error has the reason of the last address.

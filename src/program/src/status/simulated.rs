@@ -17,7 +17,7 @@ const RANKS: u8 = 3;
 /// Bytes that each member has for each other one in a round.
 const MESSAGE_BYTES: u32 = 64;
 
-/// Between two rounds: the processors are the user's, too.
+/// The pause between two rounds, which leaves the processors to the user.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Begins a mesh that runs until the program ends. Returns the address where its first member serves metrics.

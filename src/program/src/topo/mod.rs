@@ -52,7 +52,7 @@ pub(crate) struct TopoArguments {
     json: bool,
 }
 
-/// Find what will fail, and why, before anything hangs
+/// Find failures to come, and their causes, before anything hangs
 ///
 /// The command checks this host, or with --snapshot saved hosts, and every two of them: ports, GIDs, MTU, partition keys,
 /// neighbours, ARP settings, routes, prefix lengths. Each finding has the fact, its consequence and the remedy; docs/rails.md

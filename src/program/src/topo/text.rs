@@ -27,7 +27,7 @@ pub(super) fn topology(report: &Report, found: &[Finding]) -> String {
     text
 }
 
-/// Every finding, and how many there are.
+/// Renders all findings, and their number.
 pub(super) fn findings(found: &[Finding]) -> String {
     let mut text = String::new();
     for finding in found {
