@@ -527,7 +527,7 @@ fn failures<P: Provider, N: Network>(
             }
         }
         Ending::Lost if is_closed => {
-            failures.push("the link was closed, and --expect-end lost was given".into())
+            failures.push("the link was closed, and --expect-end lost was given".into());
         }
         Ending::Lost => {}
     }
