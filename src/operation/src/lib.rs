@@ -1,4 +1,4 @@
-//! What operators of doorbell need, beside the data path: settings, the topology of a host, its preflight, and metrics.
+//! Tools for operators of doorbell, beside the data path: settings, the topology of a host, its preflight, and metrics.
 //!
 //! All of it stands on the public API of `doorbell`. An engine that has its own configuration and metrics does without this package.
 

@@ -18,15 +18,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::metrics::request::{Asked, Refusal, answer, read};
 
-/// How long a connection may take in all.
+/// The longest time of a connection.
 const CONVERSATION_SPAN: Duration = Duration::from_secs(2);
 /// Connections at a time; one more ends the oldest.
 const CONVERSATIONS_MAX: usize = 16;
 /// Limit on the bytes that are read and discarded behind a request, so that the answer is not lost by a reset.
 const UNREAD_BYTES_MAX: usize = 64 << 10;
-/// How long nobody is taken in after that failed, there being no descriptors, say.
+/// The pause after a failed accept, as for want of descriptors.
 const NAP: Duration = Duration::from_millis(100);
-/// How long the thread is waited for where it is dropped.
+/// The longest wait for the thread when the server is dropped.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Answers `GET /metrics` at a TCP port, on a thread of its own, until it is dropped.
@@ -44,11 +44,11 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Listens at this address; `render` makes the text for each who asks: that of a [`Metrics`](crate::Metrics). If it panics, the
+    /// Listens at this address. `render` makes the text for each request: that of a [`Metrics`](crate::Metrics). If it panics, the
     /// answer is status 500, and the next request calls it again.
     ///
     /// # Errors
-    /// The port cannot be had, or the system gave no thread or descriptor.
+    /// The address cannot be bound, or the system gave no thread or descriptor.
     pub fn start(at: SocketAddr, render: impl FnMut() -> String + Send + 'static) -> io::Result<Self> {
         Self::start_with(at, CONVERSATION_SPAN, render)
     }
@@ -102,13 +102,13 @@ impl Drop for MetricsServer {
     }
 }
 
-/// The port, and who came.
+/// The port and its connections.
 struct Port {
     listener: TcpListener,
     span: Duration,
     /// The oldest first.
     conversations: VecDeque<Conversation>,
-    /// Nobody is taken in before.
+    /// No connection is accepted before this time.
     closed_until: Option<Deadline>,
 }
 
@@ -136,7 +136,7 @@ impl Port {
         fds.first().is_some_and(|stop| !stop.revents().is_empty())
     }
 
-    /// Takes in who waits at the port, but no more at a time than there may be.
+    /// Accepts the connections that wait, up to the limit of open ones.
     fn accept(&mut self) {
         self.closed_until = self
             .closed_until
@@ -167,7 +167,7 @@ impl Port {
     }
 }
 
-/// One who came.
+/// One connection.
 struct Conversation {
     stream: TcpStream,
     until: Deadline,
@@ -183,7 +183,7 @@ enum Stage {
     Leaving(usize),
 }
 
-/// How far a conversation came; as far as it goes now is an error that would block.
+/// The progress of a conversation. If it cannot advance now, that is the error "would block".
 enum Step {
     Further,
     Over,
@@ -206,7 +206,7 @@ impl Conversation {
         PollFd::new(&self.stream, flags)
     }
 
-    /// Goes as far as it can; says whether it goes on.
+    /// Advances as far as it can; returns whether the conversation goes on.
     fn advance(&mut self, render: &mut impl FnMut() -> String) -> bool {
         loop {
             match self.step(render) {

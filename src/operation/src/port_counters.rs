@@ -75,7 +75,7 @@ impl PortCounters {
     }
 }
 
-/// The entries of a folder, but no more than this; none where it cannot be read.
+/// The entries of a folder, but no more than this; none if it cannot be read.
 fn entries(folder: &Path, most: usize) -> impl Iterator<Item = DirEntry> {
     fs::read_dir(folder).into_iter().flatten().flatten().take(most)
 }
@@ -95,7 +95,7 @@ fn counters(folder: &Path) -> Vec<(String, u64)> {
     counters
 }
 
-/// The value in a file; nothing where it is no number, or more than one.
+/// The value in a file; nothing if it is no number, or more than one.
 fn value(path: &Path) -> Option<u64> {
     let mut text = Vec::new();
     let mut file = plain_file::open(path).ok()?.take(READ_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! A file of settings, read.
+//! Reading of settings files.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -8,10 +8,10 @@ use crate::plain_file;
 use crate::settings::{FILE_BYTES_MAX, SettingSource, Settings, SettingsError, SettingsFault};
 
 impl Settings {
-    /// Takes the settings in a file of TOML.
+    /// Takes the settings of a TOML file.
     ///
     /// # Errors
-    /// It cannot be read, or as for [`Settings::text`].
+    /// The file cannot be read, or as for [`Settings::text`].
     pub fn file(&mut self, path: impl AsRef<Path>) -> Result<(), SettingsError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -27,7 +27,7 @@ impl Settings {
     }
 }
 
-/// One byte more than there may be tells that there are too many.
+/// Reads one byte more than the limit, so that a file that is too long is noticed.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = plain_file::open(path)?.take(FILE_BYTES_MAX.saturating_add(1));

@@ -9,7 +9,7 @@ use std::thread;
 
 /// Every address of this host.
 pub(crate) fn anywhere(port: u16) -> SocketAddr {
-    // Where there is no IPv6 the wildcard of IPv4 is what is left.
+    // A host without IPv6 listens at the IPv4 wildcard.
     let is_ipv6_there = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
     if is_ipv6_there {
         (Ipv6Addr::UNSPECIFIED, port).into()
@@ -35,7 +35,7 @@ fn by_deadline(
 ) -> io::Result<Vec<SocketAddr>> {
     let (answer, answered) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody listens any more where the deadline passed.
+        // The receiver is gone if the deadline passed.
         let _ = answer.send(look_up());
     });
     let found = answered.recv_timeout(timeout).map_err(|_| {

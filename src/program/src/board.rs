@@ -1,5 +1,5 @@
-//! What a program counted, for whoever asks over HTTP: noted a few times a second by the thread that polls, made a text by
-//! the one that answers, which reads what the kernel counted, too.
+//! Metrics of a program over HTTP. The polling thread notes its counters a few times a second. The answering thread adds the
+//! kernel's port counters and renders the text.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,25 +14,25 @@ use doorbell_operation::{Labels, Metrics, MetricsServer};
 use crate::port_counts::add_ports;
 use crate::report::Failure;
 
-/// How old what is told may be.
+/// The age after which noted counters are replaced.
 const NOTE_EVERY: Duration = Duration::from_millis(200);
 
 type Told = Arc<Mutex<Arc<Metrics>>>;
 
-/// What is told, and by whom.
+/// The counters noted last, and the server that renders them.
 pub(crate) struct Board {
     /// Replaced as a whole, so that neither thread waits while the other makes its own of it.
     told: Told,
     noted: Option<Instant>,
-    /// It tells until this goes.
+    /// It answers until it is dropped.
     server: MetricsServer,
 }
 
 impl Board {
-    /// Tells at this address, of the ports of these Workers' devices what the kernel counts now.
+    /// Starts to answer at this address. The kernel's counters are those of the ports of these Workers' devices.
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The address cannot be bound.
     pub(crate) fn start<P: Provider>(at: SocketAddr, workers: &[Worker<P>]) -> Result<Self, Failure> {
         let told = Told::default();
         let devices: BTreeSet<_> = workers.iter().map(|worker| worker.device().to_owned()).collect();
@@ -51,22 +51,22 @@ impl Board {
         })
     }
 
-    /// The place where it tells.
+    /// The address it answers at.
     pub(crate) fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    /// As [`Board::start`], and says where on standard error.
+    /// Calls [`Board::start`], and prints the address on standard error.
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The address cannot be bound.
     pub(crate) fn announced<P: Provider>(at: SocketAddr, workers: &[Worker<P>]) -> Result<Self, Failure> {
         let board = Self::start(at, workers)?;
         eprintln!("metrics at http://{}/metrics", board.address());
         Ok(board)
     }
 
-    /// Notes how it is now, where what was noted is old: the Workers, and what `gather` adds.
+    /// Notes the counters of the Workers and those that `gather` adds, if the last note is old enough.
     pub(crate) fn note<P: Provider>(&mut self, workers: &mut [Worker<P>], gather: impl FnOnce(&mut Metrics)) {
         if self.noted.is_some_and(|at| at.elapsed() < NOTE_EVERY) {
             return;

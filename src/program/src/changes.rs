@@ -1,9 +1,9 @@
-//! What devices say of their ports and addresses, for whoever has to look at them again.
+//! Device events that report a changed port or address.
 
 use doorbell::Worker;
 use doorbell::provider::{AsyncEvent, Provider, ProviderError};
 
-/// Whether any of the Workers' devices said, since this was last asked, that a port or an address of it changed.
+/// Returns whether any device of the Workers reported a changed port or address since the last call.
 pub(crate) fn were_told<P: Provider>(workers: &mut [Worker<P>]) -> Result<bool, ProviderError> {
     let mut has_changed = false;
     for worker in workers {

@@ -1,18 +1,18 @@
-//! The end of a program that prints and is not read any more, as by `head`: it is quiet, and as if SIGPIPE had ended it, which
-//! Rust's programs ignore. The other programs of this repository take this file, too.
+//! The end of a program whose output is no longer read, as with `head`. It ends quietly, as if by SIGPIPE, which Rust's
+//! programs ignore. The other programs of this repository include this file, too.
 
 use std::io::{self, Write as _};
 use std::panic;
 
-/// What a shell says of a program that SIGPIPE ended.
+/// The exit code that a shell reports for a program ended by SIGPIPE.
 pub(crate) const ENDED: u8 = 128 + 13;
 
-/// How what `print!` and its like panic with begins, and how where the reader is gone.
+/// The beginning of the panic message of `print!` and its like, and its end if the reader is gone.
 const UNPRINTED: &str = "failed printing to std";
 const CLOSED: &str = "(os error 32)";
 
-/// From now on the program ends where something cannot be printed, by `exit` and without a panic's words: with [`ENDED`]
-/// where nobody reads it, else with the reason on standard error.
+/// Makes a failed `print!` end the program by `exit`, without a panic message. The code is [`ENDED`] if the reader is gone.
+/// Otherwise it is 1, and the reason goes to standard error.
 pub(crate) fn heed(exit: fn(i32) -> !) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -23,7 +23,7 @@ pub(crate) fn heed(exit: fn(i32) -> !) {
         if said.ends_with(CLOSED) {
             exit(ENDED.into());
         }
-        // Where that is what fails there is nobody to tell.
+        // If standard error fails too, there is no place left to report it.
         let _ = writeln!(io::stderr(), "{said}");
         exit(1);
     }));

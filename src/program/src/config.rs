@@ -1,4 +1,4 @@
-//! `doorbell config`: the settings that are in effect, and where each came from.
+//! `doorbell config`: the settings in effect, each with its source.
 
 use serde::Serialize;
 
@@ -8,17 +8,17 @@ use crate::configured::Configured;
 use crate::peers::Peers;
 use crate::report::{Failure, print};
 
-/// Show all settings that are in effect, and where each came from
+/// Show all settings in effect, each with its source
 ///
-/// What is stronger stands further down here:
+/// A setting has four sources. Each source overrides those above it:
 ///
-///   the defaults          of doorbell, and of the command (mesh has some of its own)
-///   a file                --config FILE, or the one that DOORBELL_CONFIG names; TOML
-///   the environment       DOORBELL_ and the name in capitals, _ for each dot: DOORBELL_LINK_DEAD_AFTER
-///   the command line      --set link.dead_after=200ms, and options such as --timeout
+///   Defaults          Built into doorbell and into the command (mesh has some of its own).
+///   File              A TOML file, named by --config FILE or by DOORBELL_CONFIG.
+///   Environment       DOORBELL_ and the name in capitals, with _ for each dot: DOORBELL_WORKER_SLOTS.
+///   Command line      --set link.dead_after=200ms, and options such as --timeout.
 ///
-/// What is printed is a file of settings. Keys are never printed: key_file names their file. A name that is no setting, and
-/// a value that cannot be, is an error that says where it stands.
+/// The output is a valid settings file. Keys are never printed: key_file names their file. An unknown
+/// name or an invalid value is an error that names its source.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Arguments {
@@ -43,19 +43,19 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     key: &'static str,
-    /// Of the type that a file of settings has for it; null where nothing is set.
+    /// The value, in the type that a settings file has for it; null if nothing is set.
     value: Option<toml::Value>,
-    /// What kind of place it came from.
+    /// The kind of source: default, file, environment, command-line or program.
     source: &'static str,
-    /// Which: a line of a file, a variable, an option.
+    /// The exact source: a line of a file, a variable, an option.
     place: Option<String>,
     variable: String,
 }
 
-/// Shows them.
+/// Prints all settings in effect.
 ///
 /// # Errors
-/// One is wrong.
+/// A setting is invalid, or the output cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments
         .configured

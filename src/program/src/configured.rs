@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use doorbell_operation::{SettingValues, Settings};
 
-/// The variable that names a file of settings, where the command line does not.
+/// The variable that names the settings file, unless the command line does.
 const FILE_VARIABLE: &str = "DOORBELL_CONFIG";
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Configured {
-    /// Take settings from FILE, in TOML; else from the one that DOORBELL_CONFIG names, if any. `doorbell config` has them all
+    /// Read settings from FILE, in TOML [default: the file that DOORBELL_CONFIG names, if any]. `doorbell config` lists all settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Set one setting, as in link.dead_after=200ms; more with --set again
+    /// Set one setting, as in link.dead_after=200ms; may be given many times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
-    /// Tell on standard error what happens: off, error, warn, info, debug or trace
+    /// Log to standard error: off, error, warn, info, debug or trace; each level includes those before it [default: off]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
 }
@@ -28,10 +28,10 @@ pub(crate) struct Configured {
 pub(crate) type Said = (&'static str, &'static str, Option<String>);
 
 impl Configured {
-    /// What is in effect, by the order of strength; `options` are those of the command that stand for a setting.
+    /// Returns the settings in effect. `options` are the command's own options that stand for a setting; they are the strongest source.
     ///
     /// # Errors
-    /// The first that is wrong, with where it stands; or two that do not go together.
+    /// The first invalid setting, with its source; or two settings that contradict each other.
     pub(crate) fn settings(&self, own: SettingValues, options: &[Said]) -> Result<Settings, Box<dyn Error>> {
         let named = self.config.clone();
         let named = named.or_else(|| {
@@ -44,7 +44,7 @@ impl Configured {
         settings.environment(env::vars_os())?;
         for setting in &self.set {
             let both = setting.split_once('=');
-            let (key, value) = both.ok_or("--set: behind the name there is to be = and a value")?;
+            let (key, value) = both.ok_or_else(|| format!("--set {setting}: not KEY=VALUE"))?;
             settings.argument("--set", key.trim(), value.trim())?;
         }
         let log = ("--log", "log", self.log.clone());

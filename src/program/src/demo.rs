@@ -1,7 +1,6 @@
 //! `doorbell demo`: every operation on the first usable device of this host, both ends here.
 //!
-//! What is measured, and how bytes are checked, is `perf`'s; here the device is chosen, the
-//! two ends are started, and the verdict is given.
+//! `perf` measures and checks the bytes. This file chooses the device, starts both ends, and gives the verdict.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -15,25 +14,24 @@ use crate::perf::{Findings, Kind, Metering, Op, Row, Terms, Test, both_ends, tab
 use crate::report::{Failure, print_outcome};
 use crate::simulated;
 
-/// Messages of a latency test that are timed, and before those.
+/// Timed messages of a latency test, and untimed ones before.
 const LATENCY: (u64, u64) = (500, 50);
 
-/// Messages of a bandwidth test that are timed, and before those.
+/// Timed messages of a bandwidth test, and untimed ones before.
 const BANDWIDTH: (u64, u64) = (400, 32);
 
 /// Show every operation at work on this host's first usable RDMA device
 ///
-/// Two ends of this program connect over TCP through the real handshake, a listener in one thread and a
-/// connecting node in another, and move messages by every operation: send, write, write with immediate,
-/// read, fetch and add, compare and swap. Every payload byte is checked, outside the timed sections. Both
-/// ends are on one host, so the figures say how fast this device and its driver are with themselves, not
-/// what a network does. A key that is made for the run keeps others out.
+/// Two ends of this program, a listener and a connecting node, connect over TCP with the real handshake. Each runs in a thread
+/// of its own. They move messages by every operation: send, write, write with immediate, read, fetch and add, compare and
+/// swap. Every payload byte is checked, outside the timed sections. Both ends are on one host, so the figures measure this
+/// device and its driver, and no network. A key made for the run keeps other peers out.
 ///
-/// With --simulated it runs between two hosts of a simulated fabric, and says so first: with --json on standard error, and in the
-/// document as `simulated`.
+/// With --simulated it runs between two hosts of a simulated fabric, and says so first. With --json the notice is on standard
+/// error, and the document has it as `simulated`.
 ///
-/// Where no device is usable it fails, saying what each port lacks. `cargo lab demo` needs none: it does
-/// this and more between virtual hosts, on a real kernel's Soft-RoCE.
+/// If no device is usable, the command fails and lists what each port lacks. `cargo lab demo` needs no device: it does this
+/// and more between virtual hosts, on a real kernel's Soft-RoCE.
 ///
 /// Exit code: 0 when every byte was right, else 1.
 #[derive(clap::Args)]
@@ -46,7 +44,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "device")]
     simulated: bool,
 
-    /// The longest either end may be silent, at every step
+    /// The longest silence of either end, at every step
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 
@@ -55,7 +53,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Everything the demonstration tells.
+/// The report of the demonstration.
 #[derive(Serialize)]
 struct Report {
     /// No RDMA device took part.

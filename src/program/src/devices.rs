@@ -1,6 +1,6 @@
-//! `doorbell devices`: what RDMA devices there are, which ports are usable, and why others are not.
+//! `doorbell devices`: the RDMA devices, their usable ports, and the reasons why other ports are not usable.
 //!
-//! Here the devices are found; what is said of them and how stands in [`report`].
+//! Devices are found here. The report is in [`report`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,12 @@ mod tests;
 
 use report::{Device, Library, Listing};
 
-/// List RDMA devices: what there is, what is usable, and for what is not, why
+/// List RDMA devices and their ports, with the reason for each port that is not usable
 ///
-/// For each device its provider, driver, place (PCI address, NUMA node) and ports; for each port its
-/// state, link layer, MTU, speed and every filled entry of its GID table, with the address and
-/// network interface behind it. A port is usable when a connection can be made through it: it is
-/// ACTIVE, Ethernet (RoCE), and has a RoCEv2 GID that is an IP address of a network interface in this
-/// network namespace.
+/// The list shows the provider, driver, place (PCI address, NUMA node) and ports of each device. A port has its state, link
+/// layer, MTU, speed and every filled entry of its GID table, with the address and network interface behind it. A port is
+/// usable if connections can be made through it: it is ACTIVE, Ethernet (RoCE), and has a RoCEv2 GID that is an IP address of
+/// a network interface in this network namespace.
 ///
 /// Exit code: 0 when the devices could be listed, even if there are none; 1 when they could not, when
 /// the device named does not exist, or, with --require-usable, when no port is usable.
@@ -33,11 +32,11 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
 
-    /// Fail where no port of those listed is usable
+    /// Fail if none of the listed ports is usable
     #[arg(long)]
     require_usable: bool,
 
-    /// Also tell raw GIDs, sysfs paths, firmware and what this provider does otherwise
+    /// Also list raw GIDs, sysfs paths, firmware and the quirks of the provider
     #[arg(short, long)]
     verbose: bool,
 
@@ -46,7 +45,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How to get a device where there is none.
+/// How to get a device if there is none.
 pub(crate) const HOW_TO_GET_ONE: &str = "\
 A software device on a network interface, as root (`rdma` is in the package iproute2):
   modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE
@@ -54,7 +53,7 @@ Without touching this machine, in virtual hosts of its own:
   cargo lab demo
 ";
 
-/// Where the kernel lists its devices.
+/// The directory in which the kernel lists its RDMA devices.
 const KERNEL: &str = "/sys/class/infiniband";
 
 /// Lists the devices.
@@ -110,7 +109,7 @@ fn listing(only: Option<&str>) -> Result<Listing, Failure> {
     Ok(Listing::new(library, devices, kernel_only, &missing(kernel)))
 }
 
-/// An error of the stack, with what this machine lacks and how to get a device, where that is the cause.
+/// Adds to an error of the RDMA stack the parts that this machine lacks and how to get a device, if that is the cause.
 pub(crate) fn advised(error: &NodeError) -> String {
     match error {
         NodeError::Library(_) | NodeError::Provider(_) | NodeError::NothingUsable(_) => {
@@ -120,13 +119,13 @@ pub(crate) fn advised(error: &NodeError) -> String {
     }
 }
 
-/// The kernel has no RDMA at all: why, what it lacks, and what to do.
+/// Describes a kernel without RDMA: the error, the missing parts, and the remedy.
 fn no_stack(error: &str, missing: &[String]) -> String {
     let missing: String = missing.iter().map(|line| format!("  {line}\n")).collect();
     format!("{error}\n{missing}{}", HOW_TO_GET_ONE.trim_end())
 }
 
-/// What the kernel lacks for RDMA devices to be there at all.
+/// Lists the missing parts of the kernel that RDMA devices need.
 fn missing(class: &Path) -> Vec<String> {
     let uverbs = Path::new("/dev/infiniband");
     let mut missing = Vec::new();
@@ -147,7 +146,7 @@ fn missing(class: &Path) -> Vec<String> {
     missing
 }
 
-/// The names in a folder, in order; none where it cannot be read.
+/// The names in a folder, in order; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .into_iter()

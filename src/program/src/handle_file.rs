@@ -1,4 +1,4 @@
-//! Files by which handles get from one process to another.
+//! Files that pass handles from one process to another.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -8,16 +8,16 @@ use doorbell::Handle;
 use doorbell_operation::plain_file;
 use rustix::fs::{Mode, OFlags, open as open_at};
 
-/// More of a file is not looked at: a handle is 128 bytes, and as text not twice that.
+/// The most bytes that are read: a handle has 128 bytes, and less than twice as many as text.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// Writes a handle so that nobody finds a part of it.
+/// Writes a handle so that no reader finds a part of it.
 ///
-/// The folder may be shared. The file is made anew under a name that nobody guesses, and renamed: what others planted there is
-/// neither followed nor written to, and a link at `path` itself is replaced.
+/// The folder may be shared. A new file with a random name is written and renamed. A file or link planted by others is neither
+/// followed nor written to, and a link at `path` itself is replaced.
 ///
 /// # Errors
-/// It cannot be written there.
+/// The file cannot be written.
 pub(crate) fn leave(path: &Path, handle: &Handle) -> io::Result<()> {
     let mut random = [0; size_of::<u64>()];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -32,16 +32,16 @@ fn leave_by(path: &Path, random: u64, handle: &Handle) -> io::Result<()> {
     let mut file = File::from(open_at(&unfinished, flags, mode)?);
     let written = writeln!(file, "{handle}").and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
-        // It is ours; where even that fails, a part of a handle stays under a name that nobody looks for.
+        // The file is ours. If the removal fails, a part of a handle stays under a name that no reader looks for.
         let _ = fs::remove_file(&unfinished);
     }
     written
 }
 
-/// The handle in a file; `None` where there is no such file.
+/// Reads the handle in a file; `None` if there is no such file.
 ///
 /// # Errors
-/// What is there is no handle. That may pass: files are copied between hosts, and not at once.
+/// The file holds no valid handle. A later read may succeed: a copy between hosts may still be under way.
 pub(crate) fn find(path: &Path) -> Result<Option<Handle>, String> {
     let named = |error: &dyn core::fmt::Display| format!("{}: {error}", path.display());
     match read(path) {

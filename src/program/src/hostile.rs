@@ -14,7 +14,7 @@ use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_sec
 /// Lines beyond this are left aside: they say nothing that shorter ones do not.
 const LINE_BYTES_MAX: usize = 600;
 
-/// Those commands that take more than names and flags.
+/// The commands that take more than names and flags.
 #[derive(Parser)]
 #[command(name = "doorbell")]
 struct Line {
@@ -29,8 +29,8 @@ enum Command {
     Pingpong(pingpong::Arguments),
 }
 
-/// Panics where reading `bytes` as a line of words between spaces, or each of its words as a value, breaks a
-/// promise. Says whether it is a command.
+/// Panics if reading `bytes` as a line of words between spaces, or each of its words as a value, breaks a
+/// promise. Returns whether the line is a command.
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Some(line) = core::str::from_utf8(bytes)
         .ok()
@@ -61,7 +61,7 @@ fn check_command(command: &Command) {
     }
 }
 
-/// What is asked for is within its bounds, or the reason is told; and the other side understands it.
+/// Checks that the requested tests are within their bounds and that the peer can parse them, or that the error has a text.
 fn check_tests(terms: &Terms, tests: &Result<Vec<Test>, PerfError>) {
     assert!((1..=86_400).contains(&terms.timeout.as_secs()) && terms.timeout.subsec_nanos() == 0);
     let tests = match tests {
@@ -92,7 +92,7 @@ fn check_pingpong(arguments: &pingpong::Arguments) {
     }
 }
 
-/// Panics where a word is read as something else than it says.
+/// Panics if a word parses to a value that it does not stand for.
 fn check_value(word: &str) {
     let bytes = plain_bytes(word);
     assert_eq!(parse_bytes_or_none(word).ok(), bytes, "{word:?}");
@@ -112,7 +112,7 @@ fn check_value(word: &str) {
             Place::Address(address) => address.to_string(),
             Place::Host { name, port } => format!("{name}:{port}"),
         };
-        // Nothing is left to what is assumed.
+        // The written form is complete: it parses the same with any default port.
         assert_eq!(
             Place::parse(&written, 1),
             Ok(place),
@@ -121,7 +121,7 @@ fn check_value(word: &str) {
     }
 }
 
-/// A size by hand: digits, and what they are to be taken times.
+/// Parses a size independently of the program: digits, and a unit to multiply by.
 fn plain_bytes(word: &str) -> Option<u32> {
     let mut digits: Vec<char> = word.strip_prefix('+').unwrap_or(word).chars().collect();
     let unit = match digits.last()? {
@@ -139,8 +139,7 @@ fn plain_bytes(word: &str) -> Option<u32> {
     u32::try_from(count * unit).ok()
 }
 
-/// Where a span is digits, and a point among them or not, it is what they say, to the nanosecond or what a float
-/// of its size can tell.
+/// Checks a span of plain digits, with or without a decimal point. Its value is exact, up to the precision of a float: 4 ns.
 fn check_seconds(word: &str) {
     let read = parse_seconds(word);
     if let Ok(span) = read {

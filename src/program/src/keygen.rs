@@ -13,9 +13,9 @@ use crate::report::{Failure, print};
 
 /// Make a file with a new random key of 256 bits
 ///
-/// The file is its owner's alone (mode 0600), and an existing file is never overwritten. Copy it to every host that is to be a
-/// peer, over a channel that nobody reads, and name it with --key-file. A key is changed without a restart by a file of two keys:
-/// docs/security.md has the steps.
+/// Only its owner can read the file (mode 0600), and an existing file is never overwritten. Copy the file to every peer, over a
+/// confidential channel, and name it with --key-file. A file of two keys replaces a key without a restart: docs/security.md has
+/// the steps.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     doorbell keygen keys                    the first key of a site\n  \
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// The id of the key, which both sides name it by
+    /// The id of the key, by which both sides name it
     #[arg(long, value_name = "ID", default_value_t = 1)]
     id: u32,
 
@@ -84,7 +84,7 @@ fn make(path: &Path, id: u32) -> Result<(), Failure> {
     })
 }
 
-/// Writes a file that nobody else could open at any time. A planted link is not followed.
+/// Writes a file that no other user can open at any time. A planted link is not followed.
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;

@@ -1,11 +1,11 @@
-//! What happens, told on standard error.
+//! The log, on standard error.
 
 use std::io;
 
 use doorbell_operation::LogLevel;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Tells what happens, from this level on, until the program ends.
+/// Starts the log, from this level on, until the program ends.
 pub(crate) fn start(level: LogLevel) {
     let level = match level {
         LogLevel::Off => return,

@@ -1,4 +1,4 @@
-//! The `doorbell` program: what RDMA devices there are, and how well they move bytes.
+//! The `doorbell` program: RDMA devices, their ports, and measurements.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -127,7 +127,7 @@ fn asked(matches: &ArgMatches) -> (&str, bool) {
         })
 }
 
-/// Says why the command line is none, as JSON where it asks for that.
+/// Prints why the command line is invalid, as JSON if it asks for JSON.
 fn not_parsed(error: &clap::Error) -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     let name = words.next().filter(|_| error.use_stderr());
@@ -213,7 +213,7 @@ sh -c 'until {bin}/doorbell devices --all; do sleep 1; done'
         }
     }
 
-    /// The long names that a short option stands for, where commands call the same thing by different names.
+    /// The long names of a short option that commands give different names.
     const SHORT: &[(char, &[&str])] = &[
         ('D', &["duration", "seconds"]),
         ('F', &["cpu-freq"]),

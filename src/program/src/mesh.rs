@@ -35,33 +35,34 @@ use content::Content;
 use missing::Missing;
 pub(crate) use simulated::World;
 
-/// How often the folder is looked at for handles that are missing.
+/// How often the folder is read for missing handles.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How often it is looked for those that are reached through others alone.
+/// How often the folder is read once all members are reached, for those reached only through others.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// Between two polls while members are still to come: the threads that make queue pairs have the processors, of which
-/// the hosts of a lab have few.
+/// The pause between two polls while members are missing. It leaves the processors to the threads that make queue pairs: the
+/// hosts of a lab have few.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Requests in flight, and receives, of each channel.
+/// Requests in flight, and posted receives, of each channel.
 const DEPTH: u32 = 64;
 
-/// Be one member of a mesh of hosts, and do rounds of a collective with all others
+/// Run one member of a mesh of hosts: rounds of a collective with all other members
 ///
-/// Every member is told its rank, and how it finds those of lower ranks: of each two the one with the higher rank connects, over
-/// all rails that reach the other; two that share no subnet talk through others, by the shortest way.
+/// Every member has a rank, and connects to the members of lower ranks, over all rails that reach them. Members that share no
+/// subnet exchange messages through other members, by the shortest way.
 ///
-/// By --peer it is told at which TCP address a member listens, which is told where by --listen, on any network that both are
-/// on; what else there is to know, rails and who it is, it is asked there. Or all have a folder that they share (a
-/// file system of the network, or one that is copied between them): by --handles each leaves its handle there, as
-/// RANK.handle, and finds those of the others. Where a port or an address changes, what is said of it is said anew.
+/// Members find each other by address or by folder. --peer RANK=ADDRESS:PORT names the TCP address where a member listens (its
+/// --listen), on any network that both members are on. The members exchange their identity and rails there. --handles names a
+/// folder that all members share: a network file system, or a folder that is copied between hosts. Each member writes its
+/// handle there, as RANK.handle, and reads the handles of the others. If a port or an address of its devices changes, a member
+/// publishes its rails anew.
 ///
-/// When all are reached, the collective is done --rounds times. Every byte that comes is checked, outside the
-/// timed section. Told are the neighbours, the ways, and the times of the rounds on this member.
+/// When all members are reached, the collective runs --rounds times. Every byte received is checked, outside the timed section.
+/// The report has the neighbours, the way to each member, and the times of the rounds on this member.
 ///
-/// Exit code: 0 when every byte was right, else 1.
+/// Exit code: 0 if every byte was right, else 1.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  doorbell mesh --key-file keys --rank 0 --ranks 3 --listen '[::]:7500'\n  \
@@ -72,7 +73,7 @@ const DEPTH: u32 = 64;
                         doorbell mesh --key-file keys --rank 1 --ranks 3 --handles /shared/mesh --collective all-reduce --size 1048576"
 )]
 pub(crate) struct Arguments {
-    /// Which member this is, from 0
+    /// The rank of this member, from 0
     #[arg(
         long,
         value_parser = clap::value_parser!(u8).range(0..64),
@@ -85,39 +86,40 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["rank", "peer", "listen", "handles", "metrics", "key_file", "unauthenticated"])]
     simulated: bool,
 
-    /// How many members there are
+    /// The number of members
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
     ranks: u8,
 
-    /// A member of a lower rank, and the TCP address it listens at; once for each
+    /// The TCP address where the member of a lower rank listens (its --listen); once for each member
     #[arg(long, value_name = "RANK=ADDRESS:PORT", value_parser = parse_peer)]
     peer: Vec<(u8, SocketAddr)>,
 
-    /// The TCP address to listen at; by default any port of all addresses, for members that find the handle in the folder
+    /// The TCP address to listen at [default: any port of every address; other members find it by --handles]
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present_any = ["handles", "peer", "simulated"])]
     listen: Option<SocketAddr>,
 
-    /// The folder for the handles of all members
+    /// The shared folder with the handles of all members
     #[arg(long, value_name = "DIR")]
     handles: Option<PathBuf>,
 
-    /// What to do together
+    /// The collective to run
     #[arg(long, value_enum, default_value_t = Which::AllToAll)]
     collective: Which,
 
-    /// Bytes that each member has for each other one; a multiple of 4 for those that add
+    /// Bytes that each member has for each other member; a multiple of 4
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=16_777_216))]
     size: u32,
 
-    /// How often it is timed; a tenth as often goes before, untimed
+    /// The number of timed rounds; a tenth as many untimed rounds go before
     #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
-    /// The longest to wait until all members are there, for any round, and in the end until all have what this one sent [default: 30, or as set]
+    /// The longest wait for all members at the start, for each round, and for all members to finish at the end [default: the
+    /// setting `timeout`, 30]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
 
-    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks; `doorbell status` does
+    /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format; `doorbell status` reads them
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 
@@ -136,17 +138,17 @@ pub(crate) struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Which {
-    /// Wait until everybody is there
+    /// All members wait for each other
     Barrier,
-    /// All get what rank 0 has
+    /// All members get the bytes of rank 0
     Broadcast,
-    /// All get what each has
+    /// All members get the bytes of each member
     AllGather,
-    /// Each gets the sum of what all have for it
+    /// Each member gets one block of the sum over all members
     ReduceScatter,
-    /// All get the sum of what all have
+    /// All members get the sum over all members
     AllReduce,
-    /// Each gets what each has for it
+    /// Each member gets the bytes that each member has for it
     AllToAll,
 }
 
@@ -186,7 +188,7 @@ struct Way {
     #[serde(rename = "rank")]
     to: u8,
     hops: u8,
-    /// Who passes on what goes there, in order.
+    /// Ranks of the members that relay messages on the way, in order.
     by: Vec<u8>,
 }
 
@@ -211,7 +213,7 @@ struct Times {
     max_ns: u64,
 }
 
-/// Everything that is polled.
+/// This member: everything that is polled.
 struct Member {
     node: Arc<Node>,
     workers: Vec<Worker>,
@@ -220,12 +222,12 @@ struct Member {
     folder: Option<PathBuf>,
     looked_at: Option<Instant>,
     read_at: Option<Instant>,
-    /// The handles of others that were gone by, until their links are lost.
+    /// The handles of others that were tried, until their links are lost.
     given: BTreeMap<Rank, Handle>,
     missing: Missing,
-    /// Whether it was told that nobody is let in any more.
+    /// Whether it was reported that no peer is accepted any more.
     is_closed: bool,
-    /// Where it is told what is counted.
+    /// The metrics, if they are served.
     board: Option<Board>,
 }
 
@@ -235,7 +237,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .filter(|rank| rank.number() < arguments.ranks)
         .ok_or_else(|| format!("there is no rank {number} among {}", arguments.ranks))?;
     if arguments.size % 4 != 0 {
-        return Err("--size is to be a multiple of 4".into());
+        return Err(format!("--size {}: not a multiple of 4", arguments.size).into());
     }
     check_peers(&arguments.peer, rank, arguments.ranks)?;
     let settings = arguments.settings()?;
@@ -268,7 +270,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
-    /// What is in effect of the settings, where nothing else is said with what a mesh of hosts takes.
+    /// Returns the settings in effect, over the defaults of a member.
     fn settings(&self) -> Result<Settings, Failure> {
         let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
         let metrics = self.metrics.map(|address| address.to_string());
@@ -291,7 +293,7 @@ fn own_values() -> SettingValues {
     own
 }
 
-/// The settings of members that nobody sets anything of.
+/// Returns the default settings of a member.
 ///
 /// # Errors
 /// None that is known of.
@@ -299,14 +301,14 @@ pub(crate) fn simulated_settings() -> Result<Settings, Failure> {
     Configured::default().settings(own_values(), &[])
 }
 
-/// What the Workers of a member are made with: as much memory as its links need, where none is set.
+/// Returns the configuration of a member's Workers. Unless settings say otherwise, they have the memory that the links need.
 fn worker_config(settings: &Settings, ranks: u8) -> WorkerConfig {
     let values = settings.values();
     let mut config = values.worker;
     let is_set = |key| settings.source(key) != Some(&SettingSource::Default);
     let channel = values.link.channel;
     if !is_set("worker.slots") {
-        // Of each peer the receives, and as much again for what is sent.
+        // Each peer takes slots for its receives and for its sends.
         let each = channel.send_depth.saturating_add(channel.receive_depth);
         config.slots = u32::from(ranks.max(2)).saturating_mul(each);
     }
@@ -350,7 +352,7 @@ impl Member {
         })
     }
 
-    /// Lets those of higher ranks find this member, finds those of lower ones, and waits until all are reached.
+    /// Publishes this member for those of higher ranks, connects to those of lower ranks, and waits until all are reached.
     fn join(&mut self, arguments: &Arguments) -> Result<(), Failure> {
         let at = arguments.listen.unwrap_or_else(|| anywhere(0));
         let handle = self.mesh.listen(&self.node, &self.workers, at)?;
@@ -362,7 +364,7 @@ impl Member {
         }
         let all = Ranks::first(self.mesh.ranks());
         let begin = Instant::now();
-        // Said once before it is too late, too: the reason may be with a member that is ended when another one gives up.
+        // The missing members are reported at half time, too: this member may know the reason, and be stopped when another gives up.
         let mut soon = self.timeout.checked_div(2);
         loop {
             self.poll()?;
@@ -386,7 +388,7 @@ impl Member {
         (0..self.mesh.rank().number()).filter_map(Rank::new)
     }
 
-    /// Says anew what devices say has changed, and looks for members in the folder that no link leads to.
+    /// Publishes changed ports and addresses of the devices, and reads the folder for members without a link.
     fn look(&mut self) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
         if !is_due(self.looked_at, LOOK_EVERY) || self.mesh.is_closing() {
@@ -417,7 +419,7 @@ impl Member {
             let handle = match handle_file::find(&path) {
                 Ok(Some(handle)) => handle,
                 outcome => {
-                    // It may be on its way, or a part of it: it is read again.
+                    // The file may still be missing or in part. It is read again later.
                     let nothing = || format!("{}: there is no such file", path.display());
                     self.missing
                         .unread
@@ -426,7 +428,7 @@ impl Member {
                 }
             };
             self.missing.unread.remove(&rank);
-            // What is known not to lead there does so every time, and finding out opens devices.
+            // A handle that was tried leads nowhere a second time, and each try opens devices.
             if self.given.get(&rank) != Some(&handle) {
                 self.mesh.connect(&self.node, &self.workers, rank, &handle)?;
                 self.given.insert(rank, handle);
@@ -453,13 +455,17 @@ impl Member {
         while !running.poll(group, &mut self.mesh, data, content::add)? {
             self.poll()?;
             if begin.elapsed() > self.timeout {
-                return Err(format!("a round took longer than {} s", self.timeout.as_secs()).into());
+                return Err(format!(
+                    "a round took longer than {} s: see --timeout, and the output of the other members",
+                    self.timeout.as_secs()
+                )
+                .into());
             }
         }
         Ok(())
     }
 
-    /// Waits until nobody needs this member any more. Who is stopped meanwhile is waited for as long as for anything.
+    /// Waits until no member needs this one any more. The wait for a stopped member ends at the timeout.
     fn leave(&mut self, group: Group) -> Result<(), Failure> {
         let now = self.node.network().now();
         let mut leaving = group.leave(Deadline::after(now, self.timeout));
@@ -467,7 +473,7 @@ impl Member {
             match leaving.poll(&self.node, &mut self.mesh) {
                 Ok(false) => self.poll()?,
                 Ok(true) => return Ok(()),
-                // What was to be done is done here.
+                // All work of this member is done, so the timeout is no failure.
                 Err(GroupError::TimedOut) => {
                     let others = self.mesh.reached().without(self.mesh.rank()).iter();
                     let without: Vec<_> = others
@@ -497,11 +503,11 @@ impl Member {
                 _ => {}
             })?;
         if turned_away {
-            eprintln!("doorbell: somebody who is no member of this mesh was turned away");
+            eprintln!("doorbell: a peer that is no member of this mesh was rejected");
         }
         let closed = self.mesh.links().closed_to_peers();
         if let Some(why) = closed.filter(|_| !self.is_closed) {
-            eprintln!("doorbell: nobody is let in any more: {why}");
+            eprintln!("doorbell: no peer is accepted any more: {why}");
             self.is_closed = true;
         }
         if let Some(board) = &mut self.board {
@@ -518,26 +524,24 @@ impl Member {
 }
 
 fn parse_peer(text: &str) -> Result<(u8, SocketAddr), String> {
-    let (rank, address) = text.split_once('=').ok_or("RANK=ADDRESS:PORT is asked for")?;
+    let (rank, address) = text.split_once('=').ok_or("not RANK=ADDRESS:PORT")?;
     let rank = rank.parse().map_err(|error| format!("the rank: {error}"))?;
     let address = address.parse().map_err(|error| format!("the address: {error}"))?;
     Ok((rank, address))
 }
 
-/// Of each two members the one of the higher rank connects: this one is told of lower ones, and of each once.
+/// Checks that --peer names only members of lower ranks, and each of them once. The member of the higher rank connects.
 fn check_peers(peers: &[(u8, SocketAddr)], own: Rank, ranks: u8) -> Result<(), String> {
     let mut known = Ranks::NONE;
     for (number, address) in peers {
         let rank = Rank::new(*number).filter(|rank| rank.number() < ranks);
         let why = match rank {
             None => format!("there is no rank {number} among {ranks}"),
-            Some(rank) if rank == own => "that is this member".to_owned(),
+            Some(rank) if rank == own => "this member has that rank".to_owned(),
             Some(rank) if rank > own => {
-                format!(
-                    "of each two the one of the higher rank connects: say --peer {own}=... to rank {rank}"
-                )
+                format!("the member of the higher rank connects: give rank {rank} --peer {own}=... instead")
             }
-            Some(rank) if known.contains(rank) => "its address was said before".to_owned(),
+            Some(rank) if known.contains(rank) => "that rank has an address already".to_owned(),
             Some(rank) => {
                 known = known.with(rank);
                 continue;
@@ -664,17 +668,17 @@ mod tests {
         for (peers, why) in [
             (
                 &["2=10.1.0.3:7500"][..],
-                "--peer 2=10.1.0.3:7500: that is this member",
+                "--peer 2=10.1.0.3:7500: this member has that rank",
             ),
             (
                 &["0=10.1.0.1:7500", "3=10.1.0.4:7500"],
-                "say --peer 2=... to rank 3",
+                "give rank 3 --peer 2=... instead",
             ),
             (&["4=10.1.0.5:7500"], "there is no rank 4 among 4"),
             (&["64=10.1.0.5:7500"], "there is no rank 64 among 4"),
             (
                 &["1=10.1.0.2:7500", "1=10.2.0.2:7500"],
-                "--peer 1=10.2.0.2:7500: its address was said before",
+                "--peer 1=10.2.0.2:7500: that rank has an address already",
             ),
         ] {
             let told = told(peers).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The node of a command: opened with what the command was told, and what it goes without said.
+//! The node of a command: opened with its options, with a report of the ports that are passed over.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::devices::advised;
 use crate::peers::Trusted;
 use crate::report::Failure;
 
-/// A node that trusts these peers, by the keys of the moment where a file has them, on the rails that the rules let.
+/// Opens a node that trusts these peers, on the rails that the rules allow. It follows changes of the key file.
 ///
 /// # Errors
 /// libibverbs is not there, or the system gave no thread or no random bytes.
@@ -28,12 +28,12 @@ pub(crate) fn node(trusted: Trusted, rails: &RailFilter) -> Result<Arc<Node>, Fa
 /// A Worker on each usable device.
 ///
 /// # Errors
-/// There is none: each port with its reason, and how to get one.
+/// No device is usable. The error lists each port with its reason, and how to get a device.
 pub(crate) fn workers(node: &Node, config: &WorkerConfig) -> Result<Vec<Worker>, Failure> {
     Ok(node.workers(config).map_err(|error| advised(&error))?)
 }
 
-/// Says on standard error which ports nothing will be connected over though no rule leaves them out, where a log does not.
+/// Lists on standard error the ports that are passed over though no rule leaves them out, unless the log lists them.
 ///
 /// # Errors
 /// The devices could not be listed.
@@ -46,7 +46,7 @@ pub(crate) fn say_passed_over(node: &Node, log: LogLevel) -> Result<(), Failure>
     Ok(())
 }
 
-/// The rule that leaves the rail of this GID alone, of the device that is named or of the only one that has it.
+/// Returns the rule that leaves only the rail of this GID, on the named device or on the only device that has it.
 ///
 /// # Errors
 /// No rail has it, or several have.

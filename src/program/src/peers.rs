@@ -1,4 +1,4 @@
-//! Whom a command takes for its peer: who has a key of a file, or, where that is asked for, whoever is there.
+//! Trust in peers: a peer has a key of a file, or, if that is asked for, every peer is accepted.
 
 use core::error::Error;
 use core::time::Duration;
@@ -16,30 +16,33 @@ use doorbell_operation::SettingValues;
 
 use crate::configured::{Configured, Said};
 
-/// How often the file of keys is looked at again.
+/// How often the key file is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The error where the command line names no peers.
-const NEITHER: &str = "no peer is trusted yet. A peer proves to have a key by --key-file FILE (key_file, DOORBELL_KEY_FILE); \
-    `doorbell keygen FILE` makes one. Everyone who reaches the port is a peer by --unauthenticated \
+/// The error if neither keys nor unauthenticated peers are configured.
+const NEITHER: &str = "no peer is trusted: name a key file with --key-file FILE (key_file, DOORBELL_KEY_FILE), which \
+    `doorbell keygen FILE` makes; or accept every peer that reaches the port with --unauthenticated \
     (unauthenticated = true, DOORBELL_UNAUTHENTICATED=true)";
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Peers {
-    /// Take no peer but one that has a key of this file, and prove to have its first one; both sides name theirs.
-    /// `doorbell keygen FILE` makes one. A line is ID:HEXADECIMAL, with 32 bytes or more, and the file is its owner's alone (mode 0600). When it is
-    /// replaced or changed, its keys hold within a second for peers to come; if it is not good, those before stay
+    /// Accept only peers that prove to have a key of FILE, and prove its first key to them
+    ///
+    /// Both sides need a key file; `doorbell keygen FILE` makes one. Each line is ID:HEXADECIMAL, with 32 bytes or more. The file
+    /// must belong to its owner alone (mode 0600). A changed file applies to new peers within a second. If it is invalid, the
+    /// previous keys stay.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// Take whoever reaches the port for the peer, and prove nothing to it: for a lab, or a network where nobody is who should
-    /// not be. Without this there has to be a key file
+    /// Accept every peer that reaches the port, and prove nothing to it
+    ///
+    /// For a lab, or for a network that only trusted hosts can reach. Without this option a key file is required.
     #[arg(long)]
     unauthenticated: bool,
 }
 
 impl Peers {
-    /// What was said, as settings.
+    /// Returns the options of the command line, as settings.
     pub(crate) fn said(&self) -> [Said; 2] {
         let path = self.key_file.as_ref();
         let path = path.map(|path| path.to_string_lossy().into_owned());
@@ -50,7 +53,7 @@ impl Peers {
         ]
     }
 
-    /// Whom to trust, for a command that has no other settings.
+    /// Returns the peers to trust, for a command that has no other settings.
     ///
     /// # Errors
     /// A setting is wrong, and those of [`trust_of`].
@@ -60,10 +63,10 @@ impl Peers {
     }
 }
 
-/// Whom settings say to trust.
+/// Returns the peers that the settings trust.
 ///
 /// # Errors
-/// They say nobody, or the file is not one of keys, or not secret.
+/// The settings trust no peer, or the key file is invalid or readable by others.
 pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>> {
     let only_from = &values.only_from.0;
     match &values.key_file {
@@ -88,7 +91,7 @@ pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>
     }
 }
 
-/// Why a file is none of keys, with how one is made where there is none.
+/// Adds to the error of a missing key file how to make one.
 fn advised(error: KeyRingError) -> Box<dyn Error> {
     match &error {
         KeyRingError::File { path, error: cause } if cause.kind() == io::ErrorKind::NotFound => {
@@ -98,25 +101,25 @@ fn advised(error: KeyRingError) -> Box<dyn Error> {
     }
 }
 
-/// Whom to trust, and the file that says so, if one does.
+/// The peers to trust, and the key file, if there is one.
 #[derive(Debug)]
 pub(crate) struct Trusted {
     pub(crate) trust: Trust,
     pub(crate) file: Option<KeyFile>,
 }
 
-/// A file of keys that were taken from it, and may be taken anew.
+/// A key file that was read, and is read again when it changes.
 #[derive(Debug)]
 pub(crate) struct KeyFile {
     path: PathBuf,
     only_from: Vec<IpPrefix>,
-    /// What it was before it was read, where that went well.
+    /// The file's stamp before its last successful read.
     seen: Option<Stamp>,
-    /// What it was where that did not, and what was wrong.
+    /// The file's stamp and the error of the last read, if that read failed.
     failed: Option<(Option<Stamp>, String)>,
 }
 
-/// What changes where a file is written, is replaced, or becomes another's to read.
+/// Properties of a file that change when it is written, replaced, or made readable for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -126,11 +129,11 @@ struct Stamp {
 }
 
 impl KeyFile {
-    /// Has the node take the keys of then when the file is another, as long as the node is there. What is not good is told, once,
+    /// Gives the node the file's keys whenever the file changes, for as long as the node exists. An invalid file is reported once,
     /// and the keys stay as they are.
     ///
     /// # Errors
-    /// The system gave no thread.
+    /// The thread could not be started.
     pub(crate) fn follow(mut self, node: &Arc<Node>) -> io::Result<()> {
         let node = Arc::downgrade(node);
         let look = move || {
@@ -142,7 +145,7 @@ impl KeyFile {
                     Some(Ok((ids, trust))) => {
                         node.set_trust(trust);
                         let path = self.path.display();
-                        eprintln!("doorbell: {path}: its keys are taken from now on: {ids:?}");
+                        eprintln!("doorbell: {path}: keys in force from now on: {ids:?}");
                     }
                     Some(Err(error)) => eprintln!("doorbell: the keys stay as they are: {error}"),
                 }
@@ -152,8 +155,8 @@ impl KeyFile {
         Ok(())
     }
 
-    /// What is in the file, if it is another than when it was read last. One that could not be read is read again each time,
-    /// since that may have had nothing to do with it (too many open files); what is wrong is given once.
+    /// Returns the file's keys, if the file changed since it was last read. A file that could not be read is read again each time:
+    /// the cause may lie elsewhere (too many open files). The same error is returned once.
     fn changed(&mut self) -> Option<Result<(Vec<u32>, Trust), KeyRingError>> {
         let stamp = self.stamp();
         if stamp == self.seen {
@@ -166,9 +169,9 @@ impl KeyFile {
         (!is_told).then_some(read)
     }
 
-    /// The names of the keys in the file, and whom to trust by them.
+    /// Reads the ids of the keys in the file, and the trust that they give.
     fn read(&mut self) -> Result<(Vec<u32>, Trust), KeyRingError> {
-        // First: what changes while it is read is found changed by the next look.
+        // The stamp is taken first, so that the next look notices a change made during the read.
         let stamp = self.stamp();
         let ring = KeyRing::from_file(&self.path)?;
         self.seen = stamp;
@@ -176,7 +179,7 @@ impl KeyFile {
         Ok((ids, Trust::keys(ring).only_from(&self.only_from)))
     }
 
-    /// None where there is no such file.
+    /// Returns the file's stamp; `None` if there is no such file.
     fn stamp(&self) -> Option<Stamp> {
         let is = fs::metadata(&self.path).ok()?;
         Some(Stamp {
@@ -201,7 +204,7 @@ mod tests {
         peers: Peers,
     }
 
-    /// What `words` of a command line say over `file`, checked.
+    /// Returns the checked settings of `file`, with the options in `words` over them.
     fn said(file: &str, words: &[&str]) -> Result<SettingValues, String> {
         let peers = Line::parse_from(["doorbell"].iter().chain(words)).peers;
         let mut settings = Settings::default();

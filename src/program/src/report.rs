@@ -1,10 +1,10 @@
-//! How a report reaches its reader: as text for people, or as one JSON document. docs/json.md has the names of the fields.
+//! Output of reports: as text for people, or as one JSON document. docs/json.md has the names of the fields.
 
 use core::fmt;
 
 use serde::Serialize;
 
-/// Why a command cannot go on.
+/// The error that ends a command.
 pub(crate) type Failure = Box<dyn core::error::Error>;
 
 /// A failure that the report of the command has printed already.
@@ -64,10 +64,10 @@ pub(crate) fn print<R: Serialize>(
     Ok(())
 }
 
-/// Prints `report` of a command that may have failed. The text says why, as the document does.
+/// Prints `report` of a command that may have failed. Both the text and the document have the reason.
 ///
 /// # Errors
-/// [`Reported`] where `error` says why the command failed.
+/// [`Reported`] if the command failed: `error` has the reason.
 pub(crate) fn print_outcome<R: Serialize>(
     command: &str,
     report: &R,

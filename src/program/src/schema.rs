@@ -99,7 +99,7 @@ pub(crate) fn documented() -> BTreeMap<&'static str, Type> {
     fields
 }
 
-/// Panics where a field of this document is not as docs/json.md says. Adds the names that are in it.
+/// Panics if a field of this document differs from docs/json.md. Adds the document's names to `seen`.
 pub(crate) fn check(document: &Value, seen: &mut BTreeSet<String>) {
     walk(&documented(), document, seen);
 }

@@ -17,7 +17,7 @@ pub(crate) const NOTICE: &str = "SIMULATED: no RDMA device takes part; the bytes
 /// The device of each simulated host that has one.
 pub(crate) const DEVICE: &str = "sim0";
 
-/// Says that nothing is real, before anything is measured: in the output, or, where a document is all of that, on standard error.
+/// Announces the simulation before anything is measured: in the output, or with JSON on standard error.
 pub(crate) fn say(is_json: bool) {
     if is_json {
         eprintln!("{NOTICE}");
@@ -26,7 +26,7 @@ pub(crate) fn say(is_json: bool) {
     }
 }
 
-/// A key that is made for this run: all ends are here, and nobody else is let in.
+/// Makes a key for this run: all ends are in this process, and no other peer is accepted.
 ///
 /// # Errors
 /// The system gave no random bytes.
@@ -45,7 +45,7 @@ pub(crate) fn two(trust: &Trust) -> Result<[Node<Host, Host>; 2], Failure> {
     Ok([host(&fabric, 1, 1, trust)?, host(&fabric, 2, 1, trust)?])
 }
 
-/// A host with so many rails, each in a subnet of its own: its number is the last of its addresses.
+/// Makes a host with this many rails, each in a subnet of its own. Its number is the last part of its addresses.
 ///
 /// # Errors
 /// The fabric takes no such host.

@@ -1,4 +1,4 @@
-//! Values that stand on the command line: sizes, spans of time, MTUs, and where a peer is. No name is looked up here.
+//! Values of the command line: sizes, spans of time, MTUs, and addresses of peers. No name is looked up here.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -7,7 +7,7 @@ use doorbell::Handle;
 use doorbell::provider::Mtu;
 use doorbell::wire::HandleTextError;
 
-/// A size in bytes, K and M being 1024 and 1024^2 of them; not 0.
+/// Parses a size in bytes, with K for 1024 and M for 1024^2; not 0.
 pub(crate) fn parse_bytes(text: &str) -> Result<u32, String> {
     match parse_bytes_or_none(text)? {
         0 => Err("not 0".into()),
@@ -15,7 +15,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The same, and 0 for none.
+/// Parses a size in bytes, as [`parse_bytes`] does, or 0.
 pub(crate) fn parse_bytes_or_none(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'K' | b'k') => (text.get(..text.len().saturating_sub(1)), 1 << 10),
@@ -25,34 +25,34 @@ pub(crate) fn parse_bytes_or_none(text: &str) -> Result<u32, String> {
     let count: u32 = digits
         .unwrap_or_default()
         .parse()
-        .map_err(|_| "a number, with K or M behind it or not".to_owned())?;
+        .map_err(|_| "not a number with or without K or M after it".to_owned())?;
     count.checked_mul(unit).ok_or_else(|| "too large".into())
 }
 
-/// A path MTU in bytes.
+/// Parses a path MTU in bytes.
 pub(crate) fn parse_mtu(text: &str) -> Result<Mtu, String> {
     let bytes: u32 = text.parse().map_err(|_| "not a number".to_owned())?;
     Mtu::from_bytes(bytes).ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
 }
 
-/// A span in seconds and parts of one: a millisecond at least.
+/// Parses a span in seconds, with or without a fraction: at least a millisecond, at most a year.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    // A year: what can be added to any clock.
+    // A year can be added to any clock without overflow.
     if !(0.001..=31_536_000.0).contains(&seconds) {
         return Err("not between 0.001 and 31536000".into());
     }
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// Where a peer is that was named.
+/// The address of a peer, as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// At what its listener handed out.
+    /// The handle that its listener printed.
     Handle(Handle),
-    /// At this address.
+    /// A TCP address.
     Address(SocketAddr),
-    /// At a host of this name, which is to be looked up, and this port.
+    /// A host name that is not looked up yet, and a port.
     Host { name: String, port: u16 },
 }
 
@@ -61,9 +61,9 @@ impl Place {
     /// port has brackets.
     ///
     /// # Errors
-    /// It is none of these.
+    /// The text is none of these.
     pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
-        // What stands behind the colon of a handle is longer than a port: a host may have this name.
+        // A host may be named `doorbell`, with a port behind the colon. The text behind the colon of a handle is longer.
         let is_port = |behind: &str| parse_port(behind).is_some_and(|port| port.to_string() == behind);
         if text
             .strip_prefix("doorbell:")
@@ -84,13 +84,16 @@ impl Place {
         }
         let (name, port) = match text.rsplit_once(':') {
             None => (text, default_port),
-            Some((name, port)) => (name, parse_port(port).ok_or("not a port behind the colon")?),
+            Some((name, port)) => (
+                name,
+                parse_port(port).ok_or("no port from 0 to 65535 after the colon")?,
+            ),
         };
         if name.is_empty() {
             return Err("no name".into());
         }
         if name.contains([':', '[', ']']) {
-            return Err("not an address: with a port, one of IPv6 has brackets".into());
+            return Err("not an address: IPv6 with a port needs brackets, as in [fd00::1]:18700".into());
         }
         Ok(Self::Host {
             name: name.to_owned(),

@@ -2,7 +2,7 @@
 
 use super::request::{Asked, REQUEST_BYTES_MAX, Refusal, answer, read};
 
-/// Panics where reading `bytes` breaks a promise. Says what they ask for.
+/// Panics if reading `bytes` breaks a promise. Returns the parsed request.
 pub(crate) fn check(bytes: &[u8]) -> Asked {
     let asked = read(bytes);
     assert_eq!(asked, plain::read(bytes));
@@ -27,7 +27,7 @@ pub(crate) fn check(bytes: &[u8]) -> Asked {
     asked
 }
 
-/// An answer says how it went, how long it is and that there is no other behind it, and nothing that was asked.
+/// Checks that an answer has its status, its length and `Connection: close`, one empty line, and printable characters alone.
 fn check_answer(head: &str, status: &str, length_bytes: usize) {
     let lines: Vec<_> = head.split("\r\n").collect();
     assert!(lines[0].starts_with(&format!("HTTP/1.1 {status} ")), "{head}");

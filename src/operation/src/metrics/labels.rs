@@ -1,35 +1,35 @@
-//! Labels, by which series of one name are told apart.
+//! Labels, which distinguish series of one name.
 
 use core::fmt;
 
 /// Labels of what is counted: names and values, in the order they were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Labels {
-    /// As they stand between braces.
+    /// The text between the braces.
     rendered: String,
 }
 
-/// Why something cannot be a label.
+/// The fault in a label. The caller can correct it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LabelError {
-    /// The caller: a name is a letter or `_`, and then letters, digits and `_`; two of these in front are kept for others.
+    /// A name is a letter or `_`, and then letters, digits and `_`. A name may not begin with `__`, which Prometheus reserves.
     NotAName,
-    /// The caller: we say this of ourselves, so that it would be there twice.
+    /// The name is one of doorbell's own labels.
     Reserved,
-    /// The caller: the same name twice.
+    /// A name is given twice.
     Twice,
 }
 
-/// Names that are ours, or the format's.
+/// Names that doorbell or the format uses.
 const RESERVED: &[&str] = &["by", "le", "member", "outcome", "peer", "rail", "reason", "state"];
 
 impl fmt::Display for LabelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotAName => "a label's name is a letter or _, then letters, digits and _",
-            Self::Reserved => "this label is one of ours",
-            Self::Twice => "a label is there twice",
+            Self::Reserved => "doorbell uses this label itself: choose another name",
+            Self::Twice => "a label is given twice",
         })
     }
 }
@@ -45,7 +45,7 @@ impl Labels {
     /// Labels of these names and values. A value may be anything.
     ///
     /// # Errors
-    /// A name cannot be one, or is there twice.
+    /// A name is invalid, reserved, or given twice.
     pub fn new(labels: &[(&str, &str)]) -> Result<Self, LabelError> {
         let mut all = Self::NONE;
         for (place, (name, value)) in labels.iter().enumerate() {
@@ -63,7 +63,7 @@ impl Labels {
         Ok(all)
     }
 
-    /// These, and one of ours.
+    /// Adds one of doorbell's own labels.
     pub(super) fn and(&self, name: &str, value: &str) -> Self {
         let Self { rendered } = self;
         let separator = if rendered.is_empty() { "" } else { "," };
@@ -77,7 +77,7 @@ impl Labels {
     }
 }
 
-/// With the braces, where there are any.
+/// With the braces, if there are any.
 impl fmt::Display for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rendered.as_str() {

@@ -28,7 +28,7 @@ pub use labels::{LabelError, Labels};
 
 /// Counters and gauges of one moment, as text for Prometheus.
 ///
-/// Series of the same name and labels are one series and add up, so Workers of one device may be told apart or not. A counter
+/// Series of the same name and labels are one series and add up, so labels decide whether Workers of one device add up. A counter
 /// falls when all its sources are gone: Prometheus takes that for a restart. To keep the counts, add sources that end to a
 /// `Metrics` that stays, and gather the rest into a clone of it. Links keep the counts of ended links by themselves. They keep
 /// the counts of a rail as long as another link has one between the same device and address.
@@ -121,7 +121,7 @@ impl Metrics {
         self.refusals(labels, &counts.untrusted);
     }
 
-    /// Peers that were refused for who or where they are: of a [`Listener`](doorbell::Listener).
+    /// Adds the peers that a [`Listener`](doorbell::Listener) refused because of their identity or address.
     pub fn refusals(&mut self, labels: &Labels, refusals: &Refusals) {
         let reasons = [
             ("unauthenticated", refusals.unauthenticated),

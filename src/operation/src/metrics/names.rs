@@ -68,10 +68,10 @@ counters! {
     of_mesh(MeshCounts) {
         sent: "doorbell_mesh_sent_messages_total", "Messages taken in to be sent.";
         received: "doorbell_mesh_received_messages_total", "Messages given to the application.";
-        sent_again: "doorbell_mesh_sent_again_messages_total", "Messages that went again.";
+        sent_again: "doorbell_mesh_sent_again_messages_total", "Messages sent again.";
         out_of_turn: "doorbell_mesh_out_of_turn_messages_total", "Messages that came again, or ahead of one that was lost.";
         relayed: "doorbell_mesh_relayed_frames_total", "Frames passed on for others.";
-        announcements: "doorbell_mesh_announcements_total", "Announcements sent of who is whose neighbour.";
+        announcements: "doorbell_mesh_announcements_total", "Announcements of neighbours sent.";
         dropped: "doorbell_mesh_dropped_frames_total", "Frames dropped: of no member, gone too far, or without a way.";
     }
 }
@@ -93,13 +93,13 @@ counters! {
     of_mesh_member(MeshMemberCounts) {
         sent: "doorbell_mesh_member_sent_messages_total", "Messages to a member that were taken in.";
         received: "doorbell_mesh_member_received_messages_total", "Messages of a member that were given to the application.";
-        sent_again: "doorbell_mesh_member_sent_again_messages_total", "Messages to a member that went again.";
+        sent_again: "doorbell_mesh_member_sent_again_messages_total", "Messages to a member that were sent again.";
     }
 }
 
 pub(super) static PORT_COUNTER: Description = counter(
     "doorbell_port_hw_counter_total",
-    "What the kernel counts at a port, of all that use it: the files of its hw_counters in sysfs.",
+    "Counters of the kernel at a port, over all its users: the files of its hw_counters in sysfs.",
 );
 pub(super) static LINK_RAILS: Description = gauge("doorbell_link_rails", "Rails of links by state.");
 pub(super) static MESH_ROUTE: Description = gauge(
@@ -113,7 +113,7 @@ pub(super) static MESH_WAITING: Description = gauge(
 pub(super) static BATCH_REQUESTS: Description = described(
     "doorbell_worker_batch_requests",
     Kind::Histogram,
-    "Requests that one doorbell was for.",
+    "Requests posted with one doorbell.",
 );
 pub(super) static NOT_DESTROYED: Description = gauge(
     "doorbell_worker_not_destroyed_queue_pairs",
@@ -126,19 +126,16 @@ pub(super) static CHANNEL_CREDITS: Description = gauge(
 );
 pub(super) static CHANNEL_IN_FLIGHT: Description =
     gauge("doorbell_channel_in_flight_requests", "Requests in flight.");
-pub(super) static HANDSHAKES_BEGUN: Description = counter(
-    "doorbell_handshakes_begun_total",
-    "Peers that were let in to a handshake.",
-);
-pub(super) static HANDSHAKES: Description =
-    counter("doorbell_handshakes_total", "Handshakes by what they came to.");
+pub(super) static HANDSHAKES_BEGUN: Description =
+    counter("doorbell_handshakes_begun_total", "Peers whose handshake began.");
+pub(super) static HANDSHAKES: Description = counter("doorbell_handshakes_total", "Handshakes by outcome.");
 pub(super) static PORT_FAILURES: Description = counter(
     "doorbell_handshake_port_failures_total",
-    "How often nobody could be taken in.",
+    "Times the port could not accept a connection, as for want of descriptors.",
 );
 pub(super) static UNTRUSTED: Description = counter(
     "doorbell_handshakes_untrusted_total",
-    "Handshakes that failed for who or where the peer is.",
+    "Handshakes that failed because the peer or its address is not trusted.",
 );
 pub(super) static LINKS: Description = gauge("doorbell_links", "Links by state.");
 pub(super) static MESH_REACHED: Description = gauge(

@@ -12,7 +12,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
 pub(crate) enum Asked {
     /// It has not ended.
     More,
-    /// The metrics, or with HEAD what they would be told with.
+    /// The metrics, or with HEAD their headers alone.
     Metrics { is_head_only: bool },
     /// Something else.
     Refused(Refusal),
@@ -81,8 +81,8 @@ fn judge(head: &[u8]) -> Result<Asked, Refusal> {
     }
 }
 
-/// Whether a line is a header: a name, a colon and a value. None is continued on the next line, and no line ends with less than CR and LF,
-/// which somebody in between might read otherwise.
+/// Whether a line is a header: a name, a colon and a value. Continued lines and bare line feeds are rejected, since a proxy in
+/// between might read them otherwise.
 fn is_header(line: &str) -> bool {
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     line.split_once(':').is_some_and(|(name, value)| {
@@ -135,7 +135,7 @@ mod tests {
             (b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n", true),
         ] {
             assert_eq!(read(request), Asked::Metrics { is_head_only });
-            // A second one behind it is nobody's.
+            // A second request behind it is ignored.
             assert_eq!(read(&[request, GET].concat()), Asked::Metrics { is_head_only });
         }
     }

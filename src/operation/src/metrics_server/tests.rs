@@ -56,7 +56,7 @@ fn a_request_may_come_byte_by_byte_and_a_long_answer_goes_out_as_it_is_read() {
         stream.write_all(&[*byte]).unwrap();
         thread::sleep(Duration::from_millis(1));
     }
-    // Others are not kept waiting by who does not read.
+    // A client that does not read keeps no other client waiting.
     assert!(ask(&server, b"HEAD /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -86,7 +86,7 @@ fn who_takes_too_long_is_left() {
     let span = Duration::from_secs(1);
     let server = MetricsServer::start_with(ANYWHERE, span, String::new).unwrap();
     let begun = Instant::now();
-    // One that says nothing, and one that never ends.
+    // One client sends nothing, and one never ends its request.
     let mut silent = connect(&server);
     let mut endless = connect(&server);
     endless.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();

@@ -96,7 +96,7 @@ impl Two<'_> {
                     let what = format!("{} of {} has the same address", name_of(peer), self.theirs.host);
                     let finding = self
                         .finding(Severity::Error, FindingKind::AddressTwice, &name_of(local), &what)
-                        .because("packets go to whoever answered last")
+                        .because("packets go to the host that answered last")
                         .so("give one of them another address");
                     self.found.push(finding);
                 } else if ours.contains(theirs.address()) != theirs.contains(ours.address()) {

@@ -25,7 +25,7 @@ pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Fi
     for failure in &topology.failures {
         let finding = host
             .finding(Severity::Warning, FindingKind::NotLookedAt, "this host", failure)
-            .because("what is wrong there is not found");
+            .because("faults there are not found");
         host.found.push(finding);
     }
     if topology.ports.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Fi
     host.peers(&rails);
 }
 
-/// A host that is looked at.
+/// The host under examination.
 pub(super) struct Host<'h> {
     pub(super) topology: &'h Topology,
     pub(super) found: &'h mut Vec<Finding>,
@@ -348,14 +348,14 @@ impl Host<'_> {
         }
     }
 
-    /// Neighbours nobody answers for.
+    /// Finds neighbours that do not answer.
     fn neighbours(&mut self, rails: &[LocalRail], all: &[Topology]) {
         let topology = self.topology;
         for neighbour in &topology.neighbours {
             let seen = match neighbour.state {
                 NeighbourState::Known => continue,
-                NeighbourState::Incomplete => "has not been answered for yet",
-                NeighbourState::Failed => "is not answered for",
+                NeighbourState::Incomplete => "has not answered yet",
+                NeighbourState::Failed => "does not answer",
             };
             let is_known = topology
                 .neighbours

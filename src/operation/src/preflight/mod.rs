@@ -1,6 +1,6 @@
 //! Failures to come and their causes, before anything hangs: findings about hosts, from facts alone.
 //!
-//! Nothing is looked at here: the facts are [`Topology`] values, of this host or of files.
+//! Nothing is surveyed here: the facts are [`Topology`] values, of this host or of files.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "it works, it may not, it will not")]
 pub enum Severity {
@@ -31,7 +31,7 @@ pub enum Severity {
 pub enum FindingKind {
     /// There is no RDMA device.
     NoDevice,
-    /// Something could not be looked at.
+    /// Something could not be surveyed.
     NotLookedAt,
     /// No rail is left to use.
     NoRail,
@@ -45,11 +45,11 @@ pub enum FindingKind {
     PortUnusable,
     /// The interface of a port is set down.
     AdminDown,
-    /// Nobody is at the other end of the cable.
+    /// The interface has no carrier: the other end of the cable is missing or down.
     NoCarrier,
     /// The interface of a port has no address.
     NoAddress,
-    /// It has addresses that count on the link alone.
+    /// The interface has only link-local addresses.
     LinkLocalOnly,
     /// An address has no GID in the port's table.
     GidMissing,
@@ -109,11 +109,11 @@ impl FindingKind {
     }
 }
 
-/// One thing that was found.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// Its kind.
     pub kind: FindingKind,
@@ -125,7 +125,7 @@ pub struct Finding {
     pub what: String,
     /// Its consequence.
     pub why: String,
-    /// The remedy; empty where nothing has to be done.
+    /// The remedy; empty if nothing has to be done.
     pub remedy: String,
 }
 

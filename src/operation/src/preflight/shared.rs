@@ -67,7 +67,7 @@ impl Host<'_> {
         let topology = self.topology;
         let mut told = BTreeSet::new();
         for route in &topology.routes {
-            // A port may have the GIDs of another's interface, so that it is the interface that is told.
+            // A port may have the GIDs of another port's interface, so the finding names the interface.
             let is_from = |rail: &&LocalRail| {
                 let source = rail.source.ok();
                 source.is_some_and(|source| source.address.address() == route.from)

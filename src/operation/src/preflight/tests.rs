@@ -106,7 +106,7 @@ fn altered(alter: impl FnOnce(&mut Topology)) -> Finding {
     only(&[topology])
 }
 
-/// The same where nothing is to be found.
+/// Checks that nothing is found.
 #[track_caller]
 fn fine(alter: impl FnOnce(&mut Topology)) {
     let mut topology = one();
@@ -330,7 +330,7 @@ fn neighbours_nobody_answers_for() {
     assert_eq!(finding.severity, Severity::Error);
     assert_eq!(
         finding.what,
-        "the neighbour 10.0.0.2 of b is not answered for on eth0"
+        "the neighbour 10.0.0.2 of b does not answer on eth0"
     );
 }
 
@@ -371,7 +371,7 @@ fn a_peer_that_is_named_has_to_be_there() {
     assert_eq!(named(&["10.0.0.1"], &[]), []);
     let not_asked = [(Severity::Warning, FindingKind::NotLookedAt)];
     assert_eq!(named(&["fe80::7"], &[]), not_asked);
-    // A rail that is left out reaches nobody.
+    // A rail that is left out reaches no host.
     let mut left = host(
         "a",
         &[
@@ -430,7 +430,7 @@ fn a_hardened_interface_without_a_way_of_its_own() {
             .what
             .starts_with("packets from 10.0.0.2 to its subnet have no way, ")
     );
-    // It is told once of an address.
+    // One address has one finding.
     let mut twice = by(Some("eth0"));
     twice.routes.push(route("10.0.0.2", "10.0.1.1", Some("eth0")));
     assert_eq!(kinds(&[twice]), [FindingKind::SourceRoute]);

@@ -7,30 +7,30 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingSource {
-    /// It is doorbell's default.
+    /// The default of doorbell.
     Default,
-    /// The program has another default.
+    /// The default of the program.
     Program,
-    /// A file has it.
+    /// A line of a file.
     File {
-        /// Which, as it was named.
+        /// The path, as it was named.
         path: Arc<str>,
         /// The line, from 1.
         line: usize,
     },
-    /// This variable of the environment has it.
+    /// This variable of the environment.
     Environment(String),
-    /// The command line has it, in this option.
+    /// This option of the command line.
     Argument(String),
 }
 
-/// Why settings are not taken.
+/// Error of a setting, or of a file of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsError {
     /// Source of the setting at fault.
     pub source: SettingSource,
-    /// Which setting, as it was named; none where the whole file is at fault.
+    /// The setting, as it was named; `None` if the whole file is at fault.
     pub key: Option<String>,
     /// The fault.
     pub fault: SettingsFault,
@@ -40,28 +40,28 @@ pub struct SettingsError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingsFault {
-    /// The file cannot be read: why.
+    /// The file cannot be read, with the reason.
     Unreadable(String),
-    /// It has more bytes than a file of settings has: the most.
+    /// The file has more bytes than this limit.
     TooLong(u64),
-    /// It is no TOML: why.
+    /// The file is no TOML, with the reason.
     Syntax(String),
-    /// There is no such setting; this one may be meant.
+    /// The name is unknown; this setting may be meant.
     Unknown(Option<&'static str>),
-    /// Its value is to be something else.
+    /// The value is of the wrong kind; this kind is expected.
     WrongKind(&'static str),
-    /// Its value is less or more than it may be.
+    /// The value is out of bounds.
     OutOfBounds {
         /// The least.
         least: String,
         /// The most.
         most: String,
     },
-    /// Its value is none: why.
+    /// The value is invalid, with the reason.
     Wrong(String),
-    /// It holds a key itself, and is to name the file that does.
+    /// The value is a key itself. The setting has to name the key file.
     IsSecret,
-    /// Together with another one it makes no sense.
+    /// The setting contradicts another one.
     Contradiction(String),
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for SettingSource {
     }
 }
 
-/// The longest name that is told in full: no setting's is half as long.
+/// The longest name that an error shows in full. No setting has a name half as long.
 const SHOWN_MAX: usize = 80;
 
 impl fmt::Display for SettingsError {
@@ -107,15 +107,15 @@ impl fmt::Display for SettingsFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(why) => f.write_str(why),
-            Self::TooLong(bytes) => write!(f, "a file of settings has no more than {bytes} bytes"),
+            Self::TooLong(bytes) => write!(f, "a settings file has at most {bytes} bytes"),
             Self::Syntax(why) => write!(f, "no TOML: {why}"),
             Self::Unknown(None) => f.write_str("there is no such setting"),
             Self::Unknown(Some(meant)) => write!(f, "there is no such setting; is it {meant}?"),
-            Self::WrongKind(expected) => write!(f, "it is to be {expected}"),
-            Self::OutOfBounds { least, most } => write!(f, "it is to be {least} at least and {most} at most"),
+            Self::WrongKind(expected) => write!(f, "must be {expected}"),
+            Self::OutOfBounds { least, most } => write!(f, "must be from {least} to {most}"),
             Self::Wrong(why) => f.write_str(why),
             Self::IsSecret => {
-                f.write_str("it is to name a file that only its owner can read, and has a key in it itself")
+                f.write_str("must name a key file that only its owner can read, and is a key itself")
             }
             Self::Contradiction(why) => f.write_str(why),
         }

@@ -42,7 +42,7 @@ whole_numbers!(u8, u32, usize);
 /// Fault of a number that the type cannot hold. The bounds of the setting exclude it, unless they are wrong themselves.
 fn too_large<N>() -> SettingsFault {
     let bits = size_of::<N>().saturating_mul(8);
-    SettingsFault::Wrong(format!("it is to be a number of {bits} bits"))
+    SettingsFault::Wrong(format!("must be a number of {bits} bits"))
 }
 
 const fn number(value: &Value) -> Result<u64, SettingsFault> {
@@ -102,7 +102,7 @@ impl Held for Mtu {
 
     fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
         let mtu = u32::try_from(number(value)?).ok().and_then(Self::from_bytes);
-        *self = mtu.ok_or_else(|| wrong("it is to be one of 256, 512, 1024, 2048 and 4096"))?;
+        *self = mtu.ok_or_else(|| wrong("must be one of 256, 512, 1024, 2048 and 4096"))?;
         Ok(())
     }
 }
@@ -137,7 +137,7 @@ impl Held for Notify {
             "never" => Self::Never,
             "every" => Self::Every,
             "solicited" => Self::Solicited,
-            _ => return Err(wrong("it is to be \"never\", \"every\" or \"solicited\"")),
+            _ => return Err(wrong("must be \"never\", \"every\" or \"solicited\"")),
         };
         Ok(())
     }
@@ -151,9 +151,8 @@ impl Held for LogLevel {
     fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
         let text = text(value)?;
         let level = Self::ALL.into_iter().find(|level| level.name() == text);
-        *self = level.ok_or_else(|| {
-            wrong("it is to be \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"")
-        })?;
+        *self = level
+            .ok_or_else(|| wrong("must be \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\""))?;
         Ok(())
     }
 }
@@ -207,7 +206,7 @@ impl Held for Option<SocketAddr> {
             "" => None,
             text => Some(
                 text.parse()
-                    .map_err(|_| wrong("it is to be an address and a port, as in \"127.0.0.1:9400\""))?,
+                    .map_err(|_| wrong("must be an address and a port, as in \"127.0.0.1:9400\""))?,
             ),
         };
         Ok(())
@@ -231,7 +230,7 @@ impl Held for Option<PathBuf> {
     }
 }
 
-/// Whether somebody wrote a key where its file is to be named: settings are shown, and keys never.
+/// Whether the text is a key in place of the name of its file. Settings are shown, and keys never are.
 fn holds_key(text: &str) -> bool {
     let is_hexadecimal = |part: &str| part.len() >= 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut parts = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '/');

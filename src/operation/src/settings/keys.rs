@@ -1,4 +1,4 @@
-//! Which settings there are: the name of each, what it may be, and where it is kept.
+//! The table of settings: the name, the range and the field of each.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ use super::value::{Kind, Value};
 /// One setting.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// With its sections, a dot behind each.
+    /// The name with its sections, a dot behind each.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) read: fn(&SettingValues) -> Value,
@@ -181,7 +181,7 @@ pub(super) fn meant(name: &str) -> Option<&'static str> {
     same_last.or_else(near).map(|key| key.name)
 }
 
-/// How many letters are to be put in, left out or changed to make one of the other.
+/// The number of letters to insert, delete or change to turn one word into the other.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (index, letter) in one.chars().enumerate() {

@@ -1,6 +1,6 @@
 //! Settings from the program, a file, the environment and the command line, in this order; what comes later is stronger.
 //!
-//! Which there are stands in [`keys`]. Nothing here opens a device; each value says where it came from.
+//! All settings are listed in [`keys`]. Nothing here opens a device. Each value has its source.
 
 mod error;
 mod file;
@@ -24,25 +24,25 @@ pub(crate) use file::FILE_BYTES_MAX;
 use keys::Key;
 use value::{Given, Value};
 
-/// Everything that can be set, as it is put in where it is for. The default has each configuration's.
+/// The values of all settings, in the configurations that they are for. Defaults are those of the configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingValues {
-    /// Which rails are used: for [`Node::set_rail_filter`](doorbell::Node::set_rail_filter). Default all.
+    /// The rails to use, for [`Node::set_rail_filter`](doorbell::Node::set_rail_filter). Default: all.
     pub rails: RailFilter,
-    /// The file of the keys of peers: for [`KeyRing::from_file`](doorbell::KeyRing::from_file). Default none.
+    /// The key file, for [`KeyRing::from_file`](doorbell::KeyRing::from_file). Default: none.
     pub key_file: Option<PathBuf>,
-    /// Whether every peer that reaches the port is trusted, if no file of keys is named: for
-    /// [`Trust::unauthenticated_on_purpose`](doorbell::Trust::unauthenticated_on_purpose). Default no: with neither, no Node is
+    /// Whether every peer that reaches the port is trusted, if no key file is named: for
+    /// [`Trust::unauthenticated_on_purpose`](doorbell::Trust::unauthenticated_on_purpose). Default: no. With neither, no Node is
     /// opened.
     pub unauthenticated: bool,
-    /// The subnets of peers: for [`Trust::only_from`](doorbell::Trust::only_from). Default all there are.
+    /// The subnets of peers, for [`Trust::only_from`](doorbell::Trust::only_from). Default: all.
     pub only_from: Subnets,
-    /// How long anything that is waited for may take. Default 30 s.
+    /// The limit on each wait. Default: 30 s.
     pub timeout: Duration,
-    /// The address where metrics are told: for [`MetricsServer::start`](crate::MetricsServer::start). Default nowhere.
+    /// The address where metrics are served, for [`MetricsServer::start`](crate::MetricsServer::start). Default: none.
     pub metrics: Option<SocketAddr>,
-    /// The least severity that is logged. Default nothing.
+    /// The lowest level of events that are logged. Default: off.
     pub log: LogLevel,
     /// The configuration of Workers.
     pub worker: WorkerConfig,
@@ -77,7 +77,7 @@ impl Default for SettingValues {
 #[expect(clippy::exhaustive_structs, reason = "they are nothing else")]
 pub struct Subnets(pub Vec<IpPrefix>);
 
-/// The part of a [`MeshConfig`] that does not tell its members apart.
+/// The part of a [`MeshConfig`] that is common to all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshSettings {
@@ -144,20 +144,20 @@ impl SettingValues {
     }
 }
 
-/// How much is told of what happens: this, and what is worse.
+/// The lowest level of events that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "these are the levels of logs")]
 pub enum LogLevel {
-    /// Nothing.
+    /// No events.
     #[default]
     Off,
-    /// Ends of something that was to go on.
+    /// Unexpected ends, as of a link.
     Error,
-    /// Faults that are lived with.
+    /// Faults that doorbell works around.
     Warn,
     /// Events of peers and rails.
     Info,
-    /// Each step of it.
+    /// The steps of these events.
     Debug,
     /// Everything.
     Trace,
@@ -173,7 +173,7 @@ impl LogLevel {
         Self::Trace,
     ];
 
-    /// As it is set.
+    /// The name of the level in settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -211,10 +211,10 @@ const OTHERS: &[&str] = &[
     "PORT_*",
 ];
 
-/// Settings, and where each came from.
+/// Settings, each with its source.
 ///
-/// The stronger source stays, in whichever order they are read: the command line before the environment, that before a file, and
-/// that before the defaults.
+/// The strongest source wins, in whichever order sources are read: the command line, then the environment, then a file, then the
+/// defaults.
 ///
 /// ```
 /// use doorbell_operation::{SettingValues, Settings};
@@ -303,7 +303,7 @@ impl Settings {
                 return Err(SettingsError {
                     source,
                     key: Some(key.name.into()),
-                    fault: SettingsFault::Wrong("it is no text".into()),
+                    fault: SettingsFault::Wrong("not valid UTF-8".into()),
                 });
             };
             self.set(source, key.name, Given::Bare(value))?;
@@ -385,7 +385,7 @@ impl Settings {
                 "mesh.resend_after",
                 mesh.acknowledge_after < mesh.resend_after,
             ),
-            // It is that of a mesh's links, too.
+            // The links of a mesh use this time, too.
             (
                 "mesh.acknowledge_after",
                 "link.dead_after",

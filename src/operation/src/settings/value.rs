@@ -39,7 +39,7 @@ pub(super) enum Kind {
 /// A value as it was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Given<'t> {
-    /// A number in a file; none where it is negative or too large for any setting.
+    /// A number in a file; none if it is negative or too large for any setting.
     Number(Option<u64>),
     /// True or false in a file.
     Flag(bool),
@@ -64,8 +64,10 @@ impl Kind {
         Self::Span { least, most }
     }
 
+    /// Reads a value of this kind.
+    ///
     /// # Errors
-    /// It is of another kind, or out of bounds.
+    /// The value is of another kind, or out of bounds.
     pub(super) fn read(&self, given: Given<'_>) -> Result<Value, SettingsFault> {
         match (*self, given) {
             (Self::Count { least, most }, Given::Number(number)) => bounded(number, least, most),
@@ -107,7 +109,7 @@ impl Kind {
 }
 
 impl Value {
-    /// As it stands in a file.
+    /// The value as TOML.
     pub(super) fn to_toml(&self) -> String {
         match self {
             Self::Number(number) => number.to_string(),
@@ -117,7 +119,7 @@ impl Value {
         }
     }
 
-    /// As people read it.
+    /// The value as plain text.
     pub(super) fn to_text(&self) -> String {
         match self {
             Self::Number(number) => number.to_string(),

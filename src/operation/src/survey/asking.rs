@@ -1,4 +1,4 @@
-//! Hosts on our links are written to, so that the kernel finds out which of them nobody answers for.
+//! Datagrams to hosts on our links, which make the kernel find out which of them do not answer.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -13,22 +13,21 @@ use super::neighbours;
 use crate::topology::{NeighbourState, Topology};
 use doorbell::NodeError;
 
-/// The port of datagrams that nobody wants. Source: RFC 863.
+/// The discard port. Source: RFC 863.
 const DISCARD: u16 = 9;
 
-/// How long answers are waited for: a host on a link answers in milliseconds, and the kernel asks again after a second.
+/// The longest wait for answers: a host on a link answers in milliseconds, and the kernel asks again after a second.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often the kernel is asked meanwhile.
+/// The pause between queries of the kernel's table.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl Topology {
-    /// Has the kernel ask for the hardware addresses of these peers, and takes in what it knows then.
+    /// Makes the kernel resolve the hardware addresses of these peers, and reads its table of neighbours.
     ///
-    /// A host that was never written to is in no table of neighbours, whether it answers or not. So one datagram goes to each
-    /// address in a subnet of a usable rail of this host, to the port that discards them; answers are waited for, a second at
-    /// most. Addresses of other subnets, of this host, and link-local ones are passed over. Datagrams that could not be sent
-    /// are listed in [`Topology::failures`].
+    /// The kernel's table has only hosts that were sent to. So one datagram goes to the discard port of each address in a subnet
+    /// of a usable rail of this host. The wait for answers ends after a second. Addresses of other subnets, of this host, and
+    /// link-local ones are passed over. Datagrams that could not be sent are listed in [`Topology::failures`].
     ///
     /// # Errors
     /// The interfaces could not be listed.
@@ -65,7 +64,7 @@ impl Topology {
     }
 }
 
-/// One datagram, from one address to another.
+/// Sends one datagram from one address to another.
 fn write_to(own: IpAddr, peer: IpAddr) -> io::Result<()> {
     let socket = UdpSocket::bind(SocketAddr::new(own, 0))?;
     socket.send_to(&[0], SocketAddr::new(peer, DISCARD)).map(|_| ())

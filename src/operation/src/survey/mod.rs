@@ -1,6 +1,6 @@
 //! A look at all this host has: devices and addresses by `ffi`, the rest by proc, sysfs and netlink.
 //!
-//! Nothing is asked of a program, and nothing is changed. Nothing is sent, but where [`asking`] is told to whom.
+//! The survey runs no program, and changes nothing. It sends nothing, except to peers that are named to [`asking`].
 
 use std::fs;
 use std::path::Path;
@@ -197,7 +197,7 @@ fn number(path: &Path) -> Option<u32> {
     read(path)?.parse().ok()
 }
 
-/// The names in a folder; none where it cannot be read.
+/// The names in a folder; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries

@@ -29,7 +29,7 @@ pub(super) fn all(interfaces: &[Interface]) -> Result<Vec<NeighbourFacts>> {
     Ok(found)
 }
 
-/// One entry; `None` for those that are no matter of hardware addresses, or of interfaces gone since.
+/// Reads one entry; `None` if it has no hardware address to resolve, or if its interface is gone.
 fn neighbour(kind: u16, body: &[u8], interfaces: &[Interface]) -> Option<NeighbourFacts> {
     if kind != RTM_NEWNEIGH {
         return None;

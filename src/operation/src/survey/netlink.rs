@@ -90,7 +90,7 @@ fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Reads one part of an answer; says whether it was the last of a dump.
+/// Reads one part of an answer; returns whether it was the last part of a dump.
 pub(super) fn read_part(mut part: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<bool> {
     while !part.is_empty() {
         let bytes = u32_at(part, 0).and_then(|bytes| usize::try_from(bytes).ok());

@@ -100,7 +100,7 @@ fn hosts_of(subnet: IpPrefix) -> impl Iterator<Item = Ipv4Addr> {
     range.into_iter().flatten().map(Ipv4Addr::from_bits)
 }
 
-/// The interface; none where the kernel sends such a packet by none of these.
+/// The interface; none if the kernel sends such a packet by none of these.
 fn leaves_by(
     netlink: &mut Netlink,
     from: Ipv4Addr,
@@ -167,7 +167,7 @@ mod tests {
         // In the smaller one of two, and to the last host that there is.
         let within = [("eth0", &["10.0.0.9/8"][..]), ("eth1", &["10.1.0.5/30"])];
         assert_eq!(asked(&within), ["10.0.0.9 10.1.0.6", "10.1.0.5 10.1.0.6"]);
-        // Two addresses of one interface, links alone, and nobody left to ask for.
+        // Two addresses of one interface, addresses of links alone, and no peer left to ask for.
         for none in [
             [
                 ("eth0", &["10.0.0.1/24", "10.0.0.2/24"][..]),
@@ -207,7 +207,7 @@ mod tests {
         let here = Ipv4Addr::LOCALHOST;
         let by = leaves_by(&mut netlink, here, Ipv4Addr::new(127, 0, 0, 9), &lo).unwrap();
         assert_eq!(by.as_deref(), Some("lo"));
-        // Nobody may send from there.
+        // No host may send from there.
         let from_nowhere = Ipv4Addr::new(240, 0, 0, 1);
         assert_eq!(leaves_by(&mut netlink, from_nowhere, here, &lo), Ok(None));
         assert!(of_shared_subnets(&lo).unwrap().is_empty());

@@ -12,13 +12,13 @@ use super::Topology;
 /// The version this writes, and the only one it reads. Fields may be added without a new one.
 const FORMAT: u32 = 1;
 
-/// Why a text is no snapshot.
+/// The fault in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// It is not JSON, or a field is missing, of another type, or means nothing: what, and the line.
+    /// The text is not JSON, or a field is missing, of another type, or invalid. The text has the field and the line.
     Json(String),
-    /// It is of a version this does not read.
+    /// The format version is unknown.
     Format(u32),
 }
 
@@ -26,7 +26,10 @@ impl Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => write!(f, "not a snapshot: {error}"),
-            Self::Format(format) => write!(f, "a snapshot of format {format}, where {FORMAT} is known"),
+            Self::Format(format) => write!(
+                f,
+                "a snapshot of format {format}: this doorbell reads format {FORMAT}"
+            ),
         }
     }
 }
@@ -62,7 +65,7 @@ impl Topology {
     /// Reads a snapshot.
     ///
     /// # Errors
-    /// It is none, or of another version.
+    /// The text is no snapshot, or one of another version.
     pub fn from_json(text: &str) -> Result<Self, SnapshotError> {
         let json = |error: serde_json::Error| SnapshotError::Json(error.to_string());
         // The version first: another may have other fields.

@@ -1,4 +1,4 @@
-//! Several hosts, and who reaches whom: by which rails, and past whom where no rail does.
+//! Several hosts, and the ways between them: by rails, or through other hosts if no rail reaches.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ struct Host<'t> {
     rails: Vec<(LocalRail, Candidate)>,
 }
 
-/// How one host reaches another. Rails are named by their index among [`Map::rails`].
+/// The rails by which one host reaches another. Rails are named by their index among [`Map::rails`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reach {
@@ -50,7 +50,7 @@ impl<'t> Map<'t> {
         Self { hosts, reaches }
     }
 
-    /// How many hosts there are.
+    /// The number of hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.hosts.len()
@@ -70,7 +70,7 @@ impl<'t> Map<'t> {
             .map(|(rail, _)| rail)
     }
 
-    /// How one host reaches another by rails of theirs.
+    /// The pairs of rails from one host to another.
     #[must_use]
     pub fn reach(&self, from: usize, to: usize) -> Option<&Reach> {
         self.reaches.get(from)?.get(to)

@@ -17,16 +17,16 @@ pub use map::{Map, Reach};
 
 pub use json::SnapshotError;
 
-/// Everything a host has that decides whom it reaches.
+/// Everything on a host that decides which hosts it reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Topology {
     /// The host's name.
     pub host: String,
     /// Its kernel's release.
     pub kernel: String,
-    /// When this was taken, in seconds since 1970; zero where not known.
+    /// When this was taken, in seconds since 1970; zero if unknown.
     pub taken_unix_s: u64,
-    /// Which of its rails it uses.
+    /// The filter of the rails that it uses.
     #[serde(with = "json::text")]
     pub rail_filter: RailFilter,
     /// The ports of its RDMA devices.
@@ -35,7 +35,7 @@ pub struct Topology {
     pub interfaces: Vec<InterfaceFacts>,
     /// Known addresses of hosts on its links.
     pub neighbours: Vec<NeighbourFacts>,
-    /// By which interface it sends, where several are in one subnet.
+    /// The interface that it sends by, if several are in one subnet.
     #[serde(default)]
     pub routes: Vec<RouteFacts>,
     /// Peers that it has to reach: a peer that does not answer, or is in no subnet of a rail, is an error.
@@ -63,7 +63,7 @@ pub struct PortFacts {
     pub sysfs_path: Option<String>,
     /// The network interfaces it is on, by name, in whichever network namespace they are.
     pub netdevs: Vec<String>,
-    /// Its table of partition keys; none where it could not be read.
+    /// Its table of partition keys; none if it could not be read.
     pub pkeys: Option<Vec<u16>>,
 }
 
@@ -77,7 +77,7 @@ pub struct InterfaceFacts {
     /// Whether the administrator has it up.
     #[serde(rename = "up")]
     pub is_up: Option<bool>,
-    /// Whether there is somebody at the other end of its cable.
+    /// Whether the other end of its cable is up.
     #[serde(rename = "carrier")]
     pub has_carrier: Option<bool>,
     /// Its MTU in bytes.
@@ -87,7 +87,7 @@ pub struct InterfaceFacts {
     /// Its addresses, each with the prefix length it really has.
     #[serde(with = "json::texts")]
     pub addresses: Vec<IpPrefix>,
-    /// How it answers and asks for hardware addresses.
+    /// Its settings of ARP.
     #[serde(flatten)]
     pub arp: ArpFacts,
 }
@@ -97,16 +97,16 @@ pub struct InterfaceFacts {
 /// Source: Linux, Documentation/networking/ip-sysctl.rst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ArpFacts {
-    /// `arp_announce`: which address it asks with.
+    /// `arp_announce`: the source address of its ARP requests.
     #[serde(rename = "arp_announce")]
     pub announce: Option<u8>,
-    /// `arp_ignore`: which questions it does not answer.
+    /// `arp_ignore`: the ARP requests that it does not answer.
     #[serde(rename = "arp_ignore")]
     pub ignore: Option<u8>,
-    /// `arp_filter`: whether it answers only for what would be sent by it.
+    /// `arp_filter`: whether it answers only requests whose answer is routed through it.
     #[serde(rename = "arp_filter")]
     pub filter: Option<u8>,
-    /// `rp_filter`: whether packets are taken from where the way back does not go.
+    /// `rp_filter`: whether packets are dropped if the route back to their source does not lead through it.
     pub rp_filter: Option<u8>,
 }
 
@@ -121,14 +121,14 @@ pub struct NeighbourFacts {
     pub state: NeighbourState,
 }
 
-/// By which interface the kernel sends from an address of this host to one of the same subnet.
+/// The interface by which the kernel sends from an address of this host to another address of the same subnet.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RouteFacts {
     /// The address of this host.
     pub from: IpAddr,
     /// The address of another host.
     pub to: IpAddr,
-    /// The interface; none where such a packet is not sent.
+    /// The interface; none if such a packet is not sent.
     pub netdev: Option<String>,
 }
 
@@ -138,11 +138,11 @@ pub struct RouteFacts {
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NeighbourState {
-    /// It is.
+    /// The hardware address is known.
     Known,
-    /// It was asked for, and nobody has answered yet.
+    /// It was asked for, and has not answered yet.
     Incomplete,
-    /// It was asked for, and nobody answered.
+    /// It was asked for, and did not answer.
     Failed,
 }
 

@@ -106,8 +106,8 @@ fn trust_is_off_by_its_name_alone_and_never_beside_keys() {
     assert_eq!(set("unauthenticated = true", "false"), Ok(false));
     assert_eq!(set("key_file = 'keys'", "false"), Ok(false));
     for (file, value, told) in [
-        ("", "1", "unauthenticated: it is to be true or false"),
-        ("", "", "unauthenticated: it is to be true or false"),
+        ("", "1", "unauthenticated: must be true or false"),
+        ("", "", "unauthenticated: must be true or false"),
         (
             "key_file = 'keys'",
             "true",
@@ -189,32 +189,23 @@ fn what_is_wrong_is_told_with_its_line_and_name() {
         ),
         (
             "[worker]\nslots = 0",
-            "a.toml:2: worker.slots: it is to be 1 at least and 1048576 at most",
+            "a.toml:2: worker.slots: must be from 1 to 1048576",
         ),
         ("worker = 5", "a.toml:1: worker: there is no such setting"),
-        (
-            "worker.slots = {}",
-            "a.toml:1: worker.slots: it is to be a number",
-        ),
-        (
-            "worker.slots = \"5\"",
-            "a.toml:1: worker.slots: it is to be a number",
-        ),
+        ("worker.slots = {}", "a.toml:1: worker.slots: must be a number"),
+        ("worker.slots = \"5\"", "a.toml:1: worker.slots: must be a number"),
         (
             "worker.slots = -5",
-            "a.toml:1: worker.slots: it is to be 1 at least and 1048576 at most",
+            "a.toml:1: worker.slots: must be from 1 to 1048576",
         ),
-        (
-            "worker.slots = 5.0",
-            "a.toml:1: worker.slots: it is to be a number",
-        ),
+        ("worker.slots = 5.0", "a.toml:1: worker.slots: must be a number"),
         (
             "[link]\n\ndead_after = 5",
-            "a.toml:3: link.dead_after: it is to be a time with its unit in quotes, as in \"50ms\": ns, us, ms, s, m or h",
+            "a.toml:3: link.dead_after: must be a time with its unit in quotes, as in \"50ms\": ns, us, ms, s, m or h",
         ),
         (
             "rails = true",
-            "a.toml:1: rails: it is to be rules for rails in quotes, as in \"mlx5_*,^mlx5_3\"",
+            "a.toml:1: rails: must be rules for rails in quotes, as in \"mlx5_*,^mlx5_3\"",
         ),
         (
             "rails = \"mlx5_0,,\"",
@@ -226,15 +217,15 @@ fn what_is_wrong_is_told_with_its_line_and_name() {
         ),
         (
             "metrics = \"9400\"",
-            "a.toml:1: metrics: it is to be an address and a port, as in \"127.0.0.1:9400\"",
+            "a.toml:1: metrics: must be an address and a port, as in \"127.0.0.1:9400\"",
         ),
         (
             "channel.mtu_max = 1500",
-            "a.toml:1: channel.mtu_max: it is to be one of 256, 512, 1024, 2048 and 4096",
+            "a.toml:1: channel.mtu_max: must be one of 256, 512, 1024, 2048 and 4096",
         ),
         (
             "log = \"loud\"",
-            "a.toml:1: log: it is to be \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"",
+            "a.toml:1: log: must be \"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"",
         ),
         (
             "\"\\u001b[2J\" = 1",
@@ -258,7 +249,7 @@ fn what_is_wrong_is_told_with_its_line_and_name() {
     assert!(told("z = 1\na = 1").starts_with("a.toml:1: z: "));
     assert_eq!(
         told(&"#".repeat(65_537)),
-        "a.toml:1: a file of settings has no more than 65536 bytes"
+        "a.toml:1: a settings file has at most 65536 bytes"
     );
 }
 
@@ -273,12 +264,12 @@ fn the_environment_is_held_to_the_same() {
         (
             "DOORBELL_WORKER_SLOTS",
             "many",
-            "DOORBELL_WORKER_SLOTS: worker.slots: it is to be a number",
+            "DOORBELL_WORKER_SLOTS: worker.slots: must be a number",
         ),
         (
             "DOORBELL_TIMEOUT",
             "2d",
-            "DOORBELL_TIMEOUT: timeout: it is to be a time with its unit in quotes, as in \"50ms\": ns, us, ms, s, m or h",
+            "DOORBELL_TIMEOUT: timeout: must be a time with its unit in quotes, as in \"50ms\": ns, us, ms, s, m or h",
         ),
     ] {
         let error = Settings::default()
@@ -290,8 +281,8 @@ fn the_environment_is_held_to_the_same() {
     let error = Settings::default()
         .environment([("DOORBELL_RAILS".into(), bytes)])
         .unwrap_err();
-    assert_eq!(error.to_string(), "DOORBELL_RAILS: rails: it is no text");
-    // Variables that are nobody's, or read elsewhere.
+    assert_eq!(error.to_string(), "DOORBELL_RAILS: rails: not valid UTF-8");
+    // Variables that are no settings, or are read elsewhere.
     let others = variables(&[
         ("DOORBELL_LIBIBVERBS", "x"),
         ("DOORBELL_SERVICE_HOST", "x"),
@@ -445,7 +436,7 @@ fn keys_are_never_told() {
     let error = settings.environment(variables).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "DOORBELL_KEY_FILE: key_file: it is to name a file that only its owner can read, and has a key in it itself"
+        "DOORBELL_KEY_FILE: key_file: must name a key file that only its owner can read, and is a key itself"
     );
 }
 
@@ -461,7 +452,7 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
     std::fs::write(&path, vec![b'#'; 70_000]).unwrap();
     let error = settings.file(&path).unwrap_err().to_string();
     assert!(
-        error.ends_with(":1: a file of settings has no more than 65536 bytes"),
+        error.ends_with(":1: a settings file has at most 65536 bytes"),
         "{error}"
     );
     let missing = folder.join("missing.toml");
@@ -471,7 +462,7 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
         error.starts_with(&named) && error.contains("No such file"),
         "{error}"
     );
-    // Nobody will ever write to it, and nobody waits for that.
+    // No process ever writes to it, and the read does not wait for one.
     let fifo = folder.join("fifo.toml");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let error = settings.file(&fifo).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use doorbell_operation::{SettingSource, Settings};
 
-/// Panics where reading `bytes` as settings breaks a promise. Says whether all of it is settings.
+/// Panics if reading `bytes` as settings breaks a promise. Returns whether all of it is settings.
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(text) = core::str::from_utf8(bytes) else {
         return false;

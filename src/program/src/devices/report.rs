@@ -1,4 +1,4 @@
-//! What is said of devices, as a serializable report and as aligned text. Nothing is looked up here.
+//! The report on devices, as a serializable document and as aligned text. Nothing is looked up here.
 
 use core::fmt::Write as _;
 use core::net::IpAddr;
@@ -10,14 +10,14 @@ use serde::Serialize;
 use super::HOW_TO_GET_ONE;
 use crate::columns::{Align, aligned};
 
-/// Everything `doorbell devices` tells.
+/// The report of `doorbell devices`.
 #[derive(Serialize)]
 pub(super) struct Listing {
     pub(super) library: Library,
     pub(super) devices: Vec<Device>,
-    /// Devices the kernel has and libibverbs does not know what to do with.
+    /// Devices of the kernel that libibverbs has no driver for.
     pub(super) kernel_only: Vec<String>,
-    /// Where there are no devices: what the machine lacks.
+    /// If there are no devices: the parts that the machine lacks.
     pub(super) missing: Vec<String>,
     pub(super) ports_usable: usize,
     pub(super) ports_total: usize,
@@ -43,11 +43,11 @@ pub(super) struct Device {
     pub(super) numa_node: Option<u16>,
     pub(super) quirks: DeviceQuirks,
     pub(super) ports: Vec<Port>,
-    /// What could not be looked at, and why.
+    /// Queries that failed, with the reason.
     pub(super) failures: Vec<String>,
 }
 
-/// What this provider does otherwise, in this release of rdma-core.
+/// Quirks of this provider, in this release of rdma-core.
 #[derive(Serialize)]
 pub(super) struct DeviceQuirks {
     pub(super) extended_calls_trusted: bool,
@@ -150,7 +150,7 @@ impl Listing {
 }
 
 impl Device {
-    /// Of all that was found of it.
+    /// Makes the report of a device from everything that was found.
     pub(super) fn of(found: &DeviceReport) -> Self {
         Self {
             driver: found.driver.clone(),
@@ -163,7 +163,7 @@ impl Device {
         }
     }
 
-    /// Of what its ports say, without where it is in the machine.
+    /// Makes the report from the device's ports alone, without its place in the machine.
     pub(super) fn new(name: &str, quirks: Quirks, ports: &[PortReport]) -> Self {
         Self {
             name: name.to_owned(),

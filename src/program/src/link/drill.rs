@@ -12,12 +12,12 @@ use doorbell::within;
 
 use crate::value::parse_seconds;
 
-/// A command, and when.
+/// A command and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// After the link stood.
+    /// Time from when the link was up.
     pub(super) after: Duration,
-    /// The rail that it makes fail, where that was said.
+    /// The rail that it makes fail, if the command line names one.
     pub(super) rail: Option<u8>,
     pub(super) command: String,
 }
@@ -51,7 +51,7 @@ fn parse_rail(text: &str) -> Result<u8, String> {
     })
 }
 
-/// What was done, in the order of time.
+/// The begin or the end of a command. Notes are sent in the order of time.
 #[derive(Debug)]
 pub(super) enum Note {
     /// A command begins, which makes this rail fail.
@@ -64,7 +64,7 @@ pub(super) enum Note {
     Over { took: Duration, failure: Option<String> },
 }
 
-/// Does the orders on a thread of its own, which ends when nobody listens any more.
+/// Carries out the orders on a thread of its own, which ends when the receiver is dropped.
 pub(super) fn begin(mut orders: Vec<Order>) -> io::Result<Receiver<Note>> {
     orders.sort_by_key(|order| order.after);
     let (notes, noted) = channel();
@@ -85,7 +85,7 @@ pub(super) fn begin(mut orders: Vec<Order>) -> io::Result<Receiver<Note>> {
 fn carry_out(order: Order, notes: &Sender<Note>) -> Option<()> {
     let Order { rail, command, .. } = order;
     let mut shell = Command::new("sh");
-    // Standard output is the report's. A command in it that fails ends it, and is told.
+    // Standard output belongs to the report. With `-e`, the first failing command ends the shell, and its status is reported.
     shell
         .args(["-e", "-c", &command])
         .stdin(Stdio::null())
@@ -101,7 +101,7 @@ fn carry_out(order: Order, notes: &Sender<Note>) -> Option<()> {
     notes.send(Note::Over { took, failure }).ok()
 }
 
-/// What time it is by the clock that links go by.
+/// The current time on the clock of the links.
 fn now() -> Instant {
     within(Duration::ZERO).instant()
 }

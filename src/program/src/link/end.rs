@@ -14,39 +14,39 @@ use super::watch::{Watch, span};
 use crate::changes;
 use crate::report::Failure;
 
-/// Messages that are given to the link in one turn at most.
+/// The most messages that are given to the link in one turn.
 const BURST: u32 = 32;
 
 /// How much the side that connects sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Amount {
     Messages(u64),
-    /// From when the link stood.
+    /// For this long after the link is up.
     For(Duration),
 }
 
-/// Who this is.
+/// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The side that connects: what it sends, and what it wants of the other.
+    /// The side that connects: how much it sends, and its wish for the other side.
     Client { amount: Amount, wish: Wish },
-    /// The side that does what the other wants.
+    /// The side that follows the other's wish.
     Listener,
 }
 
-/// How far this side is with what it sends.
+/// The progress of this side with its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Nothing was sent yet.
     Before,
-    /// Messages with numbers go, at most so many a second.
+    /// Numbered messages are sent, at most `per_second` a second.
     Sending {
         per_second: u32,
     },
-    /// All but the last was sent.
+    /// All messages but the last were sent.
     Ending,
     All,
-    /// It was closed.
+    /// The link was closed.
     Closed,
 }
 
@@ -59,14 +59,14 @@ pub(super) struct End<P: Provider, N: Network> {
     stage: Stage,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    /// What is asked of windows of the other side.
+    /// One-sided requests to windows of the other side.
     pub(super) asking: Asking,
-    /// Windows for the other side, once it has said what for.
+    /// Windows for the other side, once its wish has arrived.
     pub(super) opened: Option<Opened<P>>,
     pub(super) watch: Watch,
     pub(super) counts: SessionCounts,
     epochs: Vec<u32>,
-    /// Peers that came beside the one there may be.
+    /// Peers that connected beside the first one.
     pub(super) others: u32,
     /// Whether something is still to be done to the link while it carries messages.
     pub(super) is_wanted: bool,
@@ -74,9 +74,9 @@ pub(super) struct End<P: Provider, N: Network> {
     close_within: Duration,
     /// When the devices were last asked what changed.
     looked_at: Option<Instant>,
-    /// How this side is reached now, where that is not what its handle said.
+    /// The new handle of this side, if its address or port changed.
     pub(super) moved: Option<Handle>,
-    /// Why it had no rail, or lacked some, when it was over.
+    /// Why rails were not connected when the link ended.
     pub(super) not_connected: Vec<String>,
 }
 
@@ -125,12 +125,12 @@ impl<P: Provider, N: Network> End<P, N> {
         self.epochs.get(usize::from(rail)).copied().unwrap_or(0)
     }
 
-    /// Whether the link was, and is no more.
+    /// Whether the link has ended.
     pub(super) const fn is_over(&self) -> bool {
         self.watch.over.is_some()
     }
 
-    /// Sends what there is to be sent and takes what there is to be taken. Says whether there was anything.
+    /// Sends and receives everything that is ready. Returns whether there was anything.
     pub(super) fn turn(&mut self) -> Result<bool, Failure> {
         let before = self.now();
         self.watch.polled(before);
@@ -204,7 +204,7 @@ impl<P: Provider, N: Network> End<P, N> {
             self.not_connected = rails.map(ToString::to_string).collect();
         }
         for event in events.iter().copied() {
-            // What a link that is over had is shut, and did not die.
+            // The end of a link takes its rails down. These rails did not die.
             if has_ended && matches!(event, SessionEvent::RailDown { .. }) {
                 continue;
             }
@@ -217,7 +217,7 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(has_sent || has_come || !events.is_empty())
     }
 
-    /// Goes by what devices say has changed, now and then.
+    /// Polls the devices for changes every [`LOOK_EVERY`], and follows them.
     fn look(&mut self, now: Instant) -> Result<(), Failure> {
         if self.looked_at.is_some_and(|at| span(at, now) < LOOK_EVERY) {
             return Ok(());
@@ -232,7 +232,7 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(())
     }
 
-    /// Opens windows to the other side, where it has said that it wants some.
+    /// Opens windows to the other side, if its wish asks for some.
     fn open_windows(&mut self) -> Result<(), Failure> {
         let wish = self.incoming.wish.filter(|wish| wish.op.is_one_sided());
         let (Some(wish), Some(link), None, Part::Listener) = (wish, self.link, &self.opened, self.part)
@@ -249,12 +249,12 @@ impl<P: Provider, N: Network> End<P, N> {
         Ok(())
     }
 
-    /// What time it is by the clock of the links.
+    /// The current time on the clock of the links.
     pub(super) fn now(&self) -> Instant {
         self.node.within(Duration::ZERO).instant()
     }
 
-    /// Keeps what is asked of the link, and not to be had when it is over.
+    /// Keeps the link's counts and epochs, which are gone once the link is over.
     fn remember(&mut self) {
         let Some(link) = self.link.filter(|_| self.watch.over.is_none()) else {
             return;
@@ -266,7 +266,7 @@ impl<P: Provider, N: Network> End<P, N> {
         );
     }
 
-    /// Says whether anything was taken.
+    /// Sends messages; returns whether the link accepted any.
     fn send(&mut self, now: Instant) -> bool {
         let Some(link) = self
             .link
@@ -284,7 +284,7 @@ impl<P: Provider, N: Network> End<P, N> {
         has_sent
     }
 
-    /// Sends the next message, or goes on to the next stage. Says whether there may be more.
+    /// Sends the next message, or goes on to the next stage. Returns whether there may be more to send.
     fn advance(&mut self, link: LinkId, now: Instant) -> bool {
         match (self.stage, self.part) {
             (Stage::Before, Part::Client { wish, .. }) => {
@@ -317,7 +317,7 @@ impl<P: Provider, N: Network> End<P, N> {
                     .watch
                     .connected_at
                     .map_or(Duration::ZERO, |began| span(began, now));
-                // One of them is none.
+                // Only one of the two counts is not zero.
                 let number = self.outgoing.messages.saturating_add(self.asking.asked);
                 let is_enough = match part {
                     Part::Client {
@@ -350,7 +350,7 @@ impl<P: Provider, N: Network> End<P, N> {
                 }
                 self.took(taken, self.stage)
             }
-            // What was asked for is to be there when it is looked at.
+            // The peer checks its windows after the last message, so all one-sided requests have to end before.
             (Stage::Ending, _) if self.asking.open() > 0 => false,
             (Stage::Ending, _) => {
                 let message = self.outgoing.end(self.asking.asked);

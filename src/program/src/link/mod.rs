@@ -36,14 +36,13 @@ use reach::Op;
 use report::{Ending, Judged, Report};
 use stream::Wish;
 
-/// How often a file is looked at for the handle it does not have yet, and devices are asked what changed.
+/// How often a missing handle file is looked for, and devices are polled for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long it sleeps when there was nothing to be done: hosts of a lab share processors with the kernel's work for
-/// Soft-RoCE.
+/// How long an idle poll loop sleeps: hosts of a lab share processors with the kernel's work for Soft-RoCE.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What the other side may do to windows that are granted to it.
+/// The remote access that the peer gets to windows granted to it.
 const REMOTE: RemoteAccess = RemoteAccess {
     atomic: false,
     ..RemoteAccess::ALL
@@ -51,15 +50,15 @@ const REMOTE: RemoteAccess = RemoteAccess {
 
 /// Stream numbered messages both ways over a link, and account for each of them
 ///
-/// Without HANDLE this side listens, and prints its handle; with it, it connects, over every pair of rails that reach each
-/// other, and says what both send. Messages are numbered, and every byte is checked. Meanwhile rails may fail and come back, by
-/// themselves or by --at: nothing may be lost, come twice or hang. Told are failovers, recoveries, stalls, and how long after
-/// each command a rail was declared dead and used again.
+/// Without HANDLE this side listens and prints its handle. With HANDLE it connects, over every pair of rails that reach each
+/// other, and decides what both sides send. Messages are numbered, and every byte is checked. Meanwhile rails may fail and come
+/// back, by themselves or by --at: no message may be lost, arrive twice or hang. The report has failovers, recoveries, stalls,
+/// and the time from each command until a rail was declared dead and until it was used again.
 ///
-/// With --op write or read, this side asks that of windows of the other one instead, one on each of its devices: what is read is
-/// compared here, and what was written is looked at there when all is done.
+/// With --op write or --op read, this side does WRITEs or READs on windows of the other side instead. The other side has one
+/// window on each of its devices. READs are checked here as they return. WRITEs are checked there when all are done.
 ///
-/// Exit code: 0 when nothing was lost, doubled, wrong or left without an end, and the link ended as --expect-end says;
+/// Exit code: 0 if no message was lost, doubled, wrong or left without an outcome, and the link ended as --expect-end says;
 /// else 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(
@@ -71,7 +70,7 @@ const REMOTE: RemoteAccess = RemoteAccess {
     doorbell link @/shared/handle --key-file keys --op write --size 2K --json"
 )]
 pub(crate) struct Arguments {
-    /// The handle that the other side printed, or @FILE, which it is waited for in
+    /// The handle that the other side printed, or @FILE to wait for a handle in FILE
     #[arg(value_name = "HANDLE")]
     peer: Option<String>,
 
@@ -84,20 +83,20 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "drives")]
     listen: Option<SocketAddr>,
 
-    /// Leave the handle in FILE
+    /// Also write the handle to FILE
     #[arg(long, value_name = "FILE", conflicts_with = "drives")]
     handle_file: Option<PathBuf>,
 
-    /// What to do
+    /// The operation to run
     #[arg(long, value_enum, default_value_t = Op::Send, requires = "drives")]
     op: Op,
 
-    /// Bytes of a message, or of a WRITE or READ, which has no more than a fragment of a message, 4072; K and M stand for 1024 and
-    /// 1024^2 [default: 64K, and 4072 of a WRITE or READ]
+    /// Bytes of each message, WRITE or READ; K and M stand for 1024 and 1024^2. A WRITE or READ has at most 4072 bytes, a fragment of
+    /// a message [default: 64K for messages, 4072 for WRITEs and READs]
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, requires = "drives")]
     size: Option<u32>,
 
-    /// How many messages to send, or WRITEs or READs to do
+    /// The number of messages to send, or of WRITEs or READs to do
     #[arg(
         short = 'n',
         long,
@@ -107,63 +106,64 @@ pub(crate) struct Arguments {
     )]
     count: Option<u64>,
 
-    /// How long to send, and until all commands are carried out [default: 5, and 0.2 with --simulated]
+    /// How long to send; sending goes on until all --at commands are done [default: 5, and 0.2 with --simulated]
     #[arg(short = 'D', long, visible_alias = "duration", value_name = "SECONDS", value_parser = parse_seconds, requires = "drives")]
     seconds: Option<Duration>,
 
-    /// Messages a second, each way, at most; 0 for as many as go
+    /// The most messages a second each way; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0, requires = "drives")]
     rate: u32,
 
-    /// Have the other side send nothing but its last message
+    /// Send one way only: the other side sends nothing but its last message
     #[arg(long, requires = "drives")]
     one_way: bool,
 
-    /// Carry out a command by the shell, `sh -e`, so long after the link stood; RAIL is the one that it makes fail; may be given
-    /// many times
+    /// Run COMMAND with `sh -e`, SECONDS after the link is up. RAIL is the number of the rail that the command makes fail. May be
+    /// given many times
     #[arg(long = "at", value_name = "SECONDS[/RAIL]=COMMAND", value_parser = Order::parse)]
     orders: Vec<Order>,
 
-    /// How the link is to end
+    /// Fail unless the link ends this way
     #[arg(long, value_enum, default_value_t = Ending::Closed)]
     expect_end: Ending,
 
-    /// How long a rail may go without an answer before it is dead, instead of 0.12 s, where machines are that slow; a
-    /// connection may then take four times as long to be made
+    /// Declare a rail dead after SECONDS without an answer; slow machines need more than the default. A new connection may then
+    /// take four times SECONDS [default: 0.12]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     dead_after: Option<Duration>,
 
-    /// Fail unless a rail that dies after a command was silent for at most so long until that was known: the median. Where
-    /// commands say which rail they make fail, of these rails alone
+    /// Fail if failure detection takes longer than SECONDS: the median time from a dead rail's last sign of life to the moment it
+    /// was declared dead. If any --at command names a RAIL, only the deaths of named rails count
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     detect_within: Option<Duration>,
 
-    /// Fail unless at least so many of the commands that name a rail are followed by its death, and not by its return before
-    /// the next command [default with --detect-within: each]
+    /// Fail unless at least N of the --at commands that name a RAIL make it die. The rail may not return before the next command
+    /// [default with --detect-within: all of them]
     #[arg(long, value_name = "N")]
     detect_at_least: Option<usize>,
 
-    /// Fail if for longer nothing came and nothing was done, up to the link's end where it is lost
+    /// Fail if the link makes no progress for longer than SECONDS: no message arrives and none is done. On a lost link the time
+    /// up to its end counts, too
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     outage_within: Option<Duration>,
 
-    /// How long to go without any rail before the link is over [default: 10]
+    /// End the link after SECONDS without any rail [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     recover_within: Option<Duration>,
 
-    /// How long to wait for the other side, and how long to go without progress
+    /// The longest wait for the other side, and the longest time without progress
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "30")]
     timeout: Duration,
 
-    /// Which rails to use, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
+    /// The rails to use, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
     #[arg(long, value_name = "RULES")]
     rails: Option<RailFilter>,
 
-    /// Requests in flight, and receives, of each rail
+    /// Requests in flight, and posted receives, of each rail
     #[arg(short = 't', long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=512))]
     depth: u32,
 
-    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks; `doorbell status` does
+    /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format; `doorbell status` reads them
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 
@@ -244,13 +244,13 @@ fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
 /// The configuration of the Workers of an end.
 fn worker_config(arguments: &Arguments) -> WorkerConfig {
     let mut own = WorkerConfig::default();
-    // Of each rail's channel the receives and what is sent, and that of one that is on its way out.
+    // Each rail's channel has `depth` receives and `depth` sends. The channel that it replaces may still hold as many.
     own.slots = arguments.depth.saturating_mul(4);
     own
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // A mistake in the command line is said before anything is opened.
+    // A mistake in the command line is reported before any device is opened.
     let config = arguments.config();
     let part = arguments.part(&config)?;
     if arguments.simulated {
@@ -264,7 +264,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let node = opened::node(trusted, &rails)?;
     opened::say_passed_over(&node, LogLevel::Off)?;
     let workers = opened::workers(&node, &worker_config(arguments))?;
-    // It tells until what became of the link is known.
+    // Metrics are served until the outcome of the link is known.
     let board = arguments.metrics.map(|at| Board::announced(at, &workers));
     let mut board = board.transpose()?;
     let mut end = End::new(node, workers, &config, part)?;
@@ -292,7 +292,7 @@ fn listen<P: Provider>(end: &mut End<P, Tcp>, arguments: &Arguments) -> Result<(
     say_handle(&handle, arguments)
 }
 
-/// Tells how this side is reached.
+/// Prints this side's handle, and writes it to the file.
 fn say_handle(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
     eprintln!("{handle}");
     if let Some(path) = &arguments.handle_file {
@@ -301,7 +301,7 @@ fn say_handle(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The handle that was named, or comes to be in the file that was.
+/// Returns the handle that `peer` is, or waits for the one in the file that `peer` names.
 fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
     let Some(path) = peer.strip_prefix('@') else {
         return Ok(peer.parse().map_err(|error| format!("{peer}: {error}"))?);
@@ -311,13 +311,19 @@ fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
         match handle_file::find(path.as_ref()) {
             Ok(Some(handle)) => return Ok(handle),
             _ if begin.elapsed() < timeout => thread::sleep(LOOK_EVERY),
-            Ok(None) => return Err(format!("{path}: there is no such file").into()),
+            Ok(None) => {
+                return Err(format!(
+                    "{path}: no such file after {} s: start the listener with --handle-file",
+                    timeout.as_secs_f64()
+                )
+                .into());
+            }
             Err(why) => return Err(why.into()),
         }
     }
 }
 
-/// Goes on until the link is over; says whether it hangs.
+/// Runs the end until the link is over; returns whether it hangs.
 fn stream<P: Provider, N: Network>(
     end: &mut End<P, N>,
     arguments: &Arguments,

@@ -15,14 +15,14 @@ const PIECES: u64 = 32;
 /// The number in front of a piece.
 const NUMBER_BYTES: usize = 8;
 
-/// What the side that connects does, beside its first and its last message.
+/// The operation of the connecting side, between its first and its last message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Op {
     /// Messages, both ways
     #[default]
     Send,
-    /// WRITEs into windows of the other side, which looks at what they left
+    /// WRITEs into windows of the other side, which checks them at the end
     Write,
     /// READs of windows of the other side
     Read,
@@ -50,7 +50,7 @@ impl Op {
         !matches!(self, Self::Send)
     }
 
-    /// What it needs to be allowed.
+    /// The remote access that it needs.
     pub(super) const fn access(self) -> RemoteAccess {
         match self {
             Self::Send | Self::Write => RemoteAccess::WRITE,
@@ -59,10 +59,10 @@ impl Op {
     }
 }
 
-/// Makes the bytes of a piece: of this number, of the window of this grant.
+/// Writes the bytes of the piece with this number, in the window of this grant.
 fn write_piece(piece: &mut [u8], grant: u32, number: u64) {
     let (front, body) = piece.split_at_mut(NUMBER_BYTES.min(piece.len()));
-    // One more, so that nothing at all is no piece.
+    // One more than the number, so that an empty piece is never a valid one.
     front.copy_from_slice(&number.wrapping_add(1).to_be_bytes());
     fill(body, seed(grant, number));
 }
@@ -88,7 +88,7 @@ pub(super) struct Opened<P: Provider> {
 }
 
 impl<P: Provider> Opened<P> {
-    /// Makes them, for pieces of so many bytes; `grant` gets the Worker of each, and gives its number.
+    /// Makes the windows, for pieces of `piece_bytes`. `grant` gets the index of the window's Worker and returns the grant's number.
     pub(super) fn new(
         workers: &[Worker<P>],
         (op, piece_bytes): (Op, usize),
@@ -129,7 +129,7 @@ impl<P: Provider> Opened<P> {
         window.copy_in(offset, &[byte[0] ^ 4]).unwrap();
     }
 
-    /// Pieces that are not as so many requests of the peer's have to leave them.
+    /// Counts the pieces that differ from those that `requests` WRITEs of the peer have to leave.
     pub(super) fn wrong(&self, requests: u64) -> u64 {
         if self.op != Op::Write {
             return 0;
@@ -146,7 +146,7 @@ impl<P: Provider> Opened<P> {
                 let number = read_piece(&piece, *grant).filter(|_| is_had);
                 found.push((number, is_empty));
             }
-            // They were written in turns, each piece last by the last of those numbers that are its.
+            // The pieces were written in turn. The last number that falls on a piece is the one that it has to hold.
             let last = found.iter().filter_map(|(number, _)| *number).max();
             let written = last.map_or(0, |last| last.saturating_add(1));
             all = all.saturating_add(written);
@@ -163,7 +163,7 @@ impl<P: Provider> Opened<P> {
     }
 }
 
-/// The last of so many numbers that is a piece's.
+/// The last number that falls on a piece, after `written` numbers.
 const fn last_of(piece: u64, written: u64) -> u64 {
     let last = written.saturating_sub(1);
     last.saturating_sub(last.wrapping_sub(piece) % PIECES)
@@ -185,27 +185,27 @@ struct Open {
     number: u64,
 }
 
-/// What this side asks of windows of the peer's, and what became of it.
+/// One-sided requests to the peer's windows, and their outcomes.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     op: Op,
     piece: Vec<u8>,
     windows: Vec<Reached>,
-    /// Whose turn it is.
+    /// The index of the window that is next.
     turn: usize,
     /// Requests that may be open at a time, all windows together.
     open_max: usize,
     open: Vec<Open>,
     pub(super) asked: u64,
     pub(super) done: u64,
-    /// Why it is not known of each that ended unknown.
+    /// The reason for each request whose outcome is unknown.
     pub(super) unknown: Vec<UnknownReason>,
-    /// Of these, those that were never posted.
+    /// Requests of unknown outcome that were never posted.
     pub(super) not_posted: u64,
     pub(super) bytes: u64,
-    /// READs that brought what is not there.
+    /// READs that returned wrong bytes.
     pub(super) wrong: u64,
-    /// Ends that were told of nothing that was open.
+    /// Completions that match no open request.
     pub(super) wrong_ends: u64,
 }
 
@@ -235,13 +235,13 @@ impl Asking {
         self.windows.retain(|window| window.grant != grant);
     }
 
-    /// Asks for the next, by `ask`, of the window whose turn it is, or one behind it. Says whether it was taken.
+    /// Makes the next request with `ask`, to the window whose turn it is or to a later one. Returns whether it was accepted.
     pub(super) fn ask(
         &mut self,
         mut ask: impl FnMut((u32, u64), &Request<'_>) -> Result<RequestId, RequestRefusal>,
     ) -> bool {
         let windows = self.windows.len();
-        // What one window has under way takes no place of the others'.
+        // Each window has a share of the open requests, so that a slow one does not block the others.
         let each_max = self.open_max.checked_div(windows).unwrap_or(0).max(1);
         for _ in 0..windows {
             let at = self.turn.checked_rem(windows).unwrap_or(0);
@@ -273,7 +273,7 @@ impl Asking {
         false
     }
 
-    /// A READ brought this.
+    /// Checks the bytes that a READ returned.
     pub(super) fn fetched(&mut self, id: RequestId, data: &[u8]) {
         let Some(Open { grant, number, .. }) = self.take(id) else {
             return;
@@ -296,7 +296,7 @@ impl Asking {
         }
     }
 
-    /// What was asked for and has no end.
+    /// The number of requests that have no outcome yet.
     pub(super) fn open(&self) -> usize {
         self.open.len()
     }

@@ -1,4 +1,4 @@
-//! What is told of a run, and what of it is a failure.
+//! The report of a run, and the checks that make a run a failure.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -12,33 +12,33 @@ use super::end::{End, Part};
 use super::reach::Op;
 use super::watch::{Mark, RailReport, ms, span};
 
-/// How the link is to end.
+/// The expected end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Ending {
     /// Closed by the side that began it, when both have all
     Closed,
-    /// Otherwise, with the reason: each message is done or unknown
+    /// Ended for any other reason; each message is done or its outcome is unknown
     Lost,
 }
 
-/// What a run is judged by.
+/// The criteria that a run is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     pub(super) ending: Ending,
-    /// The longest the median of the detections may be.
+    /// The limit on the median detection time.
     pub(super) detect_within: Option<Duration>,
-    /// Of the commands that say which rail they make fail, how many it has to follow; where this says nothing, each.
+    /// How many of the commands that name a rail have to be followed by its death. `None`: all of them.
     pub(super) detect_at_least: Option<usize>,
-    /// The longest there may be without progress.
+    /// The limit on the time without progress.
     pub(super) outage_within: Option<Duration>,
     /// Whether it made no progress for too long.
     pub(super) is_hanging: bool,
-    /// Commands there were to be carried out.
+    /// The number of commands to carry out.
     pub(super) orders: usize,
 }
 
 impl Judged {
-    /// As the command line says, of a run that does not hang.
+    /// The criteria of the command line, for a run that does not hang.
     pub(super) fn of(arguments: &Arguments) -> Self {
         Self {
             ending: arguments.expect_end,
@@ -56,7 +56,7 @@ pub(super) struct Report {
     /// No RDMA device takes part.
     pub(super) simulated: bool,
     role: &'static str,
-    /// From when the link stood to the last message.
+    /// The time from when the link was up to the last message.
     duration_s: f64,
     requests: Requests,
     #[serde(rename = "outgoing")]
@@ -69,14 +69,14 @@ pub(super) struct Report {
     fail_backs: u32,
     /// Times the link was without any rail, and had one again.
     reconnects: u32,
-    /// Connections there were: the highest epoch.
+    /// The number of connections: the highest epoch.
     epochs: u32,
     fragments: Fragments,
     stalls: u32,
     stalled_ms: f64,
     /// The longest time without a message that came or was done.
     outage_ms: f64,
-    /// The longest time between two polls: what cannot be known sooner.
+    /// The longest time between two polls, which limits the resolution of other times.
     poll_pause_ms: f64,
     /// From a command to the death of the rail that it was to make fail, or of the first one.
     detection_ms: Option<Spread>,
@@ -89,13 +89,13 @@ pub(super) struct Report {
     pub(super) passed: bool,
 }
 
-/// What was taken in to be sent, the first and the last message among it.
+/// Requests that the link accepted, including the first and the last message.
 #[derive(Debug, Default, Serialize)]
 struct Requests {
     taken: u64,
     done: u64,
     unknown: usize,
-    /// Of those that ended unknown.
+    /// Requests of unknown outcome that were never sent.
     never_sent: u64,
 }
 
@@ -104,15 +104,15 @@ struct Sent {
     messages: u64,
     bytes: u64,
     bytes_per_second: f64,
-    /// The same from when a quarter was done to when three quarters were, where it was said how many: without the begin, when not
-    /// every rail is up, and without the end.
+    /// The rate from when a quarter of the messages was done to when three quarters were, if --count is given. It leaves out the
+    /// begin, when not every rail is up, and the end.
     middle_bytes_per_second: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
 struct Received {
     messages: u64,
-    /// The first and the last message among it, as requests are counted.
+    /// All messages, including the first and the last one, as requests are counted.
     all: u64,
     bytes: u64,
     bytes_per_second: f64,
@@ -122,15 +122,15 @@ struct Received {
     is_whole: bool,
 }
 
-/// WRITEs or READs: what the side that connects asked for, and what the other one has for it.
+/// WRITEs or READs: the requests of the connecting side, and their effect on the other side.
 #[derive(Debug, Serialize)]
 struct OneSided {
     op: Op,
     windows: usize,
-    /// Of the side that listens, what it was told of.
+    /// On the listening side: the number of requests that the peer reported.
     requests: Requests,
     bytes_per_second: f64,
-    /// READs that brought what is not there; of the side that listens, pieces of its windows that are not as WRITEs have to leave them.
+    /// READs that returned wrong bytes. On the listening side: pieces of its windows that are not as the WRITEs have to leave them.
     wrong: u64,
 }
 
@@ -167,7 +167,7 @@ impl OneSided {
     }
 }
 
-/// What ended unknown, and not for the reason the link is over for.
+/// Counts requests of unknown outcome whose reason is not the reason that ended the link.
 fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     let over = end.watch.over;
     let messages = end.outgoing.unknown.iter().map(|reason| Some(*reason) == over);
@@ -177,7 +177,7 @@ fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     u64::try_from(others).unwrap_or(u64::MAX)
 }
 
-/// Pieces of this side's windows that are not as they have to be, where it was told how.
+/// Counts wrong pieces in this side's windows, once the peer has reported its requests.
 fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
     let opened = end.opened.as_ref().filter(|_| end.incoming.ended.is_some());
     opened.map_or(0, |opened| opened.wrong(u64::from(end.incoming.requests)))
@@ -187,7 +187,7 @@ fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
 struct Fragments {
     sent: u64,
     sent_again: u64,
-    /// That came again, and were taken once.
+    /// Fragments that arrived again. Each was delivered once.
     duplicates: u64,
     early: u64,
     old_epoch: u64,
@@ -454,7 +454,7 @@ fn write_mark(to: &mut String, mark: &Mark) -> core::fmt::Result {
     writeln!(to, "; longest without progress {:.1} ms", mark.outage_ms)
 }
 
-/// All that is wrong.
+/// Lists all failures of the run.
 fn failures<P: Provider, N: Network>(
     end: &End<P, N>,
     judged: &Judged,
@@ -468,21 +468,24 @@ fn failures<P: Provider, N: Network>(
         }
     };
     none_of(incoming.lost, "messages were lost");
-    none_of(incoming.again, "messages came again, or late");
-    none_of(incoming.wrong, "messages are not what was sent");
-    none_of(outgoing.wrong_ends, "ends were told of no request");
-    none_of(u64::from(end.others), "peers came beside the one there may be");
+    none_of(incoming.again, "messages arrived again, or late");
+    none_of(incoming.wrong, "messages differ from those sent");
+    none_of(outgoing.wrong_ends, "completions match no request");
+    none_of(u64::from(end.others), "peers connected beside the first one");
     let open = outgoing.open().saturating_add(end.asking.open());
-    none_of(u64::try_from(open).unwrap_or(u64::MAX), "requests have no end");
-    none_of(end.asking.wrong, "READs brought what is not there");
-    none_of(end.asking.wrong_ends, "ends were told of no WRITE or READ");
+    none_of(
+        u64::try_from(open).unwrap_or(u64::MAX),
+        "requests have no outcome",
+    );
+    none_of(end.asking.wrong, "READs returned wrong bytes");
+    none_of(end.asking.wrong_ends, "completions match no WRITE or READ");
     none_of(
         wrong_pieces(end),
-        "pieces of windows are not as they were written",
+        "pieces of windows differ from what was written",
     );
     none_of(
         of_another_reason(end),
-        "requests ended unknown for another reason than the link did",
+        "requests ended unknown for another reason than the one that ended the link",
     );
     if judged.detect_within.is_some() || judged.detect_at_least.is_some() {
         let is_found = |mark: &&Mark| mark.death().is_some();
@@ -490,45 +493,47 @@ fn failures<P: Provider, N: Network>(
         let (found, missed): (Vec<_>, Vec<_>) = said.partition(is_found);
         match judged.detect_at_least {
             Some(least) if found.len() < least => failures.push(format!(
-                "{} commands were followed by the death of the rail they made fail, and {least} have to be",
+                "{} commands made their rail die, and at least {least} have to",
                 found.len()
             )),
             Some(_) => {}
             None => failures.extend(
                 missed
                     .iter()
-                    .map(|mark| format!("`{}` made its rail fail, and that was not found", mark.command)),
+                    .map(|mark| format!("the failure of the rail by `{}` was not detected", mark.command)),
             ),
         }
     }
     if judged.is_hanging {
-        failures.push("it made no progress for too long, and did not end".into());
+        failures.push("the link made no progress for too long, and did not end".into());
     }
     if watch.marks.len() < judged.orders || watch.marks.iter().any(|mark| mark.took_ms.is_none()) {
-        failures.push("it ended before all commands were carried out".into());
+        failures.push("the link ended before all commands were carried out".into());
     }
     let is_closed = matches!(watch.over, Some(FinalReason::Closed | FinalReason::PeerClosed));
     match judged.ending {
         Ending::Closed => {
             if !is_closed {
-                failures.push("the link was not closed by the one that began it".into());
+                failures.push("the link was not closed by the side that connected".into());
                 let rails = end.not_connected.iter();
                 failures.extend(rails.map(|why| format!("no rail {why}")));
             }
             if incoming.ended.is_none() {
-                failures.push("the peer's last message did not come".into());
+                failures.push("the peer's last message did not arrive".into());
             }
             let unknown = outgoing.unknown.len().saturating_add(end.asking.unknown.len());
             if unknown > 0 {
                 failures.push(format!("{unknown} requests ended unknown"));
             }
         }
-        Ending::Lost if is_closed => failures.push("the link was closed, and was to be lost".into()),
+        Ending::Lost if is_closed => {
+            failures.push("the link was closed, and --expect-end lost was given".into());
+        }
         Ending::Lost => {}
     }
     if let Some(limit) = judged.outage_within.filter(|limit| watch.outage > *limit) {
         failures.push(format!(
-            "nothing came or was done for {:.1} ms, and {:.1} ms are allowed",
+            "the link made no progress for {:.1} ms, and {:.1} ms are allowed",
             ms(watch.outage),
             ms(limit)
         ));
@@ -537,7 +542,7 @@ fn failures<P: Provider, N: Network>(
         match silence_ms {
             None => failures.push("no rail was declared dead after a command".into()),
             Some(spread) if spread.median_ms > ms(limit) => failures.push(format!(
-                "a dead rail was silent for {:.1} ms until that was known (median), and {:.1} ms are allowed",
+                "a rail was silent for {:.1} ms before it was declared dead (median), and {:.1} ms are allowed",
                 spread.median_ms,
                 ms(limit)
             )),
@@ -547,7 +552,7 @@ fn failures<P: Provider, N: Network>(
     failures
 }
 
-/// What was done between the quarters, where there are both.
+/// The rate between the first and the third quarter, if both were recorded.
 fn middle_bytes_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f64> {
     let Part::Client { wish, .. } = end.part else {
         return None;

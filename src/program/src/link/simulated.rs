@@ -16,7 +16,7 @@ use crate::simulated;
 /// The listening side's address on its host.
 const PORT: u16 = 7000;
 
-/// How many rails the two have to each other.
+/// The number of rails between the two.
 const RAILS: u8 = 2;
 
 /// The wire of a rail: slow enough for seconds of it to be simulated.
@@ -25,10 +25,10 @@ const WIRE: Wire = Wire {
     bandwidth_mbps: Some(100),
 };
 
-/// How far simulated time goes at most between two polls.
+/// The longest step of simulated time between two polls.
 const TURN: Duration = Duration::from_millis(2);
 
-/// Runs both ends; gives what the one that connects has to say, with what failed at the other.
+/// Runs both ends; returns the report of the connecting end, with the failures of the other.
 ///
 /// # Errors
 /// The link cannot be made.
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &Arguments, config: &LinkConfig, part: Part) -> Res
     Ok(report)
 }
 
-/// Lets both run to their ends; says whether they hang, by the clock of the fabric.
+/// Runs both ends until they are over; returns whether they hang, by the clock of the fabric.
 fn go_on(fabric: &Fabric, mut sides: [&mut End<Host, Host>; 2], timeout: Duration) -> Result<bool, Failure> {
     let began = fabric.now();
     while !sides.iter().all(|side| side.is_over()) {

@@ -1,4 +1,4 @@
-//! What goes over the link: numbered messages whose every byte follows from their number, and what must have come of them.
+//! Messages that go over the link, and the account of them. Each has a number, and all its bytes follow from that number.
 
 use std::collections::VecDeque;
 
@@ -11,20 +11,20 @@ pub(crate) const HEADER_BYTES: usize = 24;
 
 const MAGIC: u32 = 0x6462_6c31;
 
-/// What the side that connects wants of the other.
+/// The connecting side's wish for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
-    /// Whether it is to send, too, until it has heard the last message.
+    /// Whether the other side sends, too, until it receives the last message.
     pub(super) answers: bool,
-    /// Bytes of its messages.
+    /// Bytes of each of its messages, or of each piece of its windows.
     pub(super) message_bytes: u32,
-    /// Its messages in a second at most; 0 for as many as go.
+    /// The most messages a second; 0 for no limit.
     pub(super) per_second: u32,
-    /// What it is to take: messages, or requests of windows of its own, in pieces of as many bytes.
+    /// The operation to expect: messages, or one-sided requests to its windows.
     pub(super) op: Op,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The first of the side that connects.
@@ -109,23 +109,23 @@ pub(super) fn is_right(body: &[u8], number: u64) -> bool {
         .all(|(at, chunk)| of(number, at).starts_with(chunk))
 }
 
-/// What this side sends.
+/// The messages that this side sends.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     message: Vec<u8>,
     /// Messages with a number of their own.
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// The last fragments of what was taken and has no end yet.
+    /// The last fragment of each accepted message that has no outcome yet.
     open: VecDeque<Sequence>,
-    /// What was taken, the first and the last message among it, and what became of it.
+    /// Messages that the link accepted, including the first and the last one.
     pub(super) taken: u64,
     pub(super) done: u64,
-    /// Why it is not known of each that ended unknown.
+    /// The reason for each message whose outcome is unknown.
     pub(super) unknown: Vec<FinalReason>,
-    /// Of what ended unknown, that which was never sent.
+    /// Messages of unknown outcome that were never sent.
     pub(super) not_sent: u64,
-    /// Ends that were told of nothing that was open.
+    /// Completions that match no open message.
     pub(super) wrong_ends: u64,
 }
 
@@ -165,7 +165,7 @@ impl Outgoing {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The last message, which tells how many one-sided requests there were, too.
+    /// The last message, which also reports how many one-sided requests there were.
     pub(super) fn end(&mut self, requests: u64) -> &[u8] {
         self.short(Kind::End {
             messages: self.messages,
@@ -179,13 +179,13 @@ impl Outgoing {
         header
     }
 
-    /// The link took a message, whose last fragment is this.
+    /// Notes that the link accepted a message whose last fragment is `last`.
     pub(super) fn taken(&mut self, last: Sequence) {
         self.open.push_back(last);
         self.taken = self.taken.saturating_add(1);
     }
 
-    /// All up to this fragment is with the peer.
+    /// Notes that the peer has everything up to this fragment.
     pub(super) fn done_through(&mut self, through: Sequence) {
         while self.open.front().is_some_and(|last| *last <= through) {
             self.open.pop_front();
@@ -193,7 +193,7 @@ impl Outgoing {
         }
     }
 
-    /// Of this message it will not be known.
+    /// Notes that the outcome of this message is unknown.
     pub(super) fn unknown(&mut self, last: Sequence, was_sent: bool, reason: FinalReason) {
         if self.open.front() == Some(&last) {
             self.open.pop_front();
@@ -204,37 +204,37 @@ impl Outgoing {
         }
     }
 
-    /// What was taken and has no end.
+    /// The number of accepted messages that have no outcome yet.
     pub(super) fn open(&self) -> usize {
         self.open.len()
     }
 }
 
-/// What came.
+/// The messages that arrived.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    /// What the peer wants of us, once it has said.
+    /// The peer's wish, once it has arrived.
     pub(super) wish: Option<Wish>,
-    /// How many the peer said it sent, with its last message.
+    /// The number of messages that the peer reported with its last one.
     pub(super) ended: Option<u64>,
-    /// The same of one-sided requests.
+    /// The number of one-sided requests that the peer reported with its last message.
     pub(super) requests: u32,
-    /// The number of the next.
+    /// The number of the next message.
     expected: u64,
-    /// What came, the first and the last message among it.
+    /// Messages that arrived, including the first and the last one.
     pub(super) taken: u64,
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Numbers that were left out.
+    /// Numbers that were skipped.
     pub(super) lost: u64,
-    /// Numbers that had come, or were left out before.
+    /// Numbers that arrived again, or after they were counted as lost.
     pub(super) again: u64,
-    /// Messages with a byte that is not as sent, or that are none.
+    /// Messages with a wrong byte, or with an invalid header.
     pub(super) wrong: u64,
 }
 
 impl Incoming {
-    /// Takes the next that came.
+    /// Takes the next message that arrived.
     pub(super) fn take(&mut self, message: &[u8]) {
         self.taken = self.taken.saturating_add(1);
         let Some(kind) = Kind::parse(message).filter(|_| self.ended.is_none()) else {

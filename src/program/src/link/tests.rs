@@ -255,7 +255,7 @@ fn a_link_that_is_lost_ends_each_request_and_is_a_failure_where_it_was_not_expec
         );
         assert!(number(report, "/requests/unknown") > 0);
     }
-    // What is done is with the other side.
+    // Every message that counts as done has reached the other side.
     for (one, other) in [(&client, &listener), (&listener, &client)] {
         let (done, came) = (number(one, "/requests/done"), number(other, "/incoming/all"));
         assert!(done <= came, "{one:#} {other:#}");
@@ -345,7 +345,7 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
         let at = Instant::from_ns(ms * 1_000_000);
         let (command, rail) = ("cut".into(), Some(1));
         client.watch.noted(Note::Begun { command, rail, at });
-        // Of a rail that was not cut it says nothing.
+        // The command cuts rail 1. A death of rail 0 is not its effect.
         let rail = u8::from(is_found);
         let now = at.after(Duration::from_millis(5));
         client.watch.saw(SessionEvent::RailDown { rail }, Some(at), now);
@@ -360,14 +360,14 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
     };
     let text = |least| judge(Some(Duration::from_millis(200)), least);
     let (each, too_few) = (
-        "`cut` made its rail fail",
-        "2 commands were followed by the death",
+        "the failure of the rail by `cut` was not detected",
+        "2 commands made their rail die, and at least 3 have to",
     );
     let says = |text: String| [each, too_few].map(|what| text.contains(what));
     assert_eq!(says(text(None)), [true, false]);
     assert_eq!(says(text(Some(3))), [false, true]);
     assert_eq!(says(text(Some(2))), [false, false]);
-    // How many are found is judged with and without a limit of the time.
+    // The number of detections is judged with and without a limit on their time.
     assert_eq!(says(judge(None, Some(3))), [false, true]);
     assert_eq!(says(judge(None, Some(2))), [false, false]);
     assert_eq!(says(judge(None, None)), [false, false]);

@@ -1,4 +1,4 @@
-//! What happened on the link, and when: rails that died and came back, times without progress, and what followed each command.
+//! Events on the link and their times: rails that died and came back, times without progress, and the effects of each command.
 
 use core::time::Duration;
 
@@ -13,9 +13,9 @@ use super::drill::Note;
 pub(super) struct Mark {
     #[serde(rename = "shell_command")]
     pub(super) command: String,
-    /// The rail that it was to make fail, where that was said.
+    /// The rail that it was to make fail, if the command line names one.
     pub(super) rail: Option<u8>,
-    /// How long it took; nothing where the run ended before.
+    /// How long it took; `None` if the run ended before.
     pub(super) took_ms: Option<f64>,
     pub(super) deaths: Vec<Death>,
     #[serde(rename = "returns")]
@@ -28,8 +28,8 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// The death that this command led to: of the rail that it was to make fail the last one, unless that rail came back before the next
-    /// command, as it does when it died of something else. Where no rail was said, the first one.
+    /// Returns the death that this command led to. If the command names a rail, it is that rail's last death. A rail that came back
+    /// before the next command died of something else, so its death does not count. If no rail is named, it is the first death.
     pub(super) fn death(&self) -> Option<Death> {
         let Some(rail) = self.rail else {
             return self.deaths.first().copied();
@@ -86,9 +86,9 @@ pub(super) struct Watch {
     /// When a message last came or was done.
     pub(super) progress_at: Option<Instant>,
     pub(super) outage: Duration,
-    /// How many were done when a quarter of them was, and when that was.
+    /// The number of messages done, and the time, when at least a quarter was done.
     quarter: Option<(u64, Instant)>,
-    /// The same, and that of three quarters.
+    /// The marks of one quarter and of three quarters.
     pub(super) middle: Option<[(u64, Instant); 2]>,
     polled_at: Option<Instant>,
     /// The longest time between two polls.
@@ -259,8 +259,8 @@ impl Watch {
             .collect()
     }
 
-    /// Of each command that was to make a rail fail, the death of that rail; of no others, such as those that mend. Where no
-    /// command says which rail, of each the first death.
+    /// Returns the death that each command led to. If any command names a rail, only commands that name one count: the others may
+    /// be those that repair. If no command names a rail, the first death after each command counts.
     pub(super) fn found(&self) -> Vec<Death> {
         let is_said = self.marks.iter().any(|mark| mark.rail.is_some());
         let marks = self.marks.iter().filter(|mark| mark.rail.is_some() == is_said);
@@ -359,7 +359,7 @@ mod tests {
             let found = watch.found();
             found.iter().map(|death| death.after_ms).collect::<Vec<_>>()
         };
-        // Of a command that says no rail, the first one.
+        // A command that names no rail: its first death counts.
         assert_eq!(is_done(None, 100, &[(0, 110), (1, 120)], None), [10.0]);
         // It died before the command did anything, and was up again.
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What a collective moves, and what must have come of it: every byte follows from who, for whom, and when.
+//! The bytes of a collective, and the check of its result. Every byte follows from the rank, the round and the position.
 
 use doorbell::mesh::{Data, Rank, block_bytes};
 
@@ -8,7 +8,7 @@ use crate::report::Failure;
 /// Elements are added as whole numbers of so many bytes.
 const ELEMENT_BYTES: usize = 4;
 
-/// What this member brings, and what came.
+/// The input of this member, and its output.
 pub(super) struct Content {
     which: Which,
     rank: u8,
@@ -19,15 +19,15 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// For each rank so many bytes.
+    /// Makes the buffers, with `size` bytes for each rank.
     ///
     /// # Errors
-    /// That is more than there may be.
+    /// The bytes of all ranks exceed 4 GiB.
     pub(super) fn new(which: Which, rank: Rank, ranks: u8, size: u32) -> Result<Self, Failure> {
         let bytes = usize::try_from(size)?
             .checked_mul(usize::from(ranks))
             .filter(|bytes| u32::try_from(*bytes).is_ok())
-            .ok_or("--size for so many ranks is more than 4 GiB")?;
+            .ok_or_else(|| format!("--size {size} for each of {ranks} ranks is more than 4 GiB"))?;
         let bytes = if which == Which::Barrier { 0 } else { bytes };
         Ok(Self {
             which,
@@ -39,7 +39,7 @@ impl Content {
         })
     }
 
-    /// Puts there what this member brings to a round.
+    /// Writes this member's input of a round.
     pub(super) fn fill(&mut self, round: u32) {
         let brought = if self.which == Which::AllToAll {
             &mut self.input
@@ -59,14 +59,14 @@ impl Content {
         }
     }
 
-    /// Looks at all that came.
+    /// Checks the output of a round.
     ///
     /// # Errors
-    /// Something else came than what was sent: where it is.
+    /// An element is wrong; the error has its position.
     pub(super) fn check(&mut self, round: u32) -> Result<(), Failure> {
         for block in 0..self.ranks {
             if self.which == Which::ReduceScatter && block != self.rank {
-                // What is in the others is nobody's.
+                // A reduce-scatter leaves no result in the blocks of other ranks.
                 continue;
             }
             let of_block = |block| {
@@ -106,13 +106,15 @@ impl Content {
     }
 }
 
-/// What a rank has in a round at a place.
+/// Returns the element that a rank has at a position, in a round.
 fn of(rank: u8, round: u32, at: usize) -> u32 {
-    let [low, high, ..] = at.to_le_bytes();
-    u32::from_le_bytes([low, high, rank, 1]).wrapping_mul(round.wrapping_mul(2).wrapping_add(1))
+    // The upper half of the product depends on every bit of the position, so that a block at a wrong place is found.
+    let position = u64::try_from(at).unwrap_or(u64::MAX).rotate_left(8) ^ u64::from(rank);
+    let [_, _, _, _, upper @ ..] = position.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    u32::from_le_bytes(upper).wrapping_mul(round.wrapping_mul(2).wrapping_add(1))
 }
 
-/// Adds element by element, without end.
+/// Adds element by element, and wraps around.
 pub(super) fn add(to: &mut [u8], from: &[u8]) {
     let elements = to
         .chunks_exact_mut(ELEMENT_BYTES)
@@ -131,6 +133,16 @@ mod tests {
     use super::{Content, Which, add, of};
 
     #[test]
+    fn elements_differ_by_rank_round_and_position() {
+        // 256 KiB apart, and as far as the longest data go.
+        for step in [1, 1 << 16, 1 << 18, 1 << 22] {
+            assert_ne!(of(3, 7, 5), of(3, 7, 5 + step), "{step}");
+        }
+        assert_ne!(of(3, 7, 5), of(4, 7, 5));
+        assert_ne!(of(3, 7, 5), of(3, 8, 5));
+    }
+
+    #[test]
     fn what_is_wrong_in_one_bit_is_found() {
         for which in [
             Which::Broadcast,
@@ -141,7 +153,7 @@ mod tests {
         ] {
             let rank = Rank::new(1).unwrap();
             let mut content = Content::new(which, rank, 3, 8).unwrap();
-            // What the collective comes to, two elements a block.
+            // The right output of the collective, with two elements in each block.
             let right: Vec<u8> = (0..6)
                 .flat_map(|at| {
                     let block = (at / 2) as u8;

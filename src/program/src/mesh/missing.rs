@@ -1,4 +1,4 @@
-//! Who is missing where members were waited for in vain, and why.
+//! Members that were not reached in time, and the reasons.
 
 use core::fmt::{Display, Write as _};
 use core::time::Duration;
@@ -8,19 +8,19 @@ use doorbell::connect::HandshakeCounts;
 use doorbell::link::FinalReason;
 use doorbell::mesh::{Mesh, Rank, Ranks};
 
-/// What is known of members that are missing, beside what the mesh knows.
+/// Reasons why members are missing, beside those that the mesh has.
 #[derive(Default)]
 pub(super) struct Missing {
-    /// Why the handles of others are not known.
+    /// For each member without a known handle, the reason.
     pub(super) unread: BTreeMap<Rank, String>,
-    /// Why the last link is over of somebody who had not said who that is.
+    /// Why the last link ended whose peer had not named its rank.
     pub(super) lost: Option<FinalReason>,
-    /// Why the last one who tried was not let in.
+    /// Why the last incoming handshake failed.
     refused: Option<String>,
 }
 
 impl Missing {
-    /// Of each member to whom no way leads what is known.
+    /// Lists the members that no way leads to, with all known reasons.
     pub(super) fn text(&mut self, mesh: &Mesh, waited: Duration) -> String {
         if let Some(why) = mesh.links().take_handshake_failure() {
             self.refused = Some(why.to_string());
@@ -34,10 +34,10 @@ impl Missing {
         text
     }
 
-    /// What came of those who connect, and did not say who they are.
+    /// Describes incoming connections, including those that did not name their rank.
     fn of_who_connects(&self, counts: &HandshakeCounts) -> String {
         let mut text = format!(
-            "\n  of who connects here: {} handshakes begun, {} done, {} failed, {} refused",
+            "\n  incoming connections: {} handshakes begun, {} done, {} failed, {} refused",
             counts.begun, counts.connected, counts.failed, counts.refused
         );
         // Writing to a String does not fail.
@@ -63,11 +63,11 @@ fn told(own: Rank, missing: Ranks, waited: Duration, reasons: impl Fn(Rank) -> V
             tell(rank, reason);
         }
         if rank > own {
-            tell(rank, &"it is to link to this one, and no link of it is there");
+            tell(rank, &"it has not connected to this member: see its own output");
         } else if reasons.is_empty() {
             tell(
                 rank,
-                &"nothing came of it yet, or neither --peer nor --handles says where it is",
+                &"no attempt to connect has ended yet, or neither --peer nor --handles names its address",
             );
         }
     }
@@ -104,7 +104,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            lines[4].starts_with("  rank 3: it is to link to this one"),
+            lines[4].starts_with("  rank 3: it has not connected to this member"),
             "{text}"
         );
     }

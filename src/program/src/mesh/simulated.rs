@@ -19,7 +19,7 @@ use crate::simulated;
 /// The members' addresses, each on a host of its own.
 const PORT: u16 = 7500;
 
-/// How far simulated time goes at most between two polls.
+/// The longest step of simulated time between two polls.
 const TURN: Duration = Duration::from_millis(1);
 
 /// The members, and the fabric between them.
@@ -93,10 +93,10 @@ impl World {
         Ok(())
     }
 
-    /// Goes on until `is_done`.
+    /// Polls until `is_done`.
     ///
     /// # Errors
-    /// It is not in time, by the clock of the fabric.
+    /// The time limit passed, by the clock of the fabric.
     fn until(
         &mut self,
         what: &str,
@@ -116,7 +116,7 @@ impl World {
     /// Waits until all reach all, and makes a group of them.
     ///
     /// # Errors
-    /// Some do not, in time.
+    /// Some members are not reached in time.
     pub(crate) fn join(&mut self, which: Which, message_bytes: u32) -> Result<Work, Failure> {
         self.until("joining the mesh", |world| {
             let mut meshes = world.members.iter().map(|member| &member.mesh);
@@ -135,10 +135,10 @@ impl World {
         })
     }
 
-    /// Does the collective once on all members, and checks every byte that came. Gives how long it took this process.
+    /// Runs the collective once on all members, and checks every byte received. Returns the time it took this process.
     ///
     /// # Errors
-    /// It was not done in time, or a byte is wrong.
+    /// The time limit passed, or a byte is wrong.
     pub(crate) fn round(&mut self, work: &mut Work) -> Result<Duration, Failure> {
         let Work {
             which,
@@ -184,7 +184,7 @@ impl World {
     }
 }
 
-/// Does the rounds that were asked for; gives what the first member has to say.
+/// Runs the requested rounds; returns the report of the first member.
 ///
 /// # Errors
 /// The members do not reach each other, or a byte is wrong.

@@ -18,10 +18,10 @@ use crate::configured::Configured;
 use crate::peers::Peers;
 use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
 
-/// How long the peer may be silent, where nothing says so.
+/// How long the peer may be silent, by default.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The measurement of each operation where nothing says otherwise.
+/// The default measurement of an operation.
 struct Measured {
     message_bytes: u32,
     iterations: u64,
@@ -42,27 +42,28 @@ const BANDWIDTH: Measured = Measured {
 /// The powers of two that `--all` measures: those of perftest.
 const ALL_SIZES: core::ops::RangeInclusive<u32> = 1..=23;
 
-/// The most that one test moves on a simulated fabric, in bytes, but for so many messages; where nothing says how many.
+/// The default limit on the bytes that one test moves on a simulated fabric, and the number of messages it moves at least.
 const LIGHT_BYTES: u64 = 4 << 20;
 const LIGHT_ITERATIONS_MIN: u64 = 4;
 
-/// The port to listen and to look at where none is given.
+/// The default port to listen at and to connect to.
 const PORT: u16 = 18700;
 
 /// Measure latency: one message at a time
 ///
 /// Without HOST this side listens. With HOST it runs the tests with the side that listens
 /// there, which takes every setting from it. Both check all payload bytes, outside the timed
-/// sections, and both fail when either saw a wrong one.
+/// sections, and both fail if either sees a wrong one.
 ///
-/// The measurement is perftest's: for send, write and write-imm half the round trip
-/// of a message and its like-sized answer, polled for without sleep (ib_send_lat and
-/// ib_write_lat); for read and atomics the whole round trip, in which the peer's processor
-/// has no part (ib_read_lat, ib_atomic_lat). write polls the last byte of memory, as
-/// ib_write_lat does, and counts the messages whose other bytes came later. Timed is from
-/// the post call to the moment polling hands the answer over. A SEND or WRITE of up to 4096
-/// bytes is copied within that time: inline, or into memory of the send queue. A longer one
-/// is made where it goes out from.
+/// The figures compare to perftest's. For send, write and write-imm, a latency is half the round
+/// trip of a message and an answer of the same size, polled for without sleep (ib_send_lat,
+/// ib_write_lat). For read and atomics it is the whole round trip, in which the peer's processor
+/// has no part (ib_read_lat, ib_atomic_lat). The test of write polls the last byte of memory, as
+/// ib_write_lat does, and counts the messages whose other bytes came later.
+///
+/// The timed section begins with the post call and ends when polling returns the answer. It
+/// includes the copy of a SEND or WRITE of up to 4096 bytes: inline, or into memory of the send
+/// queue. A longer message is written before, in the memory that it is sent from.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES_LAT)]
 pub(crate) struct LatArguments {
@@ -76,15 +77,16 @@ pub(crate) struct LatArguments {
 ///
 /// Without HOST this side listens. With HOST it runs the tests with the side that listens
 /// there, which takes every setting from it. Both check all payload bytes, outside the timed
-/// sections, and both fail when either saw a wrong one.
+/// sections, and both fail if either sees a wrong one.
 ///
-/// Messages go in rounds of at most 4096, or what 64 MiB hold. A round is made before it is
-/// posted and checked after the last completion; the time between is what counts. A SEND or
-/// WRITE of up to 4096 bytes is copied within that time, but with --buffers: inline, or into
-/// memory of the send queue. A longer one is made where it goes out from. The figures compare
-/// to ib_send_bw, ib_write_bw, ib_read_bw and ib_atomic_bw with the same --tx-depth
-/// (--depth), --post_list (--batch), --cq-mod (--unsignaled) and --inline_size. MB are 10^6
-/// bytes; MiB/s is what perftest calls MB/sec.
+/// Messages go in rounds of at most 4096 messages or 64 MiB. A round is made before it is posted
+/// and checked after the last completion; the time between is measured. It includes the copy of a
+/// SEND or WRITE of up to 4096 bytes, unless --buffers is given: inline, or into memory of the send
+/// queue. A longer message is written before, in the memory that it is sent from.
+///
+/// The figures compare to ib_send_bw, ib_write_bw, ib_read_bw and ib_atomic_bw with the same
+/// --tx-depth (--depth), --post_list (--batch), --cq-mod (--unsignaled) and --inline_size. MB are
+/// 10^6 bytes; the MB/sec of perftest are MiB/s here.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES_BW)]
 pub(crate) struct BwArguments {
@@ -102,9 +104,8 @@ pub(crate) struct BwArguments {
         requires = "drives"
     )]
     batch: u32,
-    /// WRITE from this many buffers again and again, each message to the place of one before it: memory that
-    /// stays in the caches, as with ib_write_bw, which has one buffer. The last message of a round in each
-    /// place is checked. 0 for none: each message is new
+    /// WRITE from N buffers in turn, into N places of the peer; 0 for a new buffer each message. The memory stays in the
+    /// caches, as with ib_write_bw, which has one buffer. Only the last message of a round in each place is checked
     #[arg(long, value_name = "N", default_value_t = 0, requires = "drives")]
     buffers: u32,
 }
@@ -129,8 +130,7 @@ const EXAMPLES_BW: &str = "Examples:\n  \
 pub(super) struct Common {
     #[command(flatten)]
     peers: Peers,
-    /// The side that listens: HOST, HOST:PORT, or the handle it printed. Without it, this
-    /// side listens
+    /// The side that listens: HOST, HOST:PORT, or the handle it printed; without it this side listens
     #[arg(value_name = "HOST")]
     pub(super) peer: Option<String>,
     /// Run both ends in this process, on two hosts of a simulated fabric: no device is needed, every byte is checked, and the
@@ -140,27 +140,27 @@ pub(super) struct Common {
     /// The address to listen at [default: port 18700 of every address]
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "drives")]
     listen: Option<SocketAddr>,
-    /// Go on listening after the first client, until interrupted
+    /// Keep listening after the first client, until interrupted
     #[arg(long, conflicts_with = "drives")]
     pub(super) keep: bool,
-    /// The RDMA device to use; else any that is usable
+    /// The RDMA device to use [default: any that is usable]
     #[arg(short, long, visible_alias = "ib-dev", value_name = "NAME")]
     device: Option<String>,
-    /// Use the rail of this GID index alone; else the one whose subnet has the peer
+    /// Use only the rail of this GID index [default: the rail whose subnet has the peer]
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub(super) gid_index: Option<u32>,
-    /// How long the peer may be silent, and how long to look for it or wait for it [default: 30, or as set]
+    /// The longest silence of the peer, and the longest wait for it at the start [default: the setting `timeout`, 30]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
-    /// Receive in a shared receive queue, with N receives more than the connection's share; for this side alone
+    /// Receive in a shared receive queue, with N receives beyond the connection's own; on this side only
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub(super) shared_receives: Option<u32>,
-    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks
+    /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format; `doorbell status` reads them
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     configured: Configured,
-    /// Report as JSON, with every setting
+    /// Print one JSON document, with every setting
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -190,7 +190,7 @@ struct What {
         conflicts_with = "all"
     )]
     size: Vec<u32>,
-    /// Messages that are timed [default: lat 1000, bw 5000]
+    /// Timed messages of each test [default: lat 1000, bw 5000]
     #[arg(
         short = 'n',
         long,
@@ -200,19 +200,19 @@ struct What {
         conflicts_with = "duration"
     )]
     iterations: Option<u64>,
-    /// Messages that are sent before the timed ones [default: lat 100, bw 256]
+    /// Untimed messages before the timed ones [default: lat 100, bw 256]
     #[arg(long, value_name = "N", requires = "drives")]
     warmup: Option<u64>,
     /// Measure every power of two from 2 bytes to 8 MiB, in one table
     #[arg(short, long, requires = "drives")]
     all: bool,
-    /// Time about this many seconds of each test instead of a number of messages, by a short test before it
+    /// Time each test for about SECONDS, instead of a number of messages; a short test before it finds the number
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = parse_seconds, requires = "drives")]
     duration: Option<Duration>,
     /// Connections under test: one, as perftest has by default
     #[arg(short = 'q', long, value_name = "N", value_parser = parse_one_connection, requires = "drives")]
     qp: Option<u32>,
-    /// Taken for perftest's sake: no warning about CPU frequency is given here
+    /// Accepted for compatibility with perftest; it has no effect
     #[arg(short = 'F', long)]
     cpu_freq: bool,
     /// Messages up to this size go inline, copied into the request; 0 for none
@@ -226,7 +226,7 @@ struct What {
         requires = "drives"
     )]
     inline: u32,
-    /// Requests in flight at most; for latency, the length of the queue
+    /// The most requests in flight; for latency, the length of the queue
     #[arg(
         short = 't',
         long,
@@ -236,18 +236,17 @@ struct What {
         requires = "drives"
     )]
     depth: u32,
-    /// Requests in a row that may go without a completion of their own; at most half the
-    /// queue whatever this says, and 0 for none
+    /// The most requests in a row without a completion of their own; never more than half the queue. 0 for none
     #[arg(long, value_name = "N", default_value_t = 64, requires = "drives")]
     unsignaled: u32,
-    /// The path MTU at most: 256, 512, 1024, 2048 or 4096; both ports may make it less
+    /// The largest path MTU: 256, 512, 1024, 2048 or 4096; the ports may limit it further
     #[arg(short, long, value_name = "BYTES", value_parser = parse_mtu, default_value = "4096", requires = "drives")]
     mtu: Mtu,
     /// The IP traffic class: DSCP in the upper six bits
     #[arg(long, value_name = "CLASS", default_value_t = 0, requires = "drives")]
     traffic_class: u8,
-    /// Self-test: have one bit of one message flipped by one side, or by the only one that
-    /// sends; the run must then fail on both
+    /// Self-test: SIDE flips one bit of one message, and the run must then fail on both sides. If only one side sends,
+    /// that side flips it
     #[arg(
         long,
         value_name = "SIDE",
@@ -275,7 +274,7 @@ enum OpChoice {
     CompareSwap,
     /// A message through the one-sided ring; for lat alone
     Ring,
-    /// Each of them but ring
+    /// All of them but ring
     All,
 }
 
@@ -295,10 +294,10 @@ impl OpChoice {
 }
 
 impl Common {
-    /// The settings in effect.
+    /// Returns the settings in effect.
     ///
     /// # Errors
-    /// One is wrong.
+    /// A setting is invalid.
     pub(super) fn settings(&self) -> Result<Settings, Box<dyn Error>> {
         let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
         let metrics = self.metrics.map(|address| address.to_string());
@@ -322,7 +321,7 @@ impl Common {
         }
     }
 
-    /// Whether this side says what is measured.
+    /// Whether this side chooses the tests.
     pub(super) const fn drives(&self) -> bool {
         self.peer.is_some() || self.simulated
     }
@@ -395,8 +394,8 @@ impl What {
         }
     }
 
-    /// One test for each operation and size; atomics have but one size. On a simulated fabric, few bytes are moved where messages are
-    /// long and nothing says how many there are.
+    /// Returns one test for each operation and size; atomics have only one size. On a simulated fabric, tests of long messages move few
+    /// bytes by default.
     fn tests(&self, each: Test, simulated: bool) -> Result<Vec<Test>, PerfError> {
         let is_light = simulated && self.iterations.is_none();
         let all: Vec<u32> = ALL_SIZES.map(|power| 1 << power).collect();

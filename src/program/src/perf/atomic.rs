@@ -11,7 +11,7 @@ pub(super) struct Counter {
     op: Op,
     operands: Pattern,
     value: u64,
-    /// What the next compare and swap compares with: what the word is where nothing went wrong.
+    /// The value that the next compare and swap expects: the word's value if nothing went wrong.
     compare: u64,
 }
 
@@ -27,17 +27,17 @@ impl Counter {
         }
     }
 
-    /// What it is now.
+    /// The current value of the word.
     pub(super) const fn value(&self) -> u64 {
         self.value
     }
 
-    /// Takes what it was seen to be, so that one wrong value is told once.
+    /// Takes over the observed value, so that one wrong value is reported once.
     pub(super) const fn see(&mut self, value: u64) {
         self.value = value;
     }
 
-    /// Takes the step of this sequence from what the word is now.
+    /// Applies the atomic of this sequence to the current value.
     #[inline]
     pub(super) const fn step(&mut self, sequence: u64) {
         let operand = self.operands.word(sequence);

@@ -1,9 +1,9 @@
 //! Bandwidth: many messages in flight, timed by the round.
 //!
-//! Before a round its messages are made, after it they are checked: a round is as long as
-//! there is memory to hold it. Timed is from just before the first post to the completion of
-//! the last. A mark on the same connection, behind the messages, tells the listener that a
-//! round is over, and one back tells the client that the next may begin.
+//! The messages of a round are made before it and checked after it: the length of a round is
+//! limited by the memory that holds it. The timed section lasts from just before the first post to
+//! the completion of the last message. A mark on the same connection, behind the messages, ends
+//! the round for the listener. A mark back lets the client begin the next round.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use super::link::{Arrival, LOOKS_AT_QUEUE, RemotePlaces, Run, UNASKED, operation
 use super::progress::Progress;
 use super::test::{Op, Role, Round, Test};
 
-/// What a bandwidth test found.
+/// The result of a bandwidth test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Bandwidth {
     pub(crate) messages: u64,
@@ -53,11 +53,11 @@ fn per_second(count: u64, ns: u64) -> f64 {
     count as f64 * 1e9 / ns.max(1) as f64
 }
 
-/// What a round posts, made before it begins.
+/// The messages of a round, made before it begins.
 enum Stock<P: Provider> {
     /// One message after the other, each to be copied as it is posted: inline, or into a cell.
     Copied(Vec<u8>),
-    /// Messages, or room for what is fetched.
+    /// Messages, or room for the fetched bytes.
     Leases(VecDeque<Lease<P>>),
 }
 
@@ -183,14 +183,14 @@ fn gather<P: Provider>(
     }
 }
 
-/// Looks in vain after which less than a batch is posted, where the peer has receives for that much only: it may
-/// have no reason to tell of more before some of these are used.
+/// Vain looks after which less than a batch is posted, if the peer's receives suffice for that only. The peer may
+/// announce no more receives before some of these are used.
 const PATIENCE_LOOKS: u32 = 1 << 16;
 
-/// Posts a round, never more in flight than the depth nor than the peer has receives for, and waits
-/// until all of it is done. Says how many doorbells it took.
+/// Posts a round and waits until all of it is done. The messages in flight never exceed the depth or the
+/// peer's receives. Returns the number of doorbells.
 ///
-/// Never part of its caller: its instructions are counted by its name, without those that make
+/// It is never inlined: its instructions are counted by its name, without those that make
 /// messages.
 #[inline(never)]
 fn pump<P: Provider>(
@@ -231,8 +231,8 @@ fn pump<P: Provider>(
             }
         }
         if want > 0 && u64::from(room) >= want {
-            // Behind a batch that leaves no room for another, the last asks for a completion: else those without
-            // one could be waited for in vain.
+            // If a batch leaves no room for another, its last request is signaled. Otherwise the wait for the unsignaled
+            // ones could be in vain.
             let tells = u64::from(room) < want.saturating_mul(2);
             post_batch(run, round, posted, want, tells, stock, counter)?;
             posted = posted.saturating_add(want);
@@ -262,7 +262,7 @@ fn pump<P: Provider>(
 /// The messages of one doorbell.
 struct Requests {
     sequences: Range<u64>,
-    /// Whether the last of them tells when it is done.
+    /// Whether the last of them is signaled.
     tells: bool,
 }
 
@@ -278,8 +278,8 @@ impl Requests {
     }
 }
 
-/// Posts `count` messages behind the first `posted` of a round with one doorbell; the last of them `tells` when it is
-/// done, or not.
+/// Posts `count` messages behind the first `posted` of a round with one doorbell. `tells`: the last of them is
+/// signaled.
 #[inline]
 fn post_batch<P: Provider>(
     run: &mut Run<'_, P>,
@@ -298,7 +298,7 @@ fn post_batch<P: Provider>(
     }
     let requests = Requests {
         sequences: first..end,
-        // The last of a round tells that all are done.
+        // The last of a round is signaled: its completion retires all.
         tells: tells || end == round.sequences().end,
     };
     match (stock, test.op) {
@@ -498,7 +498,7 @@ impl<P: Provider> Stock<P> {
 }
 
 impl<P: Provider> Stock<P> {
-    /// Takes memory that came back and holds a message still.
+    /// Takes memory that came back and still holds a message.
     #[inline]
     fn take_again(&mut self, run: &mut Run<'_, P>, count: u64) -> Result<(), PerfError> {
         if let Self::Leases(leases) = self {

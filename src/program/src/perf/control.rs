@@ -13,22 +13,22 @@ use doorbell::{Channel, ChannelConfig, ChannelId, Event, Operation, PostFlags, W
 use super::error::PerfError;
 use super::message::{CONTROL_BYTES_MAX, Message, Purpose, Verdict};
 
-/// Between looks at a connection that nothing urgent is awaited on.
+/// The pause between looks at a connection without urgent traffic.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
-/// The connection to talk over.
+/// The connection for control messages.
 pub(crate) struct Control<P: Provider> {
-    /// One on each device the peer may be reached by.
+    /// One Worker on each device that may reach the peer.
     workers: Vec<Worker<P>>,
     at: usize,
     id: ChannelId,
     inbox: VecDeque<Result<Message, PerfError>>,
-    /// Whether the peer closed it: what it had sent before is in the inbox.
+    /// Whether the peer closed it. Messages that came before are in the inbox.
     is_closed: bool,
     timeout: Duration,
 }
 
-/// What the Workers of control connections are made with.
+/// The configuration of the Workers of control connections.
 pub(crate) fn worker_config() -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.slots = 32;
@@ -37,7 +37,7 @@ pub(crate) fn worker_config() -> WorkerConfig {
     config
 }
 
-/// What control connections are made with.
+/// The configuration of control connections.
 pub(crate) fn channel_config() -> ChannelConfig {
     let mut config = ChannelConfig::default();
     config.send_depth = 8;
@@ -69,10 +69,10 @@ impl<P: Provider> Control<P> {
         }
     }
 
-    /// The channel itself.
+    /// Returns the channel.
     ///
     /// # Errors
-    /// It is gone.
+    /// The channel is gone.
     pub(crate) fn channel(&mut self) -> Result<&mut Channel<P>, PerfError> {
         let worker = self.workers.get_mut(self.at);
         worker.and_then(|worker| worker.channel(self.id)).ok_or(GONE)
@@ -86,7 +86,7 @@ impl<P: Provider> Control<P> {
             .unwrap_or_default()
     }
 
-    /// How long the peer may be silent.
+    /// The longest silence of the peer.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -94,7 +94,7 @@ impl<P: Provider> Control<P> {
     /// Sends a message, and waits until the peer's device has it.
     ///
     /// # Errors
-    /// It did not get there in time, or the connection failed.
+    /// The message did not arrive in time, or the connection failed.
     pub(crate) fn send(&mut self, message: &Message) -> Result<(), PerfError> {
         let begun = Instant::now();
         while self.channel()?.credits() == 0 {
@@ -118,7 +118,7 @@ impl<P: Provider> Control<P> {
     /// Waits for the peer's next message.
     ///
     /// # Errors
-    /// None came in time, or no proper one, or the connection failed.
+    /// No message came in time, the message is invalid, or the connection failed.
     pub(crate) fn receive(&mut self) -> Result<Message, PerfError> {
         let begun = Instant::now();
         loop {
@@ -132,10 +132,10 @@ impl<P: Provider> Control<P> {
         }
     }
 
-    /// Sees whether the peer has given up meanwhile. Never waits.
+    /// Checks whether the peer has given up. Never waits.
     ///
     /// # Errors
-    /// It has, or the connection failed.
+    /// The peer has given up, or the connection failed.
     pub(crate) fn look(&mut self) -> Result<(), PerfError> {
         self.poll()?;
         let gave_up = self.inbox.iter().any(|message| {

@@ -20,13 +20,13 @@ pub(crate) enum PerfError {
     Node(NodeError),
     /// There is no channel to the peer.
     Connect(ConnectError),
-    /// The peer's name leads nowhere.
+    /// The peer's name cannot be resolved.
     Name { name: String, error: io::Error },
-    /// Nobody listens where the peer should be.
+    /// The peer's address refuses the connection: no listener is there.
     NobodyListens { address: String, waited: Duration },
-    /// The listener runs a test of another client.
+    /// The listener is busy with another client.
     Busy,
-    /// The port cannot be listened at.
+    /// The address cannot be listened at.
     Listen { address: String, error: ConnectError },
     /// A device refused to register memory.
     Window(MemoryError),
@@ -38,15 +38,15 @@ pub(crate) enum PerfError {
     Channel { what: &'static str, state: ChannelState },
     /// Nothing came from the peer for this long.
     Stalled { what: &'static str, waited: Duration },
-    /// The peer says what is no message of ours.
+    /// The peer sent an invalid message.
     Message(MessageError),
-    /// The peer says something at the wrong time.
+    /// The peer sent a message at the wrong time.
     Unexpected { wanted: &'static str, got: &'static str },
     /// The listener will not run the test.
     RefusedByListener(String),
     /// The peer gave up.
     PeerGaveUp(String),
-    /// Bytes arrived that are not those that were sent.
+    /// Bytes arrived that differ from those sent.
     Corrupted(Corruption),
     /// Fewer messages were checked than were sent: a fault of this program.
     Unchecked { checked: u64, total: u64 },
@@ -54,9 +54,9 @@ pub(crate) enum PerfError {
     Unfit(Unfit),
     /// There is no bandwidth test of this operation.
     NoBandwidthOf(Op),
-    /// There is no one-sided ring.
+    /// The one-sided ring cannot be opened.
     Ring(RingError),
-    /// What lies in the one-sided ring cannot be read.
+    /// A message in the one-sided ring cannot be read.
     RingRead(RingReadError),
     /// There is less memory than the test was made with: a fault of this program.
     NoMemory,
@@ -64,7 +64,7 @@ pub(crate) enum PerfError {
     Close(CloseError),
     /// The system gave no random bytes.
     Entropy,
-    /// Metrics cannot be told where they were to be.
+    /// Metrics cannot be served at this address.
     Metrics { address: SocketAddr, error: io::Error },
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Corruption {
     pub(crate) first: Mismatch,
 }
 
-/// [`PerfError::NoMemory`], made where it is told: one that is made for nothing is dropped for each message.
+/// Makes [`PerfError::NoMemory`] at the failure only: a value made ahead of it would be dropped for each message.
 #[cold]
 pub(super) const fn no_memory() -> PerfError {
     PerfError::NoMemory
@@ -92,8 +92,8 @@ impl fmt::Display for PerfError {
         match self {
             Self::Node(error) => fmt::Display::fmt(error, f),
             Self::Connect(error) => fmt::Display::fmt(error, f),
-            Self::Name { name, error } => write!(f, "{name} is no address: {error}"),
-            Self::Busy => f.write_str("the listener is busy with a test of another"),
+            Self::Name { name, error } => write!(f, "{name} cannot be resolved: {error}"),
+            Self::Busy => f.write_str("the listener is busy with a test of another client: try again later"),
             Self::NobodyListens { address, waited } => write!(
                 f,
                 "nobody listens at {address}: the connection was refused for {:.1} s; start the same \
@@ -101,7 +101,7 @@ impl fmt::Display for PerfError {
                 waited.as_secs_f64()
             ),
             Self::Listen { address, error } => write!(f, "cannot listen at {address}: {error}"),
-            Self::Window(error) => write!(f, "memory for the peer to reach: {error}"),
+            Self::Window(error) => write!(f, "no memory for the window of the peer: {error}"),
             Self::Send(kind) => fmt::Display::fmt(kind, f),
             Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
             Self::Channel { what, state } => match state {

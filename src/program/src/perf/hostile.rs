@@ -16,7 +16,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let again = message.encode();
     assert_eq!(again.len(), bytes.len());
     assert!(bytes.len() <= CONTROL_BYTES_MAX as usize);
-    // What goes to a terminal is cleaned, and what is marked as absent may be anything; both once.
+    // Parsing removes control characters from texts and drops fields marked as absent. A second parse changes nothing.
     assert_eq!(Message::parse(&again).as_ref(), Ok(&message));
     match &message {
         Message::Setup(setup) => {
@@ -33,7 +33,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// What a listener derives from a test it is asked for.
+/// Checks everything that a listener derives from a requested test.
 pub(crate) fn check_test(test: &Test) {
     assert_eq!(test.check(), Ok(()));
     assert_eq!(test.total(), test.iterations + test.warmup);

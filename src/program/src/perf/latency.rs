@@ -1,8 +1,8 @@
 //! Latency: one message at a time, each timed by itself.
 //!
-//! Timed is from just before the post to the moment the answer is handed over by polling.
-//! Making the next message and checking the last one lie between, outside. The listening side
-//! has its answer ready, posts it while the arrival is being handed over, and checks after.
+//! The timed section lasts from just before the post until polling returns the answer. The next
+//! message is made, and the last one is checked, outside it. The listening side has its answer
+//! ready, posts it during the poll that returns the message, and checks afterwards.
 
 use hdrhistogram::Histogram;
 use quanta::Clock;
@@ -21,7 +21,7 @@ use super::progress::Progress;
 use super::ring;
 use super::test::{Op, Role, Test};
 
-/// The longest time the histogram tells from longer ones: 100 s.
+/// The longest time that the histogram resolves: 100 s.
 const LONGEST_NS: u64 = 100_000_000_000;
 /// Iterations between looks at the progress, a power of two.
 const PROGRESS_EVERY: u64 = 64;
@@ -36,8 +36,8 @@ pub(super) struct Times {
     warmup: u64,
 }
 
-/// What a latency test found. Times are one-way for messages (half the round trip, as perftest
-/// has it) and the whole round trip for what fetches.
+/// The result of a latency test. Times are one-way for messages (half the round trip, as in
+/// perftest), and the whole round trip for operations that fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Latency {
     pub(crate) count: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Latency {
     pub(crate) p99_9_ns: f64,
     pub(crate) max_ns: f64,
     pub(crate) mean_ns: f64,
-    /// Messages whose last byte, which is polled for, came before others of them.
+    /// Messages whose last byte, which is polled for, came before their other bytes.
     pub(crate) late: u64,
 }
 
@@ -86,8 +86,8 @@ impl Times {
     pub(super) fn summary(&self, is_one_way: bool, late: u64) -> Latency {
         let part = if is_one_way { 0.5 } else { 1.0 };
         let count = self.histogram.len();
-        // The histogram tells a value by the greatest it counts alike: never more than the
-        // longest there was, nor less than the shortest.
+        // The histogram returns the greatest value of a bucket. The result is kept between the
+        // shortest and the longest time measured.
         let quantile = |quantile| {
             let ns = self.histogram.value_at_quantile(quantile);
             ns.min(self.max_ns).max(self.min_ns) as f64 * part
@@ -208,7 +208,7 @@ fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Waits for the client's message, and posts the reply as soon as it is handed over.
+/// Waits for the client's message, and posts the reply as soon as polling returns it.
 fn await_and_post<P: Provider>(
     run: &mut Run<'_, P>,
     operation: Operation,
@@ -252,7 +252,7 @@ fn write_and_poll<P: Provider>(
         run.moved();
         times.note(sequence, start, end);
         run.check_window(sequence, 0, Ok(()))?;
-        // What was posted is known done, so that its memory comes back.
+        // The poll takes completions, which give back the memory of posted messages.
         run.link.poll(|_, _| {})?;
         tick(progress, sequence);
     }
@@ -288,7 +288,7 @@ fn await_byte<P: Provider>(run: &mut Run<'_, P>, sequence: u64) -> Result<(), Pe
         }
         looks = looks.wrapping_add(1);
         if looks & LOOKS_AT_MEMORY.wrapping_sub(1) == 0 {
-            // A failed connection is told by completions alone.
+            // Only completions report a failed connection.
             run.link.poll(|_, _| {})?;
             run.idle(1)?;
         }
@@ -340,7 +340,7 @@ fn fetch<P: Provider>(
 }
 
 impl<P: Provider> Run<'_, P> {
-    /// Checks what a READ or an atomic brought.
+    /// Checks the bytes of a READ or an atomic.
     pub(super) fn check_fetched(&mut self, sequence: u64, data: Lease<P>, counter: &mut Counter) {
         let outcome = if self.test.op.is_atomic() {
             let mut word = [0; size_of::<u64>()];

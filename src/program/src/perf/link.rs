@@ -1,7 +1,7 @@
 //! The connection under test, and the steps every test is made of: preparing a message,
 //! posting it, waiting, checking what came.
 //!
-//! Which steps follow each other, and what of them is timed, is said by the tests themselves.
+//! The tests themselves define the order of the steps and the timed sections.
 
 use core::time::Duration;
 use std::thread;
@@ -23,32 +23,32 @@ use super::test::{Op, Role, SENDS_A_TURN, Test};
 /// Empty looks at a queue between looks at the clock and the peer: some hundred microseconds.
 /// A power of two.
 pub(super) const LOOKS_AT_QUEUE: u32 = 1 << 13;
-/// The same for looks at a byte of memory.
+/// The number of looks at a byte of memory between two looks at the clock.
 pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
 /// How long bytes of a polled message may be late behind its last one.
 const LATE: Duration = Duration::from_millis(10);
 const MARK_BYTES: usize = 16;
-/// As long as a side that waits for the end of a round sleeps at most.
+/// The longest sleep of a side that waits for the end of a round.
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 
 /// The connection under test on one side.
 pub(crate) struct Link<P: Provider> {
     pub(super) worker: Worker<P>,
     pub(super) id: ChannelId,
-    /// What the peer reaches.
+    /// The window of this side, for the peer.
     pub(super) window: Option<LocalWindow<P>>,
-    /// What of the peer can be reached.
+    /// The window of the peer.
     pub(super) remote: RemoteWindow,
 }
 
-/// What was checked, and what was wrong.
+/// Counts of checked messages and of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
     pub(crate) faults: u64,
     pub(crate) first_fault: Option<Mismatch>,
-    /// Messages of which bytes came later than the last one, which was polled for.
+    /// Messages whose last byte, which is polled for, came before their other bytes.
     pub(crate) late: u64,
 }
 
@@ -58,12 +58,12 @@ pub(crate) struct Run<'r, P: Provider> {
     pub(super) role: Role,
     pub(super) link: &'r mut Link<P>,
     pub(super) control: &'r mut Control<P>,
-    /// What this side sends.
+    /// The messages that this side sends.
     pub(super) source: Source,
     pub(super) tally: Tally,
-    /// The next message, where it is copied as it is posted.
+    /// The next message, if posting copies it.
     pub(super) made: Vec<u8>,
-    /// What is copied out of a window to be checked.
+    /// Bytes copied out of a window, to be checked.
     copy: Vec<u8>,
     spins: u32,
     idle_since: Option<Instant>,
@@ -97,7 +97,7 @@ impl Tally {
 
 impl<P: Provider> Link<P> {
     /// # Errors
-    /// It was closed.
+    /// The channel was closed.
     #[inline]
     pub(super) fn channel(&mut self) -> Result<&mut Channel<P>, PerfError> {
         self.worker.channel(self.id).ok_or_else(no_channel)
@@ -106,13 +106,13 @@ impl<P: Provider> Link<P> {
     /// Whether so many requests cannot be posted now: the queue is full, or a message has no receive to go to.
     ///
     /// # Errors
-    /// It was closed.
+    /// The channel was closed.
     fn is_blocked(&mut self, requests: u32, is_message: bool) -> Result<bool, PerfError> {
         let channel = self.channel()?;
         Ok(channel.room() < requests || is_message && channel.credits() == 0)
     }
 
-    /// Takes what completed; `each` gets every event but failures.
+    /// Takes completions; `each` gets every event except failures.
     ///
     /// # Errors
     /// The connection failed.
@@ -140,18 +140,18 @@ impl<P: Provider> Link<P> {
         }
     }
 
-    /// The window the peer reaches.
+    /// Returns the window of this side.
     ///
     /// # Errors
-    /// There is none: the test needs none.
+    /// There is no window: the test needs none.
     pub(super) fn window(&self) -> Result<&LocalWindow<P>, PerfError> {
         self.window.as_ref().ok_or_else(no_memory)
     }
 
-    /// The same, to write in.
+    /// Returns the window of this side, for writing.
     ///
     /// # Errors
-    /// There is none: the test needs none.
+    /// There is no window: the test needs none.
     pub(super) fn window_mut(&mut self) -> Result<&mut LocalWindow<P>, PerfError> {
         self.window.as_mut().ok_or_else(no_memory)
     }
@@ -159,10 +159,10 @@ impl<P: Provider> Link<P> {
 
 const WHAT: &str = "connection under test";
 
-/// Posts a message by itself.
+/// Posts one message.
 ///
 /// # Errors
-/// It was not posted.
+/// The message was not posted.
 #[inline]
 pub(super) fn post<P: Provider>(
     channel: &mut Channel<P>,
@@ -206,12 +206,12 @@ impl<'r, P: Provider> Run<'r, P> {
         }
     }
 
-    /// What the test ended with.
+    /// The counts so far.
     pub(crate) const fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Makes the next message. What arrives while memory for it is awaited goes to `early`.
+    /// Makes the next message. An arrival during the wait for its memory goes to `early`.
     ///
     /// # Errors
     /// No memory came back in time, or the connection failed.
@@ -255,7 +255,7 @@ impl<'r, P: Provider> Run<'r, P> {
         }
     }
 
-    /// Called whenever nothing had come: once in a while looks at the clock and the peer.
+    /// Runs whenever nothing has come. Once in a while it looks at the clock and the peer.
     ///
     /// # Errors
     /// Nothing came for too long, or the peer gave up.
@@ -289,7 +289,7 @@ impl<'r, P: Provider> Run<'r, P> {
     /// Checks a message that came by a completion, and lets its memory receive again.
     ///
     /// # Errors
-    /// It is not of the length it must have, or not of the kind.
+    /// The message has the wrong length, or is of the wrong kind.
     pub(super) fn check_arrival(
         &mut self,
         sequence: u64,
@@ -350,8 +350,8 @@ impl<'r, P: Provider> Run<'r, P> {
             })
         };
         let mut outcome = check(&mut self.copy)?;
-        // No device has to write the bytes of a message in order. What is polled for may come
-        // before the rest, which is then late and not wrong.
+        // A device may write the bytes of a message in any order. The last byte, which is polled
+        // for, may come before the others. Such a message is late, and not wrong.
         if outcome.is_err() && self.test.is_polled() {
             let begun = Instant::now();
             while outcome.is_err() && begun.elapsed() < LATE {
@@ -363,7 +363,7 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(())
     }
 
-    /// A lease for what a READ or an atomic brings, with nothing of an earlier one in it.
+    /// Returns a lease for the bytes of a READ or an atomic, cleared of earlier bytes.
     ///
     /// # Errors
     /// There is none.
@@ -375,11 +375,11 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(lease)
     }
 
-    /// Tells the peer, on the connection under test and thus behind all that was posted
-    /// before, that a round is over.
+    /// Sends the peer the mark that ends a round, on the connection under test, behind all
+    /// messages posted before.
     ///
     /// # Errors
-    /// It was not posted, or the connection failed.
+    /// The mark was not posted, or the connection failed.
     pub(super) fn send_mark(&mut self, round: u64) -> Result<(), PerfError> {
         let mut early = None;
         while self.link.is_blocked(1, true)? {
@@ -395,7 +395,7 @@ impl<'r, P: Provider> Run<'r, P> {
     /// round, and on a host that both share every look takes time from it.
     ///
     /// # Errors
-    /// It did not come in time, or something else did.
+    /// The mark did not come in time, or another message came.
     pub(super) fn await_mark(&mut self, round: u64) -> Result<(), PerfError> {
         let mut nap = NAP;
         loop {
@@ -422,7 +422,7 @@ impl<'r, P: Provider> Run<'r, P> {
     }
 
     /// # Errors
-    /// It is not the mark of this round.
+    /// The message is not the mark of this round.
     pub(super) fn check_mark(&mut self, round: u64, message: Lease<P>) -> Result<(), PerfError> {
         let is_it = message.payload() == mark(round);
         self.link.worker.release(message);
@@ -448,8 +448,8 @@ impl<P: Provider> Arrival<P> {
     }
 }
 
-/// Where in the peer's window the message of this sequence lies, `first` being the first of its
-/// round.
+/// Returns the place of this sequence's message in the peer's window. `first` is the first
+/// sequence of its round.
 ///
 /// # Errors
 /// The peer's window is too small for it.
@@ -514,7 +514,7 @@ const fn no_channel() -> PerfError {
     }
 }
 
-/// What a message of this sequence is posted as; not for atomics.
+/// Returns the operation that posts this sequence's message. It is not for atomics.
 ///
 /// # Errors
 /// The peer's window is too small for it.
@@ -538,7 +538,7 @@ pub(super) fn operation(
 
 /// Something came that no correct peer sends.
 pub(super) const UNASKED: PerfError = PerfError::Unexpected {
-    wanted: "what the test has next",
+    wanted: "the next message of the test",
     got: "something else",
 };
 
@@ -555,7 +555,7 @@ pub(super) const fn immediate(sequence: u64) -> u32 {
 /// Checks a word that comes whole.
 ///
 /// # Errors
-/// It differs.
+/// The word differs.
 #[inline]
 pub(super) fn check_word(sequence: u64, expected: u64, got: u64) -> Result<(), Mismatch> {
     if expected == got {

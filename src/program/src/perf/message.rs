@@ -1,7 +1,7 @@
-//! What the two sides of a measurement say to each other: fixed layouts, versioned, checked.
+//! Control messages between the two sides of a measurement: fixed layouts, versioned, checked.
 //!
 //! Every message is a header (magic, version, kind) and a body of one size for its kind, all
-//! big-endian. What is not exactly right is refused, with what is wrong about it.
+//! big-endian. An invalid message is rejected, with the reason.
 
 use core::fmt;
 
@@ -17,41 +17,41 @@ use super::test::{Kind, Op, Plant, Test, Unfit};
 const MAGIC: u32 = 0x6462_5066;
 /// Both sides must speak the same: they are the same program.
 const VERSION: u16 = 2;
-/// The longest reason that is told.
+/// The longest reason that is sent.
 const REASON_BYTES_MAX: usize = 200;
 /// The longest message.
 pub(crate) const CONTROL_BYTES_MAX: u32 = 512;
 
-/// What one side tells the other.
+/// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The client asks for a test.
     Setup(Setup),
     /// The listener has all it needs for the test, and waits for the connection under test.
     Ready(Ready),
-    /// The listener will not, and why.
+    /// The listener refuses the test, with the reason.
     Refused(String),
     /// How a test ended, each side to the other.
     Verdict(Verdict),
-    /// The client wants no more.
+    /// The client has no more tests.
     Finished,
 }
 
-/// What the client asks for.
+/// The client's request for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
-    /// Random: what payload bytes are made of, and what the connection under test is known by.
+    /// Random. It seeds the payload bytes, and it names the connection under test.
     pub(crate) token: u64,
     pub(crate) test: Test,
-    /// The client's window; empty where the test needs none.
+    /// The client's window; empty if the test needs none.
     pub(crate) window: RemoteWindow,
 }
 
-/// What the listener has for a test.
+/// The listener's answer when it is ready for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
-    /// The listener's window; empty where the test needs none.
+    /// The listener's window; empty if the test needs none.
     pub(crate) window: RemoteWindow,
 }
 
@@ -65,16 +65,16 @@ pub(crate) struct Verdict {
     pub(crate) faults: u64,
     /// The first of them.
     pub(crate) first_fault: Option<Mismatch>,
-    /// Why the test was given up, where it was.
+    /// Why the test was given up, if it was.
     pub(crate) gave_up: Option<String>,
 }
 
-/// What a connection is for, in the private data of its handshake.
+/// The purpose of a connection, in the private data of its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To talk about tests.
+    /// It carries control messages.
     Control,
-    /// To be measured, in the test of this token.
+    /// It is measured, in the test of this token.
     UnderTest(u64),
 }
 
@@ -83,11 +83,11 @@ pub(crate) enum Purpose {
 pub(crate) enum MessageError {
     /// Not as long as one of its kind, or too short for any.
     Length { bytes: usize, expected: usize },
-    /// It does not begin as ours do.
+    /// It begins with another magic number.
     Magic(u32),
     /// Another version of the program.
     Version(u16),
-    /// No kind we know.
+    /// The kind is unknown.
     Kind(u16),
     /// A field has a value it cannot have.
     Field { field: &'static str, value: u64 },
@@ -99,7 +99,7 @@ impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Length { bytes, expected } => {
-                write!(f, "a message of {bytes} bytes, where {expected} were to come")
+                write!(f, "a message of {bytes} bytes instead of {expected}")
             }
             Self::Magic(magic) => write!(f, "a message that begins with {magic:#010x}, not {MAGIC:#010x}"),
             Self::Version(version) => write!(f, "the peer speaks version {version}, not {VERSION}"),
@@ -210,10 +210,10 @@ impl Message {
         }
     }
 
-    /// The message that these bytes are.
+    /// Parses a message.
     ///
     /// # Errors
-    /// They are none, or one that says what cannot be.
+    /// The bytes are no message, or one with an invalid field.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let (kind, body) = split_header(bytes)?;
         match kind {
@@ -236,7 +236,7 @@ impl Message {
         }
     }
 
-    /// What kind it is, for errors.
+    /// The name of its kind, for errors.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Setup(_) => "a setup",
@@ -265,10 +265,10 @@ impl Purpose {
         zerocopy::transmute!(raw)
     }
 
-    /// The purpose that these bytes are.
+    /// Parses a purpose.
     ///
     /// # Errors
-    /// They are none: the peer is another program, or another version.
+    /// The bytes are no purpose: the peer is another program, or another version.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let (kind, body) = split_header(bytes)?;
         let token = exactly::<U64>(body)?.get();
@@ -445,7 +445,7 @@ impl RawVerdict {
 }
 
 impl RawReason {
-    /// As much of `reason` as there is room for.
+    /// Takes as much of `reason` as there is room for.
     fn of(reason: &str) -> Self {
         let mut end = reason.len().min(REASON_BYTES_MAX);
         while !reason.is_char_boundary(end) {
@@ -473,7 +473,7 @@ impl RawReason {
             .ok_or(wrong("length of a reason"))?;
         check_reserved(rest)?;
         let text = core::str::from_utf8(text).map_err(|_| wrong("reason"))?;
-        // It goes to a terminal.
+        // The text goes to a terminal.
         Ok(text
             .chars()
             .map(|character| if character.is_control() { ' ' } else { character })

@@ -1,4 +1,4 @@
-//! What a scraper is told of a measurement as it goes on.
+//! Metrics of a running measurement.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeSet;
@@ -12,14 +12,14 @@ use doorbell_operation::{Labels, Metrics, MetricsServer};
 use super::error::PerfError;
 use crate::port_counts::add_ports;
 
-/// Where the two sides of a measurement note what can be read of them; of nobody where nobody asks for it.
+/// The metrics that both sides of a measurement note; `None` if no metrics are served.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metering(Option<Arc<Mutex<Board>>>);
 
-/// What of the measurement a Worker is for.
+/// The purpose of a Worker in the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The sides talk over it.
+    /// It carries control messages.
     Control,
     /// It is measured.
     Test,
@@ -27,26 +27,26 @@ pub(super) enum Part {
 
 #[derive(Debug, Default)]
 struct Board {
-    /// What Workers that are gone counted.
+    /// Counts of the Workers that are gone.
     past: Metrics,
     workers: Vec<(Labels, Arc<Statistics>)>,
-    /// Of which Workers there were.
+    /// The devices of all Workers so far.
     devices: BTreeSet<String>,
     channels: Vec<(Labels, IpAddr)>,
     handshakes: HandshakeCounts,
 }
 
-/// A channel that is shown until this goes.
+/// A channel that the metrics show until this value is dropped.
 pub(super) struct Shown {
     metering: Metering,
     channel: (Labels, IpAddr),
 }
 
 impl Metering {
-    /// Tells at this address, until what is returned beside it goes.
+    /// Serves metrics at this address, until the returned server is dropped.
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The address cannot be bound.
     pub(crate) fn at(address: SocketAddr) -> Result<(Self, MetricsServer), PerfError> {
         let metering = Self(Some(Arc::default()));
         let told = metering.clone();
@@ -55,7 +55,7 @@ impl Metering {
         Ok((metering, server))
     }
 
-    /// Shows what a Worker counts, for good.
+    /// Adds the counts of a Worker, for good.
     pub(super) fn worker<P: Provider>(&self, part: Part, worker: &Worker<P>) {
         self.counters(worker.device(), part, worker.statistics());
     }
@@ -68,10 +68,10 @@ impl Metering {
         });
     }
 
-    /// Shows a connection that was just made.
+    /// Adds a connection that was just made.
     ///
     /// # Errors
-    /// It is gone.
+    /// The channel is gone.
     pub(super) fn connection<P: Provider>(
         &self,
         part: Part,
@@ -98,16 +98,16 @@ impl Metering {
         }
     }
 
-    /// Counts a handshake that came to nothing.
+    /// Counts a failed handshake.
     pub(super) fn handshake_failed(&self) {
         self.note(|board| board.handshakes.failed = board.handshakes.failed.saturating_add(1));
     }
 
-    /// What a scraper is told now.
+    /// Renders the current metrics.
     fn text(&self) -> String {
         let (mut metrics, mut devices) = Default::default();
         self.note(|board| (metrics, devices) = (board.metrics(), board.devices.clone()));
-        // Files are read while nobody waits for the board.
+        // Files are read after the lock is released.
         add_ports(&mut metrics, &devices);
         metrics.to_string()
     }

@@ -1,8 +1,7 @@
 //! `doorbell lat` and `doorbell bw`: how fast messages get to a peer, every byte checked.
 //!
-//! What is asked for on the command line is here. What is measured and how stands in
-//! [`latency`] and [`bandwidth`], which are generic over the provider; [`session`] is the way
-//! in for other commands.
+//! The two commands are here. The measurements are in [`latency`] and [`bandwidth`], which are
+//! generic over the provider. Other commands start at [`session`].
 
 mod arguments;
 mod atomic;
@@ -71,7 +70,7 @@ fn run(
     terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
-    // A mistake in the command line is said before anything is opened.
+    // A mistake in the command line is reported before any device is opened.
     let settings = common.settings()?;
     let values = settings.values();
     let tests = common.drives().then(tests).transpose()?;
@@ -88,7 +87,7 @@ fn run(
     let target = target
         .map(|peer| arguments::target(peer, terms.timeout))
         .transpose()?;
-    // It tells until the last test is over.
+    // Metrics are served until the last test is over.
     let (metering, _server) = metering(values.metrics)?;
     let terms = &Terms { metering, ..terms };
     let node = open(values, trusted, common, terms)?;
@@ -114,8 +113,8 @@ fn simulate(kind: Kind, common: &Common, terms: &Terms, tests: &[Test]) -> Resul
     conclude(kind, Role::Client, findings, common)
 }
 
-/// Starts the listening end in a thread of its own, and drives the tests from this one. Gives what each end found: nothing of
-/// the driving one where the other could not listen.
+/// Starts the listening end in a thread of its own, and drives the tests from this one. Returns the findings of each end: none of
+/// the driving end if the other could not listen.
 ///
 /// # Errors
 /// The listening end has no node.
@@ -128,14 +127,14 @@ pub(crate) fn both_ends<P: Provider, N: Network>(
     let listen = |tell: &mpsc::Sender<Handle>| -> Result<Findings, PerfError> {
         let node = listening()?;
         let mut server = Server::bind(&node, anywhere(0), terms)?;
-        // Were nobody there to be told, nobody would come either, and the deadline passes.
+        // If the receiver is gone, no client comes, and the deadline passes.
         let _ = tell.send(*server.handle());
         Ok(server.serve_one())
     };
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let listening = scope.spawn(move || listen(&tell));
-        // The thread says where it listens, or ends.
+        // The thread sends its handle, or ends.
         let driven = told
             .recv()
             .ok()
@@ -145,7 +144,7 @@ pub(crate) fn both_ends<P: Provider, N: Network>(
     })
 }
 
-/// Tells of the measurement where that was asked for; says where.
+/// Serves metrics of the measurement, if an address is set, and prints the address.
 fn metering(at: Option<SocketAddr>) -> Result<(Metering, Option<MetricsServer>), PerfError> {
     let Some(address) = at else {
         return Ok((Metering::default(), None));
@@ -178,7 +177,7 @@ fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(),
     eprintln!("listening at {}; handle {}", server.address(), server.handle());
     loop {
         let findings = server.serve_one();
-        // With --keep, nobody having come yet is no reason to stop.
+        // With --keep, a timeout without a client is no reason to stop.
         let nobody_came = findings.between.is_none() && findings.timed_out();
         if common.keep && nobody_came {
             continue;
@@ -195,7 +194,7 @@ fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(),
     }
 }
 
-/// Reports what was found; fails where the measurement did.
+/// Prints the report; fails if the measurement failed.
 fn conclude(kind: Kind, role: Role, findings: Findings, common: &Common) -> Result<(), Failure> {
     let error = findings.failure.as_ref().map(|failure| match failure {
         PerfError::Node(error) => advised(error),
@@ -211,7 +210,7 @@ fn conclude(kind: Kind, role: Role, findings: Findings, common: &Common) -> Resu
         error: error.clone(),
     };
     match error {
-        // Without a connection there is nothing to tell but the error.
+        // Without a connection there is nothing to report but the error.
         Some(error) if report.between.is_none() && !common.json => Err(error.into()),
         error => print_outcome(kind.command(), &report, error, common.json, Report::text),
     }

@@ -1,5 +1,5 @@
-//! What every payload byte is: a function of the connection, the direction, the sequence and
-//! the offset, so that a byte of another message, or of none, is told from the right one.
+//! The value of every payload byte: a function of the connection, the direction, the sequence
+//! and the offset. A byte of another message, or of none, differs from the right one.
 
 use core::fmt;
 
@@ -31,11 +31,11 @@ pub(crate) struct Pattern {
 pub(crate) struct Mismatch {
     /// The message, counted from 0 over the warm-up too.
     pub(crate) sequence: u64,
-    /// Where in it; 0 for the old value of an atomic.
+    /// The offset in the message; 0 for the old value of an atomic.
     pub(crate) offset: u64,
-    /// What it must be: a byte, or the word of an atomic.
+    /// The right value: a byte, or the word of an atomic.
     pub(crate) expected: u64,
-    /// What it is.
+    /// The value found.
     pub(crate) got: u64,
 }
 
@@ -94,7 +94,7 @@ impl Pattern {
         compare(sequence, offset, &words.take().to_le_bytes(), chunks.remainder())
     }
 
-    /// Writes a message whose last byte says that it is there; see [`arrival_byte`].
+    /// Writes a message whose last byte shows its arrival; see [`arrival_byte`].
     pub(crate) fn fill_polled(&self, sequence: u64, bytes: &mut [u8]) {
         self.fill(sequence, bytes);
         if let Some(last) = bytes.last_mut() {
@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn golden_words() {
-        // What is sent must not change by accident: two versions would call each other's
-        // payload corrupt.
+        // The pattern must not change by accident: two versions would report each other's
+        // payload as corrupt.
         let pattern = Pattern::new(0x0123_4567_89ab_cdef, Direction::ToListener);
         let mut message = [0; 16];
         pattern.fill(0, &mut message);

@@ -1,6 +1,6 @@
-//! How far a long test has come, on standard error: a bar on a terminal, else a line now and then.
+//! The progress of a long test, on standard error: a bar on a terminal, else a line now and then.
 //!
-//! It is told between timed sections, never within one.
+//! Progress is printed between timed sections, never within one.
 
 use core::time::Duration;
 use std::io::IsTerminal;
@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Tests shorter than this say nothing.
+/// Tests shorter than this show no progress.
 const QUIET: Duration = Duration::from_secs(1);
-/// Between two redraws of a bar, and two lines.
+/// The time between two redraws of a bar, or two lines.
 const BAR_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(3);
 

@@ -1,4 +1,4 @@
-//! What a measurement found, as a table for people and as JSON.
+//! The result of a measurement, as a table for people and as JSON.
 
 use core::fmt::Write;
 use core::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Report {
     pub(crate) role: Role,
     #[serde(flatten)]
     pub(crate) between: Option<Between>,
-    /// Where this side received in a shared receive queue, how many receives it had beyond a share.
+    /// The receives of the shared receive queue beyond the connection's share, if this side used one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shared_receives: Option<u32>,
     pub(crate) tests: Vec<Row>,
@@ -32,13 +32,13 @@ pub(crate) struct Report {
     pub(crate) error: Option<String>,
 }
 
-/// Who measured with whom.
+/// The two ends of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Between {
     pub(crate) device: String,
     /// The address of the peer's RDMA port.
     pub(crate) peer: String,
-    /// What the two ports and the settings agreed on.
+    /// The path MTU in use, which both ports and the settings limit.
     pub(crate) path_mtu_bytes: u32,
 }
 
@@ -51,17 +51,17 @@ pub(crate) struct Row {
     pub(crate) inline: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) figures: Option<Figures>,
-    /// What this side checked.
+    /// Messages that this side checked.
     pub(crate) checked_messages: u64,
     pub(crate) checked_bytes: u64,
-    /// What the peer says it checked.
+    /// Messages that the peer reports as checked.
     pub(crate) checked_messages_by_peer: Option<u64>,
     pub(crate) corrupt_messages: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first_corruption: Option<Mismatch>,
 }
 
-/// What was measured.
+/// The measured figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Figures {
@@ -261,7 +261,7 @@ fn served(text: &mut String, rows: &[Row]) {
     );
 }
 
-/// A table under its head; nothing where there is no row.
+/// A table under its head; nothing if there is no row.
 fn write_table<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],

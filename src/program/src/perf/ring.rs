@@ -1,6 +1,7 @@
 //! Latency of messages through the one-sided ring.
 //!
-//! As [`super::latency`] has it: timed is from just before the post to the moment the answer has been copied out.
+//! The timed section lasts from just before the post to the moment the answer has been copied out. The rest is as in
+//! [`super::latency`].
 
 use doorbell::provider::Provider;
 use doorbell::wire::Publication;
@@ -55,9 +56,9 @@ pub(super) fn reply<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> 
 /// The rings of the connection under test.
 struct Ringed<P: Provider> {
     ring: RingChannel<P>,
-    /// Whether messages are told by bytes in memory, so that polling a queue brings none.
+    /// Whether messages are noticed by bytes in memory, so that polling a completion queue brings none.
     is_told_by_memory: bool,
-    /// What came last.
+    /// The message that came last.
     message: Vec<u8>,
     bytes: usize,
 }
@@ -78,9 +79,9 @@ impl<P: Provider> Ringed<P> {
         })
     }
 
-    /// Makes the next message, and takes what completed meanwhile.
+    /// Makes the next message, and takes completions meanwhile.
     fn prepare(&mut self, run: &mut Run<'_, P>, sequence: u64) -> Result<Outgoing<P>, PerfError> {
-        // What was posted is known done, so that its memory comes back.
+        // The poll takes completions, which give back the memory of posted messages.
         self.poll(run)?;
         let mut early = None;
         let outgoing = run.prepare(sequence, &mut early)?;
@@ -117,7 +118,7 @@ impl<P: Provider> Ringed<P> {
                 self.poll(run)?;
                 run.idle(LOOKS_AT_QUEUE)?;
             } else if looks & LOOKS_AT_MEMORY.wrapping_sub(1) == 0 {
-                // A failed connection is told by completions alone.
+                // Only completions report a failed connection.
                 self.poll(run)?;
                 run.idle(1)?;
             }

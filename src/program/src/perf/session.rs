@@ -1,7 +1,7 @@
 //! A whole measurement, on either side: connecting, agreeing on each test, running it, and
-//! telling each other what was seen, so that both sides fail when one saw a wrong byte.
+//! exchanging verdicts, so that both sides fail if either saw a wrong byte.
 //!
-//! The two sides talk over a connection of their own. Each test gets another one, made with
+//! Control messages have a connection of their own. Each test gets another connection, made with
 //! the depths and memory it needs, at the same TCP port.
 
 use core::net::SocketAddr;
@@ -28,14 +28,14 @@ use super::terms::{Target, Terms};
 use super::test::{ITERATIONS_MAX, Kind, Role, Test};
 use super::{bandwidth, latency};
 
-/// Between two attempts to connect where nobody listens yet.
+/// The pause between two attempts to connect while no listener is there.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 const ECONNREFUSED: i32 = 111;
 
-/// What came of a measurement, as far as it got.
+/// The results of a measurement, up to its end or its failure.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// Who measured with whom, once they were connected.
+    /// The two ends, once they were connected.
     pub(crate) between: Option<Between>,
     pub(crate) rows: Vec<Row>,
     /// Why it failed.
@@ -51,7 +51,7 @@ impl Findings {
         }
     }
 
-    /// Whether it failed because nobody came in time.
+    /// Whether it failed because no client came in time.
     pub(crate) const fn timed_out(&self) -> bool {
         matches!(
             self.failure,
@@ -67,7 +67,7 @@ impl Findings {
 
 /// Connects to a listener, and has the tests run one after the other.
 ///
-/// `progress` makes what each test reports to as it goes on.
+/// `progress` makes the progress display of each test.
 pub(crate) fn drive<P: Provider, N: Network>(
     node: &Node<P, N>,
     target: &Target,
@@ -119,7 +119,7 @@ pub(crate) fn drive<P: Provider, N: Network>(
     findings.ended(outcome)
 }
 
-/// The test with as many iterations as take about so long, by shorter ones that are run before.
+/// Returns the test with the number of iterations that take about this long. Shorter tests are run to find it.
 fn lasting(
     test: &Test,
     duration: Duration,
@@ -226,7 +226,7 @@ fn drive_one<P: Provider, N: Network>(
 pub(crate) struct Server<'n, P: Provider, N: Network> {
     node: &'n Node<P, N>,
     terms: Terms,
-    /// For the next client, where they are made already.
+    /// The Workers for the next client, if they are made already.
     workers: Option<Vec<Worker<P>>>,
     listener: Listener<P, N>,
 }
@@ -235,7 +235,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// No device is usable, or the port cannot be had.
+    /// No device is usable, or the address cannot be listened at.
     pub(crate) fn bind(node: &'n Node<P, N>, address: SocketAddr, terms: &Terms) -> Result<Self, PerfError> {
         let workers = workers(node, terms)?;
         let config = terms.patient(control::channel_config());
@@ -257,7 +257,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         self.listener.address()
     }
 
-    /// What to hand to clients.
+    /// The handle to give to clients.
     pub(crate) const fn handle(&self) -> &Handle {
         self.listener.handle()
     }
@@ -293,7 +293,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                     }
                     Err(error) => {
                         if let PerfError::Message(reason) = &error {
-                            // Told, if it can be; what is wrong is the error either way.
+                            // The client is notified if possible. The error is the same either way.
                             let _told = control.send(&Message::Refused(reason.to_string()));
                         }
                         return Err(error);
@@ -304,7 +304,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         findings.ended(outcome)
     }
 
-    /// Waits for a peer that wants to measure. Others are turned away.
+    /// Waits for a peer that opens a control connection. Other peers are rejected.
     fn accept_client(&mut self, workers: &mut [Worker<P>]) -> Result<Connection, PerfError> {
         let deadline = self.node.within(self.terms.timeout);
         loop {
@@ -319,7 +319,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             };
             let why = match purpose_of(worker, connection) {
                 Ok(Purpose::Control) => return Ok(connection),
-                Ok(Purpose::UnderTest(_)) => "it came for a test that is over".into(),
+                Ok(Purpose::UnderTest(_)) => "its test is over".into(),
                 Err(error) => error.to_string(),
             };
             turn_away(worker, connection, &why);
@@ -349,7 +349,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             Ok(window) => window,
             Err(error) => return Err(refuse(control, error)),
         };
-        // Filled before anyone is told of it.
+        // The window is filled before the peer learns of it.
         if let Some(window) = &mut window {
             let source = Source::new(&test, Role::Listener, token);
             source.fill_window(window, 0, source.filled_at_first())?;
@@ -390,7 +390,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         judge(&test, &tally, &peer)
     }
 
-    /// Waits for the connection under test. Others that come meanwhile are turned away.
+    /// Waits for the connection under test. Other connections are rejected meanwhile.
     fn accept_under_test(
         &mut self,
         control: &mut Control<P>,
@@ -404,12 +404,12 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                     let [on] = worker;
                     match purpose_of(on, connection) {
                         Ok(Purpose::UnderTest(of)) if of == token => return Ok(connection),
-                        _ => turn_away(on, connection, "a test of another is under way"),
+                        _ => turn_away(on, connection, "a test of another client is running"),
                     }
                 }
                 Ok(None) => {}
                 Err(error @ ConnectError::Tcp(_)) => return Err(error.into()),
-                // Of one peer; ours, if it was ours, says so or tries again.
+                // One peer's attempt failed. If it was our client, it reports the failure or tries again.
                 Err(error) => {
                     self.terms.metering.handshake_failed();
                     eprintln!("doorbell: a peer failed to connect: {error}");
@@ -436,10 +436,10 @@ fn worker_of<P: Provider>(
     worker.ok_or(ConnectError::Unreachable("the Worker of a connection is gone"))
 }
 
-/// What the peer of a new connection wants.
+/// Returns the purpose that the peer of a new connection states.
 ///
 /// # Errors
-/// It does not say: it is another program, or another version.
+/// The peer states none: it is another program, or another version.
 fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Result<Purpose, PerfError> {
     let channel = worker
         .channel(connection.channel)
@@ -450,7 +450,7 @@ fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Re
 }
 
 fn turn_away<P: Provider>(worker: &mut Worker<P>, connection: Connection, why: &str) {
-    eprintln!("doorbell: turned a peer away: {why}");
+    eprintln!("doorbell: rejected a peer: {why}");
     // Whether the end was clean changes nothing for anyone.
     let deadline = worker.within(Duration::from_secs(1));
     let _closed = worker.close(connection.channel, deadline, |_, event| drop(event));
@@ -469,7 +469,7 @@ fn workers<P: Provider, N: Network>(node: &Node<P, N>, terms: &Terms) -> Result<
     Ok(workers)
 }
 
-/// Connects, trying again while nobody listens. Says where, for the connections to come.
+/// Connects, and tries again while no listener is there. Returns the address, for later connections.
 fn dial<P: Provider, N: Network>(
     node: &Node<P, N>,
     workers: &mut [Worker<P>],
@@ -511,7 +511,7 @@ fn dial<P: Provider, N: Network>(
             }
         };
         let waited = begun.elapsed();
-        // What an attempt came to that the deadline cut short says less than those before it did.
+        // The deadline cuts the last attempt short. Its error says less than those of the attempts before.
         was_refused = tcp_errno(&error) == Some(ECONNREFUSED) || was_refused && waited >= terms.timeout;
         if !was_refused {
             return Err(error.into());
@@ -526,7 +526,7 @@ fn dial<P: Provider, N: Network>(
     }
 }
 
-/// The error number of TCP, where it is the cause.
+/// Returns the error number of TCP, if TCP is the cause.
 fn tcp_errno(error: &ConnectError) -> Option<i32> {
     match error {
         ConnectError::Tcp(error) => error.raw_os_error(),
@@ -550,7 +550,7 @@ fn make_window<P: Provider>(
     Ok(Some(window.map_err(PerfError::Window)?))
 }
 
-/// What a peer is told of a window; an empty one where there is none.
+/// Returns the description of a window for the peer; an empty one if there is no window.
 fn remote_of<P: Provider>(window: Option<&LocalWindow<P>>) -> RemoteWindow {
     let none = RemoteWindow::new(0, 0, doorbell::provider::Rkey(0));
     window.map_or(none, Window::remote)
@@ -582,7 +582,7 @@ fn exchange_verdicts<P: Provider>(
     }
 }
 
-/// Fails where either side saw a wrong byte, or not every message was checked by who got it.
+/// Fails if either side saw a wrong byte, or if a message was not checked by its receiver.
 fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     let seen = [
         (true, tally.faults, tally.first_fault),
@@ -600,7 +600,7 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
         }
     }
     let (here, there) = (tally.messages, peer.messages_checked);
-    // Where messages go both ways, each side checks those it gets; else one side has them all.
+    // If messages go both ways, each side checks those it receives. Otherwise one side checks them all.
     let checked = if test.kind == Kind::Latency && !test.op.fetches() {
         here.min(there)
     } else {
@@ -613,8 +613,8 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Tells the peer that the test is given up, where it can still be told; gives the error, or
-/// what the peer says is behind it.
+/// Notifies the peer, if possible, that the test is given up. Returns the error, or the cause that the
+/// peer reports.
 fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) -> PerfError {
     let told = control.send(&Message::Verdict(Verdict {
         token,
@@ -624,16 +624,16 @@ fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) 
         first_fault: None,
         gave_up: Some(error.to_string()),
     }));
-    // What the peer said before may be the cause of what was seen here.
+    // If the peer gave up before, its reason may have caused the error seen here.
     match (told, control.look()) {
         (Ok(()), Err(behind @ PerfError::PeerGaveUp(_))) => behind,
         _ => error,
     }
 }
 
-/// Tells the client that its test will not be run; gives why.
+/// Refuses the client's test; returns the error.
 fn refuse<P: Provider>(control: &mut Control<P>, error: PerfError) -> PerfError {
-    // Whether it could be told changes nothing here.
+    // A failure to send the refusal changes nothing here.
     let _told = control.send(&Message::Refused(error.to_string()));
     error
 }

@@ -1,4 +1,4 @@
-//! What one side sends in a test: the bytes of each message, and the corruption that was asked
+//! The messages that one side sends in a test: their bytes, and the corruption that was asked
 //! for.
 
 use doorbell::Lease;
@@ -13,9 +13,9 @@ use super::test::{Kind, Op, Role, Test};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     test: Test,
-    /// What this side's bytes are.
+    /// The pattern of this side's bytes.
     pub(super) ours: Pattern,
-    /// What the peer's are.
+    /// The pattern of the peer's bytes.
     pub(super) theirs: Pattern,
     /// The message that is corrupted.
     planted: Option<u64>,
@@ -57,10 +57,10 @@ impl Source {
         }
     }
 
-    /// Makes a lease the message of this sequence.
+    /// Writes the message of this sequence into a lease.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The message does not fit.
     pub(super) fn write_into<P: Provider>(
         &self,
         sequence: u64,
@@ -82,11 +82,11 @@ impl Source {
         Counter::new(self.test.op, operands)
     }
 
-    /// Fills the listener's window with what the client READs or works on in the round from
-    /// `first` on.
+    /// Fills the listener's window for the round that begins at `first`: with the messages that the
+    /// client READs, or with the word of its atomics.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The messages do not fit.
     pub(super) fn fill_window(
         &self,
         window: &mut impl Window,

@@ -1,4 +1,4 @@
-//! What a measurement goes by beside its tests: where the peer is, and what holds for all of them.
+//! The terms of a measurement beside its tests: the address of the peer, and options that hold for all tests.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -10,12 +10,12 @@ use doorbell::{ChannelConfig, Handle, WorkerConfig};
 use super::metering::Metering;
 use super::test::{Role, Test};
 
-/// Where the peer is.
+/// The address of the peer.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// At what its listener handed out.
+    /// The handle that its listener printed.
     Handle(Handle),
-    /// At the first of these TCP addresses that answers.
+    /// The first of these TCP addresses that answers.
     Addresses {
         name: String,
         addresses: Vec<SocketAddr>,
@@ -31,24 +31,24 @@ impl fmt::Display for Target {
     }
 }
 
-/// What a side of a measurement goes by.
+/// The options of one side that hold for all tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
-    /// The device to use; else each that is usable.
+    /// The device to use; if `None`, all usable devices.
     pub(crate) device: Option<String>,
-    /// The longest the peer may be silent, at every step.
+    /// The longest silence of the peer, at every step.
     pub(crate) timeout: Duration,
-    /// Whether the connections under test receive in a shared receive queue, and then how many receives it
-    /// has more than the connection's share.
+    /// If the connections under test receive in a shared receive queue: its receives beyond the connection's
+    /// share.
     pub(crate) shared_receives: Option<u32>,
     /// How long each test is to be timed, instead of its number of iterations.
     pub(crate) duration: Option<Duration>,
-    /// Where it is noted what is counted.
+    /// The metrics of the measurement.
     pub(crate) metering: Metering,
 }
 
 impl Terms {
-    /// What the Worker of a test is made with.
+    /// Returns the configuration of a test's Worker.
     pub(super) fn worker_config(&self, test: &Test, role: Role) -> WorkerConfig {
         let mut config = test.worker_config(role);
         if let Some(spare) = self.shared_receives {

@@ -1,7 +1,7 @@
-//! One test: what is measured and with which settings, and what both sides derive from it.
+//! One test: the measured operation, its settings, and everything that both sides derive from it.
 //!
-//! The side that names its peer makes it, the listening side is told it. Both derive depths,
-//! memory and windows here, so that they agree.
+//! The side that names its peer makes the test and sends it to the listening side. Both derive
+//! depths, memory and windows here, so that they agree.
 
 use core::fmt;
 
@@ -15,17 +15,16 @@ use serde::Serialize;
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// The longest message through a ring: with as many cells as a ring has by default, 16 MiB of them.
 pub(crate) const RING_MESSAGE_BYTES_MAX: u32 = 64 << 10;
-/// Messages of one round of a bandwidth test at most.
+/// The most messages in one round of a bandwidth test.
 pub(crate) const ROUND_MESSAGES_MAX: u64 = 4096;
-/// Iterations at most, with the warm-up: what takes a fast device a day.
+/// The most iterations, including the warm-up: a day's work for a fast device.
 pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
-/// What the memory of one purpose (messages of a round, a window) takes at most.
+/// The most memory for one purpose: the messages of a round, or a window.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// Receives posted ahead take this much memory at most, where there are more than
-/// [`RECEIVES_MIN`].
+/// The most memory for receives posted ahead, if there are more than [`RECEIVES_MIN`].
 const RECEIVE_BYTES: u64 = 16 << 20;
 const RECEIVES_MIN: u64 = 512;
-/// Places for different messages in the window of a READ latency test at most.
+/// The most places for different messages in the window of a READ latency test.
 const READ_PLACES_MAX: u64 = 1024;
 /// Messages and windows begin on cache lines of their own.
 const LINE_BYTES: u32 = 64;
@@ -36,18 +35,18 @@ const MARK_RECEIVES: u32 = 4;
 /// Requests of a latency test between two looks at the room for them: its message, receives that are announced, and in a ring the
 /// announcement of what was read.
 pub(crate) const SENDS_A_TURN: u32 = 3;
-/// Sends in flight of a latency test at least: those of a turn, and the message before it, whose completion may be late.
+/// The least sends in flight of a latency test: those of a turn, and the message before it, whose completion may be late.
 const LATENCY_SENDS: u32 = SENDS_A_TURN + 1;
 /// The longest message that goes out from a cell of the send queue. Longer ones go out from leases.
 pub(crate) const CELL_MESSAGE_BYTES_MAX: u32 = 4096;
 
-/// What is measured.
+/// The quantity to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     /// The time of one message at a time.
     Latency,
-    /// Messages in a time, many in flight.
+    /// The rate of messages, with many in flight.
     Bandwidth,
 }
 
@@ -82,7 +81,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// Those that every kind of test has.
+    /// The operations that every kind of test has.
     pub(crate) const ALL: [Self; 6] = [
         Self::Send,
         Self::Write,
@@ -108,12 +107,12 @@ impl Op {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether the answer comes by itself, and the peer's processor has no part in it.
+    /// Whether the operation fetches: the peer's device answers, and its processor has no part in it.
     pub(crate) const fn fetches(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether each message completes a receive of the peer; those of a ring do where they are told by an immediate.
+    /// Whether each message completes a receive of the peer. A ring message does so if it is announced by an immediate.
     pub(crate) const fn takes_receives(self) -> bool {
         matches!(self, Self::Send | Self::WriteImm | Self::Ring)
     }
@@ -125,7 +124,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// Who corrupts one byte on purpose.
+/// The side that corrupts one byte on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Plant {
@@ -135,7 +134,7 @@ pub(crate) enum Plant {
     Listener,
 }
 
-/// Which of the two sides one is.
+/// The role of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
@@ -153,13 +152,13 @@ pub(crate) struct Test {
     pub(crate) warmup: u64,
     /// The longest message that goes inline.
     pub(crate) inline_bytes_max: u32,
-    /// Requests a doorbell.
+    /// Requests posted with one doorbell.
     pub(crate) batch: u32,
-    /// Requests in flight at most.
+    /// The most requests in flight.
     pub(crate) depth: u32,
     pub(crate) unsignaled_max: u32,
-    /// Buffers the messages of a bandwidth test are sent from, again and again; 0 for one for each
-    /// message of a round.
+    /// The number of buffers that the messages of a bandwidth test are sent from in turn; 0 for one
+    /// buffer for each message of a round.
     pub(crate) buffers: u32,
     pub(crate) traffic_class: u8,
     #[serde(rename = "mtu_max_bytes", serialize_with = "mtu_bytes")]
@@ -178,7 +177,7 @@ pub(crate) struct Round {
     /// The sequence of the first.
     pub(crate) first: u64,
     pub(crate) count: u64,
-    /// Whether it is more than warming up.
+    /// Whether it counts; a warm-up round does not.
     pub(crate) counts: bool,
 }
 
@@ -205,7 +204,7 @@ impl fmt::Display for Unfit {
             least,
             most,
         } = self;
-        write!(f, "{what} is {value}, which is not within {least} and {most}")
+        write!(f, "{what} is {value}: it must be from {least} to {most}")
     }
 }
 
@@ -215,12 +214,12 @@ impl Test {
     /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// The first that is beyond them.
+    /// The first setting that is out of bounds.
     pub(crate) const fn check(&self) -> Result<(), Unfit> {
         let (least, most) = if self.op.is_atomic() {
             (ATOMIC_BYTES as u64, ATOMIC_BYTES as u64)
         } else if self.op as u8 == Op::Write as u8 && self.plant.is_some() {
-            // The last byte is polled for: another is needed to be corrupted.
+            // The last byte is polled for, so a second byte is needed to be corrupted.
             (2, MESSAGE_BYTES_MAX as u64)
         } else if self.op as u8 == Op::Ring as u8 {
             (1, RING_MESSAGE_BYTES_MAX as u64)
@@ -271,8 +270,8 @@ impl Test {
         Ok(())
     }
 
-    /// Buffers at most: only what nobody looks at before a round is over can be written again, and a listener gives
-    /// memory for as many as are asked for.
+    /// The most buffers. Only memory that is checked after the round can be written again, and a listener provides memory
+    /// for as many buffers as are asked for.
     const fn buffers_max(&self) -> u64 {
         match (self.kind, self.op) {
             (Kind::Bandwidth, Op::Write) if !self.is_inline() => {
@@ -297,7 +296,7 @@ impl Test {
         self.kind == Kind::Latency && self.op == Op::Write
     }
 
-    /// Iterations in all, with the warm-up.
+    /// All iterations, including the warm-up.
     pub(crate) const fn total(&self) -> u64 {
         self.iterations.saturating_add(self.warmup)
     }
@@ -307,8 +306,8 @@ impl Test {
         !self.op.fetches() && self.message_bytes <= self.inline_bytes_max
     }
 
-    /// Whether the messages are copied into cells of the send queue as they are posted: the way of a program that makes its
-    /// messages on the spot.
+    /// Whether posting copies the messages into cells of the send queue, as a program does that makes its messages on the
+    /// spot.
     pub(crate) const fn is_by_cells(&self) -> bool {
         matches!(self.op, Op::Send | Op::Write | Op::WriteImm)
             && !self.is_inline()
@@ -316,9 +315,9 @@ impl Test {
             && self.message_bytes <= CELL_MESSAGE_BYTES_MAX
     }
 
-    /// The message this side corrupts, if it is to.
+    /// The message that this side corrupts, if any.
     pub(crate) fn planted(&self, role: Role) -> Option<u64> {
-        // Where but one side sends, it is the one, whoever was asked.
+        // If only one side sends, that side corrupts the message, whichever side was asked to.
         let by = match (self.plant?, self.kind, self.op) {
             (_, _, Op::Read) => Role::Listener,
             (_, Kind::Bandwidth, Op::Send | Op::Write | Op::WriteImm) | (Plant::Client, ..) => Role::Client,
@@ -328,8 +327,8 @@ impl Test {
         (by == role).then(|| self.content_of(planted, self.first_of_round(planted)))
     }
 
-    /// Which message's bytes the one of this sequence has, `first` being the first of its round: READs of a latency
-    /// test go round a window that was filled once, and buffers are filled once a round.
+    /// Returns the sequence whose bytes the message of this sequence carries. `first` is the first sequence of its round.
+    /// READs of a latency test go round a window that was filled once. Buffers are filled once a round.
     pub(crate) fn content_of(&self, sequence: u64, first: u64) -> u64 {
         match (self.kind, self.op) {
             (Kind::Latency, Op::Read) => sequence.checked_rem(self.places()).unwrap_or(0),
@@ -355,7 +354,7 @@ impl Test {
         })
     }
 
-    /// The first message of the round that this one is of.
+    /// The first message of the round that this message belongs to.
     fn first_of_round(&self, sequence: u64) -> u64 {
         let begun = if sequence < self.warmup { 0 } else { self.warmup };
         let within = sequence
@@ -365,12 +364,12 @@ impl Test {
         sequence.saturating_sub(within)
     }
 
-    /// Which byte of a message is corrupted: one in the middle, and never the one polled for.
+    /// The offset of the corrupted byte: in the middle of the message, and never the byte that is polled for.
     pub(crate) const fn planted_offset(&self) -> usize {
         (self.message_bytes.saturating_sub(1) / 2) as usize
     }
 
-    /// Messages of a bandwidth round at most.
+    /// The most messages of a bandwidth round.
     pub(crate) fn round_messages(&self) -> u64 {
         let fit = if self.buffers > 0 {
             ROUND_MESSAGES_MAX
@@ -394,7 +393,7 @@ impl Test {
         }
     }
 
-    /// How many messages lie side by side in a window: enough that one can be checked while
+    /// The number of messages side by side in a window: enough that one can be checked while
     /// the next arrives, or a whole round.
     pub(crate) fn places(&self) -> u64 {
         match (self.kind, self.op) {
@@ -417,14 +416,14 @@ impl Test {
         }
     }
 
-    /// The messages of a round that can be checked when it is over: where buffers are used again, the last of each
+    /// The messages of a round that can be checked after it. If buffers are used again, they are the last message of each
     /// place.
     pub(crate) fn checkable(&self, round: Round) -> core::ops::Range<u64> {
         let end = round.sequences().end;
         end.saturating_sub(round.count.min(self.held_messages()))..end
     }
 
-    /// How many messages are checked in all.
+    /// The number of messages that are checked in all.
     pub(crate) fn checks(&self) -> u64 {
         if self.buffers == 0 {
             return self.total();
@@ -435,7 +434,7 @@ impl Test {
         })
     }
 
-    /// Where in a window the message of this sequence lies, `first` being the first of its round.
+    /// Returns the offset of this sequence's message in a window. `first` is the first sequence of its round.
     pub(crate) fn place_of(&self, sequence: u64, first: u64) -> usize {
         let index = sequence
             .wrapping_sub(first)
@@ -451,7 +450,7 @@ impl Test {
             return None;
         }
         let access = match self.op {
-            // A ring makes its own.
+            // A ring makes its own window.
             Op::Send | Op::Ring => return None,
             Op::Write | Op::WriteImm => RemoteAccess::WRITE,
             Op::Read => RemoteAccess::READ,
@@ -465,7 +464,7 @@ impl Test {
         Some((usize::try_from(bytes).ok()?, access))
     }
 
-    /// Requests in flight at most on this side.
+    /// The most requests in flight on this side.
     pub(crate) fn send_depth(&self, role: Role) -> u32 {
         match (self.kind, role) {
             (Kind::Bandwidth, Role::Listener) => MARK_RECEIVES,
@@ -474,7 +473,7 @@ impl Test {
                 // One more for the mark that ends a round.
                 self.depth.min(round).saturating_add(1)
             }
-            // Each holds its memory until it is known done.
+            // Each send holds its memory until its completion.
             (Kind::Latency, _) => self
                 .depth
                 .max(LATENCY_SENDS)
@@ -510,7 +509,7 @@ impl Test {
         u32::try_from(self.messages_in(MEMORY_BYTES / 2)).unwrap_or(u32::MAX)
     }
 
-    /// What this side's Worker is made with.
+    /// Returns the configuration of this side's Worker.
     pub(crate) fn worker_config(&self, role: Role) -> WorkerConfig {
         let (sends, receives) = (self.send_depth(role), self.receive_depth(role));
         let round = u32::try_from(self.held_messages()).unwrap_or(u32::MAX);
@@ -541,13 +540,13 @@ impl Test {
         config
     }
 
-    /// What this side's channel is made with.
+    /// Returns the configuration of this side's channel.
     pub(crate) fn channel_config(&self, role: Role) -> ChannelConfig {
         let mut config = ChannelConfig::default();
         config.send_depth = self.send_depth(role);
         config.receive_depth = self.receive_depth(role);
         config.gather_max = 1;
-        // Room for inline bytes makes every request larger: only where it is used.
+        // Room for inline bytes makes every request larger, so it is reserved only if it is used.
         config.inline_bytes_max = if self.is_inline() {
             self.inline_bytes_max
         } else {
@@ -561,7 +560,7 @@ impl Test {
             _ => LINE_BYTES,
         };
         if self.op == Op::Ring {
-            // What is said of the ring itself goes inline, and a message with its trailer.
+            // The ring's invitation goes inline, and so does an inline message together with its trailer.
             let message_bytes = if self.is_inline() {
                 self.message_bytes.saturating_add(RING_TRAILER_BYTES)
             } else {

@@ -59,7 +59,7 @@ fn briefly() -> Terms {
     }
 }
 
-/// A client that says by itself what it says.
+/// A client whose control messages the test itself sends.
 fn talk_to(near: &Node<Host>, address: SocketAddr) -> Control<Host> {
     let mut workers = near.workers(&control::worker_config()).unwrap();
     let deadline = doorbell::within(Duration::from_secs(5));
@@ -94,12 +94,12 @@ fn test(kind: Kind, op: Op, message_bytes: u32) -> Test {
     }
 }
 
-/// What both sides found: the client's, then the listener's.
+/// Returns the findings of both sides: the client's, then the listener's.
 fn measure(tests: &[Test]) -> [Findings; 2] {
     measure_as(tests, &terms(), &terms())
 }
 
-/// The same, each side going by its own terms.
+/// Measures with different terms for the two sides.
 fn measure_as(tests: &[Test], client: &Terms, listener: &Terms) -> [Findings; 2] {
     let [near, far] = hosts();
     let mut server = Server::bind(far, LOCALHOST, listener).unwrap();
@@ -111,7 +111,7 @@ fn measure_as(tests: &[Test], client: &Terms, listener: &Terms) -> [Findings; 2]
     })
 }
 
-/// What a scraper is told.
+/// Returns the metrics that are served at this address.
 fn scrape(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
@@ -124,7 +124,7 @@ fn scrape(address: SocketAddr) -> String {
     text.to_owned()
 }
 
-/// The value of a series; nothing where it is not there.
+/// Returns the value of a series; `None` if it is absent.
 fn value(text: &str, series: &str) -> Option<u64> {
     let value = text
         .lines()
@@ -166,7 +166,7 @@ fn metrics_are_told_while_traffic_flows_and_stay_behind_it() {
     });
     assert!(runs < 200, "no scraper saw a test");
     let (near, far) = (scrape(near), scrape(far));
-    // What is over is no channel any more, and what was counted of it stays.
+    // A finished test has no channel any more, and its counts stay.
     assert_eq!(value(&near, OPEN), None, "{near}");
     let messages = runs * 2 * ALL;
     assert!(value(&near, SENT) >= Some(messages), "{near}");
@@ -313,8 +313,8 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
     }
 }
 
-/// Runs a test with one bit flipped by `plant`: both sides must fail, the one that got the bit
-/// because it saw it, the other because it was told.
+/// Runs a test with one bit flipped by `plant`. Both sides must fail: the receiver of the bit sees
+/// it, and the other side has its report.
 fn corrupted(kind: Kind, op: Op, bytes: u32, plant: Plant) -> [Corruption; 2] {
     planted(Test {
         plant: Some(plant),
@@ -347,7 +347,7 @@ fn one_flipped_bit_in_any_operation_fails_both_sides() {
         for op in Op::ALL {
             for bytes in if op.is_atomic() { &[8][..] } else { &[64, 5000] } {
                 let [driven, served] = corrupted(kind, op, *bytes, Plant::Client);
-                // What atomics fetch comes back to the client, and READs are of the listener's bytes.
+                // Words that atomics fetch, and bytes that READs fetch, come to the client.
                 assert_eq!(driven.seen_here, op.fetches(), "{kind:?} {op}");
                 // An operand is only seen in the word the next atomic finds.
                 let sequence = if op.is_atomic() { MIDDLE + 1 } else { MIDDLE };
@@ -457,7 +457,7 @@ fn a_client_that_asks_and_does_not_come_is_given_up() {
         }))
         .unwrap();
     assert!(matches!(control.receive(), Ok(Message::Ready(_))));
-    // And the client is told.
+    // The client gets the reason, too.
     let told = control.receive();
     assert!(
         matches!(told, Ok(Message::Verdict(Verdict { gave_up: Some(_), .. }))),

@@ -8,7 +8,7 @@ use doorbell::provider::{Mtu, SLOTS_MAX};
 use super::source::Wanted;
 use crate::value::{parse_mtu, parse_seconds};
 
-/// Receives posted where nothing else is asked and they fit: the stock program's figure.
+/// The default number of receives, if they fit: that of the stock program.
 const RECEIVE_DEPTH: u32 = 500;
 
 /// Memory for receives where their number is not asked for.
@@ -23,17 +23,17 @@ const RECEIVE_BYTES_MAX: u64 = 1 << 30;
 /// is the client. The other end may be `ibv_rc_pingpong -g INDEX` in either role: the options that both
 /// sides have to agree on (port, size, MTU, iterations) have its letters and defaults.
 ///
-/// The GID is chosen by rule unless named: the one whose subnet has the peer's address (the address HOST
-/// stands for, or for a server the GID its client sent), the longest prefix first; where no subnet has,
-/// the first of the only usable device, IPv4 before IPv6; with several devices that is an error that lists
-/// them.
+/// Unless --gid-index names it, the GID follows from the peer's address: that of HOST, or for a server the GID
+/// that its client sent. It is the GID whose subnet has this address, the longest prefix first. If no subnet
+/// has the address, it is the first GID of the only usable device, IPv4 before IPv6. With several usable
+/// devices this is an error, which lists them.
 ///
-/// What the client sends goes round: every message is what came before it. Of every message the length is
-/// checked, and of the last one every byte (by a server with --check only), outside the timed section.
+/// Each side sends back the message that it received. Both sides check the length of every message. The client
+/// also checks every byte of the last message, outside the timed section, and so does a server with --check.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The server to connect to; without it this is the server
+    /// The server to connect to; without it this side is the server
     pub(super) host: Option<String>,
 
     /// The TCP port to listen on or connect to
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, default_value = "1024", value_name = "BYTES", value_parser = parse_mtu)]
     pub(super) mtu: Mtu,
 
-    /// Receives to keep posted [default: 500, or as many as 64 MiB hold, but 2]
+    /// Receives to keep posted [default: 500, or as many as fit in 64 MiB, at least 2]
     #[arg(short, long, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..i64::from(SLOTS_MAX)))]
     pub(super) rx_depth: Option<u32>,
@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
           value_parser = clap::value_parser!(u8).range(..16))]
     pub(super) service_level: u8,
 
-    /// The index of our GID [default: by rule, see above]
+    /// The index of our GID [default: from the peer's address]
     #[arg(
         short = 'x',
         visible_short_alias = 'g',
@@ -90,7 +90,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, visible_alias = "chk")]
     pub(super) check: bool,
 
-    /// The longest any step takes: connecting, each message of the exchange, a time without a completion
+    /// The longest time for each step: connecting, each message of the exchange, the wait for a completion
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) timeout: Duration,
 
@@ -98,7 +98,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) wait: Duration,
 
-    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks
+    /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format; `doorbell status` reads them
     #[arg(long, value_name = "ADDR:PORT")]
     pub(super) metrics: Option<SocketAddr>,
 
@@ -117,10 +117,10 @@ impl Arguments {
         }
     }
 
-    /// How many receives to post to a device that takes so many.
+    /// Returns how many receives to post, for a device that takes at most `device_max`.
     ///
     /// # Errors
-    /// As many as are asked for are more than that, or take too much memory.
+    /// The command line asks for more than that, or for more memory than the limit.
     pub(crate) fn receive_depth(&self, device_max: u32) -> Result<u32, String> {
         let Some(depth) = self.rx_depth else {
             let fitting = RECEIVE_BYTES.checked_div(self.size).unwrap_or(2).max(2);

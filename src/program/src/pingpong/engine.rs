@@ -1,8 +1,8 @@
 //! The ping-pong itself, over any provider: one message in flight, each answered by itself.
 //!
-//! What the client sends first goes round: each side sends back the very memory it received into,
-//! as the stock program does with its one buffer. So a byte damaged on any of the passages is
-//! still damaged at the end, where all of them are checked, outside the timed section.
+//! The client's first message goes round: each side sends back the very memory it received into,
+//! as the stock program does with its one buffer. A byte that is damaged on any passage is still
+//! damaged at the end, where all bytes are checked, outside the timed section.
 
 use core::fmt;
 use core::time::Duration;
@@ -21,13 +21,13 @@ use doorbell::{Operation, PostFlags, RemoteAccess, Statistics, Wait, WcStatus, W
 use super::source::Source;
 use super::wire::Destination;
 
-/// What the stock program fills its buffer with.
+/// The byte that the stock program fills its buffer with.
 const FILL: u8 = 0x7b;
 
-/// How to wait with `--events`: asleep whenever there is nothing, as the stock program.
+/// The wait with `--events`: asleep whenever there is nothing, as the stock program.
 const SLEEP: Wait = Wait::SpinThenSleep { spins: 0 };
 
-/// What is exchanged, and how.
+/// The parameters of the exchange.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) message_bytes: u32,
@@ -35,15 +35,15 @@ pub(super) struct Plan {
     pub(super) receive_depth: u32,
     pub(super) mtu: Mtu,
     pub(super) service_level: u8,
-    /// Where given: the first byte of every so many is zero instead of the fill.
+    /// If given: the first byte of every `page_bytes` is zero instead of the fill.
     pub(super) page_bytes: Option<usize>,
     /// Whether to sleep until something completes.
     pub(super) events: bool,
-    /// How long nothing may happen.
+    /// The longest time without a completion.
     pub(super) stall: Duration,
 }
 
-/// Which side this is.
+/// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
@@ -79,7 +79,7 @@ pub(super) enum EngineError {
         got: u32,
         expected: u32,
     },
-    /// The bytes that came last are not those that were to.
+    /// The last message has a wrong byte.
     Content {
         offset: usize,
         got: u8,
@@ -183,7 +183,7 @@ struct Wire<P: Provider> {
     sent: u32,
     received: u32,
     sending: bool,
-    /// What came last: what goes out next.
+    /// The message that came last, which goes out next.
     held: Option<P::Slot>,
     statistics: Arc<Statistics>,
     is_inline: bool,
@@ -268,7 +268,7 @@ impl<P: Provider> Engine<P> {
         &self.plan
     }
 
-    /// What is counted, as of a Worker.
+    /// The counters, as those of a Worker.
     pub(super) const fn statistics(&self) -> &Arc<Statistics> {
         &self.wire.statistics
     }
@@ -312,7 +312,7 @@ impl<P: Provider> Engine<P> {
         Ok(())
     }
 
-    /// Exchanges all messages, then checks the last. Gives the time the exchange took.
+    /// Exchanges all messages, then checks the last one. Returns the time of the exchange.
     pub(super) fn run(&mut self, role: Role) -> Result<Duration, EngineError> {
         if role == Role::Client {
             let mut first = self.wire.arena.lease().ok_or(EngineError::NoMemory)?;
@@ -341,7 +341,7 @@ impl<P: Provider> Engine<P> {
     }
 }
 
-/// What is waited for: what completes, but not for longer than nothing may happen.
+/// The wait for a completion, which fails after too long a time without one.
 struct Watched<'e, P: Provider> {
     wire: &'e mut Wire<P>,
     completions: &'e mut P::CompletionQueue,
@@ -406,7 +406,7 @@ impl<P: Provider> Wire<P> {
         Ok(())
     }
 
-    /// Sends what is held.
+    /// Sends the held message.
     fn post(&mut self, flags: PostFlags) -> Result<(), EngineError> {
         let Some(slot) = self.held.take() else {
             return Ok(());
@@ -422,7 +422,7 @@ impl<P: Provider> Wire<P> {
         Ok(())
     }
 
-    /// Sends what came last, once what was sent before is done. The last that came is kept.
+    /// Sends the message that came last, once the send before is done. The last message of all is kept.
     fn post_next(&mut self, flags: PostFlags) -> Result<(), EngineError> {
         // As many sends were posted as are done, and one more where one is under way.
         if self.sending || self.sent >= self.plan.iterations {
@@ -431,7 +431,7 @@ impl<P: Provider> Wire<P> {
         self.post(flags)
     }
 
-    /// Takes what completed.
+    /// Takes completions.
     fn complete(&mut self, completion: Lent<'_, P::Completion>) -> Result<(), EngineError> {
         let exchanged = self.sent.min(self.received);
         let failed = |what, status| EngineError::Failed {
@@ -524,7 +524,7 @@ fn fill<S: Slot>(slot: &mut S, plan: &Plan) {
     slot.set_len_bytes(usize::try_from(plan.message_bytes).unwrap_or(usize::MAX));
 }
 
-/// What the byte at an offset of every message is.
+/// Returns the byte at an offset of every message.
 fn expected(offset: usize, plan: &Plan) -> u8 {
     // The stock program writes the page's number modulo the size of a `char`, which is one.
     match plan.page_bytes {

@@ -1,4 +1,4 @@
-//! What a ping-pong counts, for whoever asks over HTTP.
+//! Metrics of a ping-pong, over HTTP.
 
 use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,20 +10,20 @@ use super::source::Source;
 use crate::port_counts::add_ports;
 use crate::report::Failure;
 
-/// On which device, which rail, what is counted on it, and who is at the other end, once that is known.
+/// The device, the labels of its port, its counters and the peer's address, once they are known.
 type Noted = Option<(String, Labels, Arc<Statistics>, IpAddr)>;
 
-/// Tells until it goes.
+/// Serves metrics until it is dropped.
 pub(super) struct Metering {
     noted: Arc<Mutex<Noted>>,
     _server: MetricsServer,
 }
 
 impl Metering {
-    /// Tells at this address; says where.
+    /// Serves metrics at this address, and prints the address.
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The address cannot be bound.
     pub(super) fn start(at: SocketAddr) -> Result<Self, Failure> {
         let noted = Arc::<Mutex<Noted>>::default();
         let told = Arc::clone(&noted);
@@ -39,7 +39,7 @@ impl Metering {
         })
     }
 
-    /// What is told from now on.
+    /// Sets the source of the metrics from now on.
     pub(super) fn note(&self, source: &Source, statistics: &Arc<Statistics>, peer: IpAddr) {
         let port = source.port.to_string();
         let labels = Labels::new(&[("device", &source.device), ("port", &port)]).unwrap_or(Labels::NONE);

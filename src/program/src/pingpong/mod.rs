@@ -1,8 +1,8 @@
 //! `doorbell pingpong`: the ping-pong of rdma-core's `ibv_rc_pingpong`, so that a program we did not
 //! write is at the other end.
 //!
-//! What is asked for is in [`arguments`], the exchange over TCP in [`wire`] and [`tcp`], the choice of a GID
-//! in [`source`], the queue pair and the messages in [`engine`]. Here they are put together in the order of either role.
+//! The command line is in [`arguments`], the exchange over TCP in [`wire`] and [`tcp`], the choice of a GID
+//! in [`source`], the queue pair and the messages in [`engine`]. This file runs their steps in the order of each role.
 
 use core::time::Duration;
 use std::thread;
@@ -38,7 +38,7 @@ const LINGER: Duration = Duration::from_millis(200);
 /// There is no RDMA stack or usable GID, the peer does not speak the exchange or stops, or a payload is not
 /// what was sent.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // It tells until the last message came.
+    // Metrics are served until the last message has come.
     let metering = arguments.metrics.map(Metering::start).transpose()?;
     let metering = metering.as_ref();
     let rdma = Rdma::load().map_err(|error| advised(&NodeError::Library(error)))?;
@@ -57,7 +57,7 @@ fn client(
 ) -> Result<Report, Failure> {
     let timeout = arguments.timeout;
     let ports = ports(rdma)?;
-    // What is wrong whoever the peer is, is told before it is bothered.
+    // Mistakes that do not depend on the peer are reported before it is contacted.
     source::check(&ports, &arguments.wanted())?;
     let mut stream = tcp::connect(host, arguments.port, timeout)?;
     let peer = Peer::Tcp(stream.peer_addr()?.ip());
@@ -77,7 +77,7 @@ fn client(
 fn server(rdma: &Rdma, arguments: &Arguments, metering: Option<&Metering>) -> Result<Report, Failure> {
     let timeout = arguments.timeout;
     let listener = tcp::listen(arguments.port)?;
-    // Which GID it will be is known once the client says where it is; that there is one, now.
+    // The GID depends on the client's address. The existence of a usable one is checked now.
     source::check(&ports(rdma)?, &arguments.wanted())?;
     eprintln!("doorbell: listening on port {}", arguments.port);
     let mut stream = tcp::accept(&listener, arguments.wait)?;
@@ -93,7 +93,7 @@ fn server(rdma: &Rdma, arguments: &Arguments, metering: Option<&Metering>) -> Re
     Ok(report(&engine, Role::Server, local, remote, took))
 }
 
-/// Has it told what is counted, where that was asked for.
+/// Gives the metrics their source, if metrics are served.
 fn note(metering: Option<&Metering>, engine: &Engine<Rdma>, remote: &Destination) {
     if let Some(metering) = metering {
         metering.note(engine.source(), engine.statistics(), remote.gid.to_ip());
@@ -119,7 +119,7 @@ fn ports(rdma: &Rdma) -> Result<Vec<PortReport>, Failure> {
     Ok(ports)
 }
 
-/// Makes our end, and says where it is.
+/// Makes our end, and returns its address.
 fn prepare(
     rdma: &Rdma,
     arguments: &Arguments,

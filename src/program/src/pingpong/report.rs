@@ -1,4 +1,4 @@
-//! What a ping-pong reports: the figures of the stock program, in its words and as JSON.
+//! The report of a ping-pong: the figures of the stock program, in its words and as JSON.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use super::engine::{Plan, Role};
 use super::source::Source;
 use super::wire::Destination;
 
-/// Everything `doorbell pingpong` tells.
+/// The report of `doorbell pingpong`.
 #[derive(Serialize)]
 pub(super) struct Report {
     role: &'static str,
@@ -31,7 +31,7 @@ pub(super) struct Report {
     duration_s: f64,
     bytes_per_second: f64,
     iteration_ns: f64,
-    /// Of every message the length was checked; whether of the last every byte was too.
+    /// Whether every byte of the last message was checked. The length of every message is always checked.
     content_checked: bool,
 }
 
@@ -55,7 +55,7 @@ impl From<&Destination> for End {
     }
 }
 
-/// What was done.
+/// The facts of a finished ping-pong.
 #[derive(Debug)]
 pub(super) struct Done<'a> {
     pub(super) role: Role,

@@ -1,11 +1,11 @@
-//! Which GID of which port a ping-pong uses, and why.
+//! The choice of the GID and port of a ping-pong, with its reason.
 
 use core::fmt;
 use core::net::IpAddr;
 
 use doorbell::provider::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, Unusable};
 
-/// What the command line asks for.
+/// The choices of the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) device: Option<&'a str>,
@@ -14,7 +14,7 @@ pub(super) struct Wanted<'a> {
     pub(super) mtu: Mtu,
 }
 
-/// What is known of the peer when the choice is made.
+/// The address of the peer that is known when the GID is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
     /// The address it is reached at by TCP, which may lie in another network than RDMA.
@@ -34,10 +34,10 @@ pub(super) struct Source {
     pub(super) why: Why,
 }
 
-/// Why this GID and no other.
+/// The reason for this GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The command line says so.
+    /// The command line names it.
     Named,
     /// The peer's address lies in its subnet.
     Subnet { subnet: IpPrefix, peer: IpAddr },
@@ -60,7 +60,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// Why there is none.
+/// Why no GID can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoSource {
     /// There is no port to choose from.
@@ -73,7 +73,7 @@ pub(super) enum NoSource {
         port: String,
         kind: Option<GidKind>,
     },
-    /// A GID index means nothing without a device where there are several.
+    /// A GID index needs the name of a device if there are several.
     WhichDevice(Vec<String>),
     /// No subnet has the peer's address, and there are several devices; or several links have.
     Ambiguous { peer: IpAddr, candidates: Vec<String> },
@@ -208,7 +208,7 @@ fn fits(report: &PortReport, asked: Mtu) -> Result<(), NoSource> {
 
 type Choice<'a> = (&'a PortReport, &'a GidEntry, Why);
 
-/// The GID of this index. Its port need not have an IP address for it: who names it knows why.
+/// Returns the GID of this index. Its port needs no IP address for it: the user named it on purpose.
 fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource> {
     let [report] = asked else {
         return Err(NoSource::WhichDevice(
@@ -262,7 +262,7 @@ fn usable<'a>(asked: &[&'a PortReport]) -> Result<Vec<Usable<'a>>, NoSource> {
     ))
 }
 
-/// The GID whose subnet has the peer, by the longest prefix; where none has, the first of the only
+/// Returns the GID whose subnet has the peer, by the longest prefix. If none has, returns the first GID of the only
 /// device: IPv4 before IPv6, and link-local addresses last.
 fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource> {
     let address = match peer {
@@ -306,7 +306,7 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
     }
     usable
         .iter()
-        // Where the peer's GID is known, ours has to be of its family.
+        // If the peer's GID is known, ours has to be of the same IP family.
         .filter(|(_, entry, _)| !matches!(peer, Peer::Gid(gid) if gid.to_ip().is_ipv4() != entry.gid.to_ip().is_ipv4()))
         .min_by_key(|(_, entry, subnet)| {
             (is_link_local(subnet.address()), subnet.address().is_ipv6(), entry.index)

@@ -114,9 +114,9 @@ fn receive(stream: &mut TcpStream, message: Message, timeout: Duration) -> Resul
     }
 }
 
-/// What is left until the deadline; `None` once it has passed.
+/// Returns the time left until the deadline; `None` once it has passed.
 fn remaining(deadline: Option<Instant>) -> Option<Duration> {
-    // One too far away to be told is never reached.
+    // A deadline too far away to be represented is never reached.
     let Some(deadline) = deadline else {
         return Some(Duration::from_secs(3600));
     };

@@ -1,6 +1,6 @@
 //! The text two ends of a ping-pong exchange over TCP before they use RDMA. No socket here.
 //!
-//! Both send where they are, the client first; then the client says `done`.
+//! Both send their address, the client first; then the client sends `done`.
 //!
 //! | bytes | field | form |
 //! |---|---|---|
@@ -22,10 +22,10 @@ use doorbell::provider::{Gid, Psn, Qpn};
 /// How long the text of a [`Destination`] is.
 pub(super) const DESTINATION_BYTES: usize = 52;
 
-/// What the client ends with.
+/// The last message of the client.
 pub(super) const DONE: [u8; 5] = *b"done\0";
 
-/// Where one end is.
+/// The address of one end's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Destination {
     pub(super) lid: u16,
@@ -48,18 +48,18 @@ pub(super) enum Field {
     Qpn,
     Psn,
     Gid,
-    /// What stands between two fields, or ends the text.
+    /// The byte between two fields, or at the end of the text.
     Separator,
 }
 
-/// What is wrong with what the peer sent.
+/// The fault in a message of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WireError {
     /// The peer closed the connection too early.
     Truncated { message: Message, got: usize },
     /// The peer sent more than the message.
     Oversized { message: Message },
-    /// A byte that cannot stand where it does.
+    /// An invalid byte at this offset.
     Byte { field: Field, offset: usize, byte: u8 },
     /// A queue pair that can carry no connection: 0 and 1 are for management.
     ReservedQpn(u32),
@@ -139,7 +139,7 @@ impl Destination {
         format!("{lid:04x}:{qpn:06x}:{psn:06x}:{gid:032x}\0").into_bytes()
     }
 
-    /// What a text says.
+    /// Parses the text of a destination.
     pub(super) fn parse(text: &[u8; DESTINATION_BYTES]) -> Result<Self, WireError> {
         let mut bytes = text.iter().copied().enumerate();
         let lid = u16::from_be_bytes(octets(&mut bytes, Field::Lid)?);
@@ -216,7 +216,7 @@ impl Inbox {
         }
     }
 
-    /// Takes a piece; an empty one means that the peer closed. Says whether the message is whole.
+    /// Takes a piece; an empty piece means that the peer closed. Returns whether the message is whole.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<bool, WireError> {
         let message = self.message;
         if piece.is_empty() && self.bytes.len() < message.bytes() {
@@ -259,7 +259,7 @@ mod tests {
     use super::{DESTINATION_BYTES, DONE, Destination, Field, Inbox, Message, WireError};
     use doorbell::provider::{Gid, Psn, Qpn};
 
-    /// What `ibv_rc_pingpong -g 1` at 10.0.0.1 sends.
+    /// The text that `ibv_rc_pingpong -g 1` sends at 10.0.0.1.
     const GOLDEN: &[u8; DESTINATION_BYTES] = b"0000:000011:0a2b3c:00000000000000000000ffff0a000001\0";
 
     fn golden() -> Destination {

@@ -1,6 +1,6 @@
-//! `doorbell status`: a node or a member of a mesh as it is now, from the metrics it tells.
+//! `doorbell status`: the current state of a node or a member of a mesh, from the metrics that it serves.
 //!
-//! How they are had is in [`mod@scrape`], what is made of two samples in [`table`], of ports in [`ports`].
+//! Metrics are read in [`mod@scrape`]. The report on two samples is in [`table`], with its ports in [`ports`].
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -23,19 +23,19 @@ mod table;
 use scrape::{Sample, plain, scrape};
 use table::Report;
 
-/// Where metrics are by the examples, where no port is named.
+/// The default port of metrics, as in the examples.
 const PORT: u16 = 9400;
 
 /// How long a name may take to be looked up.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Show how a running node is: members and ways, rails with their rates, links, channels, Workers, retries of ports
+/// Show the state of a running node: members and ways, rails with their rates, links, channels, Workers, retries of ports
 ///
-/// It asks where the node tells its metrics (`doorbell mesh --metrics`, and `link`, `lat`, `bw` and `pingpong`; a program that embeds
-/// doorbell by MetricsServer), and shows what became of one interval. Where nobody answers any more it says so, and goes
-/// on asking.
+/// The command reads the metrics that a node serves, and shows one interval after the other. `doorbell mesh`, `link`, `lat`,
+/// `bw` and `pingpong` serve metrics with --metrics. A program that embeds doorbell serves them with MetricsServer. If the
+/// node stops answering, the command says so and keeps asking.
 ///
-/// A rate is of this interval. It is `-` where what is counted began anew within it.
+/// A rate covers one interval. It is `-` if the counter was reset within the interval.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
                         doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared --metrics 127.0.0.1:9400\n  \
@@ -43,7 +43,7 @@ const LOOK_UP: Duration = Duration::from_secs(5);
                         doorbell status 127.0.0.1:9400 --once --json\n  \
                         doorbell status --simulated --once")]
 pub(crate) struct Arguments {
-    /// Where metrics are told: ADDR:PORT or HOST:PORT [default: as set]
+    /// The address where the node serves metrics: ADDR:PORT or HOST:PORT [default: the setting `metrics`]
     #[arg(value_name = "ADDR:PORT")]
     address: Option<String>,
 
@@ -51,15 +51,15 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "address")]
     simulated: bool,
 
-    /// How long an interval is
+    /// The length of an interval
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 
-    /// Show one interval, and end; fail where nobody answers
+    /// Show one interval and exit; fail if the node does not answer
     #[arg(long)]
     once: bool,
 
-    /// One JSON document for each interval, in a line
+    /// Print one JSON document for each interval, on one line
     #[arg(long)]
     json: bool,
 
@@ -67,10 +67,10 @@ pub(crate) struct Arguments {
     configured: Configured,
 }
 
-/// Shows how a node is.
+/// Shows the state of a node.
 ///
 /// # Errors
-/// No address is named, or with `--once` nobody answers there.
+/// No address is named, or with `--once` the node does not answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.configured.settings(SettingValues::default(), &[])?;
     let addresses = match (&arguments.address, settings.values().metrics) {
@@ -80,7 +80,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         (Some(named), _) => addresses(named)?,
         (None, Some(set)) => vec![set],
-        (None, None) => return Err("whom to ask? Name where metrics are told, as in 127.0.0.1:9400".into()),
+        (None, None) => {
+            return Err(
+                "no address of metrics: name ADDR:PORT, as in 127.0.0.1:9400, or set `metrics`".into(),
+            );
+        }
     };
     let mut shown = Shown {
         is_json: arguments.json,
@@ -111,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Where to ask: what is named, with what `--metrics` prints around it or not.
+/// Resolves an address, or a URL as `--metrics` prints it.
 fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
     let bare = named.strip_prefix("http://").unwrap_or(named);
     let bare = bare.strip_suffix("/metrics").unwrap_or(bare);
@@ -121,11 +125,11 @@ fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
         Place::Host { name, port } => {
             Ok(resolve((name, port), LOOK_UP).map_err(|error| told(error.to_string()))?)
         }
-        Place::Handle(_) => Err("a handle leads to a listener, and not to metrics".into()),
+        Place::Handle(_) => Err(told("a handle has no metrics: name their ADDR:PORT".into()).into()),
     }
 }
 
-/// What was shown so far.
+/// The state of the display.
 struct Shown {
     is_json: bool,
     /// Whether each table takes the place of the one before.
@@ -136,7 +140,7 @@ struct Shown {
 impl Shown {
     fn show(&mut self, report: &Report) -> Result<(), Failure> {
         if core::mem::take(&mut self.is_lost) {
-            eprintln!("doorbell: it answers again");
+            eprintln!("doorbell: the node answers again");
         }
         if self.is_json {
             print_line("status", report)?;
@@ -147,7 +151,7 @@ impl Shown {
         Ok(())
     }
 
-    /// Says that nobody answers, once.
+    /// Reports once that the node does not answer.
     fn lose(&mut self, why: &str) {
         if !core::mem::replace(&mut self.is_lost, true) {
             eprintln!("doorbell: {}; asking again", plain(why));

@@ -18,7 +18,7 @@ pub(super) fn counts<S: Serializer>(
     serializer.collect_map(values.iter().map(|(name, value)| (name, whole(*value))))
 }
 
-/// The number of a rank or a port, which a label has as text; null where it is none.
+/// The number of a rank or a port, which a label has as text; null if it is none.
 pub(super) fn number<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     match text.parse::<u64>() {
         Ok(number) => serializer.serialize_u64(number),
@@ -26,7 +26,7 @@ pub(super) fn number<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, 
     }
 }
 
-/// As [`number`], where there may be none.
+/// Serializes like [`number`], or as null.
 pub(super) fn optional_number<S: Serializer>(
     text: &Option<String>,
     serializer: S,
@@ -41,7 +41,7 @@ pub(super) fn numbers<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok,
 }
 
 fn whole(value: f64) -> Option<u64> {
-    /// 2^53: floats tell all counts below it apart.
+    /// 2^53: floats represent all counts below it exactly.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! What the kernel counts at the ports a node uses, and of it what went again.
+//! The kernel's counters at the ports of a node, and the rates of those that count retries.
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use super::numbers::{counts, number};
 use super::scrape::{Labels, Sample, plain};
 use super::table::rate;
 
-/// The series there is of each counter.
+/// The series of all counters.
 const SERIES: &str = "doorbell_port_hw_counter_total";
 
-/// Counters of what went again, was to, or went so often that it was given up: those of Soft-RoCE, and those of mlx5.
+/// Counters of retransmissions, of their causes, and of requests given up after too many: those of Soft-RoCE and of mlx5.
 ///
 /// Source: Linux, drivers/infiniband/sw/rxe/rxe_hw_counters.c and drivers/infiniband/hw/mlx5/counters.c.
 const RETRIES: &[&str] = &[
@@ -35,7 +35,7 @@ const RETRIES: &[&str] = &[
     "send_rnr_err",
 ];
 
-/// A port, with all that is counted there.
+/// A port with its counters.
 #[derive(Debug, Serialize)]
 pub(super) struct Port {
     device: String,
@@ -43,12 +43,12 @@ pub(super) struct Port {
     port: String,
     #[serde(serialize_with = "counts")]
     counters: BTreeMap<String, f64>,
-    /// Those that tell of retries, and are not zero: how fast each grew.
+    /// The rates of the nonzero counters that count retries.
     retries_per_second: BTreeMap<String, Option<f64>>,
 }
 
 impl Port {
-    /// All ports that are told of, by device; `grew` says how fast a series of [`SERIES`] did.
+    /// Returns all ports in the sample, by device. `grew` returns the rate of a series of [`SERIES`].
     pub(super) fn all(now: &Sample, grew: impl Fn(&str, &Labels) -> Option<f64>) -> Vec<Self> {
         let mut ports = BTreeMap::<_, Self>::new();
         for (labels, value) in now.all(SERIES) {
@@ -70,7 +70,7 @@ impl Port {
         ports.into_values().collect()
     }
 
-    /// One line of what went again, where something did.
+    /// Returns one line with the retries, if there were any.
     pub(super) fn write(&self, text: &mut String) {
         let retries = self.retries_per_second.iter().map(|(counter, per_s)| {
             let count = self.counters.get(counter).copied().unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ureq::Agent;
 
-/// The longest answer that is taken: many times what a hub of a thousand peers tells.
+/// The longest answer that is read: many times that of a hub of a thousand peers.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// How long a node may take for an answer.
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Names and values of labels.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// What a node told at one time.
+/// The metrics of a node at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) at: Instant,
@@ -30,12 +30,12 @@ impl Sample {
         series.map(|(labels, value)| (labels, *value))
     }
 
-    /// One of them.
+    /// One series.
     pub(super) fn get(&self, name: &str, labels: &Labels) -> Option<f64> {
         self.series.get(name)?.get(labels).copied()
     }
 
-    /// What all series of a name come to together; nothing where there is none.
+    /// Returns the sum of all series of a name; `None` if there is none.
     pub(super) fn sum(&self, name: &str) -> Option<f64> {
         self.series
             .contains_key(name)
@@ -45,14 +45,14 @@ impl Sample {
     /// Reads the text of an exposition.
     ///
     /// # Errors
-    /// A line is none of it: its number.
+    /// A line is invalid; the error has its number.
     pub(super) fn read(text: &str, at: Instant) -> Result<Self, String> {
         let mut series = BTreeMap::<_, BTreeMap<_, _>>::new();
         for (number, line) in (1_u32..).zip(text.lines()) {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let wrong = || format!("line {number} of what it tells is no metric");
+            let wrong = || format!("line {number} of the answer is no metric: is a doorbell node there?");
             let (name, labels, value) = read_line(line).ok_or_else(wrong)?;
             series.entry(name.to_owned()).or_default().insert(labels, value);
         }
@@ -60,12 +60,12 @@ impl Sample {
     }
 }
 
-/// A sum from zero: that of nothing would be a negative one, and be shown as such.
+/// A sum that starts at zero: the empty sum of floats is -0, and would be shown so.
 pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }
 
-/// A name, labels between braces or none, and a value.
+/// Reads a line: a name, labels between braces or none, and a value.
 fn read_line(line: &str) -> Option<(&str, Labels, f64)> {
     let name_ends =
         line.find(|character: char| !(character.is_ascii_alphanumeric() || "_:".contains(character)))?;
@@ -79,7 +79,7 @@ fn read_line(line: &str) -> Option<(&str, Labels, f64)> {
     (!name.is_empty()).then_some((name, labels, value))
 }
 
-/// What stands between braces, and what is behind them.
+/// Reads the labels up to the closing brace; returns them and the text behind it.
 fn read_labels(text: &str) -> Option<(Labels, &str)> {
     let (mut labels, mut rest) = (Labels::new(), text);
     loop {
@@ -110,10 +110,10 @@ fn read_value(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Asks at one of these addresses for metrics.
+/// Reads the metrics of a node at the first of these addresses that answers.
 ///
 /// # Errors
-/// None of them answers, or what answers has no metrics: why, of the last, with its address.
+/// No address answers, or the answer has no metrics. The error has the reason of the last address.
 pub(super) fn scrape(addresses: &[SocketAddr]) -> Result<Sample, String> {
     let mut why = "no address".to_owned();
     for address in addresses {
@@ -125,11 +125,11 @@ pub(super) fn scrape(addresses: &[SocketAddr]) -> Result<Sample, String> {
     Err(why)
 }
 
-/// The text that is told at an address.
+/// Returns the metrics that an address serves.
 fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
     let config = Agent::config_builder()
         .timeout_global(Some(patience))
-        // The answer is the node's own, whatever the environment says of proxies.
+        // The answer has to be the node's own: proxies of the environment are ignored.
         .proxy(None)
         .max_redirects(0)
         .http_status_as_error(false)
@@ -149,7 +149,7 @@ fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
     body.read_to_string().map_err(told)
 }
 
-/// Without what would move the cursor of a terminal, and no longer than a line.
+/// Replaces control characters, which could move a terminal's cursor, and cuts the text to a line.
 pub(super) fn plain(text: &str) -> String {
     let plain = text.chars().map(|character| {
         if character.is_control() {
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(scrape(&[address]).unwrap().sum("a"), Some(1.0));
         server.join().unwrap();
         assert!(scrape(&[address]).unwrap_err().contains("refused"));
-        // It connects, since the kernel does so for a listener, and is told nothing.
+        // The kernel accepts the connection for the listener, and no answer comes.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let told = ask(silent.local_addr().unwrap(), Duration::from_millis(100)).unwrap_err();
         assert_eq!(told, "no whole answer within 0.1 s");

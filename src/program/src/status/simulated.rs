@@ -1,4 +1,4 @@
-//! A node to be looked at where there is none: a mesh of three on a simulated fabric, which tells its metrics.
+//! A node to watch without any device: a mesh of three on a simulated fabric, which serves its metrics.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -17,10 +17,10 @@ const RANKS: u8 = 3;
 /// Bytes that each member has for each other one in a round.
 const MESSAGE_BYTES: u32 = 64;
 
-/// Between two rounds: the processors are the user's, too.
+/// The pause between two rounds, which leaves the processors to the user.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Begins a mesh that goes on until the program ends; gives where its first member tells its metrics.
+/// Begins a mesh that runs until the program ends. Returns the address where its first member serves metrics.
 ///
 /// # Errors
 /// The members do not reach each other, or there is no port for the metrics.
@@ -30,7 +30,7 @@ pub(super) fn begin() -> Result<SocketAddr, Failure> {
         .name("doorbell-mesh".into())
         .spawn(move || {
             if let Err(error) = go_on(&tell) {
-                // Nobody listens any more where the program ends.
+                // The receiver is gone if the program ends.
                 let _ = tell.send(Err(error.to_string()));
             }
         })?;

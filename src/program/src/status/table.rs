@@ -1,4 +1,4 @@
-//! What two samples of a node say together, as a document and as a table.
+//! The report on a node from two samples, as a document and as a table.
 
 use core::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::ports::Port;
 use super::scrape::{Labels, Sample, plain, total};
 use crate::columns::{Align, aligned};
 
-/// A node over one interval. What it does not tell is not there.
+/// A node over one interval. Parts that the node does not report are absent.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// No RDMA device takes part.
@@ -59,7 +59,7 @@ struct Links {
 struct Member {
     #[serde(serialize_with = "number", rename = "rank")]
     member: String,
-    /// By the shortest way; 0 where there is none.
+    /// By the shortest way; 0 if there is none.
     #[serde(serialize_with = "count")]
     hops: f64,
     /// The ranks that pass on, in order.
@@ -92,7 +92,7 @@ struct Rail {
 
 #[derive(Debug, Serialize)]
 struct Worker {
-    /// The number that tells it from others.
+    /// The labels that identify it.
     labels: Labels,
     requests_per_second: Option<f64>,
     sent_bytes_per_second: Option<f64>,
@@ -120,7 +120,7 @@ struct Between<'s> {
 }
 
 impl Between<'_> {
-    /// How fast a counter grew; none where it began anew.
+    /// Returns the rate of a counter; `None` if it was reset.
     fn rate(&self, name: &str, labels: &Labels) -> Option<f64> {
         self.grown(self.before.get(name, labels)?, self.now.get(name, labels)?)
     }
@@ -141,7 +141,7 @@ impl Between<'_> {
         self.now.sum(name).unwrap_or_default()
     }
 
-    /// What the series of a name with this label have together.
+    /// Returns the sum of the series of a name that have this label.
     fn with(&self, name: &str, label: &str, value: &str) -> f64 {
         let of = self.now.all(name);
         let these = of.filter(|(labels, _)| labels.get(label).is_some_and(|is| is == value));
@@ -298,7 +298,7 @@ impl Report {
             port.write(&mut text);
         }
         if text.is_empty() && self.workers.is_empty() && self.channels.is_empty() {
-            return "it tells nothing of doorbell, or nothing yet\n".into();
+            return "the node serves no metrics of doorbell, or none yet\n".into();
         }
         self.write_members(&mut text);
         self.write_rails(&mut text);
@@ -399,7 +399,7 @@ fn megabytes(bytes_per_s: Option<f64>) -> String {
     bytes_per_s.map_or_else(|| "-".into(), |bytes| format!("{:.2}", bytes / 1e6))
 }
 
-/// Aligned columns under their heads; nothing where there is no row.
+/// Aligned columns under their heads; nothing if there is no row.
 fn write_rows<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],
@@ -483,7 +483,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
         assert_eq!(json["interval_s"], 2.0);
         assert_eq!(json["rails"][0]["sent_bytes_per_second"], 4_000_000.0);
         assert_eq!(json["members"][2]["by"], serde_json::json!([1, 7]));
-        // What began anew has no rate.
+        // A counter that was reset has no rate.
         assert!(json["workers"][0]["requests_per_second"].is_null());
     }
 
@@ -491,7 +491,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
     fn what_a_node_does_not_tell_is_not_there() {
         assert_eq!(
             report("", "").text(),
-            "it tells nothing of doorbell, or nothing yet\n"
+            "the node serves no metrics of doorbell, or none yet\n"
         );
         let json = serde_json::to_value(report("", "")).unwrap();
         assert!(json.get("mesh").is_none());

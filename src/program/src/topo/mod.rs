@@ -1,6 +1,6 @@
-//! `doorbell topo` and `doorbell preflight`: what hosts have, who reaches whom, and what will fail.
+//! `doorbell topo` and `doorbell preflight`: the rails of hosts, the pairs that reach each other, and failures to expect.
 //!
-//! Here hosts are looked at or read; how they are told of stands in [`report`], [`text`] and [`svg`].
+//! This file surveys hosts or reads their snapshots. The output is made in [`report`], [`text`] and [`svg`].
 
 use core::net::IpAddr;
 use std::fs::{self, File};
@@ -21,29 +21,29 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-/// Draw hosts: their rails, the subnets between them, who reaches whom by which rails, and why not
+/// Draw hosts: their rails, the subnets between them, the pairs of rails that reach each other, and reasons why others do not
 ///
-/// It looks at this host, or with --snapshot at hosts as they were when a file was saved. Save one
-/// on each host, bring the files together, and see the whole:
+/// The command looks at this host, or with --snapshot at saved hosts. Save a file on each host,
+/// bring the files together, and see the whole:
 ///
 ///   doorbell topo --save a.json                         on each host
 ///   doorbell topo --snapshot a.json --snapshot b.json --svg mesh.svg
 ///
 /// Each rail has its address, interface, speed, MTU, lane, NUMA node and PCI address, or the reason
-/// why it is not used. For every two hosts there are the pairs of rails that messages go by, the best
-/// first; the rails that are in no pair, and why; and where there is no pair the shortest way past
-/// other hosts. `doorbell preflight` tells what will fail.
+/// why it is not used. Every two hosts have a list of the pairs of rails that carry messages, the
+/// best first, and of the rails without a pair, with the reason. Two hosts without a pair have the
+/// shortest way through other hosts. `doorbell preflight` reports what will fail.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct TopoArguments {
     #[command(flatten)]
     look: Look,
 
-    /// Write what this host has to FILE, to be looked at elsewhere
+    /// Save this host to FILE, for --snapshot on another host
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
-    /// Draw a picture to FILE, in SVG
+    /// Draw a picture of the hosts to FILE, in SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
@@ -52,22 +52,24 @@ pub(crate) struct TopoArguments {
     json: bool,
 }
 
-/// Find what will fail, and why, before anything hangs
+/// Find failures to come, and their causes, before anything hangs
 ///
-/// It looks at this host, or with --snapshot at others, too, and at every two of them: ports, GIDs, MTU,
-/// partition keys, neighbours, ARP settings, routes, prefix lengths. Each finding says what is so, what will come of it, and what
-/// to do; docs/rails.md lists them. Nothing is changed, and nothing is sent but one datagram to each address of the peers that
-/// are named, by --peer or by --snapshot beside --here, and share a subnet with this host: so a neighbour nobody answers for is found,
-/// after a second.
+/// The command checks this host, or with --snapshot saved hosts, and every two of them: ports, GIDs, MTU, partition keys,
+/// neighbours, ARP settings, routes, prefix lengths. Each finding has the fact, its consequence and the remedy; docs/rails.md
+/// lists all findings.
 ///
-/// Exit code: 0 when nothing will fail (there may be notes and warnings); 1 when something will, or, with --strict, when there is
-/// a warning; 1, too, when a host could not be looked at.
+/// The command changes nothing. It sends one datagram to each address of a named peer that shares a subnet with this host.
+/// Peers are named by --peer, or by --snapshot together with --here. A neighbour that does not answer is found so, after a
+/// second.
+///
+/// Exit code: 0 if nothing will fail (there may be notes and warnings). 1 if something will fail, if a host could not be
+/// surveyed, or, with --strict, if there is a warning.
 #[derive(clap::Args)]
 pub(crate) struct PreflightArguments {
     #[command(flatten)]
     look: Look,
 
-    /// A peer that this host is to reach, by its address: it is asked for, and that it is not there will fail; once for each
+    /// The address of a peer that this host has to reach; once for each peer. A peer that does not answer is an error
     #[arg(long = "peer", value_name = "ADDRESS")]
     peers: Vec<IpAddr>,
 
@@ -80,22 +82,22 @@ pub(crate) struct PreflightArguments {
     json: bool,
 }
 
-/// Which hosts are looked at.
+/// The hosts to look at.
 #[derive(clap::Args)]
 struct Look {
-    /// Look at the host in FILE (of `doorbell topo --save`); once for each host
+    /// Look at the host saved in FILE (by `doorbell topo --save`); once for each host
     #[arg(long = "snapshot", value_name = "FILE")]
     snapshots: Vec<PathBuf>,
 
-    /// With --snapshot: at this host, too
+    /// With --snapshot: look at this host, too
     #[arg(long, requires = "snapshots")]
     here: bool,
 
-    /// What this host is called, instead of its host name
+    /// The name of this host in the output [default: its host name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Which rails this host uses, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
+    /// The rails that this host uses, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
     #[arg(long, value_name = "RULES")]
     rails: Option<RailFilter>,
 
@@ -103,20 +105,20 @@ struct Look {
     configured: Configured,
 }
 
-/// The largest file that is read: many times what a host with all ports there can be comes to.
+/// The largest file that is read: many times the size of a host with every possible port.
 const SNAPSHOT_BYTES_MAX: u64 = 16 << 20;
 
 /// Draws hosts.
 ///
 /// # Errors
-/// A host cannot be looked at, or a file not be read or written.
+/// A host cannot be surveyed, or a file cannot be read or written.
 pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
     if arguments.save.is_some() && !arguments.look.is_here() {
         return Err("--save writes what this host has: with --snapshot it needs --here".into());
     }
     let hosts = arguments.look.hosts()?;
     if let Some(path) = &arguments.save {
-        // This host is the last, if it was looked at.
+        // This host is the last, if it was surveyed.
         let here = hosts.last().ok_or("--save: no host was looked at")?;
         let mut text = here.to_json()?;
         text.push('\n');
@@ -133,10 +135,10 @@ pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
     })
 }
 
-/// Finds what will fail.
+/// Finds failures to come.
 ///
 /// # Errors
-/// Something will, or a host cannot be looked at.
+/// Something will fail, or a host cannot be surveyed.
 pub(crate) fn check(arguments: &PreflightArguments) -> Result<(), Failure> {
     if !arguments.peers.is_empty() && !arguments.look.is_here() {
         return Err("--peer is asked for by this host: with --snapshot it needs --here".into());
@@ -201,7 +203,7 @@ impl Look {
         Ok(hosts)
     }
 
-    /// Has this host, the last where it is looked at, ask for these peers and the rails of the others.
+    /// Makes this host, the last if it is surveyed, ask for these peers and for the rails of the other hosts.
     fn ask(&self, hosts: &mut [Topology], peers: &[IpAddr]) -> Result<(), Failure> {
         let Some((here, others)) = hosts.split_last_mut().filter(|_| self.is_here()) else {
             return Ok(());

@@ -4,7 +4,7 @@ use doorbell::rails::{Lane, LocalRail, SpeedClass};
 use doorbell_operation::{Finding, Map, Topology};
 use serde::Serialize;
 
-/// All that is told.
+/// The whole report.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) hosts: Vec<Host>,
@@ -31,7 +31,7 @@ pub(super) struct Rail {
     pub(super) active_mtu_bytes: Option<u32>,
     pub(super) numa_node: Option<u16>,
     pub(super) pci_address: Option<String>,
-    /// None where it is not used.
+    /// None if it is not used.
     pub(super) lane: Option<String>,
     /// Why it is not used.
     pub(super) reason: Option<String>,
@@ -44,7 +44,7 @@ pub(super) struct Reach {
     pub(super) to: String,
     pub(super) pairs: Vec<Pair>,
     pub(super) without: Vec<Without>,
-    /// The hosts on the shortest way, both ends with it; none where there is no way.
+    /// The hosts on the shortest way, both ends with it; none if there is no way.
     pub(super) route: Option<Vec<String>>,
 }
 
@@ -131,7 +131,7 @@ impl Rail {
         }
     }
 
-    /// What it is called.
+    /// The name of the rail: its device and port.
     pub(super) fn name(&self) -> String {
         format!("{}:{}", self.device, self.port)
     }

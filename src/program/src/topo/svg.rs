@@ -7,12 +7,12 @@ use doorbell_operation::Map;
 
 use super::report::speed;
 
-/// Between the picture and its edges, and between boxes.
+/// The margin of the picture, and between boxes.
 const MARGIN: usize = 24;
 /// The room of one rail: an address of IPv6 fits.
 const RAIL_WIDTH: usize = 190;
 const LINE: usize = 16;
-/// From the boxes to the first subnet, and from one to the next.
+/// The distance from the boxes to the first subnet, and between subnets.
 const STEP: usize = 44;
 
 const COLOURS: [&str; 6] = ["#1f5fbf", "#007a6c", "#7030a0", "#8a5a00", "#c00000", "#33617a"];
@@ -29,7 +29,7 @@ pub(super) fn draw(map: &Map<'_>) -> String {
 struct Picture {
     hosts: Vec<Host>,
     subnets: Vec<Subnet>,
-    /// Between which hosts messages go how.
+    /// The ways between hosts, one line each.
     ways: Vec<String>,
     width: usize,
     boxes_height: usize,
@@ -47,7 +47,7 @@ struct Host {
 
 struct Rail {
     lines: [String; 3],
-    /// Where its line goes down.
+    /// The x of its line, which goes down to its subnet.
     x: usize,
     /// The index of its subnet.
     subnet: usize,
@@ -125,7 +125,7 @@ impl Picture {
         Some(Rail { lines, x, subnet })
     }
 
-    /// Where the bar of a subnet is.
+    /// Returns the y of a subnet's bar.
     fn bar(&self, subnet: usize) -> usize {
         let steps = subnet.saturating_add(1).saturating_mul(STEP);
         MARGIN.saturating_add(self.boxes_height).saturating_add(steps)
@@ -182,7 +182,7 @@ impl Picture {
         for (index, (name, reason)) in host.unused.iter().enumerate() {
             let y = at(index.saturating_add(3));
             writeln!(svg, "<g><title>{}</title>", Escaped(reason))?;
-            // What does not fit is in the title.
+            // The title has the whole text, if the line is too short for it.
             let fitting = format!("{name}: {reason}");
             let room = width / 7;
             let shown: String = fitting.chars().take(room).collect();
@@ -214,7 +214,7 @@ fn of_unused(rail: &LocalRail) -> Option<(String, String)> {
     Some((format!("{}:{}", rail.device, rail.port), reason.to_string()))
 }
 
-/// How messages go between two hosts.
+/// Describes the way between two hosts.
 fn way(map: &Map<'_>, from: usize, to: usize) -> Option<String> {
     let name = |host: usize| Some(map.topology(host)?.host.as_str());
     let head = format!("{} to {}: ", name(from)?, name(to)?);

@@ -71,7 +71,7 @@ fn the_text_says_who_reaches_whom_and_why_not() {
          mlx5_1:1 10.0.1.1/24  -- mlx5_1:1 10.0.1.2/24  960 Mb/s   management lane\n",
         "a to c: no pair; over a - b - c\n  mlx5_0:1 10.0.0.1/24  in no pair: no address of the other side is in its \
          subnet\n",
-        "\n1 error, 1 warning, 0 notes: `doorbell preflight` tells them\n",
+        "\n1 error, 1 warning, 0 notes: `doorbell preflight` lists them\n",
     ] {
         assert!(told.contains(expected), "{expected}\nis not in\n{told}");
     }

@@ -16,7 +16,7 @@ enum How {
     Run(&'static [i32]),
     /// With an option that has it end at once, and with one of these codes.
     Once(&'static str, &'static [i32]),
-    /// As it is shown, until it says this on standard error. Tests of its other side are elsewhere.
+    /// As it is shown, until this line comes on standard error. Tests of its other side are elsewhere.
     Starts(&'static str),
     /// A name, or an outline with something to choose: its help is printed.
     Help,
@@ -68,7 +68,7 @@ const ROWS: &[(&str, Is, How)] = &[
         |words| ["config", "devices", "man"].contains(&words[1]) && words[0] == "doorbell",
         Run(&[0]),
     ),
-    // The port is an example's: nobody is there.
+    // The port is that of an example: no node is there.
     (
         "status of a node",
         |words| words[1] == "status" && words.len() == 3,

@@ -66,7 +66,7 @@ fn check(arguments: &[&str], code: i32, seen: &mut BTreeSet<String>) -> Value {
     document
 }
 
-/// A test of few messages, to be had with more options.
+/// A test of few messages, for more options.
 const FEW: [&str; 6] = ["lat", "--simulated", "--op", "send", "-n", "20"];
 
 #[test]
@@ -121,7 +121,7 @@ fn every_command_prints_the_fields_that_are_documented() {
 fn failures_are_documents_and_nothing_beside_them() {
     let mut seen = BTreeSet::new();
     for (arguments, code, why) in [
-        // The command line is looked at before any device.
+        // The command line is checked before any device is opened.
         (&["lat", "--size", "0", "--simulated"][..], 2, "--size"),
         (&["bw", "--nonsense"], 2, "--nonsense"),
         (&["lat"], 1, "doorbell keygen FILE"),
@@ -161,7 +161,7 @@ fn failures_are_documents_and_nothing_beside_them() {
     }
 }
 
-/// Without an RDMA device a command says why there is none, and how to get one.
+/// Without an RDMA device a command reports why there is none, and how to get one.
 #[test]
 fn without_a_device_every_command_says_what_devices_says() {
     let why = |arguments: &[&str]| {

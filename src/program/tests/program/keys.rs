@@ -74,7 +74,7 @@ fn a_listener_takes_the_keys_of_the_moment() {
     assert!(is_refused(&new));
 
     put(&ours, NEW, 0o600);
-    assert!(listener.line_with("taken from now on").ends_with("[2]"));
+    assert!(listener.line_with("keys in force from now on").ends_with("[2]"));
     assert!(is_refused(&old));
     assert!(is_let_in(&new));
 }
@@ -98,5 +98,5 @@ fn keys_that_could_not_be_read_for_a_moment_are_taken_later() {
     put(&ours, NEW, 0o600);
     listener.line_with("the keys stay as they are: ");
     prlimit(process, Resource::Nofile, limit).unwrap();
-    assert!(listener.line_with("taken from now on").ends_with("[2]"));
+    assert!(listener.line_with("keys in force from now on").ends_with("[2]"));
 }

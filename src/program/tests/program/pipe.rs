@@ -1,4 +1,4 @@
-//! Output that nobody reads, or that cannot be written.
+//! Output whose reader is gone, or that cannot be written.
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! A process of the program, and what it says.
+//! A process of the program, and its output.
 
 use core::time::Duration;
 use std::io::{BufRead as _, BufReader, Read};
@@ -55,7 +55,7 @@ impl Drop for Started {
     }
 }
 
-/// One that goes on, with what it says on standard error.
+/// A process that runs on, with its lines on standard error.
 pub(crate) struct Running {
     said: Lines,
     process: Started,
@@ -66,7 +66,7 @@ impl Running {
         Self::start_to(command, Stdio::null())
     }
 
-    /// The same, with its output to there.
+    /// Starts a process with its standard output to `out`.
     pub(crate) fn start_to(mut command: Command, out: Stdio) -> Self {
         let mut child = command.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
         Self {

@@ -47,7 +47,7 @@ impl Node {
         stream
     }
 
-    /// Says how many messages it has passed on.
+    /// Answers with metrics that report `relayed` relayed frames.
     fn answers(&self, relayed: u32) {
         let text = format!(
             "doorbell_mesh_members 3\ndoorbell_mesh_reached_members 2\ndoorbell_mesh_relayed_frames_total {relayed}\n"
@@ -75,7 +75,7 @@ fn pipe() -> (Stdio, UnixStream) {
     (OwnedFd::from(theirs).into(), ours)
 }
 
-/// The same of a terminal.
+/// Returns a terminal as standard output, and its other end.
 fn terminal() -> (Stdio, File) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     unlockpt(&ours).unwrap();
@@ -113,7 +113,7 @@ fn a_node_that_is_gone_for_a_while_is_asked_until_it_answers_again() {
     drop(node.asked());
     node.answers(7);
     node.answers(7);
-    assert_eq!(running.said().next(), "doorbell: it answers again");
+    assert_eq!(running.said().next(), "doorbell: the node answers again");
     let again = mesh();
     // Counters from before give no rate: they were another process's.
     assert_eq!(
@@ -126,7 +126,7 @@ fn a_node_that_is_gone_for_a_while_is_asked_until_it_answers_again() {
     assert!(running.said().next().ends_with("; asking again"));
     node.answers(8);
     node.answers(8);
-    assert_eq!(running.said().next(), "doorbell: it answers again");
+    assert_eq!(running.said().next(), "doorbell: the node answers again");
 }
 
 #[test]

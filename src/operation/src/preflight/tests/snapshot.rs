@@ -58,7 +58,7 @@ fn what_is_no_snapshot_is_refused_with_its_place() {
     };
     assert_eq!(
         bent("\"doorbell_topology\": 1", "\"doorbell_topology\": 2"),
-        "a snapshot of format 2, where 1 is known"
+        "a snapshot of format 2: this doorbell reads format 1"
     );
     for (from, to, why) in [
         (
