@@ -1,3 +1,3 @@
-//! What peers send each other: the handle, the frames of handshakes, links and rings, each parsed in place and checked.
+//! Formats on the wire: the handle, and the frames of handshakes, links and rings, each parsed in place and checked.
 
 pub use doorbell_core::wire::*;

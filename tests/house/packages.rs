@@ -51,7 +51,7 @@ fn published_packages_have_their_metadata() {
     }
 }
 
-/// What is published depends on published packages alone, each with its version.
+/// A published package depends on published ones alone, each with its version.
 #[test]
 fn published_packages_depend_on_published_ones() {
     let workspace = manifest(".");

@@ -541,7 +541,7 @@ fn check_peers(peers: &[(u8, SocketAddr)], own: Rank, ranks: u8) -> Result<(), S
             Some(rank) if rank > own => {
                 format!("the member of the higher rank connects: give rank {rank} --peer {own}=... instead")
             }
-            Some(rank) if known.contains(rank) => "that rank has an address already".to_owned(),
+            Some(rank) if known.contains(rank) => "the rank has an address already".to_owned(),
             Some(rank) => {
                 known = known.with(rank);
                 continue;
@@ -678,7 +678,7 @@ mod tests {
             (&["64=10.1.0.5:7500"], "there is no rank 64 among 4"),
             (
                 &["1=10.1.0.2:7500", "1=10.2.0.2:7500"],
-                "--peer 1=10.2.0.2:7500: that rank has an address already",
+                "--peer 1=10.2.0.2:7500: the rank has an address already",
             ),
         ] {
             let told = told(peers).unwrap_or_default();
