@@ -60,8 +60,13 @@ impl fmt::Display for NodeError {
             Self::NoSuchDevice { device, known } => {
                 write!(f, "no RDMA device {device}: there are {}", known.join(", "))
             }
-            Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
-            Self::Thread(errno) => write!(f, "the system gave no thread (errno {errno})"),
+            Self::Entropy(errno) => write!(f, "getrandom failed (errno {errno}): allow the system call"),
+            Self::Thread(errno) => {
+                write!(
+                    f,
+                    "cannot start a thread (errno {errno}): raise `ulimit -u` or pids.max"
+                )
+            }
         }
     }
 }
@@ -107,6 +112,8 @@ pub enum ConnectError {
     NoShare {
         /// Receives there are that no channel has a share in.
         receives_left: u32,
+        /// Receives the channel is to have.
+        receives_needed: u32,
     },
     /// The Worker has too few slots for the receives of another channel, beside those kept for leases
     /// ([`WorkerConfig::lease_share_percent`](crate::WorkerConfig)). Channels that are closed give theirs back.
@@ -123,9 +130,17 @@ pub enum ConnectError {
     /// There is no memory for the cells of the channel ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
     Cells(MemoryError),
     /// The Worker has as many channels as it was made for.
-    TooManyChannels,
+    TooManyChannels {
+        /// [`WorkerConfig::channels_max`](crate::WorkerConfig).
+        channels_max: u32,
+    },
     /// The Worker has as many channels of peers from this address as one may have.
-    TooManyChannelsFrom(IpAddr),
+    TooManyChannelsFrom {
+        /// The address of the peers.
+        address: IpAddr,
+        /// [`WorkerConfig::channels_per_address`](crate::WorkerConfig).
+        channels_per_address: u32,
+    },
     /// No peer was connected in time.
     TimedOut {
         /// Why the last one that tried was not.
@@ -135,13 +150,24 @@ pub enum ConnectError {
     /// or others were.
     OtherWorkers,
     /// As many connections as may be wait to be accepted, or are about to.
-    TooManyUnaccepted,
+    TooManyUnaccepted {
+        /// The connections there is room for: [`HandshakeLimits::unaccepted`](crate::connect::HandshakeLimits).
+        unaccepted: usize,
+    },
     /// Handshakes from this address that are not finished, or from its network, hold as much as they leave to others.
     TooManyUnfinishedFrom(IpAddr),
     /// There are as many links as there may be, those included that peers are on their way to begin.
-    TooManyLinks,
+    TooManyLinks {
+        /// [`LinkConfig::links_max`](crate::link::LinkConfig).
+        links_max: u32,
+    },
     /// The peer has begun as many links from this address as one may.
-    TooManyLinksFrom(IpAddr),
+    TooManyLinksFrom {
+        /// The address of the peer.
+        address: IpAddr,
+        /// [`LinkConfig::links_per_address`](crate::link::LinkConfig).
+        links_per_address: u32,
+    },
     /// The handshakes are over, and none of their connections is left: none comes any more.
     ListenerClosed,
     /// One of the Workers is another Node's: of another trust domain.
@@ -174,9 +200,10 @@ impl fmt::Display for ConnectError {
             Self::Tcp(error) => write!(f, "TCP: {error}"),
             Self::Unanswered(address) => write!(f, "nobody answers at {address} (TCP): is the host up?"),
             Self::Provider(error) => fmt::Display::fmt(error, f),
-            Self::PortsTimedOut => {
-                f.write_str("the ports of the devices were not looked at before the deadline")
-            }
+            Self::PortsTimedOut => f.write_str(
+                "no result of the port scan before the deadline: a device does not answer, or the host is overloaded; \
+                 see `doorbell devices`",
+            ),
             Self::NoRoom {
                 sends_left,
                 receives_left,
@@ -185,10 +212,13 @@ impl fmt::Display for ConnectError {
                 "the completion queues have room for {sends_left} sends and {receives_left} receives: \
                  make the Worker's completion_depth larger, or the channel's depths smaller"
             ),
-            Self::NoShare { receives_left } => write!(
+            Self::NoShare {
+                receives_left,
+                receives_needed,
+            } => write!(
                 f,
-                "{receives_left} of the shared receives are left: make the depth of the Worker's \
-                 shared_receives larger, or the channel's receive_depth smaller"
+                "the shared receives have {receives_left} left, and the channel needs {receives_needed}: raise \
+                 shared_receives.depth or lower receive_depth"
             ),
             Self::NoSlots {
                 receives_left,
@@ -207,13 +237,17 @@ impl fmt::Display for ConnectError {
                 f,
                 "no memory for the cells of the channel: {error}: raise the limit on locked memory, or lower cell_bytes"
             ),
-            Self::TooManyChannels => f.write_str("the Worker has as many channels as its channels_max"),
-            Self::TooManyChannelsFrom(address) => {
-                write!(
-                    f,
-                    "the Worker has as many channels from {address} as its channels_per_address"
-                )
-            }
+            Self::TooManyChannels { channels_max } => write!(
+                f,
+                "the Worker has {channels_max} of {channels_max} channels: close some, call Worker::tend, or raise channels_max"
+            ),
+            Self::TooManyChannelsFrom {
+                address,
+                channels_per_address: most,
+            } => write!(
+                f,
+                "{most} of {most} channels from {address}: close some, or raise channels_per_address"
+            ),
             Self::TimedOut { last_failure: None } => f.write_str("no peer connected before the deadline"),
             Self::TimedOut {
                 last_failure: Some(error),
@@ -223,28 +257,36 @@ impl fmt::Display for ConnectError {
                     "no peer was connected before the deadline; the last one that tried: {error}"
                 )
             }
-            Self::OtherWorkers => f.write_str("the Workers are not those the handshake began with"),
-            Self::TooManyUnaccepted => {
-                f.write_str("as many connections as there is room for wait to be accepted")
-            }
+            Self::OtherWorkers => f.write_str(
+                "the call got other Workers than earlier calls, or another order: pass the same slice each time",
+            ),
+            Self::TooManyUnaccepted { unaccepted } => write!(
+                f,
+                "{unaccepted} of {unaccepted} connections wait to be accepted: accept more often, or raise handshakes.unaccepted"
+            ),
             Self::TooManyUnfinishedFrom(address) => {
                 write!(
                     f,
-                    "unfinished handshakes from {address} hold as much as they leave to others"
+                    "too many unfinished handshakes from {address}: retry when one finishes"
                 )
             }
-            Self::TooManyLinks => {
-                f.write_str("there are as many links as links_max, with those that peers are about to begin")
-            }
-            Self::TooManyLinksFrom(address) => {
-                write!(f, "there are as many links from {address} as links_per_address")
-            }
-            Self::ListenerClosed => f.write_str("no more connections are accepted"),
-            Self::OtherTrust => f.write_str("a Worker is another Node's, and so of another trust domain"),
+            Self::TooManyLinks { links_max } => write!(
+                f,
+                "{links_max} of {links_max} links, pending ones included: close some, or raise links_max"
+            ),
+            Self::TooManyLinksFrom {
+                address,
+                links_per_address: most,
+            } => write!(
+                f,
+                "{most} of {most} links from {address}: close some, or raise links_per_address"
+            ),
+            Self::ListenerClosed => f.write_str("the listener is closed: bind a new one"),
+            Self::OtherTrust => f.write_str("a Worker belongs to another Node: use Workers of this Node"),
             Self::NotAllowed(address) => {
-                write!(f, "{address} is in none of the subnets that peers are taken from")
+                write!(f, "{address} is outside the subnets of Trust::only_from")
             }
-            Self::NoRails => f.write_str("no usable rail to advertise"),
+            Self::NoRails => f.write_str("no usable rail on the Workers' devices: run `doorbell preflight`"),
             Self::Port(failure) => fmt::Display::fmt(failure, f),
             Self::NoPort(address) => write!(f, "the address {address} has port 0: give the port where the peer listens"),
             Self::OnlyLinkLocal => f.write_str(
@@ -254,7 +296,7 @@ impl fmt::Display for ConnectError {
             Self::Configuration(misuse) => write!(f, "the configuration cannot be sent to a peer: {misuse}"),
             Self::Misuse(what) => f.write_str(what),
             Self::Unreachable(state) => write!(f, "bug in doorbell, please report it: {state}"),
-            Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
+            Self::Entropy(errno) => write!(f, "getrandom failed (errno {errno}): allow the system call"),
         }
     }
 }

@@ -24,7 +24,7 @@ use doorbell_core::provider::LookFailure;
 use doorbell_core::rail::NotChosen;
 
 use doorbell_core::wire::{
-    FrameKind, HandleTextError, InstanceId, KeyId, RefusalReason, Reject, RejectReason, VersionRange,
+    Field, FrameKind, HandleTextError, InstanceId, KeyId, RefusalReason, Reject, RejectReason, VersionRange,
 };
 use doorbell_ffi::LoadError;
 use doorbell_sim::{Fabric, PortConfig};
@@ -211,7 +211,10 @@ fn errors_of_connecting() {
             sends_left: 3,
             receives_left: 5
         },
-        ConnectError::NoShare { receives_left: 12 },
+        ConnectError::NoShare {
+            receives_left: 12,
+            receives_needed: 16
+        },
         ConnectError::NoSlots {
             receives_left: 12,
             slots: 2048,
@@ -219,21 +222,27 @@ fn errors_of_connecting() {
         },
         ConnectError::NoMemory,
         ConnectError::Cells(failed("ibv_reg_mr", 12).into()),
-        ConnectError::TooManyChannels,
-        ConnectError::TooManyChannelsFrom(peer),
+        ConnectError::TooManyChannels { channels_max: 1024 },
+        ConnectError::TooManyChannelsFrom {
+            address: peer,
+            channels_per_address: 8
+        },
         ConnectError::TimedOut { last_failure: None },
         ConnectError::TimedOut {
             last_failure: Some(Box::new(no_subnet.into()))
         },
         ConnectError::OtherWorkers,
-        ConnectError::TooManyUnaccepted,
+        ConnectError::TooManyUnaccepted { unaccepted: 64 },
         ConnectError::TooManyUnfinishedFrom(peer),
-        ConnectError::TooManyLinks,
-        ConnectError::TooManyLinksFrom(peer),
+        ConnectError::TooManyLinks { links_max: 64 },
+        ConnectError::TooManyLinksFrom {
+            address: peer,
+            links_per_address: 32
+        },
         ConnectError::ListenerClosed,
         ConnectError::OtherTrust,
         ConnectError::NotAllowed(address(10, 9, 0, 7)),
-        ConnectError::Configuration(Misuse::Unsendable),
+        ConnectError::Configuration(Misuse::Unsendable(Field::FlowLabel)),
         ConnectError::Misuse(
             "accept waits for a thread that runs the handshakes, and these are polled: call poll_accept"
         ),
@@ -331,7 +340,7 @@ fn errors_of_links_and_meshes() {
         },
         LinkError::Unsignaled(16),
         LinkError::InlineTooShort(16),
-        LinkError::TooManyLinks,
+        LinkError::TooManyLinks { links_max: 64 },
         LinkError::Entropy(38),
         LinkError::NoMemory { bytes: 1 << 30 },
     ];
@@ -342,9 +351,16 @@ fn errors_of_links_and_meshes() {
             ranks: 4
         },
         MeshError::Configuration {
-            frame_bytes_max: 4158
+            setting: "link.message_bytes_max",
+            value: 4096,
+            value_min: 4158
         },
-        MeshError::Link(LinkError::TooManyLinks),
+        MeshError::LateAcknowledgements {
+            acknowledge_after: Duration::from_millis(500),
+            setting: "resend_after",
+            time: Duration::from_millis(500)
+        },
+        MeshError::Link(LinkError::TooManyLinks { links_max: 64 }),
         MeshError::Closing,
     ];
     compare(ERRORS, "`MeshError`", &printed);
@@ -433,7 +449,16 @@ fn errors_of_sending_on_links_and_meshes() {
         PushRefusal::Over(FinalReason::PeerClosed),
         RequestRefusal::Full,
         RequestRefusal::NoWindow,
-        RequestRefusal::OutOfRange,
+        RequestRefusal::TooLong {
+            bytes: 9000,
+            bytes_max: 8192
+        },
+        RequestRefusal::OutOfWindow {
+            offset: 4090,
+            bytes: 8,
+            window_bytes: 4096
+        },
+        RequestRefusal::Misaligned { offset: 4 },
         RequestRefusal::NotGranted,
         RequestRefusal::Closing,
         RequestRefusal::Over(FinalReason::PeerClosed),
@@ -442,7 +467,10 @@ fn errors_of_sending_on_links_and_meshes() {
         MeshSendError::Restarted(rank),
         MeshSendError::Regrouped(rank),
         MeshSendError::NoSuchRank(rank),
-        MeshSendError::TooLong,
+        MeshSendError::TooLong {
+            bytes: 20_000,
+            bytes_max: 16_384
+        },
         GroupError::TimedOut,
     ];
     compare(ERRORS, "Sending on links and meshes", &printed);
@@ -605,6 +633,8 @@ fn calls_of_the_device() {
         ("ibv_open_device", 2),
         ("ibv_open_device", 13),
         ("ibv_reg_mr", 12),
+        ("ibv_create_qp", 12),
+        ("ibv_post_send", 12),
         ("ibv_create_cq", 22),
         ("ibv_query_port", 19),
         ("ibv_open_device", 24),
@@ -639,7 +669,7 @@ fn reasons_of_a_link_that_is_over() {
         FinalReason::PeerClosed,
         FinalReason::PeerRestarted,
         FinalReason::Unreachable,
-        FinalReason::Refused(RefusalReason(3)),
+        FinalReason::Refused(RefusalReason::NO_ROOM),
         ended(RefusalReason::GIVEN_UP),
         ended(RefusalReason::BROKEN),
         ended(RefusalReason::TOO_LONG),

@@ -527,7 +527,7 @@ fn placement_is_told_and_what_is_required_of_it_is_kept() {
     let error = node.worker("simA", &config).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "huge pages of 2 MiB required, and not to be had: there is no such thing here"
+        "cannot provide the required huge pages of 2 MiB: there is no such thing here"
     );
 }
 

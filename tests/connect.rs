@@ -322,7 +322,7 @@ fn unusable_ports_say_why() {
     for part in [
         "down port 1: the port is DOWN, not ACTIVE",
         "old port 1: the GID table has no RoCEv2 entry",
-        "other port 1: the port is InfiniBand, not RoCE",
+        "other port 1: the port's link layer is not Ethernet (RoCE)",
     ] {
         assert!(error.contains(part), "{part} in: {error}");
     }

@@ -401,7 +401,7 @@ fn a_worker_has_as_many_channels_as_it_was_made_for() {
         let mut connect = || b.connect(&mut workers, &handle, &small(), b.within(LONG));
         assert!(connect().is_ok() && connect().is_ok());
         let error = connect().unwrap_err();
-        assert!(matches!(error, ConnectError::TooManyChannels), "{error}");
+        assert!(matches!(error, ConnectError::TooManyChannels { .. }), "{error}");
     });
     assert_eq!(workers[0].channels().count(), 2);
 }

@@ -361,8 +361,8 @@ pub enum ReserveError {
 impl fmt::Display for ReserveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Full => "as many connections as there is room for wait to be accepted",
-            Self::Closed => "no more connections are accepted",
+            Self::Full => "the queue of connections that wait to be accepted is full: accept more often",
+            Self::Closed => "the queue of connections is closed",
         })
     }
 }

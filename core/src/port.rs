@@ -200,7 +200,7 @@ impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotActive(state) => write!(f, "the port is {state}, not ACTIVE"),
-            Self::NotEthernet => f.write_str("the port is InfiniBand, not RoCE"),
+            Self::NotEthernet => f.write_str("the port's link layer is not Ethernet (RoCE)"),
             Self::NoRoceV2Gid => f.write_str("the GID table has no RoCEv2 entry"),
             Self::InterfaceNotHere => {
                 f.write_str("the network interface of its RoCEv2 GIDs is not in this network namespace")
@@ -215,7 +215,7 @@ impl fmt::Display for Unusable {
             ),
             Self::BeyondRailsMax => write!(
                 f,
-                "{RAILS_MAX} rails come before it, as many as a peer is told of"
+                "not advertised: {RAILS_MAX} rails come first, and {RAILS_MAX} is the limit"
             ),
             Self::LeftOut { rule, address } => {
                 if let Some(address) = address {

@@ -30,15 +30,15 @@ statuses! {
     /// It was done.
     SUCCESS = 0, "success";
     /// Longer than the receive buffer or the queue pair allows.
-    LOC_LEN_ERR = 1, "local length error";
+    LOC_LEN_ERR = 1, "local length error: the message exceeds the receive";
     /// The queue pair could not do it.
     LOC_QP_OP_ERR = 2, "local queue pair operation error";
     /// The end-to-end context could not do it.
     LOC_EEC_OP_ERR = 3, "local EE context operation error";
     /// A gather or scatter element named memory it may not use.
-    LOC_PROT_ERR = 4, "local protection error";
+    LOC_PROT_ERR = 4, "local protection error: memory that the queue pair may not use";
     /// Given back undone: the queue pair is in the error state.
-    WR_FLUSH_ERR = 5, "flushed: the queue pair had already failed";
+    WR_FLUSH_ERR = 5, "flushed: the queue pair failed or was closed; another completion has the cause";
     /// A memory window could not be bound.
     MW_BIND_ERR = 6, "memory window bind error";
     /// The responder sent what does not follow.
@@ -46,11 +46,11 @@ statuses! {
     /// Local memory could not be accessed for a one-sided request of the peer.
     LOC_ACCESS_ERR = 8, "local access error";
     /// The peer found the request invalid.
-    REM_INV_REQ_ERR = 9, "remote invalid request";
+    REM_INV_REQ_ERR = 9, "remote invalid request: too long for the receive, or an operation that the peer does not serve";
     /// The peer did not grant the access: key, bounds or rights.
     REM_ACCESS_ERR = 10, "remote access error: key, bounds or rights";
     /// The peer could not complete it.
-    REM_OP_ERR = 11, "remote operation error";
+    REM_OP_ERR = 11, "remote operation error: the peer's device could not complete the request";
     /// The peer did not acknowledge within the retries.
     RETRY_EXC_ERR = 12, "transport retries exceeded: the peer does not answer";
     /// The peer had no receive posted within the retries.
@@ -92,6 +92,8 @@ impl fmt::Display for WcStatus {
         write!(f, "{} (status {})", self.describe(), self.0)
     }
 }
+
+impl core::error::Error for WcStatus {}
 
 impl fmt::Debug for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

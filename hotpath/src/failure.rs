@@ -29,6 +29,8 @@ impl FirstCause {
     }
 }
 
+impl core::error::Error for FirstCause {}
+
 impl fmt::Display for FirstCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "request {} ended: {}", self.ticket.position(), self.status)?;

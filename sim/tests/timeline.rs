@@ -110,7 +110,7 @@ const EXPECTED: &str = "\
      5010.008 us  o-----x     |           write psn 2 1 B, LOST (sim0:1 qp 16 to sim0:1 qp 16)
      8398.608 us  *           |           request: transport retries exceeded: the peer does not answer (sim0:1 qp 16)
      8398.608 us  *           |           FAILS (sim0:1 qp 16)
-     8398.608 us  *           |           request: flushed: the queue pair had already failed (sim0:1 qp 16)
+     8398.608 us  *           |           request: flushed: the queue pair failed or was closed; another completion has the cause (sim0:1 qp 16)
 ";
 
 #[test]

@@ -396,13 +396,13 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::NoSlots { .. }
         | ConnectError::NoMemory
         | ConnectError::Cells(_)
-        | ConnectError::TooManyChannels
-        | ConnectError::TooManyChannelsFrom(_)
-        | ConnectError::TooManyUnaccepted
+        | ConnectError::TooManyChannels { .. }
+        | ConnectError::TooManyChannelsFrom { .. }
+        | ConnectError::TooManyUnaccepted { .. }
         | ConnectError::TooManyUnfinishedFrom(_)
         | ConnectError::PortsTimedOut
-        | ConnectError::TooManyLinks
-        | ConnectError::TooManyLinksFrom(_) => Reject::new(RejectReason::BUSY),
+        | ConnectError::TooManyLinks { .. }
+        | ConnectError::TooManyLinksFrom { .. } => Reject::new(RejectReason::BUSY),
         ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),
         _ => Reject::new(RejectReason::PARAMETERS),
     }

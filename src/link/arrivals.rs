@@ -84,10 +84,15 @@ impl<P: Provider, N: Network> Core<P, N> {
         let from = wanted.from;
         if let Some(who) = who.filter(|who| !self.is_known(*who)) {
             if !self.has_room_for(Some(who)) {
-                return Err(ConnectError::TooManyLinks);
+                return Err(ConnectError::TooManyLinks {
+                    links_max: self.config.links_max,
+                });
             }
             if !self.has_room_from(from, who) {
-                return Err(ConnectError::TooManyLinksFrom(from));
+                return Err(ConnectError::TooManyLinksFrom {
+                    address: from,
+                    links_per_address: self.config.links_per_address,
+                });
             }
         }
         let granted = Granted::of(worker, wanted)?;

@@ -127,7 +127,10 @@ pub enum LinkError {
     /// first on each connection.
     InlineTooShort(u32),
     /// There are as many links as there may be.
-    TooManyLinks,
+    TooManyLinks {
+        /// [`LinkConfig::links_max`].
+        links_max: u32,
+    },
     /// The system gave no random bytes: its error number.
     Entropy(i32),
     /// There is no memory for what a link keeps: of so many bytes at once, by what it is configured with.
@@ -152,20 +155,22 @@ impl fmt::Display for LinkError {
             ),
             Self::Unsignaled(most) => write!(
                 f,
-                "channel.unsignaled_max is {most}, and a rail is judged by what completes: make it 0"
+                "channel.unsignaled_max is {most}; links need every request signaled: set 0 or 1"
             ),
             Self::InlineTooShort(most) => write!(
                 f,
-                "channel.inline_bytes_max is {most}, and what is said first on a rail has {SESSION_ATTACH_BYTES} bytes: \
-                 make it no less"
+                "channel.inline_bytes_max is {most}; the first frame of a rail needs {SESSION_ATTACH_BYTES}: raise \
+                 inline_bytes_max"
             ),
-            Self::TooManyLinks => {
-                f.write_str("there are as many links as links_max, with those that peers are about to begin")
-            }
-            Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
-            Self::NoMemory { bytes } => {
-                write!(f, "there is no memory for {bytes} bytes that a link is to keep")
-            }
+            Self::TooManyLinks { links_max } => write!(
+                f,
+                "{links_max} of {links_max} links, pending ones included: close some, or raise links_max"
+            ),
+            Self::Entropy(errno) => write!(f, "getrandom failed (errno {errno}): allow the system call"),
+            Self::NoMemory { bytes } => write!(
+                f,
+                "cannot allocate {bytes} bytes for a link: lower retained, ahead or requests"
+            ),
         }
     }
 }

@@ -400,7 +400,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     fn put(&mut self, link: Link<P, N>) -> Result<LinkId, LinkError> {
-        let id = self.core.add(link).ok_or(LinkError::TooManyLinks)?;
+        let links_max = self.core.config.links_max;
+        let id = self.core.add(link).ok_or(LinkError::TooManyLinks { links_max })?;
         tell_begun(id);
         Ok(id)
     }

@@ -147,13 +147,27 @@ impl OneSided {
                 access.atomic,
             ),
         };
-        let bytes = u32::try_from(bytes).map_err(|_| RequestRefusal::OutOfRange)?;
+        let too_long = RequestRefusal::TooLong {
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            bytes_max: self.bytes_max,
+        };
+        let bytes = u32::try_from(bytes).map_err(|_| too_long)?;
         let is_word = matches!(kind, Kind::Add(_) | Kind::Swap { .. });
         let is_within = offset
             .checked_add(u64::from(bytes))
             .is_some_and(|end| end <= length);
-        if bytes > self.bytes_max || !is_within || is_word && !self.theirs.has_word_at(window, offset) {
-            return Err(RequestRefusal::OutOfRange);
+        if bytes > self.bytes_max {
+            return Err(too_long);
+        }
+        if !is_within {
+            return Err(RequestRefusal::OutOfWindow {
+                offset,
+                bytes,
+                window_bytes: length,
+            });
+        }
+        if is_word && !self.theirs.has_word_at(window, offset) {
+            return Err(RequestRefusal::Misaligned { offset });
         }
         if !is_granted {
             return Err(RequestRefusal::NotGranted);

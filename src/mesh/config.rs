@@ -101,7 +101,6 @@ impl MeshConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), MeshError> {
-        let links = u32::from(self.ranks);
         let is_rank = self.ranks <= RANKS_MAX && self.rank.number() < self.ranks;
         if !is_rank {
             return Err(MeshError::NoSuchRank {
@@ -109,17 +108,38 @@ impl MeshConfig {
                 ranks: self.ranks,
             });
         }
-        let is_whole = self.window > 0 && self.hops_max > 0 && self.message_bytes_max > 0;
-        let is_carried =
-            self.link.message_bytes_max >= self.frame_bytes_max() && self.link.links_max >= links;
-        let session = &self.link.session;
-        let is_told_in_time = self.acknowledge_after < self.resend_after.min(session.dead_after);
-        if is_whole && is_carried && is_told_in_time {
-            Ok(())
-        } else {
-            Err(MeshError::Configuration {
-                frame_bytes_max: self.frame_bytes_max(),
-            })
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let rules = [
+            ("window", self.window.into(), 1),
+            ("hops_max", self.hops_max.into(), 1),
+            ("message_bytes_max", count(self.message_bytes_max), 1),
+            (
+                "link.message_bytes_max",
+                count(self.link.message_bytes_max),
+                count(self.frame_bytes_max()),
+            ),
+            ("link.links_max", self.link.links_max.into(), self.ranks.into()),
+        ];
+        let broken = rules.into_iter().find(|(_, value, value_min)| value < value_min);
+        if let Some((setting, value, value_min)) = broken {
+            return Err(MeshError::Configuration {
+                setting,
+                value,
+                value_min,
+            });
+        }
+        let acknowledge_after = self.acknowledge_after;
+        let later = [
+            ("resend_after", self.resend_after),
+            ("link.session.dead_after", self.link.session.dead_after),
+        ];
+        match later.into_iter().find(|(_, time)| *time <= acknowledge_after) {
+            Some((setting, time)) => Err(MeshError::LateAcknowledgements {
+                acknowledge_after,
+                setting,
+                time,
+            }),
+            None => Ok(()),
         }
     }
 }
@@ -135,12 +155,23 @@ pub enum MeshError {
         /// How many there are.
         ranks: u8,
     },
-    /// Caller misuse: a window, a count of hops or a length of zero, fewer links than ranks, or links whose messages are
-    /// shorter than the frames of the mesh. Or acknowledgements that come no sooner than retransmissions, or than rails are
-    /// given up.
+    /// Caller misuse: a setting of [`MeshConfig`] is too low for the mesh.
     Configuration {
-        /// The bytes a link has to carry in a message.
-        frame_bytes_max: usize,
+        /// The field, with its path from [`MeshConfig`].
+        setting: &'static str,
+        /// The value of the field.
+        value: u64,
+        /// The least value that the mesh works with.
+        value_min: u64,
+    },
+    /// Caller misuse: acknowledgements come no sooner than retransmissions, or than rails are given up.
+    LateAcknowledgements {
+        /// [`MeshConfig::acknowledge_after`].
+        acknowledge_after: Duration,
+        /// The field that has to be longer, with its path from [`MeshConfig`].
+        setting: &'static str,
+        /// The value of that field.
+        time: Duration,
     },
     /// No link, with why.
     Link(LinkError),
@@ -151,14 +182,29 @@ pub enum MeshError {
 impl fmt::Display for MeshError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchRank { rank, ranks } => write!(f, "there is no rank {rank} among {ranks}"),
-            Self::Configuration { frame_bytes_max } => write!(
+            Self::NoSuchRank { rank, ranks } => write!(
                 f,
-                "a mesh needs a window, hops and a message length above zero, a link for each rank, links that carry \
-                 {frame_bytes_max} bytes in a message, and acknowledge_after below resend_after and dead_after"
+                "rank {rank} is out of range: {ranks} members have ranks 0 to {}, and {RANKS_MAX} members are the limit",
+                ranks.saturating_sub(1)
+            ),
+            Self::Configuration {
+                setting,
+                value,
+                value_min,
+            } => write!(
+                f,
+                "{setting} is {value}, and the mesh needs {value_min} or more: raise {setting}"
+            ),
+            Self::LateAcknowledgements {
+                acknowledge_after,
+                setting,
+                time,
+            } => write!(
+                f,
+                "acknowledge_after is {acknowledge_after:?}, and {setting} is {time:?}: set acknowledge_after below {setting}"
             ),
             Self::Link(error) => fmt::Display::fmt(error, f),
-            Self::Closing => f.write_str("this member leaves, and links to nobody any more"),
+            Self::Closing => f.write_str("this member is leaving: no new links"),
         }
     }
 }
@@ -186,7 +232,12 @@ pub enum MeshSendError {
     /// Caller misuse: no such rank, or this one itself.
     NoSuchRank(Rank),
     /// Caller misuse: more bytes than [`MeshConfig::message_bytes_max`].
-    TooLong,
+    TooLong {
+        /// The bytes of the message.
+        bytes: usize,
+        /// [`MeshConfig::message_bytes_max`].
+        bytes_max: usize,
+    },
 }
 
 impl fmt::Display for MeshSendError {
@@ -198,8 +249,11 @@ impl fmt::Display for MeshSendError {
             Self::Unreachable(rank) => write!(f, "no way leads to rank {rank}"),
             Self::Restarted(rank) => write!(f, "rank {rank} was started again"),
             Self::Regrouped(rank) => write!(f, "rank {rank} gave up the group, and is in a later one"),
-            Self::NoSuchRank(rank) => write!(f, "rank {rank} is no other member"),
-            Self::TooLong => f.write_str("longer than messages may be"),
+            Self::NoSuchRank(rank) => write!(f, "rank {rank} is this member, or out of range"),
+            Self::TooLong { bytes, bytes_max } => write!(
+                f,
+                "the message has {bytes} bytes, and message_bytes_max is {bytes_max}: send less, or raise message_bytes_max"
+            ),
         }
     }
 }

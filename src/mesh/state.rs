@@ -69,8 +69,12 @@ impl State {
         if to == config.rank || to.number() >= config.ranks {
             return Err(MeshSendError::NoSuchRank(to));
         }
-        if header.len().saturating_add(payload.len()) > config.message_bytes_max {
-            return Err(MeshSendError::TooLong);
+        let bytes = header.len().saturating_add(payload.len());
+        if bytes > config.message_bytes_max {
+            return Err(MeshSendError::TooLong {
+                bytes,
+                bytes_max: config.message_bytes_max,
+            });
         }
         let member = self.members.get_mut(to.index());
         let unreachable = MeshSendError::Unreachable(to);

@@ -35,7 +35,10 @@ impl<P: Provider> Worker<P> {
         let is_limited = self.channels_per_address < self.channels_max;
         let limited = from.filter(|_| is_limited);
         if let Some(from) = limited.filter(|from| self.channels_from(*from) >= self.channels_per_address) {
-            return Err(ConnectError::TooManyChannelsFrom(from));
+            return Err(ConnectError::TooManyChannelsFrom {
+                address: from,
+                channels_per_address: self.channels_per_address,
+            });
         }
         let shared = self.receives.shared.as_mut();
         let is_shared = shared.is_some();
@@ -60,9 +63,13 @@ impl<P: Provider> Worker<P> {
         }
         let at = free.unwrap_or(entries.len());
         let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
-        let index = index.ok_or(ConnectError::TooManyChannels)?;
+        let channels_max = self.channels_max;
+        let index = index.ok_or(ConnectError::TooManyChannels { channels_max })?;
         if is_shared && receives > receives_left {
-            return Err(ConnectError::NoShare { receives_left });
+            return Err(ConnectError::NoShare {
+                receives_left,
+                receives_needed: receives,
+            });
         }
         if sends > sends_left || receives > receives_left {
             return Err(ConnectError::NoRoom {
@@ -105,7 +112,9 @@ impl<P: Provider> Worker<P> {
                 closed: None,
             });
         }
-        let entry = entries.get_mut(at).ok_or(ConnectError::TooManyChannels)?;
+        let entry = entries
+            .get_mut(at)
+            .ok_or(ConnectError::TooManyChannels { channels_max })?;
         let id = ChannelId {
             index,
             generation: entry.generation,
@@ -268,7 +277,7 @@ fn credit_word<W: Window>(
     let word = WindowWord::new(Arc::clone(words), offset);
     let (Some(word), Some(address)) = (word, address) else {
         // There is one for each channel that can be reserved.
-        return Err(ConnectError::TooManyChannels);
+        return Err(ConnectError::Unreachable("a reserved channel has no credit word"));
     };
     let told = CreditWord {
         address,

@@ -98,10 +98,13 @@ impl fmt::Display for SendErrorKind {
                 f.write_str("the send queue is full, or the peer has no receive left: poll, and try again")
             }
             Self::Refused(reason) => write!(f, "not sent: {reason}"),
-            Self::TooLong { bytes, bytes_max } => write!(f, "{bytes} bytes, where {bytes_max} fit"),
+            Self::TooLong { bytes, bytes_max } => write!(
+                f,
+                "the message has {bytes} bytes, and the peer's receive, the cell or the lease holds {bytes_max}"
+            ),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
             Self::NoMemory => f.write_str("no slot of the Worker is free now: poll, and try again"),
-            Self::Closed => f.write_str("not sent: the channel was closed, or is another Worker's"),
+            Self::Closed => f.write_str("not sent: this Worker has no open channel of that id"),
             Self::PeerClosed => f.write_str("not sent: the peer closed the channel"),
         }
     }

@@ -475,12 +475,14 @@ impl fmt::Display for CloseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("there is no such channel"),
-            Self::Provider(error) => write!(f, "the queue pair could not be failed: {error}"),
+            Self::Provider(error) => write!(f, "cannot move the queue pair to ERR: {error}"),
             Self::Poll(error) => write!(f, "while closing, the completion queue cannot be polled: {error}"),
-            Self::NotDestroyed => {
-                f.write_str("the device would not destroy the queue pair, which stays with its memory")
+            Self::NotDestroyed => f.write_str(
+                "the device refused to destroy the queue pair: the memory of the channel stays registered until the process ends",
+            ),
+            Self::TimedOut => {
+                f.write_str("requests in flight were not acknowledged before the deadline and were flushed")
             }
-            Self::TimedOut => f.write_str("not everything in flight was done before the deadline"),
         }
     }
 }

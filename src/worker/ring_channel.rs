@@ -472,10 +472,12 @@ impl fmt::Display for RingError {
                 f.write_str("the peer closed the channel before the rings were open: connect again")
             }
             Self::Invitation(error) => write!(f, "the peer's first message: {error}"),
-            Self::OutOfTurn => f.write_str("the peer told of messages that there cannot be in the ring"),
-            Self::TimedOut => f.write_str(
-                "the peer did not invite us into its ring, or did not take our invitation, by the deadline",
+            Self::OutOfTurn => f.write_str(
+                "the peer announced messages before its invitation, or more than the ring has cells",
             ),
+            Self::TimedOut => {
+                f.write_str("no exchange of ring invitations before the deadline: open a ring on both sides")
+            }
         }
     }
 }

@@ -420,9 +420,9 @@ pub enum WaitError {
 impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NeverNotified => {
-                f.write_str("nothing would wake who sleeps: the Worker was made with notify set to Never")
-            }
+            Self::NeverNotified => f.write_str(
+                "this Worker cannot sleep: set WorkerConfig::notify to Every or Solicited, or wait by Wait::Busy",
+            ),
             Self::Provider(error) => fmt::Display::fmt(error, f),
         }
     }

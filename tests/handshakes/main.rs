@@ -134,7 +134,7 @@ fn one_address_has_no_more_channels_than_it_may_and_has_them_again_once_they_are
     let why = hub.handshakes.as_ref().unwrap().take_failure();
     let from = [10, 1, 0, 1];
     assert!(
-        matches!(why, Some(ConnectError::TooManyChannelsFrom(address)) if address == IpAddr::from(from)),
+        matches!(why, Some(ConnectError::TooManyChannelsFrom { address, .. }) if address == IpAddr::from(from)),
         "{why:?}"
     );
     hub.connect(&mut other).0.unwrap();

@@ -98,7 +98,7 @@ fn with_all_places_taken_another_link_is_refused_before_it_costs_a_queue_pair_an
         "{after:?}"
     );
     let why = refused(&two);
-    assert!(matches!(why, Some(ConnectError::TooManyLinks)), "{why:?}");
+    assert!(matches!(why, Some(ConnectError::TooManyLinks { .. })), "{why:?}");
 
     // A rail that failed is let in again, and so is the link when it had none left.
     let state = |two: &Two, rail| {
@@ -141,7 +141,7 @@ fn a_place_is_taken_by_who_is_on_the_way_and_of_two_the_other_never_hears_yes() 
     let (_, most) = run(&mut two, &mut third, 300, |_, _| false);
     let counts = two.process(B).links.handshakes();
     assert!(counts.failed > 0, "{counts:?}");
-    assert!(matches!(refused(&two), Some(ConnectError::TooManyLinks)));
+    assert!(matches!(refused(&two), Some(ConnectError::TooManyLinks { .. })));
     // It was not accepted and then refused.
     assert_eq!((counts.connected, most), (2, 5));
     assert!(!third.is_up());
@@ -161,7 +161,10 @@ fn an_address_has_no_more_links_than_one_may_though_there_are_places_left() {
     let (is_in, most) = run(&mut two, &mut again, 300, |_, again| again.is_up());
     assert!(!is_in && most <= 6, "{most}");
     let why = refused(&two);
-    assert!(matches!(why, Some(ConnectError::TooManyLinksFrom(_))), "{why:?}");
+    assert!(
+        matches!(why, Some(ConnectError::TooManyLinksFrom { .. })),
+        "{why:?}"
+    );
     // Somebody else is let in beside it, and the second process once the first is gone.
     let link = two.process_mut(B).link.take().unwrap();
     let mut other = Third::begins(&two, vec![port("sim0", "10.0.0.3/24")]);
@@ -201,7 +204,6 @@ fn who_claims_the_address_of_another_takes_its_own_share_and_not_that_ones() {
     let mut again = Third::on(&two, own);
     let (is_in, _) = run(&mut two, &mut again, 1000, |_, again| again.is_up());
     let why = refused(&two);
-    let is_of_own =
-        matches!(why, Some(ConnectError::TooManyLinksFrom(from)) if from.to_string() == "10.0.0.4");
+    let is_of_own = matches!(why, Some(ConnectError::TooManyLinksFrom { address, .. }) if address.to_string() == "10.0.0.4");
     assert!(!is_in && is_of_own, "{why:?}");
 }

@@ -125,16 +125,22 @@ fn what_cannot_be_asked_is_refused_and_what_is_withdrawn_ends() {
     let (mut two, memory, window) = granted("", RemoteAccess::WRITE);
     let refused = |two: &mut Two, at, request: &Request<'_>| ask(two, at, request).unwrap_err();
     let long = vec![0; 2049];
+    let beyond = |offset| RequestRefusal::OutOfWindow {
+        offset,
+        bytes: 1,
+        window_bytes: 4096,
+    };
+    let too_long = RequestRefusal::TooLong {
+        bytes: 2049,
+        bytes_max: 2048,
+    };
+    let misaligned = RequestRefusal::Misaligned { offset: 4 };
     for (at, request, refusal) in [
         ((window + 1, 0), Request::Write(b"x"), RequestRefusal::NoWindow),
-        ((window, 4096), Request::Write(b"x"), RequestRefusal::OutOfRange),
-        (
-            (window, u64::MAX),
-            Request::Write(b"x"),
-            RequestRefusal::OutOfRange,
-        ),
-        ((window, 0), Request::Write(&long), RequestRefusal::OutOfRange),
-        ((window, 4), Request::FetchAndAdd(1), RequestRefusal::OutOfRange),
+        ((window, 4096), Request::Write(b"x"), beyond(4096)),
+        ((window, u64::MAX), Request::Write(b"x"), beyond(u64::MAX)),
+        ((window, 0), Request::Write(&long), too_long),
+        ((window, 4), Request::FetchAndAdd(1), misaligned),
         ((window, 0), Request::FetchAndAdd(1), RequestRefusal::NotGranted),
         ((window, 0), Request::Read(1), RequestRefusal::NotGranted),
     ] {
@@ -372,7 +378,7 @@ fn an_atomic_wants_a_word_that_is_aligned_wherever_its_window_begins() {
     for offset in [0, 1, 8] {
         assert_eq!(
             ask(&mut two, (window, offset), &Request::FetchAndAdd(1)),
-            Err(RequestRefusal::OutOfRange)
+            Err(RequestRefusal::Misaligned { offset })
         );
     }
     let fetched = (RequestEnd::Done, word(0).to_vec());

@@ -148,5 +148,5 @@ fn what_cannot_be_is_told() {
     few.links_max = 0;
     let mut none = Links::new(&a.node, &a.workers, &few).unwrap();
     let error = none.connect(&a.node, &a.workers, &handle).unwrap_err();
-    assert!(matches!(error, LinkError::TooManyLinks), "{error}");
+    assert!(matches!(error, LinkError::TooManyLinks { .. }), "{error}");
 }

@@ -13,19 +13,19 @@ fn channels_are_admitted_as_far_as_their_shares_fit() {
     let mut hub = Hub::with(16, 16, &[8, 6]);
     let refused = hub.add(3).unwrap_err();
     assert!(
-        matches!(refused, ConnectError::NoShare { receives_left: 2 }),
+        matches!(refused, ConnectError::NoShare { receives_left: 2, .. }),
         "{refused}"
     );
     assert!(
         refused
             .to_string()
-            .starts_with("2 of the shared receives are left"),
+            .starts_with("the shared receives have 2 left, and the channel needs 3"),
         "{refused}"
     );
     hub.add(2).unwrap();
     assert!(matches!(
         hub.add(1).unwrap_err(),
-        ConnectError::NoShare { receives_left: 0 }
+        ConnectError::NoShare { receives_left: 0, .. }
     ));
     for peer in &mut hub.peers {
         assert!(peer.flood() > 0);
@@ -118,7 +118,7 @@ fn a_share_granted_for_nothing_is_given_to_another() {
         // Nobody gets it before it is seen that none of its messages is left.
         let refused = hub.add(8).unwrap_err();
         assert!(
-            matches!(refused, ConnectError::NoShare { receives_left: 0 }),
+            matches!(refused, ConnectError::NoShare { receives_left: 0, .. }),
             "{refused}"
         );
         hub.poll();

@@ -75,6 +75,6 @@ fn a_channel_that_is_closed_before_all_was_done_is_told_with_why() {
             "{outcome:?}"
         );
     });
-    let why = "WARN doorbell: channel closed .. channel=0 .. reason=not everything in flight was done";
+    let why = "WARN doorbell: channel closed .. channel=0 .. reason=requests in flight were not acknowledged";
     assert_told(&log, &[why]);
 }

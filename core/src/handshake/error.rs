@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::io::StreamErrno;
-use crate::wire::{FrameKind, InstanceId, KeyId, Reject, RejectReason, VersionRange, WireError};
+use crate::wire::{Field, FrameKind, InstanceId, KeyId, Reject, RejectReason, VersionRange, WireError};
 
 /// Stage of a handshake, named by the event that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,10 +138,10 @@ impl fmt::Display for Cause {
             Self::PeerClosed => f.write_str("the peer closed the stream"),
             Self::Stream(errno) => write!(f, "the stream failed: {}", StreamErrno(*errno)),
             Self::StreamMiscounted => f.write_str("the stream moved more bytes than it was given"),
-            Self::StageTimedOut => f.write_str("the time for it ran out"),
+            Self::StageTimedOut => f.write_str("timed out: the stage took longer than handshake_stage"),
             Self::WholeTimedOut => f.write_str("the time for the whole handshake ran out"),
             Self::Wire(error) => write!(f, "the peer's bytes are wrong: {error}"),
-            Self::UnexpectedFrame(kind) => write!(f, "the peer sent {kind} instead"),
+            Self::UnexpectedFrame(kind) => write!(f, "the peer sent {kind} out of turn"),
             Self::Version { ours, theirs } => {
                 write!(f, "this side speaks wire format {ours}, the peer {theirs}")
             }
@@ -151,13 +151,13 @@ impl fmt::Display for Cause {
                     "the handle is of listener {meant}, and listener {found} answers there"
                 )
             }
-            Self::Unauthenticated => f.write_str("the peer does not prove to have a key"),
+            Self::Unauthenticated => f.write_str("the peer has no key: open its Node with Trust::keys"),
             Self::UnknownKey(key) => write!(f, "the peer names key {key}, which this side does not have"),
             Self::WrongKey => f.write_str(
                 "the peer's proof of having the key is wrong: another key of that id, or changed on its way",
             ),
-            Self::RejectedByPeer(reject) => write!(f, "the peer gave up: {reject}"),
-            Self::RejectedHere(reject) => write!(f, "this side gave up: {reject}"),
+            Self::RejectedByPeer(reject) => write!(f, "the peer rejected the connection: {reject}"),
+            Self::RejectedHere(reject) => write!(f, "this side rejected the connection: {reject}"),
         }
     }
 }
@@ -235,7 +235,7 @@ impl HandshakeError {
 
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "handshake failed {}: {}", self.stage, self.cause)
+        write!(f, "handshake failed while {}: {}", self.stage, self.cause)
     }
 }
 
@@ -255,8 +255,8 @@ pub enum Misuse {
     NoSuchPeerRail(u8),
     /// The GID is not that of the rail.
     GidNotOfRail,
-    /// The queue pair number or a setting is outside the range of its field on the wire.
-    Unsendable,
+    /// This field of the endpoint is outside its range on the wire, or the wire format of the peer lacks it.
+    Unsendable(Field),
 }
 
 impl fmt::Display for Misuse {
@@ -267,8 +267,8 @@ impl fmt::Display for Misuse {
             Self::NoSuchLocalRail(index) => write!(f, "rail {index} of this side is not to be used here"),
             Self::NoSuchPeerRail(index) => write!(f, "the peer has no rail {index}"),
             Self::GidNotOfRail => f.write_str("the GID is not that of the rail"),
-            Self::Unsendable => {
-                f.write_str("the queue pair number or a setting is outside what the wire can say")
+            Self::Unsendable(field) => {
+                write!(f, "the {field} is outside the range of the wire format")
             }
         }
     }

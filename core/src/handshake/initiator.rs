@@ -9,7 +9,7 @@ use super::{
 };
 use crate::wire::{
     AdvertisedRail, Connect, Endpoint, Field, Frame, FrameBuffer, FrameKind, Hello, InstanceId, KeyId, Nonce,
-    Part, RAILS_MAX, Reason, Reject, TooManyRails, VERSION_AUTHENTICATED, VersionRange, Welcome, WireError,
+    Part, RAILS_MAX, Reason, Reject, TooManyRails, VersionRange, Welcome, WireError,
 };
 use crate::{Deadline, Gid, Instant};
 
@@ -159,8 +159,8 @@ impl<A: Authenticator> Initiator<A> {
             return Err(Misuse::GidNotOfRail);
         }
         let version = self.session.version();
-        if !local.is_sendable() || (local.session.is_some() && version < VERSION_AUTHENTICATED) {
-            return Err(Misuse::Unsendable);
+        if let Some(field) = local.unsendable(version) {
+            return Err(Misuse::Unsendable(field));
         }
         let connect = Connect {
             endpoint: local,

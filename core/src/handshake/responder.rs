@@ -9,7 +9,7 @@ use super::{
 };
 use crate::wire::{
     AdvertisedRail, Connect, Endpoint, Field, Frame, FrameBuffer, FrameKind, Hello, InstanceId, Nonce, Part,
-    RAILS_MAX, Reason, Reject, TooManyRails, VERSION_AUTHENTICATED, VersionRange, Welcome, WireError,
+    RAILS_MAX, Reason, Reject, TooManyRails, VersionRange, Welcome, WireError,
 };
 use crate::{Deadline, Instant};
 
@@ -140,8 +140,8 @@ impl<A: Authenticator> Responder<A> {
             return Err(Misuse::GidNotOfRail);
         }
         let version = self.session.version();
-        if !local.is_sendable() || (local.session.is_some() && version < VERSION_AUTHENTICATED) {
-            return Err(Misuse::Unsendable);
+        if let Some(field) = local.unsendable(version) {
+            return Err(Misuse::Unsendable(field));
         }
         let mut endpoint = local;
         endpoint.parameters.mtu = Agreed::between(&local.parameters, &request.endpoint.parameters).mtu;

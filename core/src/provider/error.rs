@@ -18,7 +18,7 @@ pub struct ProviderError {
 impl fmt::Display for ProviderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failed: ", self.call)?;
-        match describe_errno(self.errno) {
+        match describe_errno(self.call, self.errno) {
             Some(text) => write!(f, "{text} (errno {})", self.errno),
             None => write!(f, "errno {}", self.errno),
         }
@@ -48,12 +48,14 @@ impl fmt::Display for LookFailure {
 impl core::error::Error for LookFailure {}
 
 /// The errors verbs calls give in practice, in words. Source: `errno(3)`, Linux numbers.
-const fn describe_errno(errno: i32) -> Option<&'static str> {
+fn describe_errno(call: &str, errno: i32) -> Option<&'static str> {
     Some(match errno {
         1 => "operation not permitted",
         2 => "no such file or directory",
         11 => "try again",
-        12 => "out of memory, or the queue is full, or the locked-memory limit is reached",
+        12 if call.starts_with("ibv_reg_") => "locked-memory limit reached or out of memory (`ulimit -l`)",
+        12 if call.starts_with("ibv_post_") => "the queue is full",
+        12 => "out of memory, or a limit of the device or on locked memory is reached",
         13 => "permission denied",
         14 => "bad address",
         16 => "in use",

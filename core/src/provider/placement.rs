@@ -166,8 +166,7 @@ impl fmt::Display for Shortfall {
                 errno,
             } => write!(
                 f,
-                "{} are to be locked and {} are already, where RLIMIT_MEMLOCK (`ulimit -l`) allows {} \
-                 (errno {errno})",
+                "{} more locked memory exceeds RLIMIT_MEMLOCK: {} of {} in use; raise `ulimit -l` (errno {errno})",
                 Bytes(needed_bytes as u64),
                 Bytes(locked_bytes),
                 Bytes(limit_bytes)
@@ -223,7 +222,7 @@ impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Provider(error) => fmt::Display::fmt(error, f),
-            Self::Unmet(wish, why) => write!(f, "{wish} required, and not to be had: {why}"),
+            Self::Unmet(wish, why) => write!(f, "cannot provide the required {wish}: {why}"),
         }
     }
 }
@@ -412,7 +411,7 @@ mod tests {
         };
         assert_eq!(
             MemoryError::Unmet(Wish::Pages(Pages::Huge2M), pages).to_string(),
-            "huge pages of 2 MiB required, and not to be had: 3 huge pages of 2 MiB are needed, free are 1: \
+            "cannot provide the required huge pages of 2 MiB: 3 huge pages of 2 MiB are needed, free are 1: \
              raise /proc/sys/vm/nr_hugepages, or /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages \
              (errno 12)"
         );
@@ -424,8 +423,8 @@ mod tests {
         };
         assert_eq!(
             MemoryError::Unmet(Wish::Lock, limit).to_string(),
-            "locked memory required, and not to be had: 4 MiB are to be locked and 0 bytes are already, \
-             where RLIMIT_MEMLOCK (`ulimit -l`) allows 64 KiB (errno 12)"
+            "cannot provide the required locked memory: 4 MiB more locked memory exceeds RLIMIT_MEMLOCK: 0 bytes of 64 KiB in use; \
+             raise `ulimit -l` (errno 12)"
         );
     }
 

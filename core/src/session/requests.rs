@@ -61,7 +61,9 @@ pub enum UnknownReason {
 impl core::fmt::Display for UnknownReason {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::RailFailed => f.write_str("its rail failed, and it may not be done twice"),
+            Self::RailFailed => {
+                f.write_str("the rail failed, and an atomic is never posted twice: the outcome is unknown")
+            }
             Self::Denied => f.write_str("the peer's device refused it"),
             Self::Withdrawn => f.write_str("the peer has withdrawn the window"),
             Self::NoRail => f.write_str("no rail led to the window in time"),
@@ -94,8 +96,27 @@ pub enum RequestRefusal {
     Full,
     /// The peer has granted no such window, or withdrawn it.
     NoWindow,
-    /// Caller misuse: not within the window, not aligned, or longer than a request may be.
-    OutOfRange,
+    /// Caller misuse: more bytes than one request may have.
+    TooLong {
+        /// The bytes of the request.
+        bytes: u64,
+        /// The most there may be.
+        bytes_max: u32,
+    },
+    /// Caller misuse: the request runs past the end of the window.
+    OutOfWindow {
+        /// The offset at which the request begins.
+        offset: u64,
+        /// The bytes of the request.
+        bytes: u32,
+        /// The bytes of the window.
+        window_bytes: u64,
+    },
+    /// Caller misuse: an atomic at an address that is no multiple of eight.
+    Misaligned {
+        /// The offset in the window.
+        offset: u64,
+    },
     /// Caller misuse: the window is not granted for this.
     NotGranted,
     /// The session is being closed.
@@ -110,7 +131,28 @@ impl core::fmt::Display for RequestRefusal {
             Self::Over(reason) => return write!(f, "the session is over: {reason}"),
             Self::Full => "there are as many requests as may be: poll, and try again",
             Self::NoWindow => "the peer has granted no such window, or withdrawn it",
-            Self::OutOfRange => "not within the window, not aligned, or too long",
+            Self::TooLong { bytes, bytes_max } => {
+                return write!(
+                    f,
+                    "the request has {bytes} bytes, and {bytes_max} is the limit: send several requests"
+                );
+            }
+            Self::OutOfWindow {
+                offset,
+                bytes,
+                window_bytes,
+            } => {
+                return write!(
+                    f,
+                    "{bytes} bytes at offset {offset} exceed the window of {window_bytes} bytes"
+                );
+            }
+            Self::Misaligned { offset } => {
+                return write!(
+                    f,
+                    "the atomic at offset {offset} is not aligned: use an address that is a multiple of 8"
+                );
+            }
             Self::NotGranted => "the window is not granted for this",
             Self::Closing => "the session is being closed",
         })

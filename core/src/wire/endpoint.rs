@@ -289,6 +289,12 @@ impl Endpoint {
         self.fault().is_none()
     }
 
+    /// The first field that cannot be sent in this version.
+    pub(crate) fn unsendable(&self, version: u8) -> Option<Field> {
+        let has_session = self.session.is_some() && version < VERSION_AUTHENTICATED;
+        self.fault().or(has_session.then_some(Field::Session))
+    }
+
     /// The first field a peer would refuse.
     fn fault(&self) -> Option<Field> {
         let parameters = &self.parameters;

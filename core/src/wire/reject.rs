@@ -74,16 +74,18 @@ impl fmt::Display for RejectReason {
             Self::NO_COMMON_SUBNET => "no subnet in common",
             Self::MALFORMED => "a malformed frame",
             Self::UNEXPECTED => "a frame out of turn",
-            Self::TIMED_OUT => "a deadline passed",
+            Self::TIMED_OUT => "timed out",
             Self::BUSY => "no room for another connection",
             Self::QUEUE_PAIR => "its queue pair could not be set up",
-            Self::PARAMETERS => "settings it cannot serve",
+            Self::PARAMETERS => "unsupported settings",
             Self::CLOSING => "it is closing",
             Self::APPLICATION => "the application declined",
-            Self::UNAUTHENTICATED => "it takes none that does not prove to have a key",
+            Self::UNAUTHENTICATED => "a key is required: open both Nodes with Trust::keys",
             Self::UNKNOWN_KEY => "it does not have that key",
             Self::WRONG_KEY => "the proof of having the key is wrong",
-            Self::NOT_ALLOWED => "the address is not one it takes",
+            Self::NOT_ALLOWED => {
+                "the address is outside the subnets of Trust::only_from on the rejecting side"
+            }
             Self(other) => return write!(f, "unknown reason {other}"),
         };
         f.write_str(text)
@@ -154,6 +156,21 @@ impl fmt::Display for Thousands {
     }
 }
 
+/// Stage of a handshake, as the side that timed out sees it.
+const fn stage_in_words(number: u32) -> Option<&'static str> {
+    Some(match number {
+        1 => "waiting for a Hello",
+        2 => "waiting for a Welcome",
+        3 => "choosing a rail",
+        4 => "waiting for a Connect",
+        5 => "bringing a queue pair to RTS",
+        6 => "waiting for an Accept",
+        7 => "waiting for a Ready",
+        8 => "sending the last Ready",
+        _ => return None,
+    })
+}
+
 impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reason, detail } = *self;
@@ -168,7 +185,10 @@ impl fmt::Display for Reject {
             }
             RejectReason::MALFORMED => write!(f, " (the field at byte {detail})"),
             RejectReason::UNEXPECTED => write!(f, " (frame kind {detail})"),
-            RejectReason::TIMED_OUT => write!(f, " (stage {detail})"),
+            RejectReason::TIMED_OUT => match stage_in_words(detail) {
+                Some(stage) => write!(f, " while {stage}"),
+                None => write!(f, " (stage {detail})"),
+            },
             RejectReason::BUSY => write!(f, " (retry in {} ms)", Thousands(detail)),
             RejectReason::QUEUE_PAIR => write!(f, " (errno {detail})"),
             RejectReason::UNKNOWN_KEY => write!(f, " (key id {detail})"),

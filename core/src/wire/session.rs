@@ -2,6 +2,7 @@
 //!
 //! This is the layout alone. The protocol, which decides when a side sends which frame, is `core::session`.
 
+use core::fmt;
 use core::mem::size_of;
 
 use static_assertions::const_assert_eq;
@@ -316,6 +317,23 @@ impl RefusalReason {
     #[must_use]
     pub const fn is_end(self) -> bool {
         matches!(self, Self::OVER | Self::GIVEN_UP | Self::BROKEN | Self::TOO_LONG)
+    }
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::UNKNOWN_SESSION => "no such session",
+            Self::OLD_EPOCH => "the rail has had a later connection",
+            Self::CONTRADICTION => "the connection contradicts the session",
+            Self::NO_ROOM => "no room for another session",
+            Self::OVER => "the session was closed",
+            Self::PORT_IN_USE => "another rail of the session uses the port",
+            Self::GIVEN_UP => "no rail in time",
+            Self::BROKEN => "a frame broke the protocol",
+            Self::TOO_LONG => "a message was too long",
+            Self(other) => return write!(f, "unknown reason {other}"),
+        })
     }
 }
 

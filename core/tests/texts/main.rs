@@ -38,7 +38,7 @@ fn of_the_provider() {
         (11, "try again"),
         (
             12,
-            "out of memory, or the queue is full, or the locked-memory limit is reached",
+            "out of memory, or a limit of the device or on locked memory is reached",
         ),
         (13, "permission denied"),
         (14, "bad address"),
@@ -67,7 +67,10 @@ fn of_the_provider() {
     let posted = PostError {
         posted: 3,
         unposted: 4,
-        cause: CALL,
+        cause: ProviderError {
+            call: "ibv_post_send",
+            ..CALL
+        },
     };
     let beyond = OutOfWindow {
         offset: 5,
@@ -82,8 +85,7 @@ fn of_the_provider() {
         (&of_port, "port 2: ibv_create_qp failed: errno 77"),
         (
             &posted,
-            "3 requests posted, 4 not: ibv_create_qp failed: out of memory, or the queue is full, or the locked-memory limit is \
-             reached (errno 12)",
+            "3 requests posted, 4 not: ibv_post_send failed: the queue is full (errno 12)",
         ),
         (
             &Rejected(WorkId::new(WorkKind::Send, 7, 3, 1)),
@@ -206,7 +208,7 @@ fn of_handshakes() {
     read(&[
         (
             &timed_out,
-            "handshake failed waiting for the peer's Accept: the time for it ran out",
+            "handshake failed while waiting for the peer's Accept: timed out: the stage took longer than handshake_stage",
         ),
         (&Fault::Both, "both sides"),
         (&IoError::Closed, "the peer closed the stream"),
@@ -221,7 +223,7 @@ fn of_handshakes() {
         ),
         (
             &ReserveError::Full,
-            "as many connections as there is room for wait to be accepted",
+            "the queue of connections that wait to be accepted is full: accept more often",
         ),
         (
             &TakeError::Closed,
@@ -235,19 +237,23 @@ fn of_sessions() {
     read(&[
         (
             &PushRefusal::Over(FinalReason::PeerRestarted),
-            "the session is over: the peer's process is gone",
+            "the session is over: another process answers at the peer's addresses: the peer was restarted",
         ),
         (
             &FinalReason::EndedByPeer(RefusalReason(99)),
-            "the peer ended it (reason 99)",
+            "the peer ended the link: unknown reason 99",
         ),
         (
             &FinalReason::Violation(Violation::LetGo),
             "the peer broke the rules: it has let go of what was not acknowledged",
         ),
         (
-            &RequestRefusal::OutOfRange,
-            "not within the window, not aligned, or too long",
+            &RequestRefusal::OutOfWindow {
+                offset: 4090,
+                bytes: 8,
+                window_bytes: 4096,
+            },
+            "8 bytes at offset 4090 exceed the window of 4096 bytes",
         ),
         (
             &UnknownReason::Over(FinalReason::Closed),

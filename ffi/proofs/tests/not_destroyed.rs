@@ -106,7 +106,7 @@ fn what_the_device_will_not_destroy_is_told_and_left_alone() {
             let channel = connect(&node, &mut a, &mut b).unwrap();
             let refused = connect(&node, &mut a, &mut b);
             assert!(
-                matches!(refused, Err(ConnectError::TooManyChannels)),
+                matches!(refused, Err(ConnectError::TooManyChannels { .. })),
                 "{refused:?}"
             );
             assert_eq!(close(a.first_mut().unwrap(), channel), Ok(()));

@@ -286,7 +286,7 @@ fn beyond_the_limit_the_lock_says_limit_and_need() {
     assert_eq!(error, MemoryError::Unmet(Wish::Lock, expected));
     let text = error.to_string();
     assert!(
-        text.contains("1 MiB are to be locked and 32 KiB are already") && text.contains("allows 64 KiB"),
+        text.contains("1 MiB more locked memory exceeds RLIMIT_MEMLOCK: 32 KiB of 64 KiB in use"),
         "{text}"
     );
 }

@@ -147,7 +147,7 @@ impl Run<'_> {
             | ConnectError::NoShare { .. }
             | ConnectError::NoSlots { .. }
             | ConnectError::NoMemory
-            | ConnectError::TooManyChannels => true,
+            | ConnectError::TooManyChannels { .. } => true,
             ConnectError::Handshake(error) => match error.cause {
                 // The peer had no room, and said so.
                 Cause::RejectedByPeer(reject) | Cause::RejectedHere(reject) => {

@@ -170,7 +170,9 @@ impl<P: Provider> Desk<P> {
             return Err(ConnectError::TooManyUnfinishedFrom(from));
         }
         let place = Places::ask(&self.places, Box::new(*wanted)).map_err(|error| match error {
-            ReserveError::Full => ConnectError::TooManyUnaccepted,
+            ReserveError::Full => ConnectError::TooManyUnaccepted {
+                unaccepted: queue.capacity(),
+            },
             _ => ConnectError::ListenerClosed,
         })?;
         seated.push(from);

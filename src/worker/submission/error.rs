@@ -175,6 +175,8 @@ impl fmt::Display for SubmitErrorKind {
     }
 }
 
+impl core::error::Error for SubmitErrorKind {}
+
 impl fmt::Display for SubmissionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -192,9 +194,13 @@ impl fmt::Display for SubmissionError {
             Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
             Self::Post { errno } => write!(f, "the device refused the post: errno {errno}"),
             Self::Ended(status) => write!(f, "it ended: {status}"),
-            Self::Unknown => f.write_str("its channel went before it was known how it ended"),
+            Self::Unknown => {
+                f.write_str("the queue pair was destroyed before the completion: outcome unknown")
+            }
             Self::WorkerGone => f.write_str("the Worker went before it was posted"),
-            Self::Refused => f.write_str("the channel refused it"),
+            Self::Refused => f.write_str(
+                "the channel refused the request: post the request on the Worker's thread to see the reason",
+            ),
         }
     }
 }

@@ -566,25 +566,29 @@ impl fmt::Display for FinalReason {
         match self {
             Self::Closed => f.write_str("it was closed"),
             Self::PeerClosed => f.write_str("the peer closed it"),
-            Self::PeerRestarted => f.write_str("the peer's process is gone"),
+            Self::PeerRestarted => {
+                f.write_str("another process answers at the peer's addresses: the peer was restarted")
+            }
             Self::Unreachable => f.write_str("the peer could not be reached in time"),
-            Self::Refused(reason) => write!(f, "the peer refused it (reason {})", reason.0),
+            Self::Refused(reason) => write!(f, "the peer refused the link: {reason}"),
             Self::EndedByPeer(reason) => match *reason {
-                RefusalReason::GIVEN_UP => f.write_str("the peer gave it up: nothing came of us in time"),
+                RefusalReason::GIVEN_UP => {
+                    f.write_str("the peer ended the link: no rail to this side in time")
+                }
                 RefusalReason::BROKEN => {
-                    f.write_str("the peer ended it: by what it was sent, the rules were broken")
+                    f.write_str("the peer ended the link: a frame of this side broke the protocol")
                 }
                 RefusalReason::TOO_LONG => {
-                    f.write_str("the peer ended it: a message was longer than those it takes")
+                    f.write_str("the peer ended the link: a message exceeds the peer's message_bytes_max")
                 }
                 RefusalReason::UNKNOWN_SESSION => {
-                    f.write_str("the peer has ended it, and does not know it any more")
+                    f.write_str("the peer ended the link earlier, and has no record of the reason")
                 }
-                RefusalReason(other) => write!(f, "the peer ended it (reason {other})"),
+                other => write!(f, "the peer ended the link: {other}"),
             },
             Self::Violation(violation) => write!(f, "the peer broke the rules: {violation}"),
             Self::Unsuitable => f.write_str("the peer's receives are shorter than a fragment"),
-            Self::EpochsExhausted => f.write_str("there were too many connections"),
+            Self::EpochsExhausted => f.write_str("the link was connected 2^32 times: begin a new link"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use doorbell_core::handshake::{
     Cause, Fault, HandshakeError, Initiator, Misuse, Responder, Stage, Step, Timing,
 };
-use doorbell_core::wire::{FrameKind, InstanceId, Reject, RejectReason};
+use doorbell_core::wire::{Field, FrameKind, InstanceId, Reject, RejectReason};
 use doorbell_core::{Instant, Qpn};
 
 use super::stages::{STAGES, at, poll};
@@ -163,7 +163,10 @@ fn a_caller_is_told_of_its_own_mistakes_and_the_handshake_goes_on() {
     assert_eq!(pair.initiator.offer(now, wrong, 0), Err(Misuse::GidNotOfRail));
     let mut wrong = endpoint(1);
     wrong.qpn = Qpn::new(1).unwrap();
-    assert_eq!(pair.initiator.offer(now, wrong, 0), Err(Misuse::Unsendable));
+    assert_eq!(
+        pair.initiator.offer(now, wrong, 0),
+        Err(Misuse::Unsendable(Field::Qpn))
+    );
     pair.initiator.offer(now, endpoint(1), 0).unwrap();
     assert_eq!(
         pair.initiator.offer(now, endpoint(1), 0),
@@ -197,7 +200,7 @@ fn no_rail_in_common_is_the_callers_to_say() {
     assert!(
         error
             .to_string()
-            .ends_with("the peer gave up: no subnet in common")
+            .ends_with("the peer rejected the connection: no subnet in common")
     );
 }
 

@@ -2,7 +2,7 @@
 
 use doorbell_core::Instant;
 use doorbell_core::handshake::{Cause, Fault, Initiator, Misuse, Responder, Stage, Step, Timing};
-use doorbell_core::wire::{Endpoint, Reject, RejectReason, Resumption, VersionRange};
+use doorbell_core::wire::{Endpoint, Field, Reject, RejectReason, Resumption, VersionRange};
 
 use super::stages::at;
 use super::{connected, failed, pair, run};
@@ -102,13 +102,13 @@ fn a_session_is_not_left_out_where_the_version_has_no_place_for_it() {
     let now = pair.now();
     assert_eq!(
         pair.initiator.offer(now, with_session(1), 0),
-        Err(Misuse::Unsendable)
+        Err(Misuse::Unsendable(Field::Session))
     );
     pair.initiator.offer(now, endpoint(1), 0).unwrap();
     let _ = (pair.poll_initiator(), pair.poll_responder());
     assert_eq!(
         pair.responder.accept(now, with_session(2)),
-        Err(Misuse::Unsendable)
+        Err(Misuse::Unsendable(Field::Session))
     );
     pair.responder.accept(now, endpoint(2)).unwrap();
 }

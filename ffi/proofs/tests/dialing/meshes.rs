@@ -102,7 +102,7 @@ pub(crate) fn mesh_without_room(control: Control) {
     assert_eq!(control.let_go(), 0);
     let is_refused = |mesh: &Mesh| {
         let mut reasons = mesh.not_linked(first);
-        reasons.any(|reason| matches!(reason, NotLinked::NotBegun(LinkError::TooManyLinks)))
+        reasons.any(|reason| matches!(reason, NotLinked::NotBegun(LinkError::TooManyLinks { .. })))
     };
     while !is_refused(&sides[1].2) {
         assert!(began.elapsed() < SOON);

@@ -202,7 +202,7 @@ impl CrowdRun<'_> {
                         | ConnectError::NoShare { .. }
                         | ConnectError::NoSlots { .. }
                         | ConnectError::NoMemory
-                        | ConnectError::TooManyChannels
+                        | ConnectError::TooManyChannels { .. }
                 )
         };
         let may_be = outcome.as_ref().err().is_none_or(is_limit);

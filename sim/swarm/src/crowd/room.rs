@@ -64,16 +64,19 @@ impl Refusal {
         host_of: impl Fn(core::net::IpAddr) -> Option<usize>,
     ) -> bool {
         match (self, error) {
-            (Self::ChannelsFrom(host), ConnectError::TooManyChannelsFrom(address))
+            (Self::ChannelsFrom(host), ConnectError::TooManyChannelsFrom { address, .. })
             | (Self::Unfinished(host), ConnectError::TooManyUnfinishedFrom(address)) => {
                 host_of(*address) == Some(host)
             }
-            (Self::Channels, ConnectError::TooManyChannels)
+            (Self::Channels, ConnectError::TooManyChannels { .. })
             | (Self::Memory, ConnectError::NoMemory)
-            | (Self::Unaccepted, ConnectError::TooManyUnaccepted) => true,
-            (Self::Share { receives_left }, ConnectError::NoShare { receives_left: told }) => {
-                receives_left == *told
-            }
+            | (Self::Unaccepted, ConnectError::TooManyUnaccepted { .. }) => true,
+            (
+                Self::Share { receives_left },
+                ConnectError::NoShare {
+                    receives_left: told, ..
+                },
+            ) => receives_left == *told,
             (
                 Self::Room {
                     sends_left,

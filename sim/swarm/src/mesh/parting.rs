@@ -180,7 +180,10 @@ impl MeshRun<'_> {
                 let is_other = to.index() < ranks && to.index() != at;
                 let sent = process.mesh.send(to, &vec![1; most], &[1]);
                 let expected = if is_other {
-                    MeshSendError::TooLong
+                    MeshSendError::TooLong {
+                        bytes: most + 1,
+                        bytes_max: most,
+                    }
                 } else {
                     MeshSendError::NoSuchRank(to)
                 };
