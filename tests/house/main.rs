@@ -323,7 +323,7 @@ fn clocks_sockets_and_entropy_stay_at_the_boundary() {
         "std::time",
         "std::net",
         "rustix",
-        "getrandom",
+        "getrandom::",
         "Condvar",
         "thread::sleep",
         "wait_timeout",
