@@ -60,7 +60,10 @@ impl fmt::Display for NodeError {
             Self::NoSuchDevice { device, known } => {
                 write!(f, "no RDMA device {device}: there are {}", known.join(", "))
             }
-            Self::Entropy(errno) => write!(f, "getrandom failed (errno {errno}): allow the system call"),
+            Self::Entropy(errno) => write!(
+                f,
+                "the system call for random bytes failed (errno {errno}): check the seccomp filter"
+            ),
             Self::Thread(errno) => {
                 write!(
                     f,
@@ -296,7 +299,7 @@ impl fmt::Display for ConnectError {
             Self::Configuration(misuse) => write!(f, "the configuration cannot be sent to a peer: {misuse}"),
             Self::Misuse(what) => f.write_str(what),
             Self::Unreachable(state) => write!(f, "bug in doorbell, please report it: {state}"),
-            Self::Entropy(errno) => write!(f, "getrandom failed (errno {errno}): allow the system call"),
+            Self::Entropy(errno) => write!(f, "the system call for random bytes failed (errno {errno}): check the seccomp filter"),
         }
     }
 }

@@ -166,7 +166,10 @@ impl fmt::Display for LinkError {
                 f,
                 "{links_max} of {links_max} links, pending ones included: close some, or raise links_max"
             ),
-            Self::Entropy(errno) => write!(f, "getrandom failed (errno {errno}): allow the system call"),
+            Self::Entropy(errno) => write!(
+                f,
+                "the system call for random bytes failed (errno {errno}): check the seccomp filter"
+            ),
             Self::NoMemory { bytes } => write!(
                 f,
                 "cannot allocate {bytes} bytes for a link: lower retained, ahead or requests"
