@@ -4,7 +4,23 @@
 //! A [`Node`] is a host's RDMA stack. A [`Worker`] is one thread's owner of completion queues,
 //! registered memory and [`Channel`]s on one device. A [`Listener`] hands out a
 //! [`Handle`]; a peer's [`Node::connect`] takes it and chooses the rail. Everything is
-//! generic over the provider traits of `doorbell-core`; [`Rdma`], on libibverbs, is the default.
+//! generic over the traits of [`provider`]; [`Rdma`], on libibverbs, is the default.
+//!
+//! The root has the names of a first program. Each module exports its subject whole, those names included:
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`connect`] | Nodes, listeners, connections that are polled or made on threads, and their errors |
+//! | [`worker`] | Workers and their halves, channels, batches, leases, windows, rings, submitters, events |
+//! | [`requests`] | requests and answers with deadlines, over a channel or a link |
+//! | [`link`] | one ordered stream of messages to a peer over all rails that reach it |
+//! | [`mesh`] | members by rank, messages through others, collectives |
+//! | [`rails`] | ports and addresses that are used, and pairs of them |
+//! | [`trust`] | keys, and peers that are trusted |
+//! | [`wire`] | handles and frames, parsed in place |
+//! | [`provider`] | the traits of devices, memory and networks, and the units of verbs |
+//!
+//! Settings, topology and metrics are in the package `doorbell-operation`, the program in `doorbell-program`.
 //!
 //! ```no_run
 //! use std::time::Duration;
