@@ -19,6 +19,22 @@ pub(crate) fn last() -> i32 {
     }
 }
 
+/// Forgets errno of this thread, before a call that may fail and not set it.
+pub(crate) fn clear() {
+    // SAFETY: takes no argument and cannot fail (errno(3)).
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's errno lives as long as the thread.
+    unsafe { *location = 0 };
+}
+
+/// Whether errno of this thread was not set since it was cleared.
+pub(crate) fn is_unset() -> bool {
+    // SAFETY: takes no argument and cannot fail (errno(3)).
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's errno lives as long as the thread.
+    unsafe { *location == 0 }
+}
+
 /// For calls that return 0, or the error number itself (`ibv_modify_qp(3)`, `ibv_post_send(3)`,
 /// `ibv_destroy_qp(3)`, ...).
 ///
@@ -50,7 +66,7 @@ pub(crate) fn from_minus_one(call: &'static str, status: c_int) -> Result<c_int,
 
 #[cfg(test)]
 mod tests {
-    use super::{from_minus_one, from_pointer, from_value, last};
+    use super::{clear, from_minus_one, from_pointer, from_value, is_unset, last};
     use doorbell_core::provider::ProviderError;
 
     fn set(errno: i32) {
@@ -90,6 +106,15 @@ mod tests {
         assert_eq!(from_minus_one("call", 7), Ok(7));
         set(libc::EAGAIN);
         assert_eq!(from_minus_one("call", -1), Err(failed(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn an_errno_of_before_is_forgotten() {
+        set(libc::EAGAIN);
+        assert!(!is_unset());
+        clear();
+        assert!(is_unset());
+        assert_eq!(last(), libc::EIO);
     }
 
     #[test]

@@ -27,7 +27,7 @@ const INVALID: ProviderError = ProviderError {
 };
 
 /// Inline bytes to ask for if a driver refuses more, as `irdma` and `bnxt_re` do, where others grant less: `irdma` takes 101, `bnxt_re` 96.
-/// Announcements and the first frame of a rail fit the last one.
+/// Announcements and the first frame of a rail fit the last one. The refusal is `EINVAL`; `bnxt_re` leaves errno as it was.
 const INLINE_BYTES_INSTEAD: [u32; 2] = [96, 64];
 
 /// A queue pair of either type, with receives of its own.
@@ -239,13 +239,14 @@ fn create_object(
     let mut create = |inline_bytes_max| {
         attributes.cap = asked;
         attributes.cap.max_inline_data = inline_bytes_max;
+        errno::clear();
         // SAFETY: the domain, both completion queues and the shared receive queue, if any, are live
         // and of one device, and the structure is writable (ibv_create_qp(3)).
         let qp = unsafe { rdma_sys::ibv_create_qp(domain.as_ptr(), &raw mut attributes) };
         errno::from_pointer(CREATE, qp)
     };
     let mut made = create(asked.max_inline_data);
-    if made.is_err_and(|error| error.errno == libc::EINVAL) {
+    if made.is_err_and(|error| error.errno == libc::EINVAL || errno::is_unset()) {
         let instead = INLINE_BYTES_INSTEAD
             .into_iter()
             .filter(|bytes| *bytes < asked.max_inline_data);

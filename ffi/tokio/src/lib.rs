@@ -9,6 +9,7 @@
 //! | connect | [`AsyncWorker::connect`] |
 //! | accept | [`AsyncWorker::listen`], [`AsyncWorker::accept_from`]; then [`Next::Accepted`] |
 //! | events | [`AsyncWorker::next`], [`AsyncWorker::turn`] |
+//! | send once there is room | [`AsyncWorker::room`] |
 //! | end | [`AsyncWorker::close`], [`AsyncWorker::close_all`] |
 //!
 //! # Cancellation

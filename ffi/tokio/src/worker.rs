@@ -12,13 +12,13 @@ use doorbell::connect::{Acceptances, Background, HandshakeLimits};
 use doorbell::provider::{Clock as _, Network, Provider};
 use doorbell::worker::{CloseError, Watched as HasDescriptors};
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, ConnectError, Deadline, Event, Handle, Listener, Node,
-    NodeError, Notify, Rdma, Turn, WaitError, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ChannelState, CloseProgress, ConnectError, Deadline, Event, Handle, Listener,
+    Node, NodeError, Notify, Rdma, Turn, WaitError, Worker, WorkerConfig,
 };
 
 use crate::watched::{Watched, ready};
 
-/// Longest sleep while a channel is being closed, which no descriptor reports.
+/// Longest sleep while a channel is being closed or lacks a credit, which no descriptor reports.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The next thing that happened.
@@ -195,10 +195,12 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         Ok(ready(self.watched.iter(), false, at_most).await?)
     }
 
-    /// Waits until `channel` takes one more message: it has room in its queue, and a credit of the peer. Events that come meanwhile are
-    /// kept for [`AsyncWorker::next`]. Returns `false` if the channel is gone, or the deadline passes first.
+    /// Waits until `channel` takes one more message: it has room in its queue, and a credit of the peer. Returns `false` if the
+    /// channel is not open, or the deadline passes first. All events that come meanwhile are kept for [`AsyncWorker::next`], with
+    /// their leases.
     ///
-    /// A credit alone is no event, so that [`AsyncWorker::next`] does not return for it.
+    /// A credit comes by a WRITE without a completion. So [`AsyncWorker::next`] does not return for it, and this call looks every
+    /// millisecond.
     ///
     /// # Errors
     /// The Worker is of no further use.
@@ -207,6 +209,9 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             let Some(open) = self.worker.channel(channel) else {
                 return Ok(false);
             };
+            if open.state() != ChannelState::Open {
+                return Ok(false);
+            }
             if open.room() > 0 && open.credits() > 0 {
                 return Ok(true);
             }
@@ -214,7 +219,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.gather(Some(left)).await?;
+            self.gather(Some(left.min(NAP))).await?;
         }
     }
 

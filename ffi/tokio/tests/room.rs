@@ -45,11 +45,16 @@ async fn count<P: Watched>(node: Arc<Node<P>>, publish: oneshot::Sender<Handle>)
 
 async fn send<P: Watched>(node: Node<P>, handle: Handle) -> Outcome<()> {
     let mut worker = AsyncWorker::open(&node, &WorkerConfig::default())?;
+    // A probe would wake the task now and then.
+    let mut config = ChannelConfig::default();
+    config.probe_after = None;
     let to = worker
-        .connect(&node, &handle, &ChannelConfig::default(), node.within(PATIENCE))
+        .connect(&node, &handle, &config, node.within(PATIENCE))
         .await?;
     for number in 0..MESSAGES {
-        if !worker.room(to, node.within(PATIENCE)).await? {
+        // Nothing else wakes the task, so that a wait without a look lasts until its deadline.
+        let deadline = node.within(PATIENCE);
+        if !worker.room(to, deadline).await? || deadline.remaining(doorbell::now()).is_zero() {
             return Err(format!("no room for message {number}").into());
         }
         worker.worker().send(to, &number.to_be_bytes())?;
