@@ -1,8 +1,9 @@
-//! The traits that a device, its memory and a network are reached by, and the units of verbs.
+//! The traits that a device, its memory and a network are reached by; the units of verbs; reports of ports and devices; placement of memory.
 //!
 //! [`Provider`] is implemented by [`Rdma`] on libibverbs and by the simulated fabric. [`Network`] is what opens
 //! connections for handshakes. Code that is generic over both runs on a card, in the simulator and on the fake.
 
+pub use doorbell_core::address::{ParsePrefixError, PrefixError};
 pub use doorbell_core::handshake::{Io, IoError};
 pub use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, Waited};
 pub use doorbell_core::port::{GidEntry, GidKind, Name, PORT_GIDS_MAX, PortReport, PortState, Unusable};
@@ -13,5 +14,5 @@ pub use doorbell_core::{
     Access, AddressHandle, Clock, Deadline, Gid, Grh, Instant, IpPrefix, Lkey, Mtu, Psn, Qkey, QpState, Qpn,
     Rkey, SharedReceiveId, Ticket, WcStatus, WorkId, WorkKind,
 };
-pub use doorbell_ffi::{DeviceReport, Interface, ProviderKind, Quirks, Rdma};
+pub use doorbell_ffi::{DeviceReport, Interface, Leaks, ProviderKind, Quirks, Rdma, leaks};
 pub use doorbell_hotpath::{Waitable, Waiter};

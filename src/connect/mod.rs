@@ -29,6 +29,7 @@ pub use asking::Asking;
 pub use background::Background;
 pub use connecting::Connecting;
 pub use doorbell_core::handshake::{Cause, Fault, HandshakeError, Misuse, Stage};
+pub use doorbell_ffi::LoadError;
 pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use listener::Listener;
 pub use node::{Connection, Node};

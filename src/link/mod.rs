@@ -44,9 +44,9 @@ mod told;
 
 pub use config::{LinkConfig, LinkError};
 pub use doorbell_core::session::{
-    DETECTION_MAX, Epoch, FinalReason, HealthState, PushRefusal, RequestEnd, RequestId, RequestRefusal,
-    SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence, SessionCounts, SessionEvent, SessionId, UnknownReason,
-    Violation,
+    Backoff, DETECTION_MAX, Epoch, FinalReason, HealthState, PushRefusal, RequestEnd, RequestId,
+    RequestRefusal, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence, SessionConfig, SessionCounts,
+    SessionEvent, SessionId, UnknownReason, Violation,
 };
 pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;

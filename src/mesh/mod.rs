@@ -45,6 +45,7 @@ mod ways;
 pub use config::{MeshConfig, MeshError, MeshSendError};
 pub use doorbell_core::collective::{Collective, CollectiveError, CollectiveHeader, Data, block_bytes};
 pub use doorbell_core::rank::{RANKS_MAX, Rank, Ranks};
+pub use doorbell_core::route::{Map, Routes};
 pub use group::{Group, GroupError, Running};
 pub use leaving::Leaving;
 pub use member::MeshMemberCounts;

@@ -3,13 +3,13 @@
 pub(crate) mod filter;
 pub(crate) mod scan;
 
+pub use doorbell_core::port::Unusable;
 pub use doorbell_core::rail::{
-    Candidate, Lane, LocalRail, NotChosen, PairedRails, RailPair, RailSource, Verdict, pairs,
+    Candidate, Lane, LocalRail, NotChosen, PairedRails, Pairing, RailPair, RailSource, Verdict, pairs,
 };
 pub use doorbell_core::wire::{AdvertisedRail, SpeedClass};
 pub use filter::{FilterSubject, FilterVerdict, RailFilter, RailFilterError, RuleFault};
 
-use doorbell_core::port::Unusable;
 use doorbell_core::rail::choose;
 use doorbell_core::wire::RAILS_MAX;
 use doorbell_core::{Gid, Mtu, PortReport};

@@ -14,11 +14,12 @@ mod transcript;
 use core::net::IpAddr;
 use std::sync::Arc;
 
-use doorbell_core::IpPrefix;
 use doorbell_core::wire::AdvertisedRail;
 
 use crate::error::ConnectError;
 
+pub use doorbell_core::IpPrefix;
+pub use doorbell_core::wire::KeyId;
 pub(crate) use key::wipe;
 pub use key::{KEY_BYTES_MIN, Key, KeyError};
 pub use refusals::Refusals;

@@ -13,12 +13,18 @@ use crate::{code, root, sources};
 const ROOT_NAMES_MAX: usize = 48;
 
 /// Folders of sources, and what of them is a package of its own.
-const PACKAGES: [(&str, &[&str]); 5] = [
+const PACKAGES: [(&str, &[&str]); 8] = [
     ("src", &["src/operation", "src/program"]),
     ("src/operation/src", &[]),
     ("core/src", &[]),
     ("hotpath/src", &[]),
     ("ffi/src", &[]),
+    (
+        "ffi/sys/src",
+        &["ffi/sys/src/bindings.rs", "ffi/sys/src/layout_table.rs"],
+    ),
+    ("ffi/tokio/src", &[]),
+    ("sim/src", &[]),
 ];
 
 /// The declaration that begins with this line, in one line and without its body.
@@ -37,15 +43,47 @@ fn declaration(lines: &[(usize, String)], at: usize) -> String {
             break;
         }
     }
-    let text = text
-        .trim_end_matches(['{', ',', ' '])
+    text.trim_end_matches(['{', ',', ' '])
         .replace("( ", "(")
-        .replace(", )", ")");
-    // The value of a constant is no part of what a caller writes.
-    match text.split_once(" = ") {
-        Some((head, _)) if text.contains("const ") => head.to_owned(),
-        _ => text,
+        .replace(", )", ")")
+}
+
+/// The items of the enumeration or the trait that begins with this line: variants with their fields, methods, constants and types.
+fn items(lines: &[(usize, String)], at: usize) -> Vec<String> {
+    let head = lines[at].1.trim_start();
+    let is_trait = head.starts_with("pub trait ") || head.starts_with("pub unsafe trait ");
+    if !is_trait && !head.starts_with("pub enum ") {
+        return Vec::new();
     }
+    let deepest = if is_trait { 1 } else { 2 };
+    // Braces, and parentheses: a parameter on a line of its own is no item.
+    let (mut found, mut depth, mut round, mut has_begun) = (Vec::new(), 0, 0, false);
+    for (index, (_, line)) in lines.iter().enumerate().skip(at) {
+        let line = line.trim();
+        let is_item = line.starts_with(|c: char| c.is_alphabetic() || c == '_');
+        if has_begun && round == 0 && (1..=deepest).contains(&depth) && is_item {
+            let item = if is_trait {
+                declaration(lines, index)
+            } else {
+                line.trim_end_matches(['{', ',', ' ']).to_owned()
+            };
+            found.push(format!("{}{item}", "  ".repeat(depth)));
+        }
+        for c in line.chars() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                '(' => round += 1,
+                ')' => round -= 1,
+                _ => {}
+            }
+            has_begun |= depth > 0;
+        }
+        if has_begun && depth == 0 {
+            break;
+        }
+    }
+    found
 }
 
 /// All public declarations, sorted by file.
@@ -63,12 +101,14 @@ fn listed() -> String {
                 continue;
             }
             let mut lines = code(&path);
-            let is_begin = |two: &[(usize, String)]| two[0].1 == "#[cfg(test)]" && two[1].1.ends_with('{');
+            let is_begin =
+                |two: &[(usize, String)]| two[0].1 == "#[cfg(test)]" && two[1].1.starts_with("mod ");
             if let Some(tests) = lines.windows(2).position(is_begin) {
                 lines.truncate(tests);
             }
             let public = (0..lines.len()).filter(|at| lines[*at].1.trim_start().starts_with("pub "));
-            let public: Vec<_> = public.map(|at| declaration(&lines, at)).collect();
+            let with_items = |at| core::iter::once(declaration(&lines, at)).chain(items(&lines, at));
+            let public: Vec<_> = public.flat_map(with_items).collect();
             if !public.is_empty() {
                 writeln!(text, "{name}\n  {}", public.join("\n  ")).unwrap();
             }

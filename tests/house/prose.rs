@@ -14,16 +14,18 @@ const WORDS_MAX: usize = 35;
 
 /// Sentences that open so, and sentences that are longer. To be lowered whenever there are fewer.
 const OPENERS_LEFT: usize = 9;
-const LONG_LEFT: usize = 4;
+const LONG_LEFT: usize = 0;
 
 /// Every Rust and Markdown file of the repository, but for generated ones.
 fn documents() -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![root()], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
+            let entry = entry.unwrap();
+            let path = entry.path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            if path.is_dir() {
+            // A link is not followed: it may lead back.
+            if entry.file_type().unwrap().is_dir() {
                 if !name.starts_with('.') && name != "target" {
                     folders.push(path);
                 }
@@ -39,11 +41,11 @@ fn documents() -> Vec<PathBuf> {
 fn of_page(text: &str) -> Vec<String> {
     let (mut blocks, mut block, mut is_code) = (Vec::new(), String::new(), false);
     for line in text.lines() {
-        if line.starts_with("```") {
+        let trimmed = line.trim();
+        if trimmed.starts_with("```") {
             is_code = !is_code;
             continue;
         }
-        let trimmed = line.trim();
         if is_code {
             continue;
         }
@@ -52,7 +54,10 @@ fn of_page(text: &str) -> Vec<String> {
             continue;
         }
         let item = trimmed.split_once(' ').filter(|(mark, _)| {
-            !mark.is_empty() && mark.chars().all(|c| c.is_ascii_digit() || "-*.".contains(c))
+            let number = mark
+                .strip_suffix('.')
+                .is_some_and(|number| number.chars().all(|c| c.is_ascii_digit()));
+            ["-", "*"].contains(mark) || (number && mark.len() > 1)
         });
         match item {
             Some((_, rest)) => blocks.push(core::mem::replace(&mut block, format!(" {rest}"))),
@@ -165,8 +170,17 @@ fn sentences_name_their_subject_and_are_short() {
         long.len()
     );
     assert!(all > 10_000, "{all}");
-    assert!(openers.len() <= OPENERS_LEFT, "{}: {openers:#?}", openers.len());
-    assert!(long.len() <= LONG_LEFT, "{}: {long:#?}", long.len());
+    // Fewer fail, too, so that the numbers here fall with them.
+    assert!(
+        openers.len() == OPENERS_LEFT,
+        "{} open badly, and OPENERS_LEFT is {OPENERS_LEFT}: {openers:#?}",
+        openers.len()
+    );
+    assert!(
+        long.len() == LONG_LEFT,
+        "{} are long, and LONG_LEFT is {LONG_LEFT}: {long:#?}",
+        long.len()
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // Generated with bindings.rs, from the same headers. Do not edit.
 //
-// Each row: the type in C ("" where C has no way to name it), in Rust, its size and alignment, and
-// for each field the C member, the Rust one and its offset. by_arch!(x86_64, aarch64) where they differ.
+// Each row: the type in C ("" where C has no way to name it), in Rust, its size and alignment. Then
+// for each field the C member, the Rust one and its offset. Values that differ stand in by_arch!(x86_64, aarch64).
 
 layout! {
     "struct _ibv_device_ops" _ibv_device_ops [16, 8] {

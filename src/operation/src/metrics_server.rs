@@ -96,7 +96,10 @@ impl MetricsServer {
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        self.stop = None;
+        // Children of this process may hold copies of the descriptor.
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.shutdown(Shutdown::Both);
+        }
         // A thread that takes longer, rendering the text, ends by itself.
         let _ = self.over.recv_timeout(DROP_PATIENCE);
     }

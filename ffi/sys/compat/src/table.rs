@@ -107,8 +107,8 @@ pub(crate) fn write(bindings: &str, x86_64: &str, aarch64: &str) -> Result<Strin
     let mut out = String::from(
         "// Generated with bindings.rs, from the same headers. Do not edit.\n\
          //\n\
-         // Each row: the type in C (\"\" where C has no way to name it), in Rust, its size and alignment, and\n\
-         // for each field the C member, the Rust one and its offset. by_arch!(x86_64, aarch64) where they differ.\n\n",
+         // Each row: the type in C (\"\" where C has no way to name it), in Rust, its size and alignment. Then\n\
+         // for each field the C member, the Rust one and its offset. Values that differ stand in by_arch!(x86_64, aarch64).\n\n",
     );
     let (shapes, other) = (shapes(x86_64)?, shapes(aarch64)?);
     if shapes.keys().ne(other.keys()) {

@@ -36,7 +36,8 @@ enum Expected {
 impl CrowdRun<'_> {
     pub(super) fn act(&mut self, line: usize, end: usize, act: CrowdAct) -> Verdict {
         self.settle()?;
-        // A stranger whose time has just ended keeps its place until the listener looks.
+        // A stranger whose time has just ended keeps its place until the listener looks. One that stays is found late by
+        // `poll_visitors`, which ends the loop.
         let is_leaving = |visitor: &Visitor| visitor.fate.is_some() && !visitor.is_done;
         while !self.is_vague && self.visitors.iter().any(is_leaving) {
             self.pass(SETTLED_NS)?;

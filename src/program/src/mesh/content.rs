@@ -109,7 +109,11 @@ impl Content {
 /// Returns the element that a rank has at a position, in a round.
 fn of(rank: u8, round: u32, at: usize) -> u32 {
     // The upper half of the product depends on every bit of the position, so that a block at a wrong place is found.
-    let position = u64::try_from(at).unwrap_or(u64::MAX).rotate_left(8) ^ u64::from(rank);
+    let position = u64::try_from(at)
+        .unwrap_or(u64::MAX)
+        .wrapping_add(1)
+        .rotate_left(8)
+        ^ u64::from(rank);
     let [_, _, _, _, upper @ ..] = position.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     u32::from_le_bytes(upper).wrapping_mul(round.wrapping_mul(2).wrapping_add(1))
 }
@@ -140,6 +144,7 @@ mod tests {
         }
         assert_ne!(of(3, 7, 5), of(4, 7, 5));
         assert_ne!(of(3, 7, 5), of(3, 8, 5));
+        assert_ne!(of(0, 7, 0), of(0, 8, 0));
     }
 
     #[test]
