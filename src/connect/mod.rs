@@ -1,13 +1,22 @@
-//! A host's RDMA stack, and its connections: made and accepted, blocking, polled and on a thread.
+//! The RDMA stack of a host ([`Node`]), and its connections.
 //!
-//! The responder is connected first, and may send before the initiator reads Ready. A Worker that is polled in between keeps
-//! such completions (`worker::early`) until the channel is admitted or given up.
+//! | to | use |
+//! |---|---|
+//! | connect, and wait | [`Node::connect`] |
+//! | connect in an event loop | [`Node::begin_connect`], which returns a [`Connecting`] |
+//! | accept, and wait or poll | [`Listener::accept`], [`Listener::poll_accept`] |
+//! | do handshakes on threads, and accept on each Worker's own | [`Listener::background`]: a [`Background`] and [`Acceptances`] |
+//! | poll handshakes on one thread, and accept on others | [`Listener::aside`]: [`Handshakes`] and [`Acceptances`] |
 //!
-//! A thread that polls to connect or accept makes no slow device call. A Node of `Node::open` has threads for them
-//! (`machine::makers`), and a look at the ports serves all callers that asked before it began (`look`). A Node on another provider
-//! has no such threads, and does all of it at once where it is polled. `Links::new`, `Mesh::new` and `Listener::bind` still look at the
-//! ports on the thread that calls. A program that polls without pause on few processors has to pause now and then while it waits to be
+//! A thread that polls to connect or accept makes no slow device call. A Node of [`Node::open`] has threads for them. A Node on another
+//! provider has none, and makes such calls at once where it is polled. `Links::new`, `Mesh::new` and [`Listener::bind`] scan the ports
+//! on the thread that calls. A program that polls without pause on few processors has to pause now and then while it waits to be
 //! connected, so that those threads run.
+//!
+//! [`ConnectError`] has a variant for each cause. A handshake that failed has its [`Stage`] and [`Cause`].
+
+// The responder is connected first, and may send before the initiator reads Ready. A Worker that is polled in between keeps
+// such completions (`worker::early`) until the channel is admitted or given up.
 
 pub(crate) mod acceptances;
 pub(crate) mod answer;

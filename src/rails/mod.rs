@@ -1,4 +1,4 @@
-//! The rails of a set of Workers: what they can be reached on, and which reaches a peer.
+//! Rails: ports with an address that peers reach, rules for those that are used ([`RailFilter`]), and pairs of rails of two hosts.
 
 pub(crate) mod filter;
 pub(crate) mod scan;

@@ -1,6 +1,6 @@
-//! Trust of a Node in its peers: in those that have its keys, or in all; and the addresses they may have.
+//! Trust of a Node in its peers ([`Trust`]): keys ([`KeyRing`]), or every peer; and the subnets of their addresses.
 //!
-//! `core::handshake` decides what a handshake proves, and when. The listener limits how many peers connect at a time.
+//! A handshake proves a key before the peer has cost a queue pair. A listener limits how many peers connect at a time.
 
 #[cfg(test)]
 mod hostile;

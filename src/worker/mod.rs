@@ -1,4 +1,18 @@
-//! One thread's owner of two completion queues, an arena, and the channels on them.
+//! Workers and their channels: the data path.
+//!
+//! A [`Worker`] belongs to one thread and one device. It has two completion queues, an arena of registered memory, and the channels on
+//! them.
+//!
+//! | subject | names |
+//! |---|---|
+//! | polling and waiting | [`Worker::poll`], [`Worker::wait`], [`Event`], [`Turn`], [`Wait`], [`Woken`], [`Sleep`], [`Watched`] |
+//! | sending | [`Channel`], [`Claim`], [`Batch`], [`SendError`], [`SendErrorKind`] |
+//! | memory | [`Lease`], [`Message`], [`LocalWindow`], [`Arena`], [`StableMemory`] |
+//! | threads that send through one Worker | [`Submitter`], [`Submission`], [`SubmitError`] |
+//! | one Worker on two threads | [`SendWorker`], [`ReceiveWorker`], [`SendHalf`], [`ReceiveHalf`] |
+//! | one-sided rings of messages | [`RingChannel`], [`RingConfig`], [`RingError`] |
+//! | configuration and size | [`WorkerConfig`], [`ChannelConfig`], [`SharedReceivesConfig`], [`SubmitterConfig`] |
+//! | ends | [`CloseProgress`], [`CloseError`], [`ChannelState`], [`FirstCause`] |
 
 mod admission;
 pub(crate) mod arena;
