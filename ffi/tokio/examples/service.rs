@@ -10,8 +10,7 @@ use core::error::Error;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::worker::Watched;
-use doorbell::{ChannelConfig, Event, Handle, Node, Trust, WorkerConfig};
+use doorbell::{ChannelConfig, Event, Handle, Node, Trust, WorkerConfig, worker::Watched};
 use doorbell_sim::Fabric;
 use doorbell_tokio::{AsyncWorker, Next};
 use tokio::sync::oneshot::{Receiver, Sender, channel};

@@ -332,7 +332,7 @@ fn channels_that_no_link_works_with_are_named() {
         let mut settings = Settings::default();
         settings.argument("--set", &key, wrong).unwrap();
         let error = settings.check().unwrap_err().to_string();
-        let said = format!("--set: {key}: channel.{name} is {wrong}, and ");
+        let said = format!("--set: {key}: channel.{name} is {wrong}; ");
         assert!(error.starts_with(&said), "{error}");
         settings.argument("--set", &key, right).unwrap();
         settings.check().unwrap();

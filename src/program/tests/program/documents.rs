@@ -43,7 +43,7 @@ const ROWS: &[(&str, Is, How)] = &[
         |words| {
             words
                 .iter()
-                .any(|word| word.starts_with('[') || ["ADDR:PORT", "ADDRESS"].contains(word))
+                .any(|word| word.starts_with('[') || *word == "ADDR:PORT")
         },
         Help,
     ),
