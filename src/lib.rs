@@ -75,7 +75,6 @@ pub use rails::RailFilter;
 pub use trust::{KeyRing, Trust};
 pub use wire::{Handle, RemoteWindow};
 pub use worker::{
-    Batch, Channel, ChannelConfig, ChannelId, ChannelState, Claim, CloseProgress, Event, Lease, LocalWindow,
-    Message, Notify, Peer, RingChannel, SendError, SendErrorKind, Statistics, Submitter, Turn, Wait,
-    WaitError, Woken, Worker, WorkerConfig,
+    Batch, Channel, ChannelConfig, ChannelId, ChannelState, Claim, Event, Lease, LocalWindow, Message,
+    Notify, Peer, SendError, SendErrorKind, Statistics, Turn, Wait, WaitError, Woken, Worker, WorkerConfig,
 };

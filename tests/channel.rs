@@ -6,10 +6,10 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell::provider::{ArenaConfig, Pages, PlacementConfig, Window as _};
-use doorbell::worker::CloseError;
+use doorbell::worker::{CloseError, CloseProgress};
 use doorbell::{
-    ChannelState, CloseProgress, ConnectError, Event, Listener, Notify, Operation, PostFlags, RemoteAccess,
-    RemoteAddress, SendErrorKind, WcStatus, WindowConfig, Worker, WorkerConfig,
+    ChannelState, ConnectError, Event, Listener, Notify, Operation, PostFlags, RemoteAccess, RemoteAddress,
+    SendErrorKind, WcStatus, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Quirks};
 use fabric::{LONG, pair, pair_on, pair_with, small};

@@ -5,11 +5,10 @@ mod fabric;
 use core::time::Duration;
 
 use doorbell::provider::{ArenaConfig, Instant, Window as _};
-use doorbell::worker::SharedReceivesConfig;
+use doorbell::worker::{CloseProgress, SharedReceivesConfig};
 use doorbell::{
-    ChannelConfig, ChannelId, ChannelState, CloseProgress, Deadline, Event, Listener, Node, Notify,
-    Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, Wait, WcStatus, WindowConfig, Worker,
-    WorkerConfig,
+    ChannelConfig, ChannelId, ChannelState, Deadline, Event, Listener, Node, Notify, Operation, PostFlags,
+    RemoteAccess, RemoteAddress, SendErrorKind, Wait, WcStatus, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, Plan};
 use fabric::{End, LONG, pair_on, pair_with};

@@ -8,10 +8,10 @@ use std::thread;
 
 use doorbell::provider::{DataInOrder, Window as _};
 use doorbell::wire::{Publication, RingInvitation};
-use doorbell::worker::{RingConfig, RingError, RingOpening};
+use doorbell::worker::{CloseProgress, RingChannel, RingConfig, RingError, RingOpening};
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, CloseProgress, Event, Listener, Operation, RemoteAccess,
-    RemoteAddress, RingChannel, SendErrorKind, Turn, WindowConfig, Worker,
+    Channel, ChannelConfig, ChannelId, Event, Listener, Operation, RemoteAccess, RemoteAddress,
+    SendErrorKind, Turn, WindowConfig, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, LONG, pair, small};

@@ -7,10 +7,9 @@ use core::time::Duration;
 use std::thread;
 
 use doorbell::provider::{ArenaConfig, Clock as _};
-use doorbell::worker::SplitError;
+use doorbell::worker::{CloseProgress, SplitError};
 use doorbell::{
-    ChannelState, CloseProgress, Deadline, Event, Node, Notify, Operation, PostFlags, SendErrorKind, Wait,
-    WaitError, Woken,
+    ChannelState, Deadline, Event, Node, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, LONG, pair_notified, pair_on, pair_with, small};

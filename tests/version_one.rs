@@ -8,9 +8,9 @@ use core::time::Duration;
 
 use doorbell::provider::{Clock, Instant, Io, IoError, Network, NetworkError, Waited};
 use doorbell::wire::{Frame, FrameHeader, FrameKind};
+use doorbell::worker::CloseProgress;
 use doorbell::{
-    ChannelConfig, ChannelState, CloseProgress, Deadline, Event, Node, Notify, Operation, Trust, Wait,
-    WcStatus,
+    ChannelConfig, ChannelState, Deadline, Event, Node, Notify, Operation, Trust, Wait, WcStatus,
 };
 use doorbell_sim::{Acceptor, Fabric, Host, Stream};
 use fabric::{End, LONG, connect_notified, port};

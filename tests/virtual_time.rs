@@ -8,10 +8,10 @@ use core::time::Duration;
 
 use doorbell::connect::{Cause, Connecting, HandshakeLimits, Stage};
 use doorbell::provider::{Instant, Io as _, IoError, Network as _, Stream as _};
-use doorbell::worker::{RingConfig, RingError, SharedReceivesConfig};
+use doorbell::worker::{CloseProgress, RingChannel, RingConfig, RingError, SharedReceivesConfig};
 use doorbell::{
-    ChannelConfig, CloseProgress, ConnectError, Connection, Deadline, Event, Listener, Node, Notify,
-    Operation, RingChannel, Worker, WorkerConfig,
+    ChannelConfig, ConnectError, Connection, Deadline, Event, Listener, Node, Notify, Operation, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Plan};
 use fabric::{node, pair_on, port, small, workers};

@@ -10,10 +10,8 @@ use std::time::Instant;
 use clap::Args;
 use doorbell::connect::Connecting;
 use doorbell::provider::{Network, Provider};
-use doorbell::{
-    ChannelConfig, CloseProgress, Connection, Deadline, Event, Handle, Node, Wait, Woken, Worker,
-    WorkerConfig,
-};
+use doorbell::worker::CloseProgress;
+use doorbell::{ChannelConfig, Connection, Deadline, Event, Handle, Node, Wait, Woken, Worker, WorkerConfig};
 use serde::Serialize;
 
 use crate::around::{Failure, Latencies, Output, Percentiles, Progress, Report, rate};
@@ -61,7 +59,7 @@ enum Going {
 }
 
 /// Handshakes under way at a time. One address may have no more than half of the places that are left
-/// ([`doorbell::HandshakeLimits`]), six of 14. Another handshake waits for its turn, for a quarter of a second at most.
+/// ([`doorbell::connect::HandshakeLimits`]), six of 14. Another handshake waits for its turn, for a quarter of a second at most.
 const DIALS_MAX: usize = 4;
 
 /// Between two questions of the steward.

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::provider::{Network, Provider};
-use doorbell::worker::{FirstCause, SubmissionError, SubmitErrorKind, SubmitterConfig};
-use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, Connection, Event, Handle, Lease, Node, Submitter, Wait, Worker,
+use doorbell::worker::{
+    CloseProgress, FirstCause, SubmissionError, SubmitErrorKind, Submitter, SubmitterConfig,
 };
+use doorbell::{ChannelConfig, ChannelId, Connection, Event, Handle, Lease, Node, Wait, Worker};
 
 use super::{CHANNELS, CLOSED, Failure, MESSAGES, Message, PATIENCE, SUBMITTERS, worker_config};
 

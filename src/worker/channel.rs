@@ -304,7 +304,7 @@ impl<P: Provider> Channel<P> {
 
     /// Submits one request to the poll of its Worker. The next poll posts it, in one doorbell with all else that was submitted
     /// to the channel until then. Requests submitted here go first and in order, then those of
-    /// [`Submitter`](crate::Submitter)s. Within a poll, the poll under way posts it, so that all answers given during that poll
+    /// [`Submitter`](crate::worker::Submitter)s. Within a poll, the poll under way posts it, so that all answers given during that poll
     /// are one doorbell. A request submitted in response to [`Event::Unsent`](crate::Event::Unsent) or
     /// [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused) goes with the poll after that.
     ///

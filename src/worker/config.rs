@@ -122,7 +122,7 @@ impl Default for WorkerConfig {
     }
 }
 
-/// The configuration of a [`Submitter`](crate::Submitter).
+/// The configuration of a [`Submitter`](crate::worker::Submitter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SubmitterConfig {
@@ -179,7 +179,7 @@ pub struct ChannelConfig {
     pub cell_bytes: u32,
     /// Unsignaled requests in a row at most; see [`doorbell_hotpath::SenderConfig`].
     /// Default 0: each doorbell is known done by itself. The last of a doorbell of what a
-    /// [`Submitter`](crate::Submitter) submitted is signaled whatever this says: its memory comes
+    /// [`Submitter`](crate::worker::Submitter) submitted is signaled whatever this says: its memory comes
     /// home by completions alone.
     ///
     /// If the device took a part of a doorbell, the signaled request may have been refused: the next poll posts an announcement

@@ -45,7 +45,7 @@ pub enum Event<'m, P: Provider = Rdma> {
     /// A request failed, and the queue pair with it; all before it are done. The channel gives
     /// the first cause.
     Failed {
-        /// The request; what it held went back to the Worker, or to the [`Submitter`](crate::Submitter) it
+        /// The request; what it held went back to the Worker, or to the [`Submitter`](crate::worker::Submitter) it
         /// is of.
         ticket: Ticket,
         /// How it ended: a flush where another request is the cause.

@@ -201,11 +201,11 @@ impl<P: Provider> Worker<P> {
     /// [`Worker::poll`], or a message that was refused for want of a credit can be sent now. Ends
     /// at the deadline, too.
     ///
-    /// Data that only appears in memory is not waited for, and wakes nobody: messages of a [`RingChannel`](crate::RingChannel)
+    /// Data that only appears in memory is not waited for, and wakes nobody: messages of a [`RingChannel`](crate::worker::RingChannel)
     /// that are reported by trailers, and requests in a ring of the engine's own. Poll for it, with [`Worker::poll`] beside it.
     /// Or have it reported by immediates, or by a descriptor in the same event loop.
     ///
-    /// A request of a [`Submitter`](crate::Submitter) does wake the Worker.
+    /// A request of a [`Submitter`](crate::worker::Submitter) does wake the Worker.
     ///
     /// The clock is looked at once in 256 polls, and [`Wait::Busy`] makes no other call of its
     /// own. The deadline holds however much comes. Nothing here allocates or panics, and only a sleep makes system calls.
@@ -283,7 +283,7 @@ impl<P: Provider> Worker<P> {
 
 impl<P: Watched> Worker<P> {
     /// The descriptors that become readable when the receive or the send completion queue
-    /// notifies, and when a [`Submitter`](crate::Submitter) submitted something, to be watched together;
+    /// notifies, and when a [`Submitter`](crate::worker::Submitter) submitted something, to be watched together;
     /// `None` where the Worker was made without notification.
     ///
     /// They are watched for input, by levels or by edges, and read by nobody but the Worker.

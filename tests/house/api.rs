@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::{code, root, sources};
 
 /// Names at the root of `doorbell`: those of a first program and of a serious one. Others stand in the module of their subject.
-const ROOT_NAMES_MAX: usize = 48;
+const ROOT_NAMES_MAX: usize = 45;
 
 /// Folders of sources, and what of them is a package of its own.
 const PACKAGES: [(&str, &[&str]); 8] = [

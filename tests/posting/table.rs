@@ -6,10 +6,10 @@
 use core::fmt::Debug;
 
 use doorbell::provider::{ATOMIC_BYTES, Provider, PushError, Window as _};
-use doorbell::worker::{SubmissionError, SubmitErrorKind};
+use doorbell::worker::{SubmissionError, SubmitErrorKind, Submitter};
 use doorbell::{
     Channel, ChannelId, Event, Lease, LocalWindow, Operation, PostFlags, RemoteAccess, RemoteAddress,
-    RemoteWindow, SendError, SendErrorKind, Submitter, WindowConfig, Worker,
+    RemoteWindow, SendError, SendErrorKind, WindowConfig, Worker,
 };
 
 /// Bytes of each window.

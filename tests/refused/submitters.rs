@@ -1,6 +1,7 @@
 //! A submitter belongs to one thread, and what it submitted to nobody.
 
-use doorbell::{ChannelId, Lease, Submitter, Worker};
+use doorbell::{ChannelId, Lease, Worker};
+use doorbell::worker::Submitter;
 
 pub fn a_lease_written_after_it_was_submitted(submitter: &mut Submitter, to: ChannelId, lease: Lease) {
     let mut lease = lease;

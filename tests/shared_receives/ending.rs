@@ -1,7 +1,8 @@
 //! Channels that fail, are closed or dropped.
 
 use doorbell::provider::Rkey;
-use doorbell::{ChannelState, CloseProgress, Event, Operation, RemoteAddress};
+use doorbell::worker::CloseProgress;
+use doorbell::{ChannelState, Event, Operation, RemoteAddress};
 
 use super::Hub;
 use crate::fabric::LONG;

@@ -3,10 +3,8 @@
 use std::thread;
 
 use doorbell::provider::{ArenaConfig, Window as _};
-use doorbell::worker::RingConfig;
-use doorbell::{
-    ChannelState, Event, Operation, RemoteAccess, RemoteAddress, RingChannel, SendErrorKind, WindowConfig,
-};
+use doorbell::worker::{RingChannel, RingConfig};
+use doorbell::{ChannelState, Event, Operation, RemoteAccess, RemoteAddress, SendErrorKind, WindowConfig};
 
 use super::{Hub, Peer, draws};
 use crate::fabric::LONG;

@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use doorbell::worker::SubmissionError;
-use doorbell::{ChannelId, Event, Operation, PostFlags, Submitter, Turn, Wait, Worker};
+use doorbell::worker::{SubmissionError, Submitter};
+use doorbell::{ChannelId, Event, Operation, PostFlags, Turn, Wait, Worker};
 use doorbell_sim::Host;
 
 use super::{Hub, config, home, hub};

@@ -3,10 +3,8 @@
 use core::time::Duration;
 
 use doorbell::provider::Window as _;
-use doorbell::worker::SubmissionError;
-use doorbell::{
-    CloseProgress, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, WcStatus, WindowConfig,
-};
+use doorbell::worker::{CloseProgress, SubmissionError};
+use doorbell::{Event, Operation, PostFlags, RemoteAccess, RemoteAddress, WcStatus, WindowConfig};
 
 use super::{NOTHING, config, home, hub, lease, numbers, submit, until};
 use crate::fabric::{LONG, pair, pair_with, small};

@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::worker::SubmitterConfig;
-use doorbell::{ChannelConfig, ChannelId, Event, Lease, Listener, Node, RemoteAccess, Submitter, Worker};
+use doorbell::worker::{Submitter, SubmitterConfig};
+use doorbell::{ChannelConfig, ChannelId, Event, Lease, Listener, Node, RemoteAccess, Worker};
 use doorbell_sim::{Fabric, Host};
 
 use fabric::{End, LONG, SOON, node, port, small, workers};

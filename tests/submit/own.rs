@@ -1,8 +1,8 @@
 //! Requests that the polling thread submits itself: one doorbell with those of others, and in front of them.
 
 use doorbell::provider::ArenaConfig;
-use doorbell::worker::{CloseError, SubmissionError};
-use doorbell::{CloseProgress, Event, Operation, PostFlags, SendErrorKind, WcStatus};
+use doorbell::worker::{CloseError, CloseProgress, SubmissionError};
+use doorbell::{Event, Operation, PostFlags, SendErrorKind, WcStatus};
 
 use core::time::Duration;
 

@@ -3,7 +3,8 @@
 use core::mem;
 use core::time::Duration;
 
-use doorbell::{CloseProgress, Event, Operation, PostFlags};
+use doorbell::worker::CloseProgress;
+use doorbell::{Event, Operation, PostFlags};
 
 use super::{Hub, config, home, hub, numbers, submit, until};
 use crate::fabric::small;

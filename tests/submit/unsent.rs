@@ -5,10 +5,8 @@ use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 
 use doorbell::provider::{ArenaConfig, PushError, QpState};
-use doorbell::worker::{CloseError, SubmissionError};
-use doorbell::{
-    ChannelId, CloseProgress, Event, Operation, PostFlags, SendErrorKind, Turn, Wait, WcStatus, Woken,
-};
+use doorbell::worker::{CloseError, CloseProgress, SubmissionError};
+use doorbell::{ChannelId, Event, Operation, PostFlags, SendErrorKind, Turn, Wait, WcStatus, Woken};
 use doorbell_sim::Host;
 
 use super::own::{close, submit_own, unsent};

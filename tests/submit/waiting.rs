@@ -4,7 +4,8 @@ use core::mem;
 use core::time::Duration;
 use std::thread;
 
-use doorbell::{Channel, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Submitter, Wait, Woken};
+use doorbell::worker::Submitter;
+use doorbell::{Channel, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, Woken};
 use doorbell_sim::Host;
 
 use super::{Hub, config, home, hub, numbers, submit, until};

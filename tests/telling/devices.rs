@@ -1,7 +1,7 @@
 //! Events about devices, of their own accord, and about channels on their way out.
 
-use doorbell::worker::CloseError;
-use doorbell::{CloseProgress, Notify, Operation};
+use doorbell::worker::{CloseError, CloseProgress};
+use doorbell::{Notify, Operation};
 use doorbell_sim::Fabric;
 use tracing_subscriber::filter::LevelFilter;
 

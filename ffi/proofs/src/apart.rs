@@ -2,10 +2,10 @@
 //! counted of a thread is counted of all of them.
 
 use doorbell::provider::ArenaConfig;
-use doorbell::worker::{ReceiveHalf, ReceiveWorker, SendHalf, SendWorker};
+use doorbell::worker::{ReceiveHalf, ReceiveWorker, SendHalf, SendWorker, Submitter};
 use doorbell::{
-    ChannelId, Deadline, Event, Lease, LocalWindow, Node, Operation, PostFlags, SendErrorKind, Submitter,
-    Turn, Wait, Woken, within,
+    ChannelId, Deadline, Event, Lease, LocalWindow, Node, Operation, PostFlags, SendErrorKind, Turn, Wait,
+    Woken, within,
 };
 
 use crate::traffic::{

@@ -6,11 +6,12 @@ use core::time::Duration;
 
 use doorbell::provider::{ArenaConfig, Window as _};
 use doorbell::worker::{
-    ReceiveWorker, RingConfig, RingError, SendWorker, SharedReceivesConfig, SubmitterConfig,
+    ReceiveWorker, RingChannel, RingConfig, RingError, SendWorker, SharedReceivesConfig, Submitter,
+    SubmitterConfig,
 };
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Connection, Listener, LocalWindow, Node, Notify, RemoteAccess,
-    RingChannel, Submitter, Trust, WindowConfig, Worker, WorkerConfig, within,
+    Channel, ChannelConfig, ChannelId, Connection, Listener, LocalWindow, Node, Notify, RemoteAccess, Trust,
+    WindowConfig, Worker, WorkerConfig, within,
 };
 
 /// How long connecting may take.

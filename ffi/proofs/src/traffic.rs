@@ -6,10 +6,10 @@ use core::fmt;
 use core::time::Duration;
 
 use doorbell::provider::Window as _;
-use doorbell::worker::SubmitErrorKind;
+use doorbell::worker::{RingChannel, SubmitErrorKind};
 use doorbell::{
-    Deadline, Event, Lease, LocalWindow, Message, Operation, PostFlags, RemoteAddress, RingChannel,
-    SendErrorKind, Turn, Wait, Woken, Worker, within,
+    Deadline, Event, Lease, LocalWindow, Message, Operation, PostFlags, RemoteAddress, SendErrorKind, Turn,
+    Wait, Woken, Worker, within,
 };
 use doorbell_core::wire::RING_TRAILER_BYTES;
 

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use doorbell::connect::Connecting;
+use doorbell::worker::CloseProgress;
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, Event, Listener, Node, Operation, Trust, Worker, WorkerConfig,
-    within,
+    ChannelConfig, ChannelId, Event, Listener, Node, Operation, Trust, Worker, WorkerConfig, within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::{Leaks, leaks};

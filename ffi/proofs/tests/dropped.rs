@@ -8,8 +8,8 @@
 use core::time::Duration;
 
 use doorbell::provider::ArenaConfig;
-use doorbell::worker::SubmitterConfig;
-use doorbell::{CloseProgress, Lease, Node, RemoteAccess, Trust, WindowConfig, Worker, WorkerConfig, within};
+use doorbell::worker::{CloseProgress, SubmitterConfig};
+use doorbell::{Lease, Node, RemoteAccess, Trust, WindowConfig, Worker, WorkerConfig, within};
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::Rdma;
 use doorbell_proofs::{End, Pair};

@@ -8,11 +8,8 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use doorbell::worker::{CloseError, SharedReceivesConfig};
-use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, ConnectError, Listener, Node, Trust, Worker, WorkerConfig,
-    within,
-};
+use doorbell::worker::{CloseError, CloseProgress, SharedReceivesConfig};
+use doorbell::{ChannelConfig, ChannelId, ConnectError, Listener, Node, Trust, Worker, WorkerConfig, within};
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 use doorbell_operation::{Labels, Metrics};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use doorbell::connect::{Acceptances, Background, HandshakeLimits};
 use doorbell::provider::{Clock as _, Network, Provider};
-use doorbell::worker::{CloseError, Watched as HasDescriptors};
+use doorbell::worker::{CloseError, CloseProgress, Watched as HasDescriptors};
 use doorbell::{
-    ChannelConfig, ChannelId, ChannelState, CloseProgress, ConnectError, Deadline, Event, Handle, Listener,
-    Node, NodeError, Notify, Rdma, Turn, WaitError, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ChannelState, ConnectError, Deadline, Event, Handle, Listener, Node, NodeError,
+    Notify, Rdma, Turn, WaitError, Worker, WorkerConfig,
 };
 
 use crate::watched::{Watched, ready};

@@ -2,7 +2,8 @@
 
 use doorbell::connect::Cause;
 use doorbell::wire::RejectReason;
-use doorbell::{ChannelId, CloseProgress, ConnectError, Deadline};
+use doorbell::worker::CloseProgress;
+use doorbell::{ChannelId, ConnectError, Deadline};
 
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::{End, prepare_region};

@@ -3,7 +3,8 @@
 
 use core::time::Duration;
 
-use doorbell::{CloseProgress, Deadline, Lease, Submitter, Worker};
+use doorbell::worker::{CloseProgress, Submitter};
+use doorbell::{Deadline, Lease, Worker};
 use doorbell_sim::plan::{Action, End, Name};
 use doorbell_sim::{Fabric, Host, Plan};
 

@@ -2,8 +2,8 @@
 
 use doorbell::provider::PushError;
 use doorbell::wire::Publication;
-use doorbell::worker::{RingConfig, RingError, RingOpening, RingReadError};
-use doorbell::{ChannelId, ChannelState, RingChannel, SendErrorKind};
+use doorbell::worker::{RingChannel, RingConfig, RingError, RingOpening, RingReadError};
+use doorbell::{ChannelId, ChannelState, SendErrorKind};
 use doorbell_sim::Host;
 
 use crate::act::Place;

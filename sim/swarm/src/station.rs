@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result};
 use doorbell::link::LinkConfig;
 use doorbell::provider::{IpPrefix, Mtu};
 use doorbell::wire::PrivateData;
-use doorbell::worker::{SharedReceivesConfig, SubmitterConfig};
+use doorbell::worker::{SharedReceivesConfig, Submitter, SubmitterConfig};
 use doorbell::{
-    ChannelConfig, ChannelId, Lease, Listener, LocalWindow, Node, NodeError, Notify, RemoteAccess, Submitter,
-    Trust, WindowConfig, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, Lease, Listener, LocalWindow, Node, NodeError, Notify, RemoteAccess, Trust,
+    WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 

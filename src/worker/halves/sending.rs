@@ -259,7 +259,7 @@ impl<P: Provider> SendWorker<P> {
 
 impl<P: Watched> SendWorker<P> {
     /// The descriptors that become readable when the completion queue notifies, and when a
-    /// [`Submitter`](crate::Submitter) submitted something, to be watched together; see
+    /// [`Submitter`](crate::worker::Submitter) submitted something, to be watched together; see
     /// [`Worker::descriptors`](crate::Worker::descriptors).
     #[must_use]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {

@@ -2,8 +2,8 @@
 
 use doorbell::connect::Cause;
 use doorbell::wire::RejectReason;
-use doorbell::worker::SubmitErrorKind;
-use doorbell::{ConnectError, SendErrorKind, Submitter};
+use doorbell::worker::{SubmitErrorKind, Submitter};
+use doorbell::{ConnectError, SendErrorKind};
 
 use super::{CrowdRun, IN_LINE_NS, SETTLED_NS, SUBMITTERS, TCP_PORT, Visitor, host_at};
 use crate::crowd::case::{CrowdAct, Says};

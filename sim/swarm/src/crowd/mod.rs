@@ -17,10 +17,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use doorbell::connect::{Acceptances, Connecting, HandshakeLimits, Handshakes};
 use doorbell::provider::Instant;
-use doorbell::worker::{SharedReceivesConfig, SubmitterConfig};
+use doorbell::worker::{CloseProgress, SharedReceivesConfig, Submitter, SubmitterConfig};
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, ConnectError, Connection, Event, Lease, Listener, Node,
-    Submitter, Trust, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ConnectError, Connection, Event, Lease, Listener, Node, Trust, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 

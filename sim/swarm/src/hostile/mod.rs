@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use doorbell::connect::Connecting;
 use doorbell::provider::Instant;
+use doorbell::worker::CloseProgress;
 use doorbell::{
-    ChannelConfig, ChannelId, ChannelState, CloseProgress, Event, Listener, Node, Operation, PostFlags,
-    SendErrorKind, Trust, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ChannelState, Event, Listener, Node, Operation, PostFlags, SendErrorKind,
+    Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use doorbell::provider::Instant;
-use doorbell::worker::CloseError;
-use doorbell::{ChannelId, CloseProgress, Listener};
+use doorbell::worker::{CloseError, CloseProgress};
+use doorbell::{ChannelId, Listener};
 
 use super::linked::Linked;
 use super::seat::Way;

@@ -1,7 +1,7 @@
 //! Judges the events of sleeping hosts.
 
-use doorbell::worker::SubmissionError;
-use doorbell::{ChannelId, CloseProgress, Event};
+use doorbell::worker::{CloseProgress, SubmissionError};
+use doorbell::{ChannelId, Event};
 use doorbell_sim::Host;
 
 use super::{Flow, SleepRun, Sleeper};

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell::provider::Instant;
-use doorbell::worker::SubmitterConfig;
-use doorbell::{ChannelId, Lease, Listener, Node, Notify, Submitter, Trust, WorkerConfig};
+use doorbell::worker::{Submitter, SubmitterConfig};
+use doorbell::{ChannelId, Lease, Listener, Node, Notify, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
 use crate::awaited::Watch;

@@ -3,8 +3,7 @@
 use core::fmt::Write as _;
 use core::net::IpAddr;
 
-use doorbell::provider::{DeviceReport, ProviderKind, Quirks};
-use doorbell::provider::{GidEntry, GidKind, PortReport, Unusable};
+use doorbell::provider::{DeviceReport, GidEntry, GidKind, PortReport, ProviderKind, Quirks, Unusable};
 use serde::Serialize;
 
 use super::HOW_TO_GET_ONE;

@@ -2,9 +2,9 @@
 
 use core::net::IpAddr;
 
-use doorbell::provider::{DeviceReport, ProviderKind, Quirks};
 use doorbell::provider::{
-    Gid, GidEntry, GidKind, IpPrefix, LookFailure, Mtu, Name, PortReport, PortState, ProviderError,
+    DeviceReport, Gid, GidEntry, GidKind, IpPrefix, LookFailure, Mtu, Name, PortReport, PortState,
+    ProviderError, ProviderKind, Quirks,
 };
 
 use super::report::{Device, Library, Listing};

@@ -3,10 +3,10 @@
 //! The timed section lasts from just before the post to the moment the answer has been copied out. The rest is as in
 //! [`super::latency`].
 
+use doorbell::Event;
 use doorbell::provider::Provider;
 use doorbell::wire::Publication;
-use doorbell::worker::RingConfig;
-use doorbell::{Event, RingChannel};
+use doorbell::worker::{RingChannel, RingConfig};
 
 use super::error::PerfError;
 use super::latency::{Times, tick};

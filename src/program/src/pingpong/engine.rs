@@ -13,9 +13,8 @@ use doorbell::provider::{
     AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, Lent, LentCompletion,
     MemoryError, Mtu, PostError, ProtectionDomain, Provider, ProviderError, Psn, PushError, Qpn, QueuePair,
     QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, Rejected,
-    SendBatch, SendQueue, Slot, WorkKind,
+    SendBatch, SendQueue, Slot, Waitable, Waiter, WorkKind,
 };
-use doorbell::provider::{Waitable, Waiter};
 use doorbell::{Operation, PostFlags, RemoteAccess, Statistics, Wait, WcStatus, Woken};
 
 use super::source::Source;

@@ -3,10 +3,10 @@
 use core::time::Duration;
 
 use doorbell::provider::Window as _;
-use doorbell::worker::{SendWorker, Submission, SubmissionError};
+use doorbell::worker::{RingChannel, SendWorker, Submission, SubmissionError, Submitter};
 use doorbell::{
-    Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel,
-    Submitter, Turn, Wait, WaitError, Woken, Worker, within,
+    Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, Turn, Wait,
+    WaitError, Woken, Worker, within,
 };
 use doorbell_core::provider::{PostError, ProviderError};
 use doorbell_proofs::{End, Pair, destroy};
