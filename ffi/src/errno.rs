@@ -8,12 +8,16 @@ use core::ptr::NonNull;
 
 use doorbell_core::provider::ProviderError;
 
+/// The address of errno of this thread.
+fn location() -> *mut c_int {
+    // SAFETY: takes no argument and cannot fail (errno(3)).
+    unsafe { libc::__errno_location() }
+}
+
 /// Returns errno of this thread; `EIO` if a failed call did not set it.
 pub(crate) fn last() -> i32 {
-    // SAFETY: takes no argument and cannot fail (errno(3)).
-    let location = unsafe { libc::__errno_location() };
     // SAFETY: the calling thread's errno lives as long as the thread.
-    match unsafe { *location } {
+    match unsafe { *location() } {
         0 => libc::EIO,
         errno => errno,
     }
@@ -21,18 +25,14 @@ pub(crate) fn last() -> i32 {
 
 /// Forgets errno of this thread, before a call that may fail and not set it.
 pub(crate) fn clear() {
-    // SAFETY: takes no argument and cannot fail (errno(3)).
-    let location = unsafe { libc::__errno_location() };
     // SAFETY: the calling thread's errno lives as long as the thread.
-    unsafe { *location = 0 };
+    unsafe { *location() = 0 };
 }
 
 /// Whether errno of this thread was not set since it was cleared.
 pub(crate) fn is_unset() -> bool {
-    // SAFETY: takes no argument and cannot fail (errno(3)).
-    let location = unsafe { libc::__errno_location() };
     // SAFETY: the calling thread's errno lives as long as the thread.
-    unsafe { *location == 0 }
+    unsafe { *location() == 0 }
 }
 
 /// For calls that return 0, or the error number itself (`ibv_modify_qp(3)`, `ibv_post_send(3)`,
@@ -66,14 +66,12 @@ pub(crate) fn from_minus_one(call: &'static str, status: c_int) -> Result<c_int,
 
 #[cfg(test)]
 mod tests {
-    use super::{clear, from_minus_one, from_pointer, from_value, is_unset, last};
+    use super::{clear, from_minus_one, from_pointer, from_value, is_unset, last, location};
     use doorbell_core::provider::ProviderError;
 
     fn set(errno: i32) {
-        // SAFETY: takes no argument and cannot fail (errno(3)).
-        let location = unsafe { libc::__errno_location() };
         // SAFETY: the calling thread's errno lives as long as the thread.
-        unsafe { *location = errno };
+        unsafe { *location() = errno };
     }
 
     fn failed(errno: i32) -> ProviderError {

@@ -9,8 +9,8 @@ use rustix::fs::{Mode, OFlags, open as open_at};
 /// Opens a path without blocking, and checks the kind of the opened file, whatever becomes of the path.
 ///
 /// # Errors
-/// It cannot be opened, or is no plain file.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+/// The path cannot be opened, or is no plain file.
+pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open_at(path, flags, Mode::empty())?);
     if file.metadata()?.is_file() {

@@ -10,7 +10,7 @@ use super::frame::PAIR_HEADER_BYTES;
 use crate::link::{LinkConfig, LinkError};
 
 /// Configuration of a mesh. All members have the same `mesh`, `ranks`, `window`, `message_bytes_max` and
-/// [`SessionConfig::fragment_bytes`](doorbell_core::session::SessionConfig::fragment_bytes).
+/// [`SessionConfig::fragment_bytes`](crate::link::SessionConfig::fragment_bytes).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct MeshConfig {

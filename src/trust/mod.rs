@@ -18,6 +18,7 @@ use doorbell_core::wire::AdvertisedRail;
 
 use crate::error::ConnectError;
 
+pub use crate::machine::plain_file::open as open_plain_file;
 pub use doorbell_core::IpPrefix;
 pub use doorbell_core::wire::KeyId;
 pub(crate) use key::wipe;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::{code, root, sources};
+use crate::{code, code_before_tests, is_of_tests, root, sources};
 
 /// Names at the root of `doorbell`: those of a first program and of a serious one. Others stand in the module of their subject.
 const ROOT_NAMES_MAX: usize = 45;
@@ -94,18 +94,10 @@ fn listed() -> String {
         paths.sort();
         for path in paths {
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-            let is_test = name
-                .split(['/', '.'])
-                .any(|part| matches!(part, "tests" | "hostile"));
-            if is_test || apart.iter().any(|apart| Path::new(&name).starts_with(apart)) {
+            if is_of_tests(&name) || apart.iter().any(|apart| Path::new(&name).starts_with(apart)) {
                 continue;
             }
-            let mut lines = code(&path);
-            let is_begin =
-                |two: &[(usize, String)]| two[0].1 == "#[cfg(test)]" && two[1].1.starts_with("mod ");
-            if let Some(tests) = lines.windows(2).position(is_begin) {
-                lines.truncate(tests);
-            }
+            let lines = code_before_tests(&path);
             let public = (0..lines.len()).filter(|at| lines[*at].1.trim_start().starts_with("pub "));
             let with_items = |at| core::iter::once(declaration(&lines, at)).chain(items(&lines, at));
             let public: Vec<_> = public.flat_map(with_items).collect();

@@ -4,7 +4,6 @@
 
 mod metrics;
 mod metrics_server;
-pub mod plain_file;
 mod port_counters;
 mod preflight;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fs::{self, DirEntry};
 use std::io::Read as _;
 use std::path::Path;
 
-use crate::plain_file;
+use doorbell::trust::open_plain_file;
 
 /// Directory in which the kernel lists RDMA devices. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
 const CLASS: &str = "/sys/class/infiniband";
@@ -98,7 +98,7 @@ fn counters(folder: &Path) -> Vec<(String, u64)> {
 /// The value in a file; nothing if it is no number, or more than one.
 fn value(path: &Path) -> Option<u64> {
     let mut text = Vec::new();
-    let mut file = plain_file::open(path).ok()?.take(READ_BYTES_MAX);
+    let mut file = open_plain_file(path).ok()?.take(READ_BYTES_MAX);
     file.read_to_end(&mut text).ok()?;
     // There may be more of it.
     if file.limit() == 0 {

@@ -4,8 +4,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::plain_file;
 use crate::settings::{FILE_BYTES_MAX, SettingSource, Settings, SettingsError, SettingsFault};
+use doorbell::trust::open_plain_file;
 
 impl Settings {
     /// Takes the settings of a TOML file.
@@ -30,7 +30,7 @@ impl Settings {
 /// Reads one byte more than the limit, so that a file that is too long is noticed.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let file = plain_file::open(path)?.take(FILE_BYTES_MAX.saturating_add(1));
+    let file = open_plain_file(path)?.take(FILE_BYTES_MAX.saturating_add(1));
     io::BufReader::new(file).read_to_string(&mut text)?;
     Ok(text)
 }

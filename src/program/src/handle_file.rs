@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 
 use doorbell::Handle;
-use doorbell_operation::plain_file;
+use doorbell::trust::open_plain_file;
 use rustix::fs::{Mode, OFlags, open as open_at};
 
 /// The most bytes that are read: a handle has 128 bytes, and less than twice as many as text.
@@ -53,9 +53,7 @@ pub(crate) fn find(path: &Path) -> Result<Option<Handle>, String> {
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    plain_file::open(path)?
-        .take(BYTES_MAX)
-        .read_to_string(&mut text)?;
+    open_plain_file(path)?.take(BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
 }
 

@@ -7,6 +7,7 @@ mod arguments;
 mod atomic;
 mod bandwidth;
 mod control;
+mod dial;
 mod error;
 #[cfg(test)]
 pub(crate) mod hostile;

@@ -9,14 +9,13 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::connect::{Cause, HandshakeError};
 use doorbell::provider::{Network, Provider, Window};
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Handle, Listener, LocalWindow, Node, RemoteWindow, WindowConfig,
-    Worker,
+    ConnectError, Connection, Handle, Listener, LocalWindow, Node, RemoteWindow, WindowConfig, Worker,
 };
 
 use super::control::{self, Control, NAP, private_data};
+use super::dial::dial;
 use super::error::{Corruption, PerfError};
 use super::link::{Link, Run, Tally};
 use super::message::{Message, Purpose, Ready, Setup, Verdict};
@@ -27,10 +26,6 @@ use super::source::Source;
 use super::terms::{Target, Terms};
 use super::test::{ITERATIONS_MAX, Kind, Role, Test};
 use super::{bandwidth, latency};
-
-/// The pause between two attempts to connect while no listener is there.
-const RETRY_EVERY: Duration = Duration::from_millis(100);
-const ECONNREFUSED: i32 = 111;
 
 /// The results of a measurement, up to its end or its failure.
 #[derive(Debug)]
@@ -467,75 +462,6 @@ fn workers<P: Provider, N: Network>(node: &Node<P, N>, terms: &Terms) -> Result<
         terms.metering.worker(Part::Control, worker);
     }
     Ok(workers)
-}
-
-/// Connects, and tries again while no listener is there. Returns the address, for later connections.
-fn dial<P: Provider, N: Network>(
-    node: &Node<P, N>,
-    workers: &mut [Worker<P>],
-    target: &Target,
-    config: &ChannelConfig,
-    terms: &Terms,
-) -> Result<(Connection, Target), PerfError> {
-    let begun = Instant::now();
-    let mut was_refused = false;
-    loop {
-        let error = match target {
-            Target::Handle(handle) => {
-                let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
-                match node.connect(workers, handle, config, deadline) {
-                    Ok(connection) => return Ok((connection, target.clone())),
-                    Err(error) => error,
-                }
-            }
-            Target::Addresses { name, addresses } => {
-                let mut last = ConnectError::Unreachable("a name was resolved to no address");
-                for address in addresses {
-                    let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
-                    match node.connect_at(workers, *address, config, deadline) {
-                        Ok(connection) => {
-                            let found = Target::Addresses {
-                                name: name.clone(),
-                                addresses: vec![*address],
-                            };
-                            return Ok((connection, found));
-                        }
-                        Err(error) => last = error,
-                    }
-                    // Else the next address may lead to it.
-                    if tcp_errno(&last).is_none() {
-                        break;
-                    }
-                }
-                last
-            }
-        };
-        let waited = begun.elapsed();
-        // The deadline cuts the last attempt short. Its error says less than those of the attempts before.
-        was_refused = tcp_errno(&error) == Some(ECONNREFUSED) || was_refused && waited >= terms.timeout;
-        if !was_refused {
-            return Err(error.into());
-        }
-        if waited.saturating_add(RETRY_EVERY) >= terms.timeout {
-            return Err(PerfError::NobodyListens {
-                address: target.to_string(),
-                waited,
-            });
-        }
-        thread::sleep(RETRY_EVERY);
-    }
-}
-
-/// Returns the error number of TCP, if TCP is the cause.
-fn tcp_errno(error: &ConnectError) -> Option<i32> {
-    match error {
-        ConnectError::Tcp(error) => error.raw_os_error(),
-        ConnectError::Handshake(HandshakeError {
-            cause: Cause::Stream(errno),
-            ..
-        }) => Some(*errno),
-        _ => None,
-    }
 }
 
 fn make_window<P: Provider>(

@@ -1,0 +1,85 @@
+//! Connecting to a listener that may not be there yet.
+
+use core::time::Duration;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::connect::{Cause, HandshakeError};
+use doorbell::provider::{Network, Provider};
+use doorbell::{ChannelConfig, ConnectError, Connection, Node, Worker};
+
+use super::error::PerfError;
+use super::terms::{Target, Terms};
+
+/// The pause between two attempts to connect while no listener is there.
+const RETRY_EVERY: Duration = Duration::from_millis(100);
+const ECONNREFUSED: i32 = 111;
+
+/// Connects, and tries again while no listener is there. Returns the address, for later connections.
+pub(super) fn dial<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    workers: &mut [Worker<P>],
+    target: &Target,
+    config: &ChannelConfig,
+    terms: &Terms,
+) -> Result<(Connection, Target), PerfError> {
+    let begun = Instant::now();
+    let mut was_refused = false;
+    loop {
+        let error = match target {
+            Target::Handle(handle) => {
+                let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
+                match node.connect(workers, handle, config, deadline) {
+                    Ok(connection) => return Ok((connection, target.clone())),
+                    Err(error) => error,
+                }
+            }
+            Target::Addresses { name, addresses } => {
+                let mut last = ConnectError::Unreachable("a name was resolved to no address");
+                for address in addresses {
+                    let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
+                    match node.connect_at(workers, *address, config, deadline) {
+                        Ok(connection) => {
+                            let found = Target::Addresses {
+                                name: name.clone(),
+                                addresses: vec![*address],
+                            };
+                            return Ok((connection, found));
+                        }
+                        Err(error) => last = error,
+                    }
+                    // Else the next address may lead to it.
+                    if tcp_errno(&last).is_none() {
+                        break;
+                    }
+                }
+                last
+            }
+        };
+        let waited = begun.elapsed();
+        // The deadline cuts the last attempt short. Its error says less than those of the attempts before.
+        was_refused = tcp_errno(&error) == Some(ECONNREFUSED) || was_refused && waited >= terms.timeout;
+        if !was_refused {
+            return Err(error.into());
+        }
+        if waited.saturating_add(RETRY_EVERY) >= terms.timeout {
+            return Err(PerfError::NobodyListens {
+                address: target.to_string(),
+                waited,
+            });
+        }
+        thread::sleep(RETRY_EVERY);
+    }
+}
+
+/// Returns the error number of TCP, if TCP is the cause.
+fn tcp_errno(error: &ConnectError) -> Option<i32> {
+    match error {
+        ConnectError::Tcp(error) => error.raw_os_error(),
+        ConnectError::Handshake(HandshakeError {
+            cause: Cause::Stream(errno),
+            ..
+        }) => Some(*errno),
+        _ => None,
+    }
+}
