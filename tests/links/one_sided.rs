@@ -298,7 +298,7 @@ fn refused_beside_done(two: &mut Two, window: u32, refused: &Request<'_>) {
     assert!(two.run(until(ms(3)), |two| two.process(A).asides.len() == 2));
     assert_eq!(ends(two), [1, 3].map(|place| (place, RequestEnd::Done)).into());
     // Messages proceed, too.
-    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    two.sends_every = [Some(ms(20)), Some(ms(20))];
     assert!(!two.run(until(ms(9_999)), |two| !two.process(A).asides.is_empty()));
     assert!(two.run(until(ms(10_010)), |two| two.process(A).asides.len() == 2));
     let unknown = RequestEnd::Unknown {

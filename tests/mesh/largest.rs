@@ -10,7 +10,7 @@ use crate::world::{World, ms};
 const RANKS: usize = 64;
 
 /// Time between polls of members that are too many to be polled at every event of one.
-const STEP: Duration = Duration::from_micros(250);
+const STEP: Duration = Duration::from_micros(500);
 
 /// All of them on these subnets, once they have done these.
 fn together(subnets: impl Fn(usize) -> Vec<usize>, collectives: &[Collective]) -> World {

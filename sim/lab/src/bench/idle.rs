@@ -16,7 +16,7 @@ const WHAT: [&str; 5] = ["empty", "send", "receive", "shared", "refused"];
 const CHANNELS: [u32; 4] = [1, 16, 256, 1024];
 
 /// Channels for the record: a poll takes the same with any number of them, and making a thousand takes a minute here.
-const OF_RECORD: [u32; 1] = [256];
+const OF_RECORD: [u32; 1] = [64];
 
 /// Polls of each run: as many for any number of channels, so that single events are the same, too.
 const POLLS: u32 = 256;
