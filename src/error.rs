@@ -10,6 +10,10 @@ use doorbell_core::provider::{LookFailure, MemoryError, ProviderError};
 use doorbell_core::rail::NotChosen;
 use doorbell_core::wire::{NoRails, TooManyRails};
 
+mod kind;
+
+pub use kind::ConnectErrorKind;
+
 /// Reason why a Node cannot be opened, or has no usable device.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -88,7 +92,7 @@ impl From<MemoryError> for NodeError {
     }
 }
 
-/// Reason why connecting failed. Everything made for the channel was undone.
+/// Reason why connecting failed. Everything made for the channel was undone. [`kind`](Self::kind) returns the group of the reason.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {

@@ -43,5 +43,5 @@ pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use listener::Listener;
 pub use node::{Connection, Node};
 
-pub use crate::error::{ConnectError, NoRoute, NodeError};
+pub use crate::error::{ConnectError, ConnectErrorKind, NoRoute, NodeError};
 pub use crate::machine::tcp::{Tcp, TcpAcceptor, TcpHandshake};
