@@ -1,43 +1,19 @@
 //! Bodies of the targets: the checks of the packages' own tests, built once with the flags that libFuzzer
 //! needs.
 //!
-//! A check is a function of bytes that panics where a promise is broken. It lives with the tests of the package
-//! whose promises it holds, where `cargo test` runs it on the corpora and on made-up bytes.
+//! A check is a function of bytes that panics where a promise is broken. It lives with the package whose promises it holds, where
+//! `cargo test` runs it on the corpora and on made-up bytes. A check inside a package is public under `cfg(fuzzing)`. A check of a
+//! public API is part of that package's tests, which no package exports: its file is included here.
 
-#[path = "../../src/program/src/address.rs"]
-mod address;
-#[path = "../../src/program/src/hostile.rs"]
-mod arguments;
-#[path = "../../src/program/src/configured.rs"]
-mod configured;
-mod cluster;
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
-mod kernel;
 mod members;
-mod mesh;
-mod metrics;
 #[path = "../../sim/tests/operations/oracle/mod.rs"]
 mod operations;
-#[path = "../../src/program/src/peers.rs"]
-#[expect(dead_code, reason = "no Node is opened here")]
-mod peers;
-mod perf;
-mod pingpong;
-#[path = "../../src/program/src/port_counts.rs"]
-mod port_counts;
-mod programs;
-mod scenario;
 #[path = "../../src/operation/tests/settings/oracle.rs"]
 mod settings;
 #[path = "../../sim/tests/plan/oracle.rs"]
 mod simulated;
-#[path = "../../sim/lab/src/topology.rs"]
-#[expect(dead_code, reason = "whoever makes hosts uses more of it")]
-mod topology;
-mod trust;
-#[path = "../../src/program/src/value.rs"]
-mod value;
 #[path = "../../core/tests/wire/oracle/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]
 mod wire;
@@ -96,7 +72,7 @@ pub fn rings(bytes: &[u8]) {
 
 /// Messages between the two sides of a measurement.
 pub fn perf_message(bytes: &[u8]) {
-    perf::hostile::check(bytes);
+    doorbell_program::hostile::check_message(bytes);
 }
 
 /// Operations of two hosts on a simulated fabric.
@@ -111,7 +87,7 @@ pub fn plan(bytes: &[u8]) {
 
 /// A command line of the program.
 pub fn arguments(bytes: &[u8]) {
-    let _ = arguments::check(bytes);
+    let _ = doorbell_program::hostile::check(bytes);
 }
 
 /// The text of a file of settings.
@@ -121,7 +97,7 @@ pub fn settings(bytes: &[u8]) {
 
 /// A frame of a mesh.
 pub fn mesh(bytes: &[u8]) {
-    let _ = mesh::hostile::check(bytes);
+    let _ = doorbell::mesh::hostile::check(bytes);
 }
 
 /// Frames of a stranger in a mesh, beside two honest members.
@@ -131,15 +107,15 @@ pub fn mesh_stranger(bytes: &[u8]) {
 
 /// Request of a scraper to the metrics server.
 pub fn metrics_request(bytes: &[u8]) {
-    let _ = metrics::hostile::check(bytes);
+    doorbell_operation::hostile::check(bytes);
 }
 
 /// A file of keys.
 pub fn keys(bytes: &[u8]) {
-    let _ = trust::hostile::check(bytes);
+    let _ = doorbell::trust::hostile::check(bytes);
 }
 
 /// The text of a scenario.
 pub fn scenario(bytes: &[u8]) {
-    let _ = scenario::hostile::check(bytes);
+    let _ = doorbell_lab::hostile::check(bytes);
 }

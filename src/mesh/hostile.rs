@@ -6,8 +6,11 @@ use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Heard, Map, RelayHe
 
 use super::frame::{Join, Kind, PairHeader};
 
-/// Panics where reading `bytes` as a frame breaks a promise. Says whether it is one.
-pub(crate) fn check(bytes: &[u8]) -> bool {
+/// Reads `bytes` as a frame. Returns whether they are one.
+///
+/// # Panics
+/// The reading breaks a promise.
+pub fn check(bytes: &[u8]) -> bool {
     let plain = plain::frame(bytes);
     let (header, body) = match RelayHeader::parse(bytes) {
         Ok(read) => read,

@@ -28,8 +28,8 @@ mod frame;
 mod group;
 mod hear;
 mod hold_down;
-#[cfg(test)]
-mod hostile;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod leaving;
 mod member;
 mod membership;

@@ -3,8 +3,11 @@
 use super::key::{KEY_BYTES_MIN, KeyError};
 use super::ring::{KeyRing, KeyRingError};
 
-/// Panics where reading `bytes` as keys breaks a promise. Says whether they are keys.
-pub(crate) fn check(bytes: &[u8]) -> bool {
+/// Reads `bytes` as keys. Returns whether they are keys.
+///
+/// # Panics
+/// The reading breaks a promise.
+pub fn check(bytes: &[u8]) -> bool {
     let Ok(text) = core::str::from_utf8(bytes) else {
         return false;
     };

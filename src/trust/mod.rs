@@ -2,8 +2,8 @@
 //!
 //! A handshake proves a key before the peer has cost a queue pair. A listener limits how many peers connect at a time.
 
-#[cfg(test)]
-mod hostile;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod key;
 pub(crate) mod key_file;
 mod pattern;

@@ -14,6 +14,8 @@ mod settings_file;
 mod survey;
 mod topology;
 
+#[cfg(any(test, fuzzing))]
+pub use metrics::hostile;
 pub use metrics::{LabelError, Labels, Metrics};
 pub use metrics_server::MetricsServer;
 pub use port_counters::PortCounters;

@@ -11,6 +11,8 @@ use crate::perf::{BwArguments, LatArguments, Message, PerfError, Setup, Terms, T
 use crate::pingpong;
 use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
 
+pub use crate::perf::hostile::check as check_message;
+
 /// Lines beyond this are left aside: they say nothing that shorter ones do not.
 const LINE_BYTES_MAX: usize = 600;
 
@@ -29,9 +31,11 @@ enum Command {
     Pingpong(pingpong::Arguments),
 }
 
-/// Panics if reading `bytes` as a line of words between spaces, or each of its words as a value, breaks a
-/// promise. Returns whether the line is a command.
-pub(crate) fn check(bytes: &[u8]) -> bool {
+/// Reads `bytes` as a line of words between spaces, and each of its words as a value. Returns whether the line is a command.
+///
+/// # Panics
+/// The reading breaks a promise.
+pub fn check(bytes: &[u8]) -> bool {
     let Some(line) = core::str::from_utf8(bytes)
         .ok()
         .filter(|line| line.len() <= LINE_BYTES_MAX)

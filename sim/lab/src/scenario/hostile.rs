@@ -5,8 +5,11 @@ use std::path::Path;
 use super::check;
 use super::model::{ROUNDS_MAX, Scenario};
 
-/// Panics where reading `bytes` as a scenario breaks a promise; says whether it is one.
-pub(crate) fn check(bytes: &[u8]) -> bool {
+/// Reads `bytes` as a scenario. Returns whether they are one.
+///
+/// # Panics
+/// The reading breaks a promise.
+pub fn check(bytes: &[u8]) -> bool {
     let Ok(text) = core::str::from_utf8(bytes) else {
         return false;
     };

@@ -11,8 +11,8 @@ mod cli;
 mod counters;
 mod expand;
 mod goal;
-#[cfg(test)]
-mod hostile;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod judging;
 mod live;
 mod measure;

@@ -2,8 +2,16 @@
 
 use super::request::{Asked, REQUEST_BYTES_MAX, Refusal, answer, read};
 
-/// Panics if reading `bytes` breaks a promise. Returns the parsed request.
-pub(crate) fn check(bytes: &[u8]) -> Asked {
+/// Reads `bytes` as a request.
+///
+/// # Panics
+/// The reading breaks a promise.
+pub fn check(bytes: &[u8]) {
+    checked(bytes);
+}
+
+/// Checks the reading of `bytes`. Returns the parsed request.
+fn checked(bytes: &[u8]) -> Asked {
     let asked = read(bytes);
     assert_eq!(asked, plain::read(bytes));
     // Bytes come in pieces: nothing is answered before the request has ended, and nothing behind its end counts.
@@ -125,14 +133,12 @@ mod plain {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asked, Refusal, check};
+    use super::{Asked, Refusal, checked};
     use crate::replay::{folder, replay};
 
     #[test]
     fn requests_keep_every_promise() {
-        replay("metrics_request", |bytes| {
-            check(bytes);
-        });
+        replay("metrics_request", super::check);
         for (name, asked) in [
             ("get", Asked::Metrics { is_head_only: false }),
             ("head", Asked::Metrics { is_head_only: true }),
@@ -145,7 +151,7 @@ mod tests {
             ("unfinished", Asked::More),
         ] {
             let bytes = std::fs::read(folder("metrics_request").join(name)).unwrap();
-            assert_eq!(check(&bytes), asked, "{name}");
+            assert_eq!(checked(&bytes), asked, "{name}");
         }
     }
 
@@ -154,11 +160,11 @@ mod tests {
     fn changed_requests_keep_every_promise() {
         let request = b"HEAD /metrics?a=b HTTP/1.0\r\nHost: a:9\r\nAccept:\t*/*\r\n\r\nGET";
         for at in 0..request.len() {
-            check(&request[..at]);
+            checked(&request[..at]);
             for instead in *b"\r\n\t :?/A\x7f\xc3" {
                 let mut changed = request.to_vec();
                 changed[at] = instead;
-                check(&changed);
+                checked(&changed);
             }
         }
     }

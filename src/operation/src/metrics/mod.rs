@@ -3,8 +3,8 @@
 //! Nothing here waits, and nothing of it is on the data path: the counters are there anyway.
 
 mod exposition;
-#[cfg(test)]
-mod hostile;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod labels;
 mod names;
 pub(crate) mod request;

@@ -3,8 +3,11 @@
 use super::message::{CONTROL_BYTES_MAX, Message, Purpose};
 use super::test::{Role, Test};
 
-/// Panics where reading `bytes` as a message, or as the purpose of a connection, breaks a promise.
-pub(crate) fn check(bytes: &[u8]) {
+/// Reads `bytes` as a message, and as the purpose of a connection.
+///
+/// # Panics
+/// The reading breaks a promise.
+pub fn check(bytes: &[u8]) {
     match Purpose::parse(bytes) {
         Ok(purpose) => assert_eq!(purpose.encode()[..], *bytes),
         Err(error) => assert!(!error.to_string().is_empty()),

@@ -9,7 +9,7 @@ mod bandwidth;
 mod control;
 mod dial;
 mod error;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod latency;
 mod link;
@@ -26,7 +26,7 @@ mod test;
 
 pub(crate) use arguments::{BwArguments, LatArguments};
 pub(crate) use error::PerfError;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use message::{Message, Setup};
 pub(crate) use metering::Metering;
 use progress::Progress;

@@ -116,7 +116,7 @@ const ROWS: &[(&str, Is, How)] = &[
     (
         "the lab",
         |words| words[..2] == ["cargo", "lab"],
-        Elsewhere("sim/lab/src/main.rs", "fn every_command_of_a_document_is_run"),
+        Elsewhere("sim/lab/src/lib.rs", "fn every_command_of_a_document_is_run"),
     ),
     // The reader's own: its program is a snippet of the book.
     (

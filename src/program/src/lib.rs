@@ -1,0 +1,266 @@
+//! The `doorbell` program: RDMA devices, their ports, and measurements.
+//!
+//! The package is the program. [`main`] is its entry, and nothing else here is an API.
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+mod address;
+mod board;
+mod changes;
+mod closed_pipe;
+mod columns;
+mod config;
+mod configured;
+mod demo;
+mod devices;
+#[cfg(test)]
+mod documents;
+mod handle_file;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
+mod keygen;
+mod link;
+mod log;
+mod manual;
+mod mesh;
+mod opened;
+mod peers;
+mod perf;
+mod pingpong;
+mod port_counts;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+mod report;
+#[cfg(test)]
+#[path = "../../../sim/scenarios/commands.rs"]
+mod scenarios;
+#[cfg(test)]
+mod schema;
+mod simulated;
+mod status;
+mod topo;
+mod value;
+
+/// RDMA from the command line: devices, rails, latency, bandwidth, interoperation.
+///
+/// Measurements need two processes: one listens, the other names it. Every payload byte is
+/// checked on arrival, outside the timed section. With --simulated both ends are in one process,
+/// and no device is needed. All reports come as text, or with --json as one JSON document on
+/// standard output, failures too (docs/json.md).
+#[derive(Parser)]
+#[command(name = "doorbell", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Devices(devices::Arguments),
+    Topo(topo::TopoArguments),
+    Preflight(topo::PreflightArguments),
+    Lat(perf::LatArguments),
+    Bw(perf::BwArguments),
+    Pingpong(pingpong::Arguments),
+    Link(Box<link::Arguments>),
+    Mesh(mesh::Arguments),
+    Status(status::Arguments),
+    Config(config::Arguments),
+    Demo(demo::Arguments),
+    Keygen(keygen::Arguments),
+    Completions(manual::CompletionsArguments),
+    Man(manual::ManArguments),
+}
+
+/// Runs the command that the arguments of this process name.
+pub fn main() -> ExitCode {
+    closed_pipe::heed(std::process::exit);
+    let matches = match Arguments::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return not_parsed(&error),
+    };
+    let (name, wants_json) = asked(&matches);
+    let command = match Arguments::from_arg_matches(&matches) {
+        Ok(Arguments { command }) => command,
+        Err(error) => return not_parsed(&error),
+    };
+    let Err(error) = run(command) else {
+        return ExitCode::SUCCESS;
+    };
+    if !error.is::<report::Reported>() {
+        if wants_json {
+            report::print_error(name, &error.to_string());
+        } else {
+            eprintln!("doorbell: {error}");
+        }
+    }
+    ExitCode::FAILURE
+}
+
+fn run(command: Command) -> Result<(), report::Failure> {
+    match command {
+        Command::Devices(arguments) => devices::run(&arguments),
+        Command::Topo(arguments) => topo::topo(&arguments),
+        Command::Preflight(arguments) => topo::check(&arguments),
+        Command::Lat(arguments) => perf::lat(&arguments),
+        Command::Bw(arguments) => perf::bw(&arguments),
+        Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Link(arguments) => link::run(&arguments),
+        Command::Mesh(arguments) => mesh::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Keygen(arguments) => keygen::run(&arguments),
+        Command::Completions(arguments) => manual::completions(&arguments),
+        Command::Man(arguments) => manual::man(&arguments),
+    }
+}
+
+/// The name of the command, and whether its report is to be JSON.
+fn asked(matches: &ArgMatches) -> (&str, bool) {
+    matches
+        .subcommand()
+        .map_or(("doorbell", false), |(name, matches)| {
+            let json = matches.try_get_one::<bool>("json").ok().flatten();
+            (name, json.copied().unwrap_or(false))
+        })
+}
+
+/// Prints why the command line is invalid, as JSON if it asks for JSON.
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    let name = words.next().filter(|_| error.use_stderr());
+    if words.any(|word| word == OsStr::new("--json")) {
+        if let Some(name) = name.as_deref().and_then(OsStr::to_str) {
+            let text = error.to_string();
+            let text = text.split("\n\nFor more information").next().unwrap_or_default();
+            report::print_error(name, text.trim_start_matches("error: ").trim_end());
+            return ExitCode::from(2);
+        }
+    }
+    error.exit()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
+
+    use crate::{documents, scenarios};
+
+    /// Every command that README.md and the pages of docs show is one, with its options and their values.
+    #[test]
+    fn the_commands_the_documents_show_are_understood() {
+        let mut shown = documents::commands();
+        shown.retain(|shown| shown.words[0] == "doorbell");
+        assert!(shown.len() > 30, "{shown:?}");
+        for documents::Shown { document, words } in shown {
+            // A word in brackets is for the reader to choose.
+            let is_chosen = |word: &&String| !word.starts_with('[');
+            let said: Vec<_> = words.iter().filter(is_chosen).collect();
+            let parsed = super::Arguments::command().try_get_matches_from(&said);
+            let Err(error) = parsed else { continue };
+            // The name of a command may stand by itself.
+            let is_bare = said.len() == 2 && error.kind() == ErrorKind::MissingRequiredArgument;
+            assert!(is_bare, "{document}: {words:?}: {error}");
+        }
+    }
+
+    const DOORBELL: &str = "{bin}/doorbell";
+
+    #[test]
+    fn the_commands_of_scenarios_are_understood() {
+        let (faults, commands) = scenarios::faults(DOORBELL, &super::Arguments::command());
+        assert!(faults.is_empty(), "{faults:#?}");
+        assert!(commands > 200, "{commands}");
+    }
+
+    #[test]
+    fn a_command_of_a_scenario_that_is_none_is_found_with_its_line() {
+        let scenario = r#"name = "planted"
+[vars]
+more = "--device rxe0 --json"
+
+[[steps]]
+command = ["{bin}/doorbell", "topo", "-s", "{out}/a.json"]
+
+[[steps]]
+command = """
+# Comments count as lines.
+for op in write 'send --size 8'; do
+    {bin}/doorbell lat --unauthenticated {addr.a} --op $op \
+        {var.more} 2>{out}/said || exit 1
+done
+exec taskset -c 1 {bin}/doorbell latency $(cat {out}/handle) >/dev/null &
+{bin}/doorbell lat --op $unknown --sizes 8
+sh -c 'until {bin}/doorbell devices --all; do sleep 1; done'
+"""
+"#;
+        let (faults, commands) =
+            scenarios::faults_of("x.toml", scenario, DOORBELL, &super::Arguments::command());
+        let expected = [
+            ("x.toml:6:", "'-s'"),
+            ("x.toml:15:", "'latency'"),
+            ("x.toml:16:", "'--sizes'"),
+            ("x.toml:17:", "'--all'"),
+        ];
+        assert_eq!((faults.len(), commands), (expected.len(), 6), "{faults:#?}");
+        for (fault, (place, word)) in faults.iter().zip(expected) {
+            assert!(fault.starts_with(place) && fault.contains(word), "{fault}");
+        }
+    }
+
+    /// The long names of a short option that commands give different names.
+    const SHORT: &[(char, &[&str])] = &[
+        ('D', &["duration", "seconds"]),
+        ('F', &["cpu-freq"]),
+        ('I', &["inline"]),
+        ('S', &["service-level"]),
+        ('a', &["all"]),
+        ('c', &["check"]),
+        ('d', &["device"]),
+        ('e', &["events"]),
+        ('h', &["help"]),
+        ('i', &["ib-port"]),
+        ('l', &["batch"]),
+        ('m', &["mtu"]),
+        ('n', &["iterations", "iters", "count", "rounds"]),
+        ('p', &["port"]),
+        ('q', &["qp"]),
+        ('r', &["rx-depth"]),
+        ('s', &["size"]),
+        ('t', &["depth"]),
+        ('v', &["verbose"]),
+        ('x', &["gid-index"]),
+    ];
+
+    #[test]
+    fn a_short_option_means_one_thing() {
+        let known: BTreeMap<_, _> = SHORT.iter().copied().collect();
+        for command in super::Arguments::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                let Some(short) = argument.get_short() else {
+                    continue;
+                };
+                let long = argument.get_long().unwrap_or_default();
+                let names = known.get(&short).copied().unwrap_or_default();
+                assert!(
+                    names.contains(&long),
+                    "{}: -{short} is --{long}",
+                    command.get_name()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Arguments::command().debug_assert();
+    }
+}
