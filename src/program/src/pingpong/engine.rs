@@ -169,8 +169,6 @@ pub(super) struct Engine<P: Provider> {
     completions: P::CompletionQueue,
     psn: Psn,
     source: Source,
-    plan: Plan,
-    flags: PostFlags,
 }
 
 /// The halves of the queue pair, and what is under way on them.
@@ -179,13 +177,13 @@ struct Wire<P: Provider> {
     receive: P::ReceiveQueue,
     arena: P::Arena,
     plan: Plan,
+    flags: PostFlags,
     sent: u32,
     received: u32,
     sending: bool,
     /// The message that came last, which goes out next.
     held: Option<P::Slot>,
     statistics: Arc<Statistics>,
-    is_inline: bool,
 }
 
 impl<P: Provider> Engine<P> {
@@ -240,18 +238,16 @@ impl<P: Provider> Engine<P> {
                 receive,
                 arena,
                 plan,
+                flags,
                 sent: 0,
                 received: 0,
                 sending: false,
                 held: None,
                 statistics: Arc::default(),
-                is_inline: flags.contains(PostFlags::INLINE),
             },
             completions,
             psn,
             source,
-            plan,
-            flags,
         })
     }
 
@@ -264,7 +260,7 @@ impl<P: Provider> Engine<P> {
     }
 
     pub(super) const fn plan(&self) -> &Plan {
-        &self.plan
+        &self.wire.plan
     }
 
     /// The counters, as those of a Worker.
@@ -274,7 +270,7 @@ impl<P: Provider> Engine<P> {
 
     /// Whether messages go inline.
     pub(super) const fn is_inline(&self) -> bool {
-        self.flags.contains(PostFlags::INLINE)
+        self.wire.flags.contains(PostFlags::INLINE)
     }
 
     /// Connects to the peer: RTR, receives, RTS, so that a receive is there before the peer can
@@ -289,9 +285,9 @@ impl<P: Provider> Engine<P> {
                 hop_limit: 64,
                 traffic_class: 0,
                 flow_label: 0,
-                service_level: self.plan.service_level,
+                service_level: self.wire.plan.service_level,
             },
-            path_mtu: self.plan.mtu,
+            path_mtu: self.wire.plan.mtu,
             destination_qpn: remote.qpn,
             receive_psn: remote.psn,
             // No READs and atomics here; the stock program's figure.
@@ -315,11 +311,11 @@ impl<P: Provider> Engine<P> {
     pub(super) fn run(&mut self, role: Role) -> Result<Duration, EngineError> {
         if role == Role::Client {
             let mut first = self.wire.arena.lease().ok_or(EngineError::NoMemory)?;
-            fill(&mut first, &self.plan);
+            fill(&mut first, &self.wire.plan);
             self.wire.held = Some(first);
-            self.wire.post(self.flags)?;
+            self.wire.post()?;
         }
-        let how = if self.plan.events { SLEEP } else { Wait::Busy };
+        let how = if self.wire.plan.events { SLEEP } else { Wait::Busy };
         let began = Instant::now();
         let mut waiter = Waiter::new();
         let mut watched = Watched::<P> {
@@ -330,7 +326,7 @@ impl<P: Provider> Engine<P> {
         };
         while !watched.wire.is_done() {
             match waiter.wait(how, &mut watched)? {
-                Woken::Progress => watched.wire.post_next(self.flags)?,
+                Woken::Progress => watched.wire.post()?,
                 _ => return Err(self.wire.stalled()),
             }
         }
@@ -405,29 +401,25 @@ impl<P: Provider> Wire<P> {
         Ok(())
     }
 
-    /// Sends the held message.
-    fn post(&mut self, flags: PostFlags) -> Result<(), EngineError> {
+    /// Sends the held message, once the send before is done. The last message of all is kept.
+    fn post(&mut self) -> Result<(), EngineError> {
+        // As many sends were posted as are done, and one more where one is under way.
+        if self.sending || self.sent >= self.plan.iterations {
+            return Ok(());
+        }
         let Some(slot) = self.held.take() else {
             return Ok(());
         };
         let mut batch = self.send.stage();
         batch
-            .push(Operation::Send, [slot], flags)
+            .push(Operation::Send, [slot], self.flags)
             .map_err(|refused| refused.reason)?;
         batch.ring()?;
         self.sending = true;
-        let (bytes, inline) = (self.plan.message_bytes, self.is_inline);
-        self.statistics.doorbell(1, bytes.into(), inline.into());
+        let inline = self.flags.contains(PostFlags::INLINE);
+        self.statistics
+            .doorbell(1, self.plan.message_bytes.into(), inline.into());
         Ok(())
-    }
-
-    /// Sends the message that came last, once the send before is done. The last message of all is kept.
-    fn post_next(&mut self, flags: PostFlags) -> Result<(), EngineError> {
-        // As many sends were posted as are done, and one more where one is under way.
-        if self.sending || self.sent >= self.plan.iterations {
-            return Ok(());
-        }
-        self.post(flags)
     }
 
     /// Takes completions.

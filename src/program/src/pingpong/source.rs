@@ -3,7 +3,8 @@
 use core::fmt;
 use core::net::IpAddr;
 
-use doorbell::provider::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, Unusable};
+use doorbell::provider::{Gid, GidKind, IpPrefix, Mtu, PortReport, Unusable};
+use doorbell::rails::{LocalRail, RailSource};
 
 /// The choices of the command line.
 #[derive(Clone, Copy, Debug)]
@@ -152,22 +153,12 @@ pub(super) fn check(ports: &[PortReport], wanted: &Wanted<'_>) -> Result<(), NoS
 /// Chooses the GID to use.
 pub(super) fn choose(ports: &[PortReport], wanted: &Wanted<'_>, peer: Peer) -> Result<Source, NoSource> {
     let asked = asked(ports, wanted)?;
-    let (report, entry, why) = match wanted.gid_index {
+    let (report, source) = match wanted.gid_index {
         Some(index) => named(&asked, index)?,
         None => by_rule(&usable(&asked)?, peer)?,
     };
     fits(report, wanted.mtu)?;
-    let Ok(gid_index) = u8::try_from(entry.index) else {
-        return Err(NoSource::Unusable(vec![(name(report), Unusable::NoRoceV2Gid)]));
-    };
-    Ok(Source {
-        device: report.device.to_string(),
-        port: report.port,
-        gid_index,
-        gid: entry.gid,
-        kind: entry.kind,
-        why,
-    })
+    Ok(source)
 }
 
 /// The ports that the command line leaves to choose from.
@@ -206,7 +197,19 @@ fn fits(report: &PortReport, asked: Mtu) -> Result<(), NoSource> {
     }
 }
 
-type Choice<'a> = (&'a PortReport, &'a GidEntry, Why);
+type Choice<'a> = (&'a PortReport, Source);
+
+fn choice(report: &PortReport, gid_index: u8, gid: Gid, kind: GidKind, why: Why) -> Choice<'_> {
+    let source = Source {
+        device: report.device.to_string(),
+        port: report.port,
+        gid_index,
+        gid,
+        kind,
+        why,
+    };
+    (report, source)
+}
 
 /// Returns the GID of this index. Its port needs no IP address for it: the user named it on purpose.
 fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource> {
@@ -232,24 +235,21 @@ fn named<'a>(asked: &[&'a PortReport], index: u8) -> Result<Choice<'a>, NoSource
     if !entry.is_roce_v2() {
         return Err(refused(Some(entry.kind)));
     }
-    Ok((report, entry, Why::Named))
+    Ok(choice(report, index, entry.gid, entry.kind, Why::Named))
 }
 
-type Usable<'a> = (&'a PortReport, &'a GidEntry, IpPrefix);
+type Usable<'a> = (&'a PortReport, u8, RailSource);
 
 /// The GIDs a connection can be made with.
 fn usable<'a>(asked: &[&'a PortReport]) -> Result<Vec<Usable<'a>>, NoSource> {
-    let usable: Vec<Usable<'_>> = asked
-        .iter()
-        .filter(|report| report.usability().is_ok())
-        .flat_map(|report| {
-            report
-                .usable_gids()
-                // A queue pair's address vector names its GID by eight bits.
-                .filter(|entry| entry.index <= u32::from(u8::MAX))
-                .filter_map(|entry| Some((*report, entry, entry.address?)))
+    let usable_of = |report: &'a PortReport| {
+        LocalRail::of_port(report).filter_map(move |rail| {
+            let source = rail.source.ok()?;
+            // A queue pair's address vector names its GID by eight bits.
+            Some((report, u8::try_from(source.gid_index).ok()?, source))
         })
-        .collect();
+    };
+    let usable: Vec<Usable<'_>> = asked.iter().copied().flat_map(usable_of).collect();
     if !usable.is_empty() {
         return Ok(usable);
     }
@@ -273,33 +273,29 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
         peer: address,
         candidates: usable
             .iter()
-            .map(|(report, entry, address)| format!("{} GID {} ({address})", report.device, entry.index))
+            .map(|(report, index, rail)| format!("{} GID {index} ({})", report.device, rail.address))
             .collect(),
     };
     let one_device = |mut choices: core::slice::Iter<'_, Usable<'a>>| {
         let first = choices.next();
         choices.all(|(report, ..)| first.is_some_and(|(device, ..)| device.device == report.device))
     };
-    let longest = usable
-        .iter()
-        .filter(|(_, _, subnet)| subnet.contains(address))
-        .map(|(_, _, subnet)| subnet.prefix_bits())
-        .max();
-    let near: Vec<_> = usable
-        .iter()
-        .filter(|(_, _, subnet)| subnet.contains(address) && Some(subnet.prefix_bits()) == longest)
+    let near = || usable.iter().filter(|(.., rail)| rail.address.contains(address));
+    let longest = near().map(|(.., rail)| rail.address.prefix_bits()).max();
+    let near: Vec<_> = near()
+        .filter(|(.., rail)| Some(rail.address.prefix_bits()) == longest)
         .copied()
         .collect();
-    if let Some((report, entry, subnet)) = near.first() {
+    if let Some((report, index, rail)) = near.first() {
         // Every link has all link-local addresses.
         if is_link_local(address) && !one_device(near.iter()) {
             return Err(ambiguous());
         }
         let why = Why::Subnet {
-            subnet: *subnet,
+            subnet: rail.address,
             peer: address,
         };
-        return Ok((report, entry, why));
+        return Ok(choice(report, *index, rail.gid, rail.kind, why));
     }
     if !one_device(usable.iter()) {
         return Err(ambiguous());
@@ -307,11 +303,12 @@ fn by_rule<'a>(usable: &[Usable<'a>], peer: Peer) -> Result<Choice<'a>, NoSource
     usable
         .iter()
         // If the peer's GID is known, ours has to be of the same IP family.
-        .filter(|(_, entry, _)| !matches!(peer, Peer::Gid(gid) if gid.to_ip().is_ipv4() != entry.gid.to_ip().is_ipv4()))
-        .min_by_key(|(_, entry, subnet)| {
-            (is_link_local(subnet.address()), subnet.address().is_ipv6(), entry.index)
+        .filter(|(.., rail)| !matches!(peer, Peer::Gid(gid) if gid.to_ip().is_ipv4() != rail.gid.to_ip().is_ipv4()))
+        .min_by_key(|(_, index, rail)| {
+            let address = rail.address.address();
+            (is_link_local(address), address.is_ipv6(), *index)
         })
-        .map(|(report, entry, _)| (*report, *entry, Why::OnlyDevice { peer: address }))
+        .map(|(report, index, rail)| choice(report, *index, rail.gid, rail.kind, Why::OnlyDevice { peer: address }))
         .ok_or_else(ambiguous)
 }
 

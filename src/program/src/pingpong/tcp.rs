@@ -135,7 +135,7 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 /// A span as people say it.
-pub(super) fn seconds(span: Duration) -> String {
+fn seconds(span: Duration) -> String {
     format!("{} s", span.as_secs_f64())
 }
 
