@@ -1,7 +1,7 @@
 //! Metrics of a ping-pong, over HTTP.
 
 use core::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use doorbell::Statistics;
 use doorbell_operation::{Labels, Metrics, MetricsServer};
@@ -10,12 +10,12 @@ use super::source::Source;
 use crate::port_counts::add_ports;
 use crate::report::Failure;
 
-/// The device, the labels of its port, its counters and the peer's address, once they are known.
-type Noted = Option<(String, Labels, Arc<Statistics>, IpAddr)>;
+/// The device, the labels of its port, its counters and the peer's address.
+type Noted = (String, Labels, Arc<Statistics>, IpAddr);
 
 /// Serves metrics until it is dropped.
 pub(super) struct Metering {
-    noted: Arc<Mutex<Noted>>,
+    noted: Arc<OnceLock<Noted>>,
     _server: MetricsServer,
 }
 
@@ -25,13 +25,10 @@ impl Metering {
     /// # Errors
     /// The address cannot be bound.
     pub(super) fn start(at: SocketAddr) -> Result<Self, Failure> {
-        let noted = Arc::<Mutex<Noted>>::default();
-        let told = Arc::clone(&noted);
-        let render = move || {
-            let noted = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            text(&noted)
-        };
-        let server = MetricsServer::start(at, render).map_err(|error| format!("metrics at {at}: {error}"))?;
+        let noted = Arc::<OnceLock<Noted>>::default();
+        let rendered = Arc::clone(&noted);
+        let server = MetricsServer::start(at, move || text(rendered.get()))
+            .map_err(|error| format!("metrics at {at}: {error}"))?;
         eprintln!("metrics at http://{}/metrics", server.address());
         Ok(Self {
             noted,
@@ -39,16 +36,17 @@ impl Metering {
         })
     }
 
-    /// Sets the source of the metrics from now on.
+    /// Sets the source of the metrics. There is one, so that a second call changes nothing.
     pub(super) fn note(&self, source: &Source, statistics: &Arc<Statistics>, peer: IpAddr) {
         let port = source.port.to_string();
         let labels = Labels::new(&[("device", &source.device), ("port", &port)]).unwrap_or(Labels::NONE);
-        let noted = Some((source.device.clone(), labels, Arc::clone(statistics), peer));
-        *self.noted.lock().unwrap_or_else(PoisonError::into_inner) = noted;
+        let _ = self
+            .noted
+            .set((source.device.clone(), labels, Arc::clone(statistics), peer));
     }
 }
 
-fn text(noted: &Noted) -> String {
+fn text(noted: Option<&Noted>) -> String {
     let mut metrics = Metrics::default();
     if let Some((device, labels, statistics, peer)) = noted {
         metrics.statistics(labels, &statistics.snapshot());
@@ -64,11 +62,11 @@ mod tests {
 
     #[test]
     fn the_rail_and_the_peer_are_told() {
-        assert_eq!(text(&None), "");
+        assert_eq!(text(None), "");
         let statistics = Arc::new(Statistics::default());
         statistics.doorbell(1, 64, 1);
         let labels = Labels::new(&[("device", "sim0"), ("port", "1")]).unwrap();
-        let text = text(&Some((
+        let text = text(Some(&(
             "sim0".into(),
             labels,
             statistics,
