@@ -8,7 +8,6 @@
 #[cfg(test)]
 extern crate std;
 
-pub mod accept_queue;
 pub mod access;
 pub mod address;
 pub mod address_handles;

@@ -3,33 +3,6 @@
 //! Each is weakened in turn by the models, one of which must then fail.
 
 crate::named_orderings! {
-    /// A place of an accept queue is reserved: what was done with it before is done. Pairs with
-    /// [`ACCEPT_FREE`].
-    ACCEPT_RESERVE = Acquire;
-
-    /// A place of an accept queue is left: given up, or taken and done with. Pairs with
-    /// [`ACCEPT_RESERVE`].
-    ACCEPT_FREE = Release;
-
-    /// A connection is published: it is in the table for the thread that takes it. Pairs with [`ACCEPT_TAKE`].
-    ACCEPT_PUBLISH = Release;
-
-    /// A connection is taken, by one of the threads that try. Pairs with [`ACCEPT_PUBLISH`].
-    ACCEPT_TAKE = Acquire;
-
-    /// An accept queue is closed: operations before it are done for every thread that learns of it. Pairs with
-    /// [`ACCEPT_CLOSED`].
-    ACCEPT_CLOSE = Release;
-
-    /// A place of an accept queue is no longer counted: its uses are done for a thread that learns that the queue is
-    /// over. Pairs with [`ACCEPT_CLOSED`]; the counts form one release sequence, since each change is a
-    /// read-modify-write.
-    ACCEPT_SETTLE = Release;
-
-    /// A thread learns that an accept queue is closed, or over. Pairs with [`ACCEPT_CLOSE`] and with every
-    /// [`ACCEPT_SETTLE`].
-    ACCEPT_CLOSED = Acquire;
-
     /// A slot is detached: bytes written to it before are there for the thread that attaches it. Pairs with [`ATTACH`].
     DETACH = Release;
 

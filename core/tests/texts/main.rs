@@ -3,7 +3,6 @@
 use core::fmt::Display;
 use core::net::Ipv4Addr;
 
-use doorbell_core::accept_queue::{ReserveError, TakeError};
 use doorbell_core::handshake::{Cause, Fault, HandshakeError, IoError, Misuse, Stage};
 use doorbell_core::network::NetworkError;
 use doorbell_core::port::{Name, Unusable};
@@ -220,14 +219,6 @@ fn of_handshakes() {
         (
             &Misuse::OutOfTurn(Stage::Prepare),
             "not now: the handshake is waiting for this side to bring its queue pair to RTS",
-        ),
-        (
-            &ReserveError::Full,
-            "the queue of connections that wait to be accepted is full: accept more often",
-        ),
-        (
-            &TakeError::Closed,
-            "no connection waits to be accepted, and none will",
         ),
     ]);
 }

@@ -37,8 +37,8 @@ const WRONG: &[Wrong] = &[
         steps: &[
             ("        self.signals.take_accepting();\n", ""),
             (
-                "        match AcceptQueue::take(&*self.queue) {",
-                "        let taken = AcceptQueue::take(&*self.queue);\n        self.signals.take_accepting();\n        match taken {",
+                "        match self.take()? {",
+                "        let taken = self.take();\n        self.signals.take_accepting();\n        match taken? {",
             ),
         ],
     },
@@ -77,26 +77,30 @@ const WRONG: &[Wrong] = &[
     Wrong {
         name: "closed_untold",
         steps: &[(
-            "        self.queue.close();\n        self.signals.tell_accepting();\n",
-            "        self.queue.close();\n",
+            "        self.pass(|turns| turns.is_closed = true);\n        self.signals.tell_accepting();\n",
+            "        self.pass(|turns| turns.is_closed = true);\n",
         )],
     },
     Wrong {
         name: "given_up_last_untold",
         steps: &[(
-            "        if self.places.queue.is_closed() {\n",
-            "        if false && self.places.queue.is_closed() {\n",
+            "        if is_closed {\n",
+            "        if false && is_closed {\n",
         )],
     },
     // Contents of places, and their owners.
     Wrong {
         name: "published_before_it_is_there",
-        steps: &[(
-            "            self.places.exchange(place.index(), Entry::Connected(connected));\n            \
-                 place.publish();\n",
-            "            let index = place.index();\n            place.publish();\n            \
-                 self.places.exchange(index, Entry::Connected(connected));\n",
-        )],
+        steps: &[
+            (
+                "            self.places.exchange(index, Entry::Connected(connected));\n",
+                "",
+            ),
+            (
+                "            if is_abandoned {\n",
+                "            self.places.exchange(index, Entry::Connected(connected));\n            if is_abandoned {\n",
+            ),
+        ],
     },
     Wrong {
         name: "withdrawn_and_left_there",
@@ -116,27 +120,65 @@ const WRONG: &[Wrong] = &[
         name: "abandoned_behind_the_last_look",
         steps: &[
             (
-                "        *self.abandoned() = true;\n        self.queue.close();\n",
-                "        self.queue.close();\n",
+                "        self.pass(|turns| (turns.is_closed, turns.is_abandoned) = (true, true));\n",
+                "        self.pass(|turns| turns.is_closed = true);\n",
             ),
             (
                 "        }\n        left\n",
-                "        }\n        *self.abandoned() = true;\n        left\n",
+                "        }\n        self.pass(|turns| turns.is_abandoned = true);\n        left\n",
             ),
         ],
     },
     Wrong {
         name: "abandoned_is_looked_at_first",
         steps: &[
-            ("            let is_abandoned = *self.places.abandoned();\n", ""),
+            ("                turns.is_abandoned\n", ""),
             (
-                "            self.places.exchange(place.index(), Entry::Connected(connected));\n",
-                "            let is_abandoned = *self.places.abandoned();\n            \
-                 self.places.exchange(place.index(), Entry::Connected(connected));\n",
+                "            let is_abandoned = self.places.pass(",
+                "            let is_abandoned = self.places.turns().is_abandoned;\n            self.places.pass(",
+            ),
+        ],
+    },
+    Wrong {
+        name: "published_as_no_news",
+        steps: &[(
+            "        let news = !turns.published.is_empty() || turns.is_over();\n",
+            "        let news = turns.is_over();\n",
+        )],
+    },
+    Wrong {
+        name: "over_as_no_news",
+        steps: &[(
+            "        let news = !turns.published.is_empty() || turns.is_over();\n",
+            "        let news = !turns.published.is_empty();\n",
+        )],
+    },
+    Wrong {
+        name: "free_before_it_is_emptied",
+        steps: &[
+            ("        let taken = self.exchange(index, Entry::Empty);\n", ""),
+            (
+                "        self.pass(|turns| turns.free.push(index));\n",
+                "        self.pass(|turns| turns.free.push(index));\n        let taken = self.exchange(index, Entry::Empty);\n",
             ),
         ],
     },
     // Locks that do not lock.
+    Wrong {
+        name: "turns_without_a_lock",
+        steps: &[
+            (
+                "use super::locks::{Arc, Mutex, MutexGuard};",
+                "use super::locks::{Arc, Mutex, MutexGuard, Torn, TornGuard};",
+            ),
+            ("    turns: Mutex<Turns>,", "    turns: Torn<Turns>,"),
+            ("turns: Mutex::new(Turns", "turns: Torn::new(Turns"),
+            (
+                "fn turns(&self) -> MutexGuard<",
+                "fn turns(&self) -> TornGuard<",
+            ),
+        ],
+    },
     Wrong {
         name: "asked_without_a_lock",
         steps: &[
@@ -167,24 +209,6 @@ const WRONG: &[Wrong] = &[
             (
                 "-> Option<MutexGuard<'_, Entry<W, A, C>>>",
                 "-> Option<TornGuard<'_, Entry<W, A, C>>>",
-            ),
-        ],
-    },
-    Wrong {
-        name: "abandoned_without_a_lock",
-        steps: &[
-            (
-                "use super::locks::{Arc, Mutex, MutexGuard};",
-                "use super::locks::{Arc, Mutex, MutexGuard, Unordered, UnorderedGuard};",
-            ),
-            ("    is_abandoned: Mutex<bool>,", "    is_abandoned: Unordered,"),
-            (
-                "is_abandoned: Mutex::new(false)",
-                "is_abandoned: Unordered::new(false)",
-            ),
-            (
-                "fn abandoned(&self) -> MutexGuard<'_, bool>",
-                "fn abandoned(&self) -> UnorderedGuard<'_>",
             ),
         ],
     },

@@ -3,7 +3,7 @@
 //! A Worker's queues and memory belong to its own thread, and slow calls of a device do not belong on that thread. So the
 //! handshakes ask here for a place, and the Worker grants one, which takes microseconds and calls no device. The connection
 //! that is made of it elsewhere comes back the same way. A place among those that wait to be accepted is reserved before
-//! anything is asked for (`core::accept_queue`), and so before the peer is accepted. `places` moves places from one side to the
+//! anything is asked for, and so before the peer is accepted. `places` moves places from one side to the
 //! other.
 //!
 //! The side of the handshakes locks, for moments. The Worker's side looks at two words if there is nothing to do, and otherwise
@@ -16,12 +16,11 @@ use core::task::Waker;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use doorbell_core::accept_queue::ReserveError;
 use doorbell_core::handshake::Established;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::InstanceId;
 
-use super::places::{self, LookError, Places, Wakes};
+use super::places::{self, LookError, Places, ReserveError, Wakes};
 use crate::connect::answer::{Made, Wanted};
 use crate::connect::bring_up::{Ground, Ready, admit_to};
 use crate::error::ConnectError;
@@ -162,18 +161,18 @@ impl<P: Provider> Desk<P> {
     /// Too many connections are on their way to it or wait to be accepted, in all or from one address; or nobody accepts any
     /// more.
     pub(crate) fn ask(self: &Arc<Self>, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
-        let (queue, from) = (self.places.queue(), wanted.from);
+        let from = wanted.from;
         let mut seated = self.seated();
-        let left = queue.free().checked_sub(1).filter(|_| !queue.is_closed());
+        let left = self.places.turns().free().and_then(|free| free.checked_sub(1));
         let unfinished = Unfinished::of(from, seated.iter().copied());
         if left.is_some_and(|left| !unfinished.may_be_more(left)) {
             return Err(ConnectError::TooManyUnfinishedFrom(from));
         }
         let place = Places::ask(&self.places, Box::new(*wanted)).map_err(|error| match error {
             ReserveError::Full => ConnectError::TooManyUnaccepted {
-                unaccepted: queue.capacity(),
+                unaccepted: self.places.capacity(),
             },
-            _ => ConnectError::ListenerClosed,
+            ReserveError::Closed => ConnectError::ListenerClosed,
         })?;
         seated.push(from);
         let desk = Arc::clone(self);
@@ -277,7 +276,7 @@ impl<P: Provider> fmt::Debug for Desk<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Desk")
             .field("device", &self.device)
-            .field("queue", self.places.queue())
+            .field("free", &self.places.turns().free())
             .finish_non_exhaustive()
     }
 }

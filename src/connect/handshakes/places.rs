@@ -7,12 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::{PoisonError, TryLockError};
 
-use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, Reservation, ReserveError, TakeError};
 use doorbell_core::sync::{AtomicU64, Ordering};
 
 use super::locks::{Arc, Mutex, MutexGuard};
-
-type Queue = AcceptQueue<Box<[AcceptSlot]>>;
 
 /// Signals that wake either side.
 pub(crate) trait Wakes {
@@ -28,17 +25,51 @@ pub(crate) trait Wakes {
 
 /// State that the handshakes and a Worker share.
 pub(crate) struct Places<W, A, C, S> {
-    queue: Arc<Queue>,
-    /// One for each place of the queue; whose turn it is with one, the queue and what is in it say.
+    /// The owner of each place.
+    turns: Mutex<Turns>,
+    /// Whether the Worker's side has a connection to take, or an end to learn of: to be read without the lock.
+    news: AtomicU64,
+    /// Content of each place.
     table: Box<[Mutex<Entry<W, A, C>>]>,
     /// Places that were asked for and not looked at yet, the first in front.
     asked: Mutex<VecDeque<u32>>,
     /// Number of those, to be read without the lock.
     asked_count: AtomicU64,
-    /// Whether nobody accepts any more. Locked behind a publishing, and before what was published is taken away: of the two,
-    /// the later sees what the other did.
-    is_abandoned: Mutex<bool>,
     pub(crate) signals: S,
+}
+
+/// Places by their owners. A place is free, reserved by a handshake, or published for the Worker.
+#[derive(Default)]
+pub(crate) struct Turns {
+    free: Vec<u32>,
+    reserved: u32,
+    /// In the order of publishing.
+    published: VecDeque<u32>,
+    /// No place can be reserved any more.
+    is_closed: bool,
+    /// The Worker's side is gone: the side that publishes drops the connection.
+    is_abandoned: bool,
+}
+
+impl Turns {
+    /// Whether no connection comes any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_closed && self.reserved == 0 && self.published.is_empty()
+    }
+
+    /// How many places are free, unless none can be reserved any more.
+    pub(crate) fn free(&self) -> Option<usize> {
+        (!self.is_closed).then_some(self.free.len())
+    }
+}
+
+/// Reason why no place can be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReserveError {
+    /// All places are held.
+    Full,
+    /// The Worker's side accepts no more connections.
+    Closed,
 }
 
 /// Content of a place.
@@ -58,31 +89,80 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     pub(crate) fn new(places: u32, signals: S) -> Self {
         let places = places.max(1);
         Self {
-            queue: Arc::new(AcceptQueue::new((0..places).map(|_| AcceptSlot::new()).collect())),
+            turns: Mutex::new(Turns {
+                free: (0..places).rev().collect(),
+                published: VecDeque::with_capacity(places as usize),
+                ..Turns::default()
+            }),
+            news: AtomicU64::new(0),
             table: (0..places).map(|_| Mutex::new(Entry::Empty)).collect(),
             asked: Mutex::new(VecDeque::with_capacity(places as usize)),
             asked_count: AtomicU64::new(0),
-            is_abandoned: Mutex::new(false),
             signals,
         }
     }
 
-    pub(crate) const fn queue(&self) -> &Arc<Queue> {
-        &self.queue
+    pub(crate) fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many places there are.
+    pub(crate) const fn capacity(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Changes the owners of places.
+    fn pass<T>(&self, change: impl FnOnce(&mut Turns) -> T) -> T {
+        let mut turns = self.turns();
+        let changed = change(&mut turns);
+        let news = !turns.published.is_empty() || turns.is_over();
+        // Relaxed: it only says that the lock is worth taking; the lock orders the rest.
+        self.news.store(u64::from(news), Ordering::Relaxed);
+        changed
+    }
+
+    fn reserve(&self) -> Result<u32, ReserveError> {
+        self.pass(|turns| {
+            if turns.is_closed {
+                return Err(ReserveError::Closed);
+            }
+            let index = turns.free.pop().ok_or(ReserveError::Full)?;
+            turns.reserved = turns.reserved.saturating_add(1);
+            Ok(index)
+        })
+    }
+
+    /// The connection that was first published, if there is one: its place is free again.
+    ///
+    /// # Errors
+    /// None comes any more.
+    fn take(&self) -> Result<Option<Entry<W, A, C>>, LookError> {
+        // Relaxed: see where it is stored.
+        if self.news.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        let mut turns = self.turns();
+        let Some(index) = turns.published.pop_front() else {
+            return if turns.is_over() {
+                Err(LookError::Closed)
+            } else {
+                Ok(None)
+            };
+        };
+        drop(turns);
+        let taken = self.exchange(index, Entry::Empty);
+        self.pass(|turns| turns.free.push(index));
+        Ok(taken)
     }
 
     /// No more places are given: of none that is reserved a peer is told from here on.
     pub(crate) fn close(&self) {
-        self.queue.close();
+        self.pass(|turns| turns.is_closed = true);
         self.signals.tell_accepting();
     }
 
     fn asked(&self) -> MutexGuard<'_, VecDeque<u32>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn abandoned(&self) -> MutexGuard<'_, bool> {
-        self.is_abandoned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn entry(&self, index: u32) -> Option<MutexGuard<'_, Entry<W, A, C>>> {
@@ -107,8 +187,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     /// # Errors
     /// As many connections as may be are on their way to it, or wait to be accepted; or nobody accepts any more.
     pub(crate) fn ask(places: &Arc<Self>, wanted: W) -> Result<Place<W, A, C, S>, ReserveError> {
-        let place = AcceptQueue::reserve(Arc::clone(&places.queue))?;
-        let index = place.index();
+        let index = places.reserve()?;
         places.exchange(index, Entry::Asked(wanted));
         let mut asked = places.asked();
         asked.push_back(index);
@@ -117,7 +196,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         places.signals.tell_accepting();
         Ok(Place {
             places: Arc::clone(places),
-            place: Some(place),
+            index: Some(index),
         })
     }
 
@@ -162,15 +241,11 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
                 self.signals.tell_accepting();
             }
         }
-        match AcceptQueue::take(&*self.queue) {
-            Ok(taken) => match self.exchange(taken.index(), Entry::Empty) {
-                // A connection of another Worker is dropped: its peer learns that from the end of its queue pair.
-                _ if !is_ours(worker) => Err(LookError::OtherWorkers),
-                Some(Entry::Connected(connected)) => Ok(Some(connected)),
-                _ => Ok(None),
-            },
-            Err(TakeError::Closed) => Err(LookError::Closed),
-            Err(_) => Ok(None),
+        match self.take()? {
+            // A connection of another Worker is dropped: its peer learns that from the end of its queue pair.
+            Some(_) if !is_ours(worker) => Err(LookError::OtherWorkers),
+            Some(Entry::Connected(connected)) => Ok(Some(connected)),
+            _ => Ok(None),
         }
     }
 
@@ -192,11 +267,10 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
     /// takes nobody's time.
     pub(crate) fn abandon(&self) -> Vec<Entry<W, A, C>> {
-        *self.abandoned() = true;
-        self.queue.close();
+        self.pass(|turns| (turns.is_closed, turns.is_abandoned) = (true, true));
         let mut left = Vec::new();
-        while let Ok(taken) = AcceptQueue::take(&*self.queue) {
-            left.extend(self.exchange(taken.index(), Entry::Empty));
+        while let Ok(Some(taken)) = self.take() {
+            left.push(taken);
         }
         left
     }
@@ -244,13 +318,13 @@ pub(crate) fn look_until<K, T, E>(
 pub(crate) struct Place<W, A, C, S: Wakes> {
     places: Arc<Places<W, A, C, S>>,
     /// There until it is published.
-    place: Option<Reservation<Arc<Queue>>>,
+    index: Option<u32>,
 }
 
 impl<W, A, C, S: Wakes> Place<W, A, C, S> {
     /// Answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<A> {
-        let mut entry = self.places.entry(self.place.as_ref()?.index())?;
+        let mut entry = self.places.entry(self.index?)?;
         if let Entry::Asked(_) = &*entry {
             return None;
         }
@@ -262,10 +336,13 @@ impl<W, A, C, S: Wakes> Place<W, A, C, S> {
 
     /// Hands the connection over.
     pub(crate) fn publish(mut self, connected: C) {
-        if let Some(place) = self.place.take() {
-            self.places.exchange(place.index(), Entry::Connected(connected));
-            place.publish();
-            let is_abandoned = *self.places.abandoned();
+        if let Some(index) = self.index.take() {
+            self.places.exchange(index, Entry::Connected(connected));
+            let is_abandoned = self.places.pass(|turns| {
+                turns.reserved = turns.reserved.saturating_sub(1);
+                turns.published.push_back(index);
+                turns.is_abandoned
+            });
             if is_abandoned {
                 drop(self.places.abandon());
             }
@@ -276,13 +353,17 @@ impl<W, A, C, S: Wakes> Place<W, A, C, S> {
 
 impl<W, A, C, S: Wakes> Drop for Place<W, A, C, S> {
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else {
+        let Some(index) = self.index.take() else {
             return;
         };
-        self.places.withdraw(place.index());
-        drop(place);
+        self.places.withdraw(index);
+        let is_closed = self.places.pass(|turns| {
+            turns.reserved = turns.reserved.saturating_sub(1);
+            turns.free.push(index);
+            turns.is_closed
+        });
         // If this was the last place, the accepting side waits for nobody any more. Closing signaled it before.
-        if self.places.queue.is_closed() {
+        if is_closed {
             self.places.signals.tell_accepting();
         }
     }

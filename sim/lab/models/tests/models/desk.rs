@@ -1,5 +1,5 @@
 //! The desk between handshakes and the thread that accepts: `src/connect/handshakes/places.rs` as it is shipped, over loom's
-//! locks. The accept queue and the signal's flag are the shipped ones, too.
+//! locks. The signal's flag is the shipped one, too.
 //!
 //! The build also makes copies of the file, in each of which one step or one lock is missing or wrong (`wrong.rs`). The same
 //! models run over each copy, and one of them has to fail.
@@ -17,7 +17,7 @@ macro_rules! over {
         /// The locks that the included file imports.
         mod locks {
             #[expect(unused_imports, reason = "each form of the file takes some")]
-            pub(super) use super::super::parts::{Torn, TornGuard, Unordered, UnorderedGuard};
+            pub(super) use super::super::parts::{Torn, TornGuard};
             pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
         }
 

@@ -4,7 +4,6 @@
 //! A witness stands for memory other than atomics; see the package.
 #![cfg(doorbell_loom)]
 
-mod accept;
 mod credits;
 mod desk;
 mod detached;

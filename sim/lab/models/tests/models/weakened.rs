@@ -24,11 +24,6 @@ struct Judged {
 const JUDGED: &[Judged] = &[
     Judged {
         orderings: doorbell_core::ordering::ALL,
-        prefix: "ACCEPT_",
-        models: &["accept::"],
-    },
-    Judged {
-        orderings: doorbell_core::ordering::ALL,
         prefix: "FREE_LIST_",
         models: &["free_list::", "telling::"],
     },

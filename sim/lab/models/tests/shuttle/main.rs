@@ -9,7 +9,6 @@
 //! Here all memory is sequentially consistent: what orderings are needed, loom says.
 #![cfg(doorbell_shuttle)]
 
-mod accept;
 mod mpsc;
 mod spsc;
 mod submitting;

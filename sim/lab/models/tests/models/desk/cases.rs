@@ -3,9 +3,8 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::places::{LookError, Place, Places, Wakes, look_until};
+use super::places::{LookError, Place, Places, ReserveError, Wakes, look_until};
 use crate::desk::parts::{Bell, Ledger, Thing};
-use doorbell_core::accept_queue::ReserveError;
 
 /// Signals that wake either side.
 struct Bells {
@@ -159,7 +158,7 @@ pub(super) fn whoever_is_late_leaves_nothing() {
         drop(desk.abandon());
         connecting.join().unwrap();
         assert_eq!(ledger.count(), 0, "something is left");
-        assert!(desk.queue().is_over(), "a place is left");
+        assert!(desk.turns().is_over(), "a place is left");
     });
 }
 
@@ -245,7 +244,7 @@ pub(super) fn what_is_published_to_nobody_is_let_go() {
         drop(desk.abandon());
         publishing.join().unwrap();
         assert_eq!(ledger.count(), 0, "something is left");
-        assert!(desk.queue().is_over(), "a place is left");
+        assert!(desk.turns().is_over(), "a place is left");
     });
 }
 

@@ -6,7 +6,7 @@ use std::sync::TryLockError;
 
 use doorbell_hotpath::ToldFlag;
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
 /// The signal of `src/machine/signal.rs`, with a model of its `eventfd` and of the wait for it.
@@ -137,47 +137,6 @@ impl<T> Drop for TornGuard<'_, T> {
             // The replaced value is dropped after the lock is released.
             let other = core::mem::replace(&mut *self.torn.0.lock().unwrap(), value);
             drop(other);
-        }
-    }
-}
-
-/// A relaxed word in place of a lock: it orders nothing.
-pub(crate) struct Unordered(AtomicBool);
-
-pub(crate) struct UnorderedGuard<'u> {
-    word: &'u AtomicBool,
-    value: bool,
-}
-
-impl Unordered {
-    pub(crate) fn new(value: bool) -> Self {
-        Self(AtomicBool::new(value))
-    }
-
-    pub(crate) fn lock(&self) -> Result<UnorderedGuard<'_>, std::sync::PoisonError<UnorderedGuard<'_>>> {
-        let value = self.0.load(Ordering::Relaxed);
-        Ok(UnorderedGuard { word: &self.0, value })
-    }
-}
-
-impl Deref for UnorderedGuard<'_> {
-    type Target = bool;
-
-    fn deref(&self) -> &bool {
-        &self.value
-    }
-}
-
-impl DerefMut for UnorderedGuard<'_> {
-    fn deref_mut(&mut self) -> &mut bool {
-        &mut self.value
-    }
-}
-
-impl Drop for UnorderedGuard<'_> {
-    fn drop(&mut self) {
-        if self.value {
-            self.word.store(true, Ordering::Relaxed);
         }
     }
 }
