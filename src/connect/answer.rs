@@ -34,7 +34,7 @@ pub(crate) struct Answer {
 pub(crate) enum Next {
     /// Bytes of the peer, or room for ours.
     Nothing,
-    /// A queue pair, connected to this one: told again until there is one, or it is refused.
+    /// A queue pair, connected to this one: repeated until there is one, or it is refused.
     QueuePair(Wanted),
     /// Nothing more: both sides are ready.
     Admission(Established),
@@ -77,7 +77,7 @@ impl Wanted {
     }
 }
 
-/// A queue pair that a peer may be told of.
+/// A queue pair that may be announced to a peer.
 pub(crate) struct Made<P: Provider> {
     pub(crate) local: Endpoint,
     pub(crate) ready: Ready<P>,
@@ -124,7 +124,7 @@ impl Answer {
     /// Moves as far as it can.
     ///
     /// # Errors
-    /// It came to nothing. The peer was told, as far as the stream still took it.
+    /// It came to nothing. The peer was notified, as far as the stream still took the frame.
     pub(crate) fn poll(&mut self, now: Instant, io: &mut impl Io) -> Result<Next, ConnectError> {
         match self.machine.poll(now, io) {
             Step::Prepare(prepare) => {
@@ -157,7 +157,7 @@ impl Answer {
         Ok(self.machine.accept(now, local)?)
     }
 
-    /// Gives up, and tells the peer, as far as the stream takes it.
+    /// Gives up, and notifies the peer, as far as the stream takes the frame.
     pub(crate) fn refuse(&mut self, now: Instant, io: &mut impl Io, reject: Reject) {
         if self.machine.reject(reject).is_ok() {
             self.machine.poll(now, io);

@@ -70,7 +70,7 @@ impl<N: Network> Asking<N> {
         match self.machine.poll(now, &mut self.stream) {
             Step::ChooseRail => {
                 let handle = self.handle();
-                // It has said what was asked; where that cannot be told any more, it sees the stream end.
+                // The peer has answered; if no Reject can be sent any more, it sees the stream end.
                 if self.machine.reject(Reject::new(RejectReason::CLOSING)).is_ok() {
                     self.machine.poll(now, &mut self.stream);
                 }

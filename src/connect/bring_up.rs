@@ -67,13 +67,13 @@ pub(crate) struct Pending<P: Provider> {
     word: WindowWord<Arc<P::Window>>,
     /// Bytes of one request at most, on the port.
     request_bytes_max: u32,
-    /// Parameters of our side, as the peer is told them.
+    /// Parameters of our side, as the peer gets them.
     pub(crate) local: Endpoint,
     // Goes last, once the queue pair is gone.
     pub(crate) reservation: Arc<Reservation>,
 }
 
-/// Makes a queue pair in INIT on `rail` and says how it is told to the peer. On any thread: devices take long.
+/// Makes a queue pair in INIT on `rail` and returns its parameters for the peer. On any thread: devices take long.
 pub(crate) fn prepare<P: Provider>(
     place: Place<P>,
     ground: &Ground<P>,
@@ -246,7 +246,7 @@ pub(crate) fn connect<P: Provider>(
     })
 }
 
-/// Sees to it that the peer may use every receive it was told of; says how many were posted for that.
+/// Sees to it that the peer may use every receive announced to it; says how many were posted for that.
 fn receiving<P: Provider>(
     queue: Option<P::ReceiveQueue>,
     supply: Supply<P>,

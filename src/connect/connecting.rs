@@ -29,7 +29,7 @@ use crate::worker::config::ChannelConfig;
 /// [`Node::open`], for its own device: that node's threads look at the ports, and make and connect the queue pair.
 ///
 /// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
-/// comes before [`Connecting::poll`] said so is told by the first poll of its Worker afterwards.
+/// comes before [`Connecting::poll`] said so is reported by the first poll of its Worker afterwards.
 ///
 /// Dropped before it is there, it undoes what it made, beside this thread too; the peer sees the stream end.
 #[must_use = "it advances by being polled"]
@@ -269,7 +269,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         let Stage::Looking(looking, aim, signal) = &self.stage else {
             return Ok(());
         };
-        // Before the look, so that what is found meanwhile is told again.
+        // Before the look, so that what is found meanwhile is announced again.
         signal.take();
         if let Some(rails) = looking.take(node, workers) {
             let signal = Some(Arc::clone(signal));

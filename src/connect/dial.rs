@@ -141,7 +141,7 @@ impl<P: Provider> Dial<P> {
         makers: &Makers,
     ) -> Option<Result<Connection, ConnectError>> {
         if let Some(signal) = &self.signal {
-            // Before the look, so that what is made meanwhile is told again.
+            // Before the look, so that what is made meanwhile is announced again.
             signal.take();
         }
         loop {
@@ -166,8 +166,8 @@ impl<P: Provider> Dial<P> {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
-                    // The peer is told once, as far as the stream still takes it; what is told to
-                    // our caller is the cause and not that we gave up.
+                    // The peer gets one Reject, as far as the stream still takes it. The caller gets the cause,
+                    // and not that we gave up.
                     if self.machine.reject(bring_up::reject_for(&error)).is_ok() {
                         self.machine.poll(now, io);
                     }
@@ -234,7 +234,7 @@ impl<P: Provider> Dial<P> {
         let Some(to) = self.to else {
             return self.rails.route(peers);
         };
-        // Its speed may be told as another by now.
+        // The port may report another speed by now.
         let is_it = |rail: &AdvertisedRail| (rail.address(), rail.gid()) == (to.address(), to.gid());
         let at = peers.iter().position(is_it).unwrap_or(peers.len());
         let one = peers.get(at).map_or(&[][..], core::slice::from_ref);

@@ -93,7 +93,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             settings: Settings::new(config),
         };
         Ok(Self {
-            backlog: Backlog::new(port, limits).telling_each(),
+            backlog: Backlog::new(port, limits).keeping_each_failure(),
             address,
             limits: *limits,
             unaccepted: Unaccepted {
@@ -289,7 +289,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     /// When to poll again at the latest, whatever comes; `None` where no handshake is under way and nothing
-    /// is to be told.
+    /// is to be sent or logged.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
         self.backlog.deadline()

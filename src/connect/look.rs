@@ -67,7 +67,7 @@ impl Look {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has another one told of it; not where it has begun, and may have passed by what the other is to see.
+    /// Notifies another one; not where it has begun, and may have passed by what the other is to see.
     fn is_joined(&self, waiting: Option<&Waiting>) -> bool {
         let mut state = self.state();
         if !state.has_begun {
@@ -244,7 +244,7 @@ mod tests {
         Arc::new(Arc::clone(signal).into())
     }
 
-    fn told(signal: &Signal) {
+    fn assert_notified(signal: &Signal) {
         let too_late = within(SOON);
         signal.wait(SOON).unwrap();
         assert!(!too_late.has_passed(Tcp.now()));
@@ -263,7 +263,7 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &other));
         drop(busy);
         for signal in &signals {
-            told(signal);
+            assert_notified(signal);
         }
         let scan = one.state().outcome.clone().unwrap().unwrap();
         assert_eq!(scan.ports.len(), 1);
@@ -315,6 +315,6 @@ mod tests {
         assert!(look.is_joined(Some(&waiting)));
         drop(Begun(Arc::downgrade(&look)));
         assert!(matches!(look.state().outcome, Some(Err(_))));
-        told(&signal);
+        assert_notified(&signal);
     }
 }

@@ -29,9 +29,9 @@ pub(crate) mod connecting;
 pub(crate) mod dial;
 pub(crate) mod handshakes;
 pub(crate) mod listener;
-pub(crate) mod lobby;
 pub(crate) mod look;
 pub(crate) mod node;
+pub(crate) mod scan_queue;
 
 pub use acceptances::Acceptances;
 pub use asking::Asking;

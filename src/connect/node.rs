@@ -33,7 +33,7 @@ const MAKERS: usize = 4;
 pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     pub(crate) provider: Arc<P>,
     pub(crate) network: N,
-    /// Random for each start, so that peers tell this one from the one before.
+    /// Random for each start, so that peers distinguish this one from the one before.
     instance: InstanceId,
     /// Rules for the rails that are used.
     pub(crate) rail_filter: RailFilter,
@@ -259,7 +259,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.worker_on(device, config)
     }
 
-    /// A Worker on each device that has a rail that can be used. [`Node::passed_over`] tells
+    /// A Worker on each device that has a rail that can be used. [`Node::passed_over`] names
     /// what is passed over.
     ///
     /// # Errors

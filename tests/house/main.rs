@@ -380,7 +380,7 @@ fn the_data_path_tells_nothing() {
         "src/connect/dial.rs",
         "src/machine/reaper.rs",
         "src/connect/handshakes/backlog.rs",
-        "src/connect/handshakes/told.rs",
+        "src/connect/handshakes/rejection_log.rs",
         "src/link/dialing.rs",
         "src/link/told.rs",
         "src/connect/listener.rs",

@@ -17,13 +17,13 @@ use super::counts::Counts;
 use super::desk::Desk;
 use super::limits::{Crowd, Crowding, Guest, Guests, busy};
 use super::refusals::Refusals;
-use super::told::ToldRefusals;
+use super::rejection_log::RejectionLog;
 use super::under_way::{Around, UnderWay};
 use super::{HandshakeLimits, Port, Settings};
 use crate::connect::answer::Answer;
-use crate::connect::lobby::{Lobby, tell_reject};
 use crate::connect::look::Looking;
 use crate::connect::node::Node;
+use crate::connect::scan_queue::{ScanQueue, send_reject};
 use crate::error::ConnectError;
 use crate::machine::makers::{LOOK_AGAIN, Makers};
 use crate::machine::tell::tell;
@@ -46,14 +46,14 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     /// Each by itself: it is 10 KiB, and leaves from anywhere.
     under_way: Vec<Box<UnderWay<P, N>>>,
     /// The handshakes that begin once our ports were looked at.
-    arrived: Lobby<Arrived<N>>,
+    arrived: ScanQueue<Arrived<N>>,
     refusals: Refusals<N>,
-    told: ToldRefusals,
+    rejection_log: RejectionLog,
     /// Its own, where they are not the Node's.
     makers: Option<Makers>,
     /// The signal that ends its waits once a thread has done something for it.
     waker: Option<Waker>,
-    /// When to poll again: others have arrived, or threads have something to do that nothing tells of.
+    /// When to poll again: more peers have arrived, or threads have work that no signal announces.
     again: Option<Deadline>,
     desks: Vec<Arc<Desk<P>>>,
     /// The desk to ask next, so that Workers of one device have their turns.
@@ -84,9 +84,9 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             waker: port.acceptor.waker(),
             port,
             under_way: Vec::new(),
-            arrived: Lobby::new(),
+            arrived: ScanQueue::new(),
             refusals: Refusals::new(),
-            told: ToldRefusals::default(),
+            rejection_log: RejectionLog::default(),
             makers: None,
             again: None,
             desks: Vec::new(),
@@ -108,7 +108,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     }
 
     /// Keeps each failure until [`Self::take_failure`] or [`Self::take_port_failure`] returns it.
-    pub(crate) fn telling_each(mut self) -> Self {
+    pub(crate) fn keeping_each_failure(mut self) -> Self {
         self.failures = Some(VecDeque::new());
         self
     }
@@ -193,23 +193,27 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.advance(now, node);
         self.turn_away_unproven(now);
         self.refusals.poll(now);
-        self.told.poll(now);
+        self.rejection_log.poll(now);
         let is_awaited = self.arrived.is_looking() || self.under_way.iter().any(|one| one.is_making());
         self.again = if has_more {
             Some(Deadline::at(now))
         } else {
-            let is_told = self.waker.is_some();
-            (is_awaited && !is_told).then(|| Deadline::after(now, LOOK_AGAIN))
+            let is_notified = self.waker.is_some();
+            (is_awaited && !is_notified).then(|| Deadline::after(now, LOOK_AGAIN))
         };
     }
 
     /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         let under_way = self.under_way.iter().map(|one| one.deadline());
-        let told = self.refusals.deadline().into_iter().chain(self.told.deadline());
+        let rejections = self
+            .refusals
+            .deadline()
+            .into_iter()
+            .chain(self.rejection_log.deadline());
         let arrived = self.arrived.deadline().into_iter();
         let others = arrived.chain(self.again).chain(self.rest);
-        under_way.chain(told).chain(others).min()
+        under_way.chain(rejections).chain(others).min()
     }
 
     /// Waits until something comes from a peer, or the deadline.
@@ -270,7 +274,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         let (guest, trust) = (Guest::of(address), node.trust());
         if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
             // Nothing is read of it, and nothing is kept for it.
-            self.tell_refused(now, guest, &error);
+            self.log_refused(now, guest, &error);
             let reject = crate::connect::bring_up::reject_for(&error);
             self.counts.count_failed(&error);
             if self.failures.is_none() {
@@ -300,15 +304,15 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
     }
 
-    fn tell_refused(&mut self, now: Instant, guest: Guest, error: &ConnectError) {
-        if self.told.is_first(now, Some(error)) {
+    fn log_refused(&mut self, now: Instant, guest: Guest, error: &ConnectError) {
+        if self.rejection_log.is_first(now, Some(error)) {
             let at = self.port.acceptor.address();
             tell!(warn, "handshake refused", from = guest, at = at, reason = error);
         }
     }
 
     fn turn_away(&mut self, now: Instant, guest: Guest, stream: N::Stream) {
-        if self.told.is_first(now, None) {
+        if self.rejection_log.is_first(now, None) {
             tell!(warn, "handshake refused: too many", from = guest);
         }
         self.counts.note_refused();
@@ -420,7 +424,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             }
             Err(error) => {
                 self.guests.leave(guest);
-                self.tell_refused(now, guest, &error);
+                self.log_refused(now, guest, &error);
                 let reject = crate::connect::bring_up::reject_for(&error);
                 self.note_failed(error);
                 self.refusals.refuse(now, stream, &reject);
@@ -468,7 +472,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             false
         });
         for (guest, error) in failed {
-            self.tell_refused(now, guest, &error);
+            self.log_refused(now, guest, &error);
             self.note_failed(error);
         }
     }
@@ -480,7 +484,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
         self.under_way.clear();
         for one in self.arrived.waiting() {
-            tell_reject(&mut one.stream, &Reject::new(RejectReason::CLOSING));
+            send_reject(&mut one.stream, &Reject::new(RejectReason::CLOSING));
         }
         for desk in &self.desks {
             desk.close();

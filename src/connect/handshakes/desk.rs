@@ -145,7 +145,7 @@ impl<P: Provider> Desk<P> {
         self.ground.is_of(worker)
     }
 
-    /// No more places are given: of none that is reserved a peer is told from here on.
+    /// No more places are given: no reserved one is announced to a peer from here on.
     pub(crate) fn close(&self) {
         self.places.close();
     }

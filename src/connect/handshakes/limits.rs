@@ -149,7 +149,7 @@ impl Line {
         }
     }
 
-    /// Whether it may wait for its turn; and not to the end, so that it can still be told.
+    /// Whether it may wait for its turn; and not to the end, so that its Reject can still be sent.
     fn waits(&mut self, now: Instant, end: Deadline) -> bool {
         let half = end.remaining(now).checked_div(2).unwrap_or_default();
         let until = *self.until.get_or_insert(Deadline::after(now, half.min(IN_LINE)));

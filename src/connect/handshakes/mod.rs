@@ -9,7 +9,7 @@ pub(crate) mod desk;
 mod limits;
 pub(crate) mod places;
 mod refusals;
-mod told;
+mod rejection_log;
 mod under_way;
 
 /// Locks of `places`, which the models replace.

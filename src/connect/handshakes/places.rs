@@ -81,7 +81,7 @@ pub(crate) enum Entry<W, A, C> {
     Asked(W),
     /// Answer of the Worker.
     Answered(A),
-    /// A peer that was told yes, and knows.
+    /// A peer that was accepted, and has confirmed it.
     Connected(C),
 }
 
@@ -155,7 +155,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         Ok(taken)
     }
 
-    /// No more places are given: of none that is reserved a peer is told from here on.
+    /// No more places are given: no reserved one is announced to a peer from here on.
     pub(crate) fn close(&self) {
         self.pass(|turns| turns.is_closed = true);
         self.signals.tell_accepting();
@@ -227,7 +227,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         is_ours: impl Fn(&K) -> bool,
         answer: impl FnOnce(&mut K, &W) -> A,
     ) -> Result<Option<C>, LookError> {
-        // Before the look, so that what is told of meanwhile is told again.
+        // Before the look, so that what is announced meanwhile is announced again.
         self.signals.take_accepting();
         if self.is_asked() {
             if !is_ours(worker) {

@@ -9,7 +9,7 @@ use doorbell_core::wire::{FrameBuffer, Reject};
 use doorbell_core::{Deadline, Instant};
 
 /// Limit on peers that are being rejected at a time; beyond it the first of them is dropped.
-const TOLD_MAX: usize = 64;
+const REJECTIONS_MAX: usize = 64;
 
 /// Time that a peer has to read its reject. If the stream were closed at once, with bytes of the peer on their way, the peer
 /// might see a reset instead of the reason.
@@ -17,10 +17,10 @@ const HEARING: Duration = Duration::from_millis(500);
 
 /// Rejections that are being sent.
 pub(super) struct Refusals<N: Network> {
-    told: VecDeque<Told<N>>,
+    rejections: VecDeque<Rejection<N>>,
 }
 
-struct Told<N: Network> {
+struct Rejection<N: Network> {
     stream: N::Stream,
     frame: FrameBuffer,
     sent: usize,
@@ -30,46 +30,46 @@ struct Told<N: Network> {
 impl<N: Network> Refusals<N> {
     pub(super) const fn new() -> Self {
         Self {
-            told: VecDeque::new(),
+            rejections: VecDeque::new(),
         }
     }
 
     /// Turns a peer away.
     pub(super) fn refuse(&mut self, now: Instant, stream: N::Stream, reject: &Reject) {
-        if self.told.len() >= TOLD_MAX {
-            self.told.pop_front();
+        if self.rejections.len() >= REJECTIONS_MAX {
+            self.rejections.pop_front();
         }
-        let mut told = Told {
+        let mut rejection = Rejection {
             stream,
             frame: FrameBuffer::reject(reject),
             sent: 0,
             deadline: Deadline::after(now, HEARING),
         };
-        if !told.is_over(now) {
-            self.told.push_back(told);
+        if !rejection.is_over(now) {
+            self.rejections.push_back(rejection);
         }
     }
 
     /// Goes on with all.
     pub(super) fn poll(&mut self, now: Instant) {
-        self.told.retain_mut(|told| !told.is_over(now));
+        self.rejections.retain_mut(|rejection| !rejection.is_over(now));
     }
 
     /// When to poll again at the latest.
     pub(super) fn deadline(&self) -> Option<Deadline> {
-        self.told.iter().map(|told| told.deadline).min()
+        self.rejections.iter().map(|rejection| rejection.deadline).min()
     }
 
     /// Streams to wait for.
     pub(super) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
-        self.told.iter().map(|told| Waited {
-            stream: &told.stream,
-            has_unsent: told.sent < told.frame.as_bytes().len(),
+        self.rejections.iter().map(|rejection| Waited {
+            stream: &rejection.stream,
+            has_unsent: rejection.sent < rejection.frame.as_bytes().len(),
         })
     }
 }
 
-impl<N: Network> Told<N> {
+impl<N: Network> Rejection<N> {
     /// Sends the rest of the Reject; returns whether the peer has read it, or its time is over.
     fn is_over(&mut self, now: Instant) -> bool {
         while let Some(rest) = self
@@ -88,7 +88,7 @@ impl<N: Network> Told<N> {
         // it is let go.
         let mut unread = [0; 4096];
         let is_silent = matches!(self.stream.read(&mut unread), Err(IoError::WouldBlock));
-        let is_told = self.sent >= self.frame.as_bytes().len();
-        (is_told && !is_silent) || self.deadline.has_passed(now)
+        let is_sent = self.sent >= self.frame.as_bytes().len();
+        (is_sent && !is_silent) || self.deadline.has_passed(now)
     }
 }

@@ -43,7 +43,7 @@ enum Stage<P: Provider> {
     /// The Worker gave one, and a queue pair is being made.
     Making(Commission<Made<P>>, Seat<P>),
     /// The peer's handshake was accepted.
-    Told(Box<Reaped<Made<P>>>, Seat<P>),
+    Accepted(Box<Reaped<Made<P>>>, Seat<P>),
 }
 
 /// State that a handshake needs beside its peer.
@@ -120,7 +120,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether it may move: not where it is the peer's turn, and nothing came of it.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Told(..));
+        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Accepted(..));
         self.is_due |= self.stream.is_due();
         self.is_due || !is_its_turn || self.deadline().has_passed(now)
     }
@@ -144,7 +144,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     wanted
                 }
                 Ok(Next::Admission(established)) => {
-                    let Stage::Told(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking) else {
+                    let Stage::Accepted(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking)
+                    else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
                     // Before it may be accepted: who has accepted it finds it counted.
@@ -158,7 +159,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
-                    // The peer is told once; what is kept is the cause, and not that we gave up.
+                    // The peer gets one Reject; the cause is kept, and not that we gave up.
                     let reject = bring_up::reject_or(&error, around.busy);
                     self.refuse(now, reject);
                     return Some(Err(error));
@@ -209,7 +210,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
             Stage::Making(making, seat) => match making.take()? {
                 Some(made) => {
                     self.answer.accept(now, made.local)?;
-                    self.stage = Stage::Told(Box::new(made), seat);
+                    self.stage = Stage::Accepted(Box::new(made), seat);
                     Ok(true)
                 }
                 None => {
@@ -217,8 +218,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     Ok(false)
                 }
             },
-            told @ Stage::Told(..) => {
-                self.stage = told;
+            accepted @ Stage::Accepted(..) => {
+                self.stage = accepted;
                 Ok(false)
             }
         }
@@ -226,7 +227,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Gives the handshake up, and rejects the peer if it was not accepted yet.
     pub(super) fn break_off(&mut self, now: Instant) {
-        if !matches!(self.stage, Stage::Told(..)) {
+        if !matches!(self.stage, Stage::Accepted(..)) {
             let closing = Reject::new(RejectReason::CLOSING);
             self.refuse(now, closing);
         }

@@ -11,12 +11,12 @@ use crate::connect::node::Node;
 use crate::rails::Rails;
 
 /// Peers that wait for a scan of our ports. One scan serves all peers that come before it is over.
-pub(crate) struct Lobby<T> {
+pub(crate) struct ScanQueue<T> {
     waiting: Vec<T>,
     looking: Option<Looking>,
 }
 
-impl<T> Lobby<T> {
+impl<T> ScanQueue<T> {
     pub(crate) const fn new() -> Self {
         Self {
             waiting: Vec::new(),
@@ -62,7 +62,7 @@ impl<T> Lobby<T> {
 }
 
 /// Sends a reject to a peer, as far as its stream takes it at once.
-pub(crate) fn tell_reject(stream: &mut impl Io, reject: &Reject) {
+pub(crate) fn send_reject(stream: &mut impl Io, reject: &Reject) {
     let reject = FrameBuffer::reject(reject);
     // A peer that is gone needs no reject.
     let _ = stream.write(reject.as_bytes());

@@ -18,16 +18,16 @@ type Reason = Option<(Discriminant<ConnectError>, Option<Discriminant<Cause>>)>;
 /// Rate limit: the first refusal of each kind has an event with all details. Further ones are counted, in one event a second. After a
 /// second without any, the next refusal is the first again.
 #[derive(Debug, Default)]
-pub(crate) struct ToldRefusals {
+pub(crate) struct RejectionLog {
     /// Kinds that had an event. Their number is bounded by the kinds that exist.
-    told: Vec<Reason>,
+    logged: Vec<Reason>,
     /// Refusals without an event.
     more: u64,
     /// End of the current second.
     until: Option<Deadline>,
 }
 
-impl ToldRefusals {
+impl RejectionLog {
     /// Returns whether this refusal gets an event of its own; otherwise it is counted. An `error` of `None` is a refusal for too many
     /// handshakes.
     pub(crate) fn is_first(&mut self, now: Instant, error: Option<&ConnectError>) -> bool {
@@ -40,9 +40,9 @@ impl ToldRefusals {
             };
             (discriminant(error), within)
         });
-        let is_first = !self.told.contains(&reason);
+        let is_first = !self.logged.contains(&reason);
         if is_first {
-            self.told.push(reason);
+            self.logged.push(reason);
         } else {
             self.more = self.more.saturating_add(1);
         }
@@ -59,7 +59,7 @@ impl ToldRefusals {
             self.more = 0;
             self.until = Some(Deadline::after(now, EVERY));
         } else {
-            self.told.clear();
+            self.logged.clear();
             self.until = None;
         }
     }
@@ -76,24 +76,24 @@ mod tests {
 
     use doorbell_core::Instant;
 
-    use super::{ConnectError, ToldRefusals};
+    use super::{ConnectError, RejectionLog};
 
     #[test]
-    fn a_flood_is_told_once_for_each_reason_and_then_counted() {
-        let mut told = ToldRefusals::default();
+    fn a_flood_is_logged_once_for_each_reason_and_then_counted() {
+        let mut log = RejectionLog::default();
         let at = |milliseconds| Instant::from_ns(0).after(Duration::from_millis(milliseconds));
         let errors = [ConnectError::NoRails, ConnectError::NoMemory];
         let firsts =
-            (0..2000).filter(|index| told.is_first(at(index / 4), Some(&errors[(index % 2) as usize])));
+            (0..2000).filter(|index| log.is_first(at(index / 4), Some(&errors[(index % 2) as usize])));
         assert_eq!(firsts.count(), 2);
-        assert!(told.is_first(at(500), None) && !told.is_first(at(500), None));
-        assert_eq!(told.more, 1999);
+        assert!(log.is_first(at(500), None) && !log.is_first(at(500), None));
+        assert_eq!(log.more, 1999);
         // The flood goes on: none is the first again, and the count begins anew each second.
-        assert!(!told.is_first(at(1000), None));
-        assert_eq!((told.more, told.deadline()), (1, told.until));
-        told.poll(at(2000));
-        assert_eq!((told.more, told.deadline()), (0, None));
+        assert!(!log.is_first(at(1000), None));
+        assert_eq!((log.more, log.deadline()), (1, log.until));
+        log.poll(at(2000));
+        assert_eq!((log.more, log.deadline()), (0, None));
         // A second without any.
-        assert!(told.is_first(at(3000), None) && told.told.len() == 1);
+        assert!(log.is_first(at(3000), None) && log.logged.len() == 1);
     }
 }
