@@ -5,7 +5,7 @@ use core::ops::Deref;
 
 use heapless::{String, Vec};
 
-use crate::wire::{NotAdvertisable, RAILS_MAX};
+use crate::advertised_rail::{NotAdvertisable, RAILS_MAX};
 use crate::{Gid, IpPrefix, Mtu};
 
 /// The longest name of an RDMA device or network interface, in bytes.

@@ -7,8 +7,8 @@ use core::cmp::Reverse;
 use core::fmt;
 use core::net::IpAddr;
 
+use crate::advertised_rail::{AdvertisedRail, NotAdvertisable, SpeedClass};
 use crate::port::{Name, Unusable};
-use crate::wire::{AdvertisedRail, NotAdvertisable, SpeedClass};
 use crate::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport};
 
 mod lane;

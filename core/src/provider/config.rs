@@ -1,6 +1,7 @@
 //! Requests for resources of a device, and the limits that it grants.
 
-use crate::{Access, Gid, Mtu, Psn, Qpn};
+use crate::remote::RemoteAccess;
+use crate::{Gid, Mtu, Psn, Qpn};
 
 use super::PlacementConfig;
 
@@ -25,54 +26,6 @@ impl ArenaConfig {
             slot_bytes,
             placement: PlacementConfig::DEFAULT,
         }
-    }
-}
-
-/// Rights of a peer on a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteAccess {
-    /// It may WRITE.
-    pub write: bool,
-    /// It may READ.
-    pub read: bool,
-    /// It may run atomics.
-    pub atomic: bool,
-}
-
-impl RemoteAccess {
-    /// READ only.
-    pub const READ: Self = Self {
-        write: false,
-        read: true,
-        atomic: false,
-    };
-    /// WRITE only.
-    pub const WRITE: Self = Self {
-        write: true,
-        read: false,
-        atomic: false,
-    };
-    /// Everything.
-    pub const ALL: Self = Self {
-        write: true,
-        read: true,
-        atomic: true,
-    };
-
-    /// The rights to register with. Relaxed ordering is never among them.
-    #[must_use]
-    pub const fn to_access(self) -> Access {
-        let mut access = Access::empty();
-        if self.write {
-            access = access.union(Access::REMOTE_WRITE).union(Access::LOCAL_WRITE);
-        }
-        if self.atomic {
-            access = access.union(Access::REMOTE_ATOMIC).union(Access::LOCAL_WRITE);
-        }
-        if self.read {
-            access = access.union(Access::REMOTE_READ);
-        }
-        access
     }
 }
 

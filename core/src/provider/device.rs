@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::remote::RemoteAccess;
 use crate::{Clock, PortReport, QpState, Qpn, SharedReceiveId};
 
 use super::{
@@ -359,7 +360,7 @@ pub trait QueuePair: Send + Sized + 'static {
     ///
     /// # Errors
     /// Not in RESET (`EINVAL`), or the device refused; nothing changed.
-    fn initialize(&mut self, port: u8, remote: super::RemoteAccess) -> Result<(), ProviderError>;
+    fn initialize(&mut self, port: u8, remote: RemoteAccess) -> Result<(), ProviderError>;
 
     /// INIT to RTR.
     ///

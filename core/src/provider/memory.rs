@@ -1,6 +1,6 @@
 //! Memory the device may touch: slots of an arena, and windows a peer may reach.
 
-use crate::wire::RemoteWindow;
+use crate::remote::RemoteWindow;
 
 use super::{OutOfWindow, Placement};
 

@@ -16,10 +16,11 @@ mod memory;
 mod placement;
 mod queue;
 
+pub use crate::remote::{REQUEST_BYTES_MAX, RemoteAccess, RemoteAddress};
 pub use cell::LoneCell;
 pub use config::{
     AddressVector, ArenaConfig, CompletionQueueConfig, DatagramConfig, QueuePairConfig, QueuePairLimits,
-    ReadyToReceive, ReadyToSend, RemoteAccess, SharedReceiveQueueConfig, WindowConfig,
+    ReadyToReceive, ReadyToSend, SharedReceiveQueueConfig, WindowConfig,
 };
 pub use datagram::{
     Datagram, DatagramBatch, DatagramPairParts, DatagramQueuePair, DatagramReceiveBatch,
@@ -37,6 +38,6 @@ pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
     ATOMIC_BYTES, Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Lent, LentCompletion,
-    Operation, PostFlags, REQUEST_BYTES_MAX, ReceiveBatch, ReceiveQueue, RemoteAddress, Retired, SendBatch,
-    SendQueue, SharedReceiveQueue, Waker,
+    Operation, PostFlags, ReceiveBatch, ReceiveQueue, Retired, SendBatch, SendQueue, SharedReceiveQueue,
+    Waker,
 };

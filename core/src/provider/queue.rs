@@ -2,12 +2,10 @@
 
 use core::time::Duration;
 
-use crate::wire::RemoteWindow;
-use crate::{Qpn, Rkey, SharedReceiveId, Ticket, WcStatus, WorkId};
+use crate::remote::RemoteAddress;
+use crate::{Qpn, SharedReceiveId, Ticket, WcStatus, WorkId};
 
-use super::{
-    CellsError, LoneCell, PostError, ProviderError, PushError, Refused, Rejected, RemoteAccess, Slot,
-};
+use super::{CellsError, LoneCell, PostError, ProviderError, PushError, Refused, Rejected, Slot};
 
 /// How many gather or scatter elements a request has at most.
 pub const GATHER_MAX: usize = 4;
@@ -50,102 +48,8 @@ pub enum Operation {
     },
 }
 
-/// An address in a peer's memory, the key that opens it, and how many bytes a request may touch from there on.
-///
-/// [`RemoteAddress::within`] makes one of a [`RemoteWindow`]: a request that runs past the range it was made for, or that
-/// uses a right the window does not grant, is refused when it is posted. [`RemoteAddress::new`] makes one of words alone,
-/// for an engine that knows better: then the peer's device decides.
-///
-/// The limits stand one for each right, zero where the right is missing, so that posting compares one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteAddress {
-    address: u64,
-    rkey: Rkey,
-    write_bytes_max: u32,
-    read_bytes_max: u32,
-    atomic_bytes_max: u32,
-}
-
-/// Bytes of one request at most, whatever the device. Source: InfiniBand Architecture volume 1, section 9.7.1.
-pub const REQUEST_BYTES_MAX: u32 = 1 << 31;
-
 /// Bytes of the word that an atomic works on, and what its address is a multiple of.
 pub const ATOMIC_BYTES: u32 = 8;
-
-impl RemoteAddress {
-    /// An address with its key, of which nothing else is known: what it may be used for, the peer's device decides when the
-    /// request arrives, and a request that it refuses fails the queue pair.
-    #[must_use]
-    pub const fn new(address: u64, rkey: Rkey) -> Self {
-        Self {
-            address,
-            rkey,
-            write_bytes_max: REQUEST_BYTES_MAX,
-            read_bytes_max: REQUEST_BYTES_MAX,
-            atomic_bytes_max: REQUEST_BYTES_MAX,
-        }
-    }
-
-    /// The `bytes` at `offset` of a peer's window, for what the window grants, or `None` where they do not lie within it.
-    #[must_use]
-    pub const fn within(window: &RemoteWindow, offset: u64, bytes: u64) -> Option<Self> {
-        let Some(address) = window.address_of(offset, bytes) else {
-            return None;
-        };
-        #[expect(clippy::cast_possible_truncation, reason = "below 2^31")]
-        let limit = if bytes < REQUEST_BYTES_MAX as u64 {
-            bytes as u32
-        } else {
-            REQUEST_BYTES_MAX
-        };
-        let access = match window.access() {
-            Some(access) => access,
-            None => RemoteAccess::ALL,
-        };
-        Some(Self {
-            address,
-            rkey: window.rkey(),
-            write_bytes_max: if access.write { limit } else { 0 },
-            read_bytes_max: if access.read { limit } else { 0 },
-            atomic_bytes_max: if access.atomic { limit } else { 0 },
-        })
-    }
-
-    /// The address, as the peer's window begins at its own address.
-    #[must_use]
-    #[inline]
-    pub const fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// The peer's key.
-    #[must_use]
-    #[inline]
-    pub const fn rkey(&self) -> Rkey {
-        self.rkey
-    }
-
-    /// How many bytes a WRITE may have; zero where the window does not grant it.
-    #[must_use]
-    #[inline]
-    pub const fn write_bytes_max(&self) -> u32 {
-        self.write_bytes_max
-    }
-
-    /// How many bytes a READ may fetch; zero where the window does not grant it.
-    #[must_use]
-    #[inline]
-    pub const fn read_bytes_max(&self) -> u32 {
-        self.read_bytes_max
-    }
-
-    /// How many bytes atomics may touch; zero where the window does not grant them.
-    #[must_use]
-    #[inline]
-    pub const fn atomic_bytes_max(&self) -> u32 {
-        self.atomic_bytes_max
-    }
-}
 
 impl Operation {
     /// Whether it brings data back into the slots.

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::wire::SpeedClass;
+use crate::advertised_rail::SpeedClass;
 
 /// How many times slower than the fastest rail one may be and still carry bulk data.
 ///
@@ -46,7 +46,7 @@ impl fmt::Display for Lane {
 #[cfg(test)]
 mod tests {
     use super::Lane;
-    use crate::wire::SpeedClass;
+    use crate::advertised_rail::SpeedClass;
 
     #[test]
     fn a_quarter_is_fast_and_less_is_not() {

@@ -11,7 +11,7 @@ use core::net::IpAddr;
 use heapless::Vec;
 
 use super::{Lane, Merit, NotChosen, RailPair, Verdict, is_link_local, nearness, reach};
-use crate::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
+use crate::advertised_rail::{AdvertisedRail, RAILS_MAX, SpeedClass};
 
 /// A rail that may be paired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

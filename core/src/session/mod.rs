@@ -17,12 +17,12 @@ mod config;
 mod health;
 mod inbox;
 mod machine;
-mod names;
 mod outbox;
 mod rail;
 mod requests;
 mod striping;
 
+pub use crate::sequence::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 pub use crate::wire::SessionId;
 pub use backoff::Backoff;
 pub use config::{DETECTION_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
@@ -33,15 +33,8 @@ pub use machine::{
     Action, FinalReason, Offer, PushRefusal, Received, Role, Session, SessionCounts, SessionEvent, Unsent,
     Violation,
 };
-pub use names::{Epoch, Sequence};
 pub use outbox::{Fragment, Outbox, Retained};
 pub use requests::{KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests, UnknownReason};
 
-/// Rails of a session at most.
-pub const SESSION_RAILS_MAX: u8 = 8;
-
 /// Windows that a side grants in a session at a time at most.
 pub const SESSION_GRANTS_MAX: u8 = 64;
-
-/// Fragments that are taken ahead of the one expected at most.
-pub const SESSION_WINDOW_MAX: u32 = 1 << 16;

@@ -21,8 +21,9 @@ mod session_beside;
 mod tag;
 mod text;
 mod version;
-mod window;
 
+pub use crate::advertised_rail::{AdvertisedRail, NotAdvertisable, RAILS_MAX, SpeedClass};
+pub use crate::remote::{REMOTE_WINDOW_BYTES, RemoteWindow};
 pub(crate) use endpoint::offset_of_field;
 pub use endpoint::{
     Connect, CreditWord, Endpoint, EndpointParameters, FLOW_LABEL_MAX, PRIVATE_DATA_BYTES_MAX, PrivateData,
@@ -35,9 +36,7 @@ pub use frame::{
 };
 pub use greeting::{Hello, HelloRef, Welcome, WelcomeRef};
 pub use handle::{Fit, HANDLE_BYTES_MAX, HANDLE_HEADER_BYTES, Handle, HandleBuilder, HandleRef, NoRails};
-pub use rails::{
-    AdvertisedRail, NotAdvertisable, RAIL_BYTES_MAX, RAILS_MAX, RailIter, Rails, SpeedClass, TooManyRails,
-};
+pub use rails::{RAIL_BYTES_MAX, RailIter, Rails, TooManyRails};
 pub use reject::{Reject, RejectReason};
 pub use request::{CorrelationId, REQUEST_HEADER_BYTES, RequestHeader, RequestKind};
 pub use resumption::{Resumption, SessionId};
@@ -53,4 +52,3 @@ pub use session_beside::{Fence, FenceFrame, Grant, Granted, SESSION_FENCE_BYTES,
 pub use tag::{KeyId, TAG_BYTES, Tag};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
 pub use version::{InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VersionRange};
-pub use window::{REMOTE_WINDOW_BYTES, RemoteWindow};

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::session_beside::{FENCE_LAYOUT, FenceFrame, GRANT_LAYOUT, Grant, check_header};
 use super::{Fence, Field, Granted, Handle, HandleRef, Part, Reason, SessionId, WireError};
-use crate::session::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
+use crate::sequence::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 
 /// The bytes in front of each message of a session.
 pub const SESSION_HEADER_BYTES: usize = 24;

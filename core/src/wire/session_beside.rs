@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::session::{RAIL_LAST, SessionHeader, SessionKind, wrong};
 use super::{Field, REMOTE_WINDOW_BYTES, Reason, RemoteWindow, WireError};
 use crate::Rkey;
-use crate::provider::RemoteAccess;
-use crate::session::{Epoch, Sequence};
+use crate::remote::RemoteAccess;
+use crate::sequence::{Epoch, Sequence};
 
 /// The bytes of a [`Grant`].
 pub const SESSION_GRANT_BYTES: usize = 56;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::vec::Vec;
 
 use super::{Candidate, pairs};
+use crate::advertised_rail::{AdvertisedRail, SpeedClass};
 use crate::rail::{Lane, NotChosen, Verdict};
-use crate::wire::{AdvertisedRail, SpeedClass};
 use crate::{Gid, IpPrefix};
 
 fn rail(text: &str, mbps: u32) -> AdvertisedRail {

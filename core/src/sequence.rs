@@ -1,4 +1,12 @@
-//! Numbers of a session's connections and of its fragments.
+//! Numbers of a session's connections and of its fragments, with the limits that the session's frames and its tables share.
+//!
+//! Frames and protocol stand above: `wire` and `session`.
+
+/// Rails of a session at most.
+pub const SESSION_RAILS_MAX: u8 = 8;
+
+/// Fragments that are taken ahead of the one expected at most.
+pub const SESSION_WINDOW_MAX: u32 = 1 << 16;
 
 /// Number of a connection of a session, on whatever rail: higher than that of every connection before it. Zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,6 @@
-//! Address, rights, length and key with which a peer may READ or WRITE a window of our memory.
+//! Memory of a peer: rights on it, its windows, and the addresses that requests name.
+//!
+//! A window has the form in which frames and messages carry it. Registration and posting stand above, in `provider`.
 
 use core::mem::size_of;
 
@@ -6,8 +8,55 @@ use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::Rkey;
-use crate::provider::RemoteAccess;
+use crate::{Access, Rkey};
+
+/// Rights of a peer on a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAccess {
+    /// It may WRITE.
+    pub write: bool,
+    /// It may READ.
+    pub read: bool,
+    /// It may run atomics.
+    pub atomic: bool,
+}
+
+impl RemoteAccess {
+    /// READ only.
+    pub const READ: Self = Self {
+        write: false,
+        read: true,
+        atomic: false,
+    };
+    /// WRITE only.
+    pub const WRITE: Self = Self {
+        write: true,
+        read: false,
+        atomic: false,
+    };
+    /// Everything.
+    pub const ALL: Self = Self {
+        write: true,
+        read: true,
+        atomic: true,
+    };
+
+    /// The rights to register with. Relaxed ordering is never among them.
+    #[must_use]
+    pub const fn to_access(self) -> Access {
+        let mut access = Access::empty();
+        if self.write {
+            access = access.union(Access::REMOTE_WRITE).union(Access::LOCAL_WRITE);
+        }
+        if self.atomic {
+            access = access.union(Access::REMOTE_ATOMIC).union(Access::LOCAL_WRITE);
+        }
+        if self.read {
+            access = access.union(Access::REMOTE_READ);
+        }
+        access
+    }
+}
 
 /// The size of a [`RemoteWindow`] on the wire, in bytes.
 pub const REMOTE_WINDOW_BYTES: usize = 20;
@@ -99,7 +148,7 @@ impl RemoteWindow {
     }
 
     /// The byte of the rights, as it came.
-    pub(super) const fn access_bits(&self) -> u8 {
+    pub(crate) const fn access_bits(&self) -> u8 {
         let [bits, ..] = self.length_bytes.get().to_be_bytes();
         bits
     }
@@ -135,11 +184,104 @@ impl RemoteWindow {
     }
 }
 
+/// An address in a peer's memory, the key that opens it, and how many bytes a request may touch from there on.
+///
+/// [`RemoteAddress::within`] makes one of a [`RemoteWindow`]: a request that runs past the range it was made for, or that
+/// uses a right the window does not grant, is refused when it is posted. [`RemoteAddress::new`] makes one of words alone,
+/// for an engine that knows better: then the peer's device decides.
+///
+/// The limits stand one for each right, zero where the right is missing, so that posting compares one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    address: u64,
+    rkey: Rkey,
+    write_bytes_max: u32,
+    read_bytes_max: u32,
+    atomic_bytes_max: u32,
+}
+
+/// Bytes of one request at most, whatever the device. Source: InfiniBand Architecture volume 1, section 9.7.1.
+pub const REQUEST_BYTES_MAX: u32 = 1 << 31;
+
+impl RemoteAddress {
+    /// An address with its key, of which nothing else is known: what it may be used for, the peer's device decides when the
+    /// request arrives, and a request that it refuses fails the queue pair.
+    #[must_use]
+    pub const fn new(address: u64, rkey: Rkey) -> Self {
+        Self {
+            address,
+            rkey,
+            write_bytes_max: REQUEST_BYTES_MAX,
+            read_bytes_max: REQUEST_BYTES_MAX,
+            atomic_bytes_max: REQUEST_BYTES_MAX,
+        }
+    }
+
+    /// The `bytes` at `offset` of a peer's window, for what the window grants, or `None` where they do not lie within it.
+    #[must_use]
+    pub const fn within(window: &RemoteWindow, offset: u64, bytes: u64) -> Option<Self> {
+        let Some(address) = window.address_of(offset, bytes) else {
+            return None;
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "below 2^31")]
+        let limit = if bytes < REQUEST_BYTES_MAX as u64 {
+            bytes as u32
+        } else {
+            REQUEST_BYTES_MAX
+        };
+        let access = match window.access() {
+            Some(access) => access,
+            None => RemoteAccess::ALL,
+        };
+        Some(Self {
+            address,
+            rkey: window.rkey(),
+            write_bytes_max: if access.write { limit } else { 0 },
+            read_bytes_max: if access.read { limit } else { 0 },
+            atomic_bytes_max: if access.atomic { limit } else { 0 },
+        })
+    }
+
+    /// The address, as the peer's window begins at its own address.
+    #[must_use]
+    #[inline]
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The peer's key.
+    #[must_use]
+    #[inline]
+    pub const fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// How many bytes a WRITE may have; zero where the window does not grant it.
+    #[must_use]
+    #[inline]
+    pub const fn write_bytes_max(&self) -> u32 {
+        self.write_bytes_max
+    }
+
+    /// How many bytes a READ may fetch; zero where the window does not grant it.
+    #[must_use]
+    #[inline]
+    pub const fn read_bytes_max(&self) -> u32 {
+        self.read_bytes_max
+    }
+
+    /// How many bytes atomics may touch; zero where the window does not grant them.
+    #[must_use]
+    #[inline]
+    pub const fn atomic_bytes_max(&self) -> u32 {
+        self.atomic_bytes_max
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::RemoteWindow;
+    use super::{REQUEST_BYTES_MAX, RemoteAccess, RemoteAddress, RemoteWindow};
     use crate::Rkey;
-    use crate::provider::{REQUEST_BYTES_MAX, RemoteAccess, RemoteAddress};
     use zerocopy::{FromBytes, IntoBytes};
 
     #[test]
@@ -155,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_told_in_front_of_the_length() {
+    fn rights_stand_in_front_of_the_length() {
         let window = RemoteWindow::new(1000, u64::MAX, Rkey(1));
         assert_eq!((window.length_bytes(), window.access()), ((1 << 56) - 1, None));
         for bits in 1..8_u8 {
@@ -164,13 +306,13 @@ mod tests {
                 read: bits & 2 != 0,
                 atomic: bits & 4 != 0,
             };
-            let told = window.with_access(access);
-            assert_eq!(told.to_bytes()[8], bits);
-            assert_eq!(told.access(), Some(access));
-            assert_eq!(told.length_bytes(), window.length_bytes());
-            assert_eq!(told.without_access(), window);
+            let stated = window.with_access(access);
+            assert_eq!(stated.to_bytes()[8], bits);
+            assert_eq!(stated.access(), Some(access));
+            assert_eq!(stated.length_bytes(), window.length_bytes());
+            assert_eq!(stated.without_access(), window);
             assert_eq!(
-                told.with_access(RemoteAccess::READ).access(),
+                stated.with_access(RemoteAccess::READ).access(),
                 Some(RemoteAccess::READ)
             );
         }
@@ -187,7 +329,7 @@ mod tests {
         assert_eq!(
             limits(at),
             [96; 3],
-            "rights that are not told are left to the peer's device"
+            "rights that are not stated are left to the peer's device"
         );
         let read_only = window.with_access(RemoteAccess::READ);
         assert_eq!(limits(within(read_only, 8).unwrap()), [0, 8, 0]);
