@@ -2,7 +2,7 @@
 //!
 //! A window has the form in which frames and messages carry it. Registration and posting stand above, in `provider`.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U32, U64};
@@ -85,6 +85,9 @@ const ATOMIC: u64 = 4 << RIGHTS_SHIFT;
 const_assert_eq!(size_of::<RemoteWindow>(), REMOTE_WINDOW_BYTES);
 
 impl RemoteWindow {
+    /// Offset of the byte of the rights.
+    pub(crate) const ACCESS_OFFSET: usize = offset_of!(Self, length_bytes);
+
     /// A window of `length_bytes` from `address`, cut to 2^56 - 1, opened by `rkey`; its rights are not stated.
     #[must_use]
     pub const fn new(address: u64, length_bytes: u64, rkey: Rkey) -> Self {

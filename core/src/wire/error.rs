@@ -218,6 +218,13 @@ impl WireError {
         Self::new(part, field, offset, reason)
     }
 
+    /// A field of a fixed layout, at its offset there.
+    #[cold]
+    pub(crate) fn at(part: Part, layout: &[(Field, usize)], field: Field, reason: Reason) -> Self {
+        let found = layout.iter().find(|(known, _)| *known == field);
+        Self::new(part, field, found.map_or(0, |(_, start)| *start), reason)
+    }
+
     /// The field that is cut when only `have` bytes of a fixed layout are there.
     pub(crate) fn truncated(part: Part, layout: &[(Field, usize)], base: usize, have: usize) -> Self {
         let cut = layout

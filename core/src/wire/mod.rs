@@ -1,9 +1,17 @@
 //! Wire formats 1 and 2: the handle a listener hands out, the frames of the handshake, what describes a window
 //! or a ring, the frames of a session, and the header of requests and answers.
 //!
-//! Everything is big-endian, fixed in size or checked in length, and parsed in place. Here
-//! live bytes and their meaning, nothing that waits, chooses or sends. `docs/wire-format.md`
-//! has the byte tables.
+//! Everything is big-endian, and fixed in size or checked in length. Here live bytes and their meaning, nothing that waits,
+//! chooses or sends. `docs/wire-format.md` has the byte tables.
+//!
+//! Each format is a zerocopy struct with a layout: its fields and their offsets, by `offset_of!`. All keep these promises:
+//!
+//! - Parsing is total: any bytes give a frame or a [`WireError`], which names the first wrong field, its offset and the reason.
+//!   Nothing panics and nothing is allocated.
+//! - Parsing reads in place. Payloads, handles and lists of rails are borrowed and never copied.
+//! - Parsing checks versions, kinds, ranges, reserved bits, lengths, and bytes behind the end. A format that newer sides may
+//!   extend says what it passes over.
+//! - Emitting writes the one form that parsing accepts. A frame whose values are in range parses to the same values.
 
 mod endpoint;
 mod error;

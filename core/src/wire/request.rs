@@ -1,6 +1,6 @@
 //! The header of requests and answers: 16 bytes in front of a body that is the application's.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::U64;
@@ -47,10 +47,10 @@ pub struct RequestHeader {
 const_assert_eq!(size_of::<RequestHeader>(), REQUEST_HEADER_BYTES);
 
 const LAYOUT: [(Field, usize); 4] = [
-    (Field::Version, 0),
-    (Field::Kind, 1),
-    (Field::Reserved, 2),
-    (Field::Correlation, 8),
+    (Field::Version, offset_of!(RequestHeader, version)),
+    (Field::Kind, offset_of!(RequestHeader, kind)),
+    (Field::Reserved, offset_of!(RequestHeader, reserved)),
+    (Field::Correlation, offset_of!(RequestHeader, correlation)),
 ];
 
 impl RequestHeader {
@@ -80,17 +80,17 @@ impl RequestHeader {
     pub fn parse(message: &[u8]) -> Result<(RequestKind, CorrelationId, &[u8]), WireError> {
         let (header, body) = Self::ref_from_prefix(message)
             .map_err(|_| WireError::truncated(Part::Request, &LAYOUT, 0, message.len()))?;
-        let wrong = |field, offset, reason| WireError::new(Part::Request, field, offset, reason);
+        let wrong = |field, reason| WireError::at(Part::Request, &LAYOUT, field, reason);
         if header.version != VERSION {
-            return Err(wrong(Field::Version, 0, Reason::Unknown));
+            return Err(wrong(Field::Version, Reason::Unknown));
         }
         let kind = match header.kind {
             1 => RequestKind::Request,
             2 => RequestKind::Answer,
-            _ => return Err(wrong(Field::Kind, 1, Reason::Unknown)),
+            _ => return Err(wrong(Field::Kind, Reason::Unknown)),
         };
         if header.reserved != [0; 6] {
-            return Err(wrong(Field::Reserved, 2, Reason::NotZero));
+            return Err(wrong(Field::Reserved, Reason::NotZero));
         }
         Ok((kind, CorrelationId(header.correlation.get()), body))
     }

@@ -1,6 +1,6 @@
 //! Invitation of a peer to write messages into a ring of cells in our memory.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::U32;
@@ -59,6 +59,16 @@ pub struct RingInvitation {
 }
 
 const_assert_eq!(size_of::<RingInvitation>(), RING_INVITATION_BYTES);
+const_assert_eq!(offset_of!(RingInvitation, window), 0);
+
+const LAYOUT: [(Field, usize); 6] = [
+    (Field::RingWindow, offset_of!(RingInvitation, window)),
+    (Field::RingCells, offset_of!(RingInvitation, cells)),
+    (Field::RingCellBytes, offset_of!(RingInvitation, cell_bytes)),
+    (Field::Version, offset_of!(RingInvitation, version)),
+    (Field::RingPublication, offset_of!(RingInvitation, publication)),
+    (Field::Reserved, offset_of!(RingInvitation, reserved)),
+];
 
 /// The bytes of a window that holds so many cells of so many bytes; `None` where there can be no such ring.
 #[must_use]
@@ -99,36 +109,42 @@ impl RingInvitation {
     /// The bytes are no invitation: the first field that is wrong. Only the window's device can tell whether the window
     /// exists.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
-        let wrong = |field, offset, reason| WireError::new(Part::RingInvitation, field, offset, reason);
+        let wrong = |field, reason| WireError::at(Part::RingInvitation, &LAYOUT, field, reason);
         let Ok(invitation) = Self::ref_from_bytes(bytes) else {
             return Err(if bytes.len() < RING_INVITATION_BYTES {
-                wrong(Field::RingWindow, 0, Reason::Truncated)
+                wrong(Field::RingWindow, Reason::Truncated)
             } else {
-                wrong(Field::Trailing, RING_INVITATION_BYTES, Reason::TooLong)
+                WireError::new(
+                    Part::RingInvitation,
+                    Field::Trailing,
+                    RING_INVITATION_BYTES,
+                    Reason::TooLong,
+                )
             });
         };
         if invitation.version != VERSION {
-            return Err(wrong(Field::Version, 28, Reason::Unknown));
+            return Err(wrong(Field::Version, Reason::Unknown));
         }
         if !matches!(invitation.publication, 1 | 2) {
-            return Err(wrong(Field::RingPublication, 29, Reason::Unknown));
+            return Err(wrong(Field::RingPublication, Reason::Unknown));
         }
         if invitation.reserved != [0; 2] {
-            return Err(wrong(Field::Reserved, 30, Reason::NotZero));
+            return Err(wrong(Field::Reserved, Reason::NotZero));
         }
         let cell_bytes = invitation.cell_bytes();
         if ring_window_bytes(2, cell_bytes).is_none() {
-            return Err(wrong(Field::RingCellBytes, 24, Reason::OutOfRange));
+            return Err(wrong(Field::RingCellBytes, Reason::OutOfRange));
         }
         let Some(needed) = ring_window_bytes(invitation.cells(), cell_bytes) else {
-            return Err(wrong(Field::RingCells, 20, Reason::OutOfRange));
+            return Err(wrong(Field::RingCells, Reason::OutOfRange));
         };
         if invitation.window.access_bits() != 0 {
-            return Err(wrong(Field::RingWindow, 8, Reason::NotZero));
+            let (part, offset) = (Part::RingInvitation, RemoteWindow::ACCESS_OFFSET);
+            return Err(WireError::new(part, Field::RingWindow, offset, Reason::NotZero));
         }
         // All offsets within it are then addresses, too.
         if invitation.window.address_of(0, needed).is_none() {
-            return Err(wrong(Field::RingWindow, 0, Reason::Mismatch));
+            return Err(wrong(Field::RingWindow, Reason::Mismatch));
         }
         Ok(invitation)
     }

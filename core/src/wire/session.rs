@@ -3,13 +3,13 @@
 //! This is the layout alone. The protocol, which decides when a side sends which frame, is `core::session`.
 
 use core::fmt;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::session_beside::{FENCE_LAYOUT, FenceFrame, GRANT_LAYOUT, Grant, check_header};
+use super::session_beside::{FenceFrame, Grant};
 use super::{Fence, Field, Granted, Handle, HandleRef, Part, Reason, SessionId, WireError};
 use crate::sequence::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 
@@ -76,6 +76,18 @@ pub struct SessionHeader {
 }
 
 const_assert_eq!(size_of::<SessionHeader>(), SESSION_HEADER_BYTES);
+
+impl FixedFrame for SessionHeader {
+    const FIELDS: &'static [(Field, usize)] = &[
+        (Field::Version, offset_of!(SessionHeader, version)),
+        (Field::Kind, offset_of!(SessionHeader, kind)),
+        (Field::Flags, offset_of!(SessionHeader, flags)),
+        (Field::Reserved, offset_of!(SessionHeader, reserved)),
+        (Field::Epoch, offset_of!(SessionHeader, epoch)),
+        (Field::Sequence, offset_of!(SessionHeader, sequence)),
+        (Field::Acknowledgement, offset_of!(SessionHeader, acknowledgement)),
+    ];
+}
 
 impl SessionHeader {
     const fn new(kind: SessionKind, flags: u8, epoch: Epoch, sequence: Sequence, expected: Sequence) -> Self {
@@ -168,7 +180,7 @@ impl SessionHeader {
 
     fn check(&self) -> Result<SessionKind, WireError> {
         if self.version != VERSION {
-            return Err(wrong(Field::Version, 0, Reason::Unknown));
+            return Err(Self::wrong(Field::Version, Reason::Unknown));
         }
         let (kind, flags_known) = match self.kind {
             1 => (SessionKind::Data, FIRST | LAST),
@@ -180,25 +192,33 @@ impl SessionHeader {
             7 => (SessionKind::Grant, 0),
             8 => (SessionKind::Fence, 0),
             9 => (SessionKind::Fenced, 0),
-            _ => return Err(wrong(Field::Kind, 1, Reason::Unknown)),
+            _ => return Err(Self::wrong(Field::Kind, Reason::Unknown)),
         };
         if self.flags & !flags_known != 0 {
-            return Err(wrong(Field::Flags, 2, Reason::NotZero));
+            return Err(Self::wrong(Field::Flags, Reason::NotZero));
         }
         if self.reserved != 0 {
-            return Err(wrong(Field::Reserved, 3, Reason::NotZero));
+            return Err(Self::wrong(Field::Reserved, Reason::NotZero));
         }
         if self.epoch.get() == 0 {
-            return Err(wrong(Field::Epoch, 4, Reason::Zero));
+            return Err(Self::wrong(Field::Epoch, Reason::Zero));
         }
         let has_sequence = matches!(
             kind,
             SessionKind::Data | SessionKind::Attach | SessionKind::Farewell | SessionKind::Moved
         );
         if !has_sequence && self.sequence.get() != 0 {
-            return Err(wrong(Field::Sequence, 8, Reason::NotZero));
+            return Err(Self::wrong(Field::Sequence, Reason::NotZero));
         }
         Ok(kind)
+    }
+
+    /// Checks the acknowledgement of a frame that carries none.
+    fn check_acknowledges_nothing(&self) -> Result<(), WireError> {
+        if self.acknowledgement.get() != 0 {
+            return Err(Self::wrong(Field::Acknowledgement, Reason::NotZero));
+        }
+        Ok(())
     }
 }
 
@@ -242,6 +262,15 @@ pub struct AttachParameters {
     pub window: u32,
 }
 
+impl FixedFrame for Attach {
+    const FIELDS: &'static [(Field, usize)] = &[
+        (Field::Session, offset_of!(Attach, session)),
+        (Field::Window, offset_of!(Attach, window)),
+        (Field::Rail, offset_of!(Attach, rail)),
+        (Field::Reserved, offset_of!(Attach, reserved)),
+    ];
+}
+
 impl Attach {
     /// The frame. A window or rail beyond what can be said is cut to that.
     #[must_use]
@@ -263,16 +292,17 @@ impl Attach {
     }
 
     fn check(&self) -> Result<AttachParameters, WireError> {
-        let session = SessionId::new(self.session.get()).ok_or(wrong(Field::Session, 24, Reason::Zero))?;
+        let session =
+            SessionId::new(self.session.get()).ok_or_else(|| Self::wrong(Field::Session, Reason::Zero))?;
         let window = self.window.get();
         if window == 0 || window > SESSION_WINDOW_MAX {
-            return Err(wrong(Field::Window, 32, Reason::OutOfRange));
+            return Err(Self::wrong(Field::Window, Reason::OutOfRange));
         }
         if self.rail > RAIL_LAST {
-            return Err(wrong(Field::Rail, 36, Reason::OutOfRange));
+            return Err(Self::wrong(Field::Rail, Reason::OutOfRange));
         }
         if self.reserved != [0; 3] {
-            return Err(wrong(Field::Reserved, 37, Reason::NotZero));
+            return Err(Self::wrong(Field::Reserved, Reason::NotZero));
         }
         Ok(AttachParameters {
             session,
@@ -355,6 +385,13 @@ pub struct Refusal {
 
 const_assert_eq!(size_of::<Refusal>(), SESSION_REFUSAL_BYTES);
 
+impl FixedFrame for Refusal {
+    const FIELDS: &'static [(Field, usize)] = &[
+        (Field::RefusalReason, offset_of!(Refusal, reason)),
+        (Field::Reserved, offset_of!(Refusal, reserved)),
+    ];
+}
+
 impl Refusal {
     /// Makes the refusal of the connection whose attach carried `epoch`.
     #[must_use]
@@ -404,53 +441,49 @@ impl<'a> SessionFrame<'a> {
     /// Not one: the first field that is wrong.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let Ok((header, payload)) = SessionHeader::ref_from_prefix(bytes) else {
-            return Err(WireError::truncated(PART, &HEADER_LAYOUT, 0, bytes.len()));
+            return Err(WireError::truncated(PART, SessionHeader::FIELDS, 0, bytes.len()));
         };
         let kind = header.check()?;
         match kind {
             SessionKind::Data => {
                 // A message may be empty, but a fragment of a longer one may not: fewer fragments would do.
                 if payload.is_empty() && !(header.is_first() && header.is_last()) {
-                    return Err(wrong(Field::Payload, SESSION_HEADER_BYTES, Reason::NotCanonical));
+                    let offset = SESSION_HEADER_BYTES;
+                    return Err(WireError::new(PART, Field::Payload, offset, Reason::NotCanonical));
                 }
                 Ok(Self::Data(header, payload))
             }
             SessionKind::Acknowledgement | SessionKind::Farewell if !payload.is_empty() => {
-                Err(wrong(Field::Trailing, SESSION_HEADER_BYTES, Reason::TooLong))
+                Err(trailing(SESSION_HEADER_BYTES))
             }
             SessionKind::Acknowledgement => Ok(Self::Acknowledgement(header)),
             SessionKind::Farewell => Ok(Self::Farewell(header)),
-            SessionKind::Attach => {
-                let attach = whole::<Attach>(bytes, &ATTACH_LAYOUT)?;
-                Ok(Self::Attach(attach.check()?))
-            }
+            SessionKind::Attach => Ok(Self::Attach(Attach::whole(bytes)?.check()?)),
             SessionKind::Refusal => {
-                let refusal = whole::<Refusal>(bytes, &REFUSAL_LAYOUT)?;
-                if header.expected() != Sequence(0) {
-                    return Err(wrong(Field::Acknowledgement, 16, Reason::NotZero));
-                }
+                let refusal = Refusal::whole(bytes)?;
+                header.check_acknowledges_nothing()?;
                 if refusal.reserved != [0; 7] {
-                    return Err(wrong(Field::Reserved, 25, Reason::NotZero));
+                    return Err(Refusal::wrong(Field::Reserved, Reason::NotZero));
                 }
                 Ok(Self::Refusal(header.epoch(), RefusalReason(refusal.reason)))
             }
             SessionKind::Moved => {
-                check_header(header)?;
+                header.check_acknowledges_nothing()?;
                 let handle = Handle::parse(payload)?;
                 if handle.as_bytes().len() < payload.len() {
                     let end = SESSION_HEADER_BYTES.saturating_add(handle.as_bytes().len());
-                    return Err(wrong(Field::Trailing, end, Reason::TooLong));
+                    return Err(trailing(end));
                 }
                 Ok(Self::Moved(header, handle))
             }
             SessionKind::Grant => {
-                let grant = whole::<Grant>(bytes, &GRANT_LAYOUT)?;
-                check_header(header)?;
+                let grant = Grant::whole(bytes)?;
+                header.check_acknowledges_nothing()?;
                 Ok(Self::Grant(grant.check()?))
             }
             SessionKind::Fence | SessionKind::Fenced => {
-                let fence = whole::<FenceFrame>(bytes, &FENCE_LAYOUT)?;
-                check_header(header)?;
+                let fence = FenceFrame::whole(bytes)?;
+                header.check_acknowledges_nothing()?;
                 let said = fence.check()?;
                 Ok(match kind {
                     SessionKind::Fence => Self::Fence(said),
@@ -463,39 +496,29 @@ impl<'a> SessionFrame<'a> {
 
 const PART: Part = Part::SessionFrame;
 
-const HEADER_LAYOUT: [(Field, usize); 7] = [
-    (Field::Version, 0),
-    (Field::Kind, 1),
-    (Field::Flags, 2),
-    (Field::Reserved, 3),
-    (Field::Epoch, 4),
-    (Field::Sequence, 8),
-    (Field::Acknowledgement, 16),
-];
+/// A frame of fixed size, read in place, behind which nothing follows.
+pub(super) trait FixedFrame: Sized + FromBytes + KnownLayout + Immutable + Unaligned {
+    /// Its fields behind the header, in the order of their offsets.
+    const FIELDS: &'static [(Field, usize)];
 
-const ATTACH_LAYOUT: [(Field, usize); 4] = [
-    (Field::Session, 24),
-    (Field::Window, 32),
-    (Field::Rail, 36),
-    (Field::Reserved, 37),
-];
+    /// Reads bytes that are this frame, no fewer and no more.
+    fn whole(bytes: &[u8]) -> Result<&Self, WireError> {
+        Self::ref_from_bytes(bytes).map_err(|_| {
+            if bytes.len() < size_of::<Self>() {
+                WireError::truncated(PART, Self::FIELDS, 0, bytes.len())
+            } else {
+                trailing(size_of::<Self>())
+            }
+        })
+    }
 
-const REFUSAL_LAYOUT: [(Field, usize); 2] = [(Field::RefusalReason, 24), (Field::Reserved, 25)];
-
-pub(super) fn wrong(field: Field, offset: usize, reason: Reason) -> WireError {
-    WireError::new(PART, field, offset, reason)
+    /// Makes the error of one of its fields.
+    fn wrong(field: Field, reason: Reason) -> WireError {
+        WireError::at(PART, Self::FIELDS, field, reason)
+    }
 }
 
-/// Bytes that are this frame, no fewer and no more.
-fn whole<'a, T>(bytes: &'a [u8], layout: &[(Field, usize)]) -> Result<&'a T, WireError>
-where
-    T: FromBytes + KnownLayout + Immutable + Unaligned,
-{
-    T::ref_from_bytes(bytes).map_err(|_| {
-        if bytes.len() < size_of::<T>() {
-            WireError::truncated(PART, layout, 0, bytes.len())
-        } else {
-            wrong(Field::Trailing, size_of::<T>(), Reason::TooLong)
-        }
-    })
+/// Bytes that follow the frame, which ends at `end`.
+fn trailing(end: usize) -> WireError {
+    WireError::new(PART, Field::Trailing, end, Reason::TooLong)
 }

@@ -3,17 +3,17 @@
 //!
 //! These frames are neither numbered nor stored. After a rail is lost, the sender sends them again.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::session::{RAIL_LAST, SessionHeader, SessionKind, wrong};
-use super::{Field, REMOTE_WINDOW_BYTES, Reason, RemoteWindow, WireError};
+use super::session::{FixedFrame, RAIL_LAST, SessionHeader, SessionKind};
+use super::{Field, Part, REMOTE_WINDOW_BYTES, Reason, RemoteWindow, WireError};
 use crate::Rkey;
 use crate::remote::RemoteAccess;
-use crate::sequence::{Epoch, Sequence};
+use crate::sequence::Epoch;
 
 /// The bytes of a [`Grant`].
 pub const SESSION_GRANT_BYTES: usize = 56;
@@ -57,6 +57,15 @@ pub struct Granted {
     pub window: Option<(RemoteWindow, RemoteAccess)>,
 }
 
+impl FixedFrame for Grant {
+    const FIELDS: &'static [(Field, usize)] = &[
+        (Field::GrantNumber, offset_of!(Grant, number)),
+        (Field::GrantAccess, offset_of!(Grant, access)),
+        (Field::Reserved, offset_of!(Grant, reserved)),
+        (Field::GrantWindow, offset_of!(Grant, window)),
+    ];
+}
+
 impl Grant {
     /// The frame.
     #[must_use]
@@ -82,19 +91,23 @@ impl Grant {
 
     pub(super) fn check(&self) -> Result<Granted, WireError> {
         if self.access & !(WRITE | READ | ATOMIC) != 0 {
-            return Err(wrong(Field::GrantAccess, 28, Reason::Unknown));
+            return Err(Self::wrong(Field::GrantAccess, Reason::Unknown));
         }
         if self.reserved != [0; 7] {
-            return Err(wrong(Field::Reserved, 29, Reason::NotZero));
+            return Err(Self::wrong(Field::Reserved, Reason::NotZero));
         }
         let window = RemoteWindow::from_bytes(self.window);
         let window = match (self.access, window.length_bytes()) {
             (0, _) if self.window != [0; REMOTE_WINDOW_BYTES] => {
-                return Err(wrong(Field::GrantWindow, 36, Reason::NotZero));
+                return Err(Self::wrong(Field::GrantWindow, Reason::NotZero));
             }
             (0, _) => None,
-            (_, 0) => return Err(wrong(Field::GrantWindow, 36, Reason::Zero)),
-            _ if window.access_bits() != 0 => return Err(wrong(Field::GrantWindow, 44, Reason::NotZero)),
+            (_, 0) => return Err(Self::wrong(Field::GrantWindow, Reason::Zero)),
+            _ if window.access_bits() != 0 => {
+                let offset = offset_of!(Self, window).saturating_add(RemoteWindow::ACCESS_OFFSET);
+                let (part, field) = (Part::SessionFrame, Field::GrantWindow);
+                return Err(WireError::new(part, field, offset, Reason::NotZero));
+            }
             (access, _) => Some((window, access_of(access))),
         };
         Ok(Granted {
@@ -150,6 +163,14 @@ pub struct Fence {
     pub through: Epoch,
 }
 
+impl FixedFrame for FenceFrame {
+    const FIELDS: &'static [(Field, usize)] = &[
+        (Field::Rail, offset_of!(FenceFrame, rail)),
+        (Field::Reserved, offset_of!(FenceFrame, reserved)),
+        (Field::Epoch, offset_of!(FenceFrame, through)),
+    ];
+}
+
 impl FenceFrame {
     /// Asks.
     #[must_use]
@@ -180,13 +201,13 @@ impl FenceFrame {
 
     pub(super) fn check(&self) -> Result<Fence, WireError> {
         if self.rail > RAIL_LAST {
-            return Err(wrong(Field::Rail, 24, Reason::OutOfRange));
+            return Err(Self::wrong(Field::Rail, Reason::OutOfRange));
         }
         if self.reserved != [0; 3] {
-            return Err(wrong(Field::Reserved, 25, Reason::NotZero));
+            return Err(Self::wrong(Field::Reserved, Reason::NotZero));
         }
         if self.through.get() == 0 {
-            return Err(wrong(Field::Epoch, 28, Reason::Zero));
+            return Err(Self::wrong(Field::Epoch, Reason::Zero));
         }
         Ok(Fence {
             epoch: self.header.epoch(),
@@ -194,22 +215,4 @@ impl FenceFrame {
             through: Epoch::from_wire(self.through.get()),
         })
     }
-}
-
-pub(super) const GRANT_LAYOUT: [(Field, usize); 4] = [
-    (Field::GrantNumber, 24),
-    (Field::GrantAccess, 28),
-    (Field::Reserved, 29),
-    (Field::GrantWindow, 36),
-];
-
-pub(super) const FENCE_LAYOUT: [(Field, usize); 3] =
-    [(Field::Rail, 24), (Field::Reserved, 25), (Field::Epoch, 28)];
-
-/// Checks the acknowledgement, which none of these frames carries.
-pub(super) fn check_header(header: &SessionHeader) -> Result<(), WireError> {
-    if header.expected() != Sequence(0) {
-        return Err(wrong(Field::Acknowledgement, 16, Reason::NotZero));
-    }
-    Ok(())
 }
