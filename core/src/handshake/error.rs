@@ -3,65 +3,8 @@
 use core::fmt;
 
 use super::io::StreamErrno;
+use crate::wire::stage::Stage;
 use crate::wire::{Field, FrameKind, InstanceId, KeyId, Reject, RejectReason, VersionRange, WireError};
-
-/// Stage of a handshake, named by the event that it waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Stage {
-    /// Responder: for the peer's Hello.
-    Hello = 1,
-    /// Initiator: for the peer's Welcome.
-    Welcome = 2,
-    /// Initiator: for its caller to choose a rail and offer a queue pair.
-    ChooseRail = 3,
-    /// Responder: for the peer's Connect.
-    Connect = 4,
-    /// For the caller to bring its queue pair to RTS.
-    Prepare = 5,
-    /// Initiator: for the peer's Accept.
-    Accept = 6,
-    /// For the peer's Ready.
-    Ready = 7,
-    /// Responder: for room to send the last Ready.
-    LastWrite = 8,
-}
-
-impl Stage {
-    /// The frame the peer has to send, if it is the peer's turn.
-    #[must_use]
-    pub const fn awaited(self) -> Option<FrameKind> {
-        match self {
-            Self::Hello => Some(FrameKind::Hello),
-            Self::Welcome => Some(FrameKind::Welcome),
-            Self::Connect => Some(FrameKind::Connect),
-            Self::Accept => Some(FrameKind::Accept),
-            Self::Ready => Some(FrameKind::Ready),
-            Self::ChooseRail | Self::Prepare | Self::LastWrite => None,
-        }
-    }
-
-    /// Its number, as a Reject carries it.
-    #[must_use]
-    pub const fn to_wire(self) -> u8 {
-        self as u8
-    }
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hello => "waiting for the peer's Hello",
-            Self::Welcome => "waiting for the peer's Welcome",
-            Self::ChooseRail => "waiting for this side to choose a rail and offer a queue pair",
-            Self::Connect => "waiting for the peer's Connect",
-            Self::Prepare => "waiting for this side to bring its queue pair to RTS",
-            Self::Accept => "waiting for the peer's Accept",
-            Self::Ready => "waiting for the peer's Ready",
-            Self::LastWrite => "sending the last Ready",
-        })
-    }
-}
 
 /// The party that can fix a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

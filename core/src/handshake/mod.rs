@@ -33,8 +33,9 @@ mod session;
 
 use core::time::Duration;
 
+pub use crate::wire::stage::Stage;
 pub use authentication::{Authenticator, NoTranscript, Transcript, Unauthenticated};
-pub use error::{Cause, Fault, HandshakeError, Misuse, Stage};
+pub use error::{Cause, Fault, HandshakeError, Misuse};
 pub use initiator::{Initiator, InitiatorConfig};
 pub use io::{Io, IoError};
 pub use responder::{Responder, ResponderConfig};

@@ -26,6 +26,7 @@ mod resumption;
 mod ring;
 mod session;
 mod session_beside;
+pub(crate) mod stage;
 mod tag;
 mod text;
 mod version;

@@ -7,6 +7,7 @@ use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::stage::Stage;
 use super::{FRAME_HEADER_BYTES, Field, Part, Reason, WireError};
 
 /// The body, in bytes.
@@ -156,21 +157,6 @@ impl fmt::Display for Thousands {
     }
 }
 
-/// Stage of a handshake, as the side that timed out sees it.
-const fn stage_in_words(number: u32) -> Option<&'static str> {
-    Some(match number {
-        1 => "waiting for a Hello",
-        2 => "waiting for a Welcome",
-        3 => "choosing a rail",
-        4 => "waiting for a Connect",
-        5 => "bringing a queue pair to RTS",
-        6 => "waiting for an Accept",
-        7 => "waiting for a Ready",
-        8 => "sending the last Ready",
-        _ => return None,
-    })
-}
-
 impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reason, detail } = *self;
@@ -185,7 +171,7 @@ impl fmt::Display for Reject {
             }
             RejectReason::MALFORMED => write!(f, " (the field at byte {detail})"),
             RejectReason::UNEXPECTED => write!(f, " (frame kind {detail})"),
-            RejectReason::TIMED_OUT => match stage_in_words(detail) {
+            RejectReason::TIMED_OUT => match Stage::from_wire(detail) {
                 Some(stage) => write!(f, " while {stage}"),
                 None => write!(f, " (stage {detail})"),
             },

@@ -207,7 +207,7 @@ fn of_handshakes() {
     read(&[
         (
             &timed_out,
-            "handshake failed while waiting for the peer's Accept: timed out: the stage took longer than handshake_stage",
+            "handshake failed while waiting for an Accept: timed out: the stage took longer than handshake_stage",
         ),
         (&Fault::Both, "both sides"),
         (&IoError::Closed, "the peer closed the stream"),
@@ -218,7 +218,7 @@ fn of_handshakes() {
         (&Misuse::NoSuchPeerRail(4), "the peer has no rail 4"),
         (
             &Misuse::OutOfTurn(Stage::Prepare),
-            "not now: the handshake is waiting for this side to bring its queue pair to RTS",
+            "not now: the handshake is bringing a queue pair to RTS",
         ),
     ]);
 }
