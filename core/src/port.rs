@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_told() {
+    fn each_reason_has_a_text() {
         assert_eq!(port().usability(), Ok(()));
         let mut down = port();
         down.state = PortState::DOWN;

@@ -176,7 +176,7 @@ bitflags::bitflags! {
         const RQ_PSN = 1 << 12;
         /// READs and atomics outstanding as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// How long a receiver-not-ready answer tells the peer to wait.
+        /// How long a receiver-not-ready answer asks the peer to wait.
         const MIN_RNR_TIMER = 1 << 15;
         /// The first PSN we will send.
         const SQ_PSN = 1 << 16;

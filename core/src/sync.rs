@@ -23,7 +23,7 @@ pub const WEAKEN_VARIABLE: &str = "DOORBELL_WEAKEN";
 /// A memory ordering stronger than relaxed, with a name by which a model weakens it.
 ///
 /// In a build with `--cfg doorbell_loom`, `DOORBELL_WEAKEN` names one ordering to weaken: to relaxed, or to the
-/// ordering behind a `=` (`TOLD_TELL=Release`). A model has to fail on it. In every other build an ordering is a
+/// ordering behind a `=` (`NOTIFY_SET=Release`). A model has to fail on it. In every other build an ordering is a
 /// constant, and nothing can weaken it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedOrdering {

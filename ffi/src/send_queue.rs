@@ -439,7 +439,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline(always)]
     #[doc(alias = "ibv_post_send")]
-    fn ring_telling<T, F>(mut self, told: T, each: F) -> Result<u32, PostError>
+    fn ring_reporting<T, F>(mut self, report: T, each: F) -> Result<u32, PostError>
     where
         T: FnOnce(&mut PostError),
         F: FnMut(Ticket, Slot),
@@ -459,7 +459,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
         queue.table.post(posted);
         let mut error = unposted::refused(&*queue.table, "ibv_post_send", status, posted);
-        told(&mut error);
+        report(&mut error);
         queue.table.unstage(each);
         Err(error)
     }

@@ -10,7 +10,7 @@ use core::fmt;
 use doorbell_core::free_list::FreeList;
 use doorbell_core::sync::AtomicU32;
 
-use crate::told::ToldFlag;
+use crate::notify_flag::NotifyFlag;
 
 /// The list. Its storage is the caller's, a word and a flag for each channel.
 pub struct DueList<Links, Flags> {
@@ -18,7 +18,7 @@ pub struct DueList<Links, Flags> {
     flags: Flags,
 }
 
-impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[ToldFlag]>> DueList<Links, Flags> {
+impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[NotifyFlag]>> DueList<Links, Flags> {
     /// An empty list for as many channels as there are links and flags.
     pub fn new(links: Links, flags: Flags) -> Self {
         Self {
@@ -29,9 +29,9 @@ impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[ToldFlag]>> DueList<Links, Flags> 
 
     /// Reports a channel. A channel beyond the storage is ignored.
     #[inline]
-    pub fn tell(&self, channel: u32) {
+    pub fn notify(&self, channel: u32) {
         let flag = self.flags.as_ref().get(channel as usize);
-        if flag.is_some_and(ToldFlag::tell) {
+        if flag.is_some_and(NotifyFlag::notify) {
             self.list.put(channel);
         }
     }
@@ -67,19 +67,19 @@ impl<Links, Flags> fmt::Debug for DueList<Links, Flags> {
 #[cfg(all(test, not(doorbell_loom)))]
 mod tests {
     use super::DueList;
-    use crate::ToldFlag;
+    use crate::NotifyFlag;
     use doorbell_core::sync::AtomicU32;
     use std::boxed::Box;
     use std::vec::Vec;
 
-    fn list(channels: u32) -> DueList<Box<[AtomicU32]>, Box<[ToldFlag]>> {
+    fn list(channels: u32) -> DueList<Box<[AtomicU32]>, Box<[NotifyFlag]>> {
         DueList::new(
             (0..channels).map(|_| AtomicU32::new(0)).collect(),
-            (0..channels).map(|_| ToldFlag::new()).collect(),
+            (0..channels).map(|_| NotifyFlag::new()).collect(),
         )
     }
 
-    fn taken(list: &DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>) -> Vec<u32> {
+    fn taken(list: &DueList<Box<[AtomicU32]>, Box<[NotifyFlag]>>) -> Vec<u32> {
         let mut taken = Vec::new();
         list.take(|channel| taken.push(channel));
         taken.sort_unstable();
@@ -87,22 +87,22 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_is_taken_once_however_often_it_was_told_of() {
+    fn a_channel_is_taken_once_however_often_it_was_notified() {
         let list = list(3);
         for channel in [2, 0, 2, 0, 2, 3] {
-            list.tell(channel);
+            list.notify(channel);
         }
         assert_eq!(taken(&list), [0, 2]);
         assert_eq!(taken(&list), []);
-        list.tell(2);
+        list.notify(2);
         assert_eq!(taken(&list), [2]);
     }
 
     #[test]
-    fn while_it_is_taken_it_may_be_told_of_again() {
+    fn while_it_is_taken_it_may_be_notified_again() {
         let list = list(1);
-        list.tell(0);
-        list.take(|channel| list.tell(channel));
+        list.notify(0);
+        list.take(|channel| list.notify(channel));
         assert_eq!(taken(&list), [0]);
     }
 }

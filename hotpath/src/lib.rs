@@ -11,7 +11,9 @@ extern crate std;
 mod credits;
 mod due;
 mod failure;
+mod failures;
 mod marks;
+mod notify_flag;
 mod one_sided;
 pub mod ordering;
 mod receiver;
@@ -20,14 +22,14 @@ mod sender;
 mod shared;
 mod sleeping;
 mod statistics;
-mod telling;
-mod told;
 mod waiting;
 
 pub use credits::{Announcer, Credits, FarewellWord, Granting, Grants, WindowWord};
 pub use due::DueList;
 pub use failure::FirstCause;
+pub use failures::{FailureTaker, Failures, take_late};
 pub use marks::{StorageError, marks_for};
+pub use notify_flag::NotifyFlag;
 pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter};
 pub use receiver::{Receiver, ReceiverConfig};
 pub use sender::{
@@ -37,6 +39,4 @@ pub use sender::{
 pub use shared::{Share, SharedReceiver, Taken};
 pub use sleeping::SleepFlag;
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};
-pub use telling::{FailureTaker, Failures, take_late};
-pub use told::ToldFlag;
 pub use waiting::{Wait, Waitable, Waiter, Woken, prepare_sleep};

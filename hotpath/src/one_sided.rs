@@ -222,7 +222,7 @@ pub struct RingReader<W> {
     /// Messages read.
     read: u32,
     /// Messages that the peer reported by immediates.
-    told: u32,
+    arrived: u32,
     /// Messages read that were announced to the writer.
     announced: u32,
     /// The writer's word, where the reader announces how far it has read.
@@ -240,7 +240,7 @@ impl<W: Deref<Target: Window>> RingReader<W> {
             geometry: Geometry::of(invitation),
             publication: invitation.publication(),
             read: 0,
-            told: 0,
+            arrived: 0,
             announced: 0,
             word,
             is_spoiled: false,
@@ -250,11 +250,11 @@ impl<W: Deref<Target: Window>> RingReader<W> {
     /// Notes the immediate of a WRITE into the ring.
     #[inline]
     pub const fn note_written(&mut self, immediate: u32) {
-        let outstanding = self.told.wrapping_sub(self.read);
-        if immediate != self.told || outstanding >= self.geometry.cells {
+        let outstanding = self.arrived.wrapping_sub(self.read);
+        if immediate != self.arrived || outstanding >= self.geometry.cells {
             self.is_spoiled = true;
         }
-        self.told = self.told.wrapping_add(1);
+        self.arrived = self.arrived.wrapping_add(1);
     }
 
     /// Copies the next message out, and says how many bytes it has; `None` where none came yet.
@@ -266,7 +266,7 @@ impl<W: Deref<Target: Window>> RingReader<W> {
     /// There is not room enough, or the peer wrote what is no message.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>, RingReadError> {
-        if self.publication != Publication::Trailer && self.told == self.read && !self.is_spoiled {
+        if self.publication != Publication::Trailer && self.arrived == self.read && !self.is_spoiled {
             return Ok(None);
         }
         let trailer_at = self.geometry.trailer_at(self.read);

@@ -14,11 +14,11 @@ doorbell_core::named_orderings! {
 
     /// A report is made. Release: what was done before is visible to the taker, even if the flag was raised
     /// already and is not passed on again. Acquire: the report is passed on again only after the taker read the
-    /// earlier list or descriptor. Pairs with [`TOLD_TAKE`].
-    TOLD_TELL = AcqRel;
+    /// earlier list or descriptor. Pairs with [`NOTIFY_TAKE`].
+    NOTIFY_SET = AcqRel;
 
-    /// The taker clears the flag, which may be raised again from here on. Pairs with [`TOLD_TELL`], both ways.
-    TOLD_TAKE = AcqRel;
+    /// The taker clears the flag, which may be raised again from here on. Pairs with [`NOTIFY_SET`], both ways.
+    NOTIFY_TAKE = AcqRel;
 
     /// A producer publishes one slot: the word with the lap goes last.
     /// Pairs with [`RING_TAKE`].

@@ -68,7 +68,7 @@ pub struct Sender<Q, Bytes, W, L, S> {
     unsignaled_limit: u32,
     /// With so many before it, a request that has a doorbell of its own is signaled: by the policy, or by that limit.
     unsignaled_alone_limit: u32,
-    /// Requests posted since the last signaled one, or [`UNTOLD`].
+    /// Requests posted since the last signaled one, or [`UNREPORTED`].
     unsignaled: u32,
     /// Announcements in flight.
     announcements: u32,
@@ -80,7 +80,7 @@ pub struct Sender<Q, Bytes, W, L, S> {
 
 /// Stands for the count of unsignaled requests after the device refused a part of a doorbell, which may have held
 /// the signaled one. It is larger than any count in a row may be, so the next request is signaled.
-const UNTOLD: u32 = u32::MAX;
+const UNREPORTED: u32 = u32::MAX;
 
 /// Requests that a completion gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,19 +237,19 @@ where
     /// Whether a completion is yet to come, since a signaled request is in flight. A request posted after the
     /// last signaled one is known done only by a later signaled one.
     ///
-    /// Also true after a doorbell of which a part was refused: see [`Sender::has_untold`].
+    /// Also true after a doorbell of which a part was refused: see [`Sender::has_unreported`].
     #[must_use]
     #[inline]
     pub fn awaits_completion(&self) -> bool {
-        self.has_untold() || self.queue.in_flight() > self.unsignaled
+        self.has_unreported() || self.queue.in_flight() > self.unsignaled
     }
 
     /// Whether possibly no signaled request is in flight, since the device took a part of a doorbell and refused
     /// the rest. The next request is signaled then, and [`Sender::announce`] posts one for that.
     #[must_use]
     #[inline]
-    pub fn has_untold(&self) -> bool {
-        self.unsignaled == UNTOLD && self.queue.in_flight() > 0
+    pub fn has_unreported(&self) -> bool {
+        self.unsignaled == UNREPORTED && self.queue.in_flight() > 0
     }
 
     /// How many bytes each cell of the queue has; 0 where it has none.

@@ -374,7 +374,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     /// Rings the doorbell once for all that is staged. A simulated device refuses nothing that
     /// could be staged, unless a plan has it refuse.
-    fn ring_telling<T, F>(self, told: T, mut unposted: F) -> Result<u32, PostError>
+    fn ring_reporting<T, F>(self, report: T, mut unposted: F) -> Result<u32, PostError>
     where
         T: FnOnce(&mut PostError),
         F: FnMut(Ticket, Slot),
@@ -391,7 +391,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             unposted: queue.table.staged(),
             cause: failed("post_send", errno),
         };
-        told(&mut error);
+        report(&mut error);
         queue.table.unstage(|_, never| match never {});
         queue
             .staged

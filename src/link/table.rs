@@ -143,7 +143,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             }
         }
         if let (Some(who), Some(reason)) = (link.who(), link.session.over()) {
-            self.ended.note(who, reason.as_told());
+            self.ended.note(who, reason.to_refusal());
         }
         self.gone.add(&link);
         let Self { gone, places, .. } = self;

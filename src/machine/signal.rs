@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Wake;
 
-use doorbell_hotpath::ToldFlag;
+use doorbell_hotpath::NotifyFlag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// See the [module](self).
@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub(crate) struct Signal {
     descriptor: OwnedFd,
     /// Whether it was raised and not taken: then it is readable, or about to be.
-    is_raised: ToldFlag,
+    is_raised: NotifyFlag,
 }
 
 impl Signal {
@@ -24,13 +24,13 @@ impl Signal {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             descriptor: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            is_raised: ToldFlag::new(),
+            is_raised: NotifyFlag::new(),
         })
     }
 
     /// Ends a wait for it, or the next one.
     pub(crate) fn raise(&self) {
-        if self.is_raised.tell() {
+        if self.is_raised.notify() {
             let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
         }
     }

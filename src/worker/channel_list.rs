@@ -6,19 +6,19 @@ use std::sync::Arc;
 use doorbell_core::in_place;
 use doorbell_core::provider::PushError;
 use doorbell_core::sync::AtomicU32;
-use doorbell_hotpath::{DueList, ToldFlag};
+use doorbell_hotpath::{DueList, NotifyFlag};
 
 use crate::worker::channel::SendErrorKind;
 
 /// List of channels with news from threads that do not have the Worker.
-pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>;
+pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[NotifyFlag]>>;
 
 /// For so many channels, in memory that was touched.
 pub(super) fn due(channels: usize) -> Arc<Due> {
     let mut links: Box<[_]> = (0..channels).map(|_| AtomicU32::new(0)).collect();
     in_place::put(&mut links, || AtomicU32::new(0));
-    let mut flags: Box<[_]> = (0..channels).map(|_| ToldFlag::new()).collect();
-    in_place::put(&mut flags, ToldFlag::new);
+    let mut flags: Box<[_]> = (0..channels).map(|_| NotifyFlag::new()).collect();
+    in_place::put(&mut flags, NotifyFlag::new);
     Arc::new(DueList::new(links, flags))
 }
 
@@ -54,7 +54,7 @@ impl Notice {
         }
         if reason == PushError::NoCredit && !self.is_wanting {
             self.is_wanting = true;
-            self.list.tell(self.channel);
+            self.list.notify(self.channel);
         }
         reason.into()
     }
@@ -62,7 +62,7 @@ impl Notice {
     /// The channel is lost: the Worker is to tell of it, and to close it.
     #[cold]
     pub(crate) fn note_lost(&self) {
-        self.list.tell(self.channel);
+        self.list.notify(self.channel);
     }
 
     /// The peer closed the channel, which is the reason for each refusal from now on.
@@ -73,7 +73,7 @@ impl Notice {
     /// The device refused a doorbell, of which it may have taken a part.
     #[cold]
     pub(crate) fn note_not_posted(&self) {
-        self.list.tell(self.channel);
+        self.list.notify(self.channel);
     }
 
     /// Whether the Worker is to go on looking whether credits came: as long as the channel wants them. If channels of two

@@ -80,11 +80,11 @@ impl<P: Provider> SendSide<P> {
             };
             if untold.len() >= untold.capacity() {
                 // The next poll tells its end.
-                noticed.tell(index);
+                noticed.notify(index);
             } else {
                 match channel.ending(received == 0) {
                     Lost::No => {}
-                    Lost::Soon => noticed.tell(index),
+                    Lost::Soon => noticed.notify(index),
                     Lost::Now(event) => {
                         keep_untold(untold, index, event);
                         listed.note_lost(index, lost);
@@ -99,7 +99,7 @@ impl<P: Provider> SendSide<P> {
             if notice.keep_wanting(noticed, index, sender.wants_credits()) {
                 listed.note_wanting(index, wanting);
             }
-            if is_left || (is_open && sender.has_untold()) {
+            if is_left || (is_open && sender.has_unreported()) {
                 listed.note_unannounced(index, unannounced);
             }
         });
@@ -132,7 +132,7 @@ impl<P: Provider> SendSide<P> {
                 return false;
             };
             // Listed still if `each` panics.
-            let is_due = channel.is_announcement_due() || channel.send_half().sender.has_untold();
+            let is_due = channel.is_announcement_due() || channel.send_half().sender.has_unreported();
             listed.is_unannounced = is_due && !announce(channel, others, arena, each);
             listed.is_unannounced
         });

@@ -63,7 +63,7 @@ impl<P: Provider> Drop for Telling<'_, P> {
         self.untold.reserve(self.events_max);
         self.untold.reverse();
         if let Some(first) = self.untold.first() {
-            self.noticed.tell(first.channel);
+            self.noticed.notify(first.channel);
         }
     }
 }

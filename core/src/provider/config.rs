@@ -168,7 +168,7 @@ pub struct ReadyToReceive {
     pub receive_psn: Psn,
     /// READs and atomics of the peer outstanding at most.
     pub max_dest_rd_atomic: u8,
-    /// How long a receiver-not-ready answer tells the peer to wait, as its 5-bit code.
+    /// How long a receiver-not-ready answer asks the peer to wait, as its 5-bit code.
     pub min_rnr_timer: u8,
 }
 

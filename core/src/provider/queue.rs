@@ -212,9 +212,9 @@ pub trait SendBatch<'q>: Sized {
     /// Rings the doorbell once for all that is staged, and returns how many were posted.
     ///
     /// # Errors
-    /// The device took only part. `told` gets the error first, and may complete it. Then `unposted` gets the slots of
+    /// The device took only part. `report` gets the error first, and may complete it. Then `unposted` gets the slots of
     /// the rest, in order. If `unposted` panics, the slots it did not get go home.
-    fn ring_telling<T, F>(self, told: T, unposted: F) -> Result<u32, PostError>
+    fn ring_reporting<T, F>(self, report: T, unposted: F) -> Result<u32, PostError>
     where
         T: FnOnce(&mut PostError),
         F: FnMut(Ticket, Self::Slot);
@@ -222,10 +222,10 @@ pub trait SendBatch<'q>: Sized {
     /// Rings the doorbell once for all that is staged, and returns how many were posted.
     ///
     /// # Errors
-    /// The device took only part. `unposted` gets the slots of the rest, in order, as [`SendBatch::ring_telling`] says.
+    /// The device took only part. `unposted` gets the slots of the rest, in order, as [`SendBatch::ring_reporting`] says.
     #[inline(always)]
     fn ring_returning<F: FnMut(Ticket, Self::Slot)>(self, unposted: F) -> Result<u32, PostError> {
-        self.ring_telling(|_| {}, unposted)
+        self.ring_reporting(|_| {}, unposted)
     }
 
     /// Rings the doorbell once for all staged requests; returns how many were posted.

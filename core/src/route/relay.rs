@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_whatever_its_length() {
+    fn another_version_is_reported_for_any_length() {
         let bytes = [1; 40];
         for length in [1, 8, 24, 32, 40] {
             let relay = RelayHeader::parse(&bytes[..length]).unwrap_err();

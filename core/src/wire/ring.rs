@@ -106,7 +106,7 @@ impl RingInvitation {
     /// Reads an invitation in place.
     ///
     /// # Errors
-    /// The bytes are no invitation: the first field that is wrong. Only the window's device can tell whether the window
+    /// The bytes are no invitation: the first field that is wrong. Only the window's device knows whether the window
     /// exists.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
         let wrong = |field, reason| WireError::at(Part::RingInvitation, &LAYOUT, field, reason);

@@ -224,7 +224,7 @@ fn what_cannot_carry_a_connection_says_why() {
 }
 
 #[test]
-fn the_reason_that_came_closest_is_told() {
+fn the_reason_that_came_closest_is_reported() {
     let locals = [local("10.0.0.1/16", 0)];
     let peers = [
         peer("fd00::1/64", 0),

@@ -115,7 +115,7 @@ impl State {
                 }
                 credits.note_sent(START.wrapping_add(1));
                 next.messages += 1;
-                // Counts are told from the messages sent.
+                // Counts follow from the messages sent.
                 next.granted = credits.granted.wrapping_sub(credits.sent);
                 let others = [&mut next.word, &mut next.posted, &mut next.announced];
                 for count in others.into_iter().chain(&mut next.announcements) {
@@ -333,7 +333,7 @@ fn thresholds_are_a_quarter_and_a_half_and_never_none() {
 }
 
 #[test]
-fn who_was_refused_is_told_once_that_there_are_credits() {
+fn credits_are_reported_once_after_a_refusal() {
     let mut credits = Credits::new(START, 2);
     assert!(
         !credits.satisfy(Some(START.wrapping_add(3))),

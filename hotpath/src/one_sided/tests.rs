@@ -64,10 +64,10 @@ impl Window for Memory {
     }
 }
 
-/// A ring, and the memory in which its writer is told.
+/// A ring, and the memory in which its writer reads how far was read.
 struct Pair {
     ring: Arc<Memory>,
-    told: Arc<Memory>,
+    announced: Arc<Memory>,
     writer: RingWriter<Arc<Memory>>,
     reader: RingReader<Arc<Memory>>,
 }
@@ -75,14 +75,14 @@ struct Pair {
 fn pair(publication: Publication) -> Pair {
     let bytes = ring_window_bytes(CELLS, CELL_BYTES).unwrap();
     let ring = Memory::new(usize::try_from(bytes).unwrap());
-    let told = Memory::new(8);
+    let announced = Memory::new(8);
     let invitation = RingInvitation::new(ring.remote(), CELLS, CELL_BYTES, publication).unwrap();
     let word = RemoteAddress::new(WORD_AT, Rkey(2));
     Pair {
-        writer: RingWriter::new(invitation, WindowWord::new(Arc::clone(&told), 0).unwrap()),
+        writer: RingWriter::new(invitation, WindowWord::new(Arc::clone(&announced), 0).unwrap()),
         reader: RingReader::new(Arc::clone(&ring), &invitation, word),
         ring,
-        told,
+        announced,
     }
 }
 
@@ -111,7 +111,7 @@ impl Pair {
         let Operation::Write(remote) = operation else {
             panic!("{operation:?}");
         };
-        self.told.write(remote.address() - WORD_AT, &bytes);
+        self.announced.write(remote.address() - WORD_AT, &bytes);
         self.reader.note_announced();
     }
 }
@@ -253,11 +253,11 @@ fn a_lying_peer_spoils_its_ring_and_nothing_else() {
     skipping.reader.note_written(2);
     assert_eq!(skipping.reader.read(&mut [0; 64]), Err(RingReadError::Peer));
 
-    // Told more than a ring's worth beyond what was written, a writer believes nothing.
-    let mut told = pair(Publication::Trailer);
+    // If the peer announces more than a ring's worth beyond what was written, a writer believes nothing.
+    let mut ring = pair(Publication::Trailer);
     for _ in 0..CELLS {
-        told.write(b"x").unwrap();
+        ring.write(b"x").unwrap();
     }
-    told.told.write(0, &crate::credits::bytes_of(3 * CELLS));
-    assert_eq!(told.write(b"x"), Err(RingRefusal::Full));
+    ring.announced.write(0, &crate::credits::bytes_of(3 * CELLS));
+    assert_eq!(ring.write(b"x"), Err(RingRefusal::Full));
 }

@@ -1,4 +1,4 @@
-//! A receiver over a queue whose device takes what it is told to take.
+//! A receiver over a queue whose device takes what the test lets it take.
 
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;

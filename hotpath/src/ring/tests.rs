@@ -251,8 +251,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// Either kind of ring, as one that can be told the same steps.
-trait Told {
+/// Either kind of ring, as one that takes the same steps.
+trait AnyRing {
     fn push(&mut self, item: Descriptor) -> Result<(), PushError>;
     fn push_batch(&mut self, items: &[Descriptor]) -> Result<usize, Closed>;
     fn take(&mut self) -> Result<Descriptor, TakeError>;
@@ -265,9 +265,9 @@ struct Halves<R, P, C> {
     halves: Option<(P, C)>,
 }
 
-macro_rules! told {
+macro_rules! any_ring {
     ($ring:ident, $producer:ident, $claim:expr) => {
-        impl Told
+        impl AnyRing
             for Halves<
                 Arc<$ring<Vec<Slot>>>,
                 $producer<Arc<$ring<Vec<Slot>>>>,
@@ -298,15 +298,15 @@ macro_rules! told {
     };
 }
 
-told!(SpscRing, SpscProducer, |ring: &Arc<_>| SpscProducer::claim(
+any_ring!(SpscRing, SpscProducer, |ring: &Arc<_>| SpscProducer::claim(
     Arc::clone(ring)
 )
 .unwrap());
-told!(MpscRing, MpscProducer, |ring: &Arc<_>| MpscProducer::new(
+any_ring!(MpscRing, MpscProducer, |ring: &Arc<_>| MpscProducer::new(
     Arc::clone(ring)
 ));
 
-fn agree_with_a_queue(ring: &mut dyn Told, capacity: usize, steps: &[Step]) {
+fn agree_with_a_queue(ring: &mut dyn AnyRing, capacity: usize, steps: &[Step]) {
     let mut queue = VecDeque::new();
     let mut number = 0;
     ring.new_halves();

@@ -10,7 +10,7 @@ use doorbell_core::provider::{
 
 use super::fetching::{self, Fetching};
 use super::limits::Limits;
-use super::{Sender, UNTOLD, look};
+use super::{Sender, UNREPORTED, look};
 use crate::Statistics;
 use crate::credits::{Announcement, Announcer, Credits, Grants, Receipt, WindowWord};
 use crate::marks::{Mark, Marked};
@@ -38,7 +38,7 @@ where
     /// Announces, by a request of its own, the receives that the peer does not know of. Returns `false` if the
     /// queue is full and they remain unannounced.
     ///
-    /// If possibly no signaled request is in flight ([`Sender::has_untold`]), it posts a signaled announcement
+    /// If possibly no signaled request is in flight ([`Sender::has_unreported`]), it posts a signaled announcement
     /// even if the peer knows the count already.
     ///
     /// # Errors
@@ -47,9 +47,9 @@ where
         if self.flow.announcer.has_left() {
             return Ok(true);
         }
-        let has_untold = self.has_untold();
+        let has_unreported = self.has_unreported();
         let (mut batch, announcer) = self.open();
-        let announcement = if has_untold {
+        let announcement = if has_unreported {
             announcer.in_any_case()
         } else {
             announcer.alone()
@@ -377,7 +377,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             unsignaled: &mut *unsignaled,
             statistics,
         };
-        let mut posted = inner.ring_telling(move |error| refusal.note(error), unposted)?;
+        let mut posted = inner.ring_reporting(move |error| refusal.note(error), unposted)?;
         statistics.doorbell(posted, bytes, inline);
         *unsignaled = unsignaled_now;
         credits.note_sent(sent);
@@ -412,7 +412,7 @@ impl Refusal<'_, '_> {
         self.statistics.refused.add(1);
         if error.posted != 0 {
             // A signaled request may be among the posted part or among the rest.
-            *self.unsignaled = UNTOLD;
+            *self.unsignaled = UNREPORTED;
         }
         let messages = unposted_messages(self.marks, self.last, error.unposted);
         self.credits.note_sent(self.sent.wrapping_sub(messages));

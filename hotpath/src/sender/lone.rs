@@ -9,7 +9,7 @@ use doorbell_core::provider::{
 };
 
 use super::fetching::{self, Fetching};
-use super::{Sender, UNTOLD, look};
+use super::{Sender, UNREPORTED, look};
 use crate::Statistics;
 use crate::credits::{Credits, Grants};
 use crate::marks::Mark;
@@ -260,7 +260,7 @@ impl Notes<'_> {
         self.statistics.refused.add(1);
         if error.posted != 0 {
             // As for a batch of which part was refused.
-            *self.unsignaled = UNTOLD;
+            *self.unsignaled = UNREPORTED;
             self.sent(mark);
         }
     }

@@ -166,43 +166,43 @@ fn what_was_posted_of_a_refused_doorbell_is_known_done_by_the_next() {
 }
 
 #[test]
-fn one_request_that_is_all_a_refused_doorbell_posted_is_told_by_an_announcement() {
+fn one_request_that_is_all_a_refused_doorbell_posted_is_reported_by_an_announcement() {
     let mut sender = sender(16, u32::MAX);
     sender.queue.takes = 1;
     ring(&mut sender, 2).unwrap_err();
-    assert!(sender.has_untold() && sender.awaits_completion());
+    assert!(sender.has_unreported() && sender.awaits_completion());
     sender.queue.takes = usize::MAX;
     assert_eq!(sender.announce(), Ok(true));
     assert_eq!(signaled(&sender), [false, true]);
     complete(&mut sender);
-    assert!(!sender.has_untold() && !sender.awaits_completion());
+    assert!(!sender.has_unreported() && !sender.awaits_completion());
     assert_eq!(sender.in_flight(), 0);
 }
 
 #[test]
-fn what_was_posted_of_a_refused_doorbell_is_told_by_an_announcement() {
+fn what_was_posted_of_a_refused_doorbell_is_reported_by_an_announcement() {
     for unsignaled_max in [0, 3, u32::MAX] {
         let (mut sender, _, _) = sender_with(16, unsignaled_max, [64, 4]);
         ring(&mut sender, 1).unwrap();
-        assert!(!sender.has_untold());
+        assert!(!sender.has_unreported());
         sender.queue.takes = 0;
         ring(&mut sender, 4).unwrap_err();
-        assert!(!sender.has_untold(), "nothing was taken");
+        assert!(!sender.has_unreported(), "nothing was taken");
         assert_eq!(sender.announce(), Ok(true));
         assert_eq!(announced(&sender), []);
         sender.queue.takes = 2;
         ring(&mut sender, 4).unwrap_err();
-        assert!(sender.has_untold() && sender.awaits_completion());
+        assert!(sender.has_unreported() && sender.awaits_completion());
         // Refused, it is still to be made.
         sender.queue.takes = 0;
         sender.announce().unwrap_err();
-        assert!(sender.has_untold());
+        assert!(sender.has_unreported());
         sender.queue.takes = usize::MAX;
         // The announcement carries a count that the peer knows, since there is no higher one.
         assert_eq!(sender.announce(), Ok(true));
         assert_eq!(announced(&sender), [4]);
         assert_eq!(signaled(&sender).last(), Some(&true));
-        assert!(!sender.has_untold() && sender.awaits_completion());
+        assert!(!sender.has_unreported() && sender.awaits_completion());
         while sender.awaits_completion() {
             complete(&mut sender);
         }
@@ -409,7 +409,7 @@ fn a_place_is_kept_for_an_announcement_whatever_is_posted() {
 }
 
 #[test]
-fn with_an_announcement_in_front_there_is_as_much_room_as_was_told() {
+fn with_an_announcement_in_front_there_is_as_much_room_as_was_announced() {
     let (mut sender, _, mut granting) = sender_with(4, 0, [64, 4]);
     ring(&mut sender, 3).unwrap();
     granting.note_posted(1);

@@ -198,7 +198,7 @@ struct Channel {
     share: Share<Arc<Grants>>,
     announcer: Announcer<Arc<Grants>>,
     receives: u32,
-    /// Messages its peer may send still, as it was told.
+    /// Messages its peer may send still, as was announced to it.
     credits: u32,
     announced: u32,
     is_hungry: bool,

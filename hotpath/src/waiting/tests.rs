@@ -122,7 +122,7 @@ fn a_deadline_holds_however_much_comes() {
 }
 
 #[test]
-fn what_a_deadline_left_untold_ends_the_next_wait() {
+fn what_a_deadline_left_unreported_ends_the_next_wait() {
     let mut script = completing_at(&[POLLS_PER_LOOK]);
     script.over_at = Some(1);
     let mut waiter = Waiter::new();

@@ -57,7 +57,7 @@ impl<P: Provider> ReceiveWorker<P> {
             ..
         } = self;
         let places = &mut places.entries;
-        let tell = |index: u32, _: &mut Listed| due.tell(index);
+        let tell = |index: u32, _: &mut Listed| due.notify(index);
         let early = receives.poll_early(places, arena, statistics, tell, &mut each);
         let count = receives.poll(places, arena, statistics, tell, &mut each)?;
         receives.renew_limit();

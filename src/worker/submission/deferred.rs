@@ -82,7 +82,7 @@ impl<P: Provider> Deferred<P> {
             refused: None,
         });
         self.end = end.wrapping_add(1);
-        self.due.tell(self.channel);
+        self.due.notify(self.channel);
         Ok(())
     }
 

@@ -127,7 +127,7 @@ impl<P: Provider> Desk<P> {
     pub(crate) fn failed(&self, channel: ChannelId, slot: P::Slot, error: SubmissionError) {
         let slot = slot.detach();
         let (kind, word) = error.pack();
-        self.told(self.failures.tell(Descriptor {
+        self.told(self.failures.report(Descriptor {
             words: [
                 pair(channel.index, channel.generation),
                 pair(slot.len_bytes, slot.tag),
@@ -143,7 +143,7 @@ impl<P: Provider> Desk<P> {
         let Descriptor { words, index, .. } = request.descriptor();
         let [channel, slot, _] = words;
         let (kind, word) = SubmissionError::WorkerGone.pack();
-        self.told(self.failures.tell(Descriptor {
+        self.told(self.failures.report(Descriptor {
             words: [channel, slot, word],
             index,
             kind,
@@ -153,7 +153,7 @@ impl<P: Provider> Desk<P> {
     /// A request was posted, and its queue pair is about to go. Called before its slot can come home.
     pub(super) fn unknown(&self, channel: ChannelId, index: u32) {
         let (kind, word) = SubmissionError::Unknown.pack();
-        self.told(self.failures.tell_apart(Descriptor {
+        self.told(self.failures.report_apart(Descriptor {
             // Nothing is detached to zero.
             words: [pair(channel.index, channel.generation), 0, word],
             index,

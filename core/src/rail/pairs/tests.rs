@@ -126,7 +126,7 @@ fn link_local_pairs_only_where_nothing_else_does() {
 }
 
 #[test]
-fn fast_lanes_go_first_and_management_is_told() {
+fn fast_lanes_go_first_and_management_is_reported() {
     let ours = on_ports(&[("10.0.1.1/30", 1_000, 0), ("10.0.2.1/24", 100_000, 1)]);
     let peers = on_ports(&[("10.0.1.2/30", 1_000, 0), ("10.0.2.2/24", 200_000, 1)]);
     assert_eq!(both(&ours, &peers), [(1, 1), (0, 0)]);
@@ -215,8 +215,8 @@ proptest! {
         // The better pair first, and everyone has a verdict.
         let speeds: Vec<_> = pairing.pairs().iter().map(|paired| paired.lane).collect();
         prop_assert!(speeds.windows(2).all(|two| two[0] >= two[1]));
-        let told = pairing.local_verdicts().filter(|(_, verdict)| matches!(verdict, Verdict::Chosen(_)));
-        prop_assert_eq!(told.count(), chosen.len());
+        let chosen_here = pairing.local_verdicts().filter(|(_, verdict)| matches!(verdict, Verdict::Chosen(_)));
+        prop_assert_eq!(chosen_here.count(), chosen.len());
         prop_assert_eq!(pairing.local_verdicts().count(), ours.len());
         prop_assert_eq!(pairing.peer_verdicts().count(), peers.len());
     }

@@ -96,7 +96,7 @@ where
         now: Instant,
     ) -> Result<Offer, RefusalReason> {
         if let Some(reason) = self.over() {
-            return Err(reason.as_told());
+            return Err(reason.to_refusal());
         }
         if self.role != Role::Responder || said.session != self.id {
             return Err(RefusalReason::UNKNOWN_SESSION);
@@ -278,7 +278,7 @@ where
             begins: self.role == Role::Initiator && !self.was_attached,
             oldest: self.outbox.oldest(),
             expected: self.inbox.expected(),
-            window: self.window_told(),
+            window: self.window_announced(),
         }
     }
 

@@ -3,7 +3,7 @@
 mod act;
 mod attach;
 mod receive;
-mod tell;
+mod report;
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ use super::{
 use crate::wire::{AttachParameters, RefusalReason, SessionHeader};
 use crate::{Deadline, Instant};
 
-use tell::Told;
+use report::Reported;
 
 /// Which of the two sides connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Session<O, I> {
     awaits_beside: bool,
     /// The number after the peer's last fragment, once it said farewell.
     peer_end: Option<Sequence>,
-    told: Told,
+    reported: Reported,
     counts: SessionCounts,
 }
 
@@ -349,7 +349,7 @@ where
             closing: None,
             awaits_beside: false,
             peer_end: None,
-            told: Told::default(),
+            reported: Reported::default(),
             counts: SessionCounts::default(),
         }
     }
@@ -532,11 +532,11 @@ where
         match reason {
             FinalReason::PeerClosed | FinalReason::EndedByPeer(_) | FinalReason::Refused(_) => None,
             FinalReason::Closed if has_said => None,
-            _ => Some(reason.as_told()),
+            _ => Some(reason.to_refusal()),
         }
     }
 
-    fn window_told(&self) -> u32 {
+    fn window_announced(&self) -> u32 {
         u32::try_from(self.inbox.window())
             .unwrap_or(u32::MAX)
             .min(SESSION_WINDOW_MAX)
@@ -546,7 +546,7 @@ where
 impl FinalReason {
     /// Returns the reason that the peer gets.
     #[must_use]
-    pub const fn as_told(self) -> RefusalReason {
+    pub const fn to_refusal(self) -> RefusalReason {
         match self {
             Self::Closed | Self::PeerClosed => RefusalReason::OVER,
             Self::Violation(Violation::TooLong) => RefusalReason::TOO_LONG,

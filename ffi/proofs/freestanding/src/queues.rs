@@ -140,7 +140,7 @@ impl<'q> SendBatch<'q> for &'q mut Sends {
     fn signal_last(&mut self) {
         self.staged.signaled = self.staged.last;
     }
-    fn ring_telling<T, F>(self, _: T, _: F) -> Result<u32, PostError>
+    fn ring_reporting<T, F>(self, _: T, _: F) -> Result<u32, PostError>
     where
         T: FnOnce(&mut PostError),
         F: FnMut(Ticket, Bytes),

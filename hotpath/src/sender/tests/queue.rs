@@ -290,7 +290,7 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
     fn signal_last(&mut self) {
         self.staged.last_mut().unwrap().1 = true;
     }
-    fn ring_telling<T, F>(self, told: T, unposted: F) -> Result<u32, PostError>
+    fn ring_reporting<T, F>(self, reported: T, unposted: F) -> Result<u32, PostError>
     where
         T: FnOnce(&mut PostError),
         F: FnMut(Ticket, Bytes),
@@ -316,7 +316,7 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
                 errno: 12,
             },
         };
-        told(&mut error);
+        reported(&mut error);
         self.table.unstage(unposted);
         Err(error)
     }

@@ -14,6 +14,6 @@
 //! ordering that is too weak shows as a race on the witness.
 //!
 //! Every ordering has a name. `DOORBELL_WEAKEN=RING_TAKE` before the first command makes that ordering relaxed,
-//! without another build. `DOORBELL_WEAKEN=TOLD_TELL=Release` keeps only the release of one that also acquires.
+//! without another build. `DOORBELL_WEAKEN=NOTIFY_SET=Release` keeps only the release of one that also acquires.
 //! `weakened.rs` runs the models with each ordering weakened so, and a model has to fail each time. The models of a
 //! structure are a module of `tests/models`; `weakened.rs` lists the module beside the orderings that it judges.

@@ -1,16 +1,16 @@
 //! The list of channels that have receives to announce: entering it, and taking what it has.
 
-use doorbell_hotpath::{DueList, ToldFlag};
+use doorbell_hotpath::{DueList, NotifyFlag};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
-type List = DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>;
+type List = DueList<Box<[AtomicU32]>, Box<[NotifyFlag]>>;
 
 fn list(channels: u32) -> Arc<List> {
     Arc::new(DueList::new(
         (0..channels).map(|_| AtomicU32::new(0)).collect(),
-        (0..channels).map(|_| ToldFlag::new()).collect(),
+        (0..channels).map(|_| NotifyFlag::new()).collect(),
     ))
 }
 
@@ -30,7 +30,7 @@ fn announced(times: u32) {
             thread::spawn(move || {
                 for count in 1..=times {
                     posted.0.store(count, Ordering::Relaxed);
-                    due.tell(0);
+                    due.notify(0);
                 }
             })
         };
@@ -63,9 +63,9 @@ fn channels_are_taken_apart_from_each_other() {
         let receiving = {
             let due = Arc::clone(&due);
             thread::spawn(move || {
-                due.tell(0);
-                due.tell(1);
-                due.tell(0);
+                due.notify(0);
+                due.notify(1);
+                due.notify(0);
             })
         };
         let mut taken = [0; 2];

@@ -1,13 +1,13 @@
 //! The flag and the descriptor by which threads wake each other, as in `src/machine/signal.rs`.
 
-use doorbell_hotpath::ToldFlag;
+use doorbell_hotpath::NotifyFlag;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 /// A signal, and the work that it announces.
 struct Told {
-    flag: ToldFlag,
+    flag: NotifyFlag,
     /// The count of the `eventfd`. A lock of the kernel serializes the calls on it.
     descriptor: AtomicU32,
     /// Relaxed, so that the flag alone orders it.
@@ -17,7 +17,7 @@ struct Told {
 impl Told {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            flag: ToldFlag::new(),
+            flag: NotifyFlag::new(),
             descriptor: AtomicU32::new(0),
             work: [AtomicU32::new(0), AtomicU32::new(0)],
         })
@@ -25,7 +25,7 @@ impl Told {
 
     fn tell(&self, at: usize, work: u32) {
         self.work[at].store(work, Ordering::Relaxed);
-        if self.flag.tell() {
+        if self.flag.notify() {
             self.descriptor.fetch_add(1, Ordering::AcqRel);
         }
     }

@@ -83,9 +83,9 @@ fn destroy(desk: &Desk, number: u16, fault: Fault) {
     }
     let told = of_the_slot(number);
     let told = if fault == Fault::NotApart {
-        desk.failures.tell(told)
+        desk.failures.report(told)
     } else {
-        desk.failures.tell_apart(told)
+        desk.failures.report_apart(told)
     };
     assert_eq!(told, Ok(()), "there is room for each slot");
     if fault != Fault::HomeFirst {

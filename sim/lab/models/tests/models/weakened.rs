@@ -44,7 +44,7 @@ const JUDGED: &[Judged] = &[
     },
     Judged {
         orderings: doorbell_hotpath::ordering::ALL,
-        prefix: "TOLD_",
+        prefix: "NOTIFY_",
         models: &["due::", "signal::"],
     },
     Judged {

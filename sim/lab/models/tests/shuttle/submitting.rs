@@ -60,7 +60,7 @@ impl Shared {
     }
 
     fn tell(&self, request: Descriptor) {
-        let told = self.desk(&request).failures.tell(request);
+        let told = self.desk(&request).failures.report(request);
         assert_eq!(told, Ok(()), "there is room for each slot");
     }
 
@@ -102,7 +102,7 @@ impl Shared {
             };
             let desk = self.desk(&request);
             request.words[1] = APART;
-            let told = desk.failures.tell_apart(request);
+            let told = desk.failures.report_apart(request);
             assert_eq!(told, Ok(()), "there is room for each slot");
             desk.home.put(request.index);
         }

@@ -4,14 +4,14 @@
 use core::ops::{Deref, DerefMut};
 use std::sync::TryLockError;
 
-use doorbell_hotpath::ToldFlag;
+use doorbell_hotpath::NotifyFlag;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
 /// The signal of `src/machine/signal.rs`, with a model of its `eventfd` and of the wait for it.
 pub(crate) struct Bell {
-    flag: ToldFlag,
+    flag: NotifyFlag,
     is_readable: Mutex<bool>,
     changed: Condvar,
 }
@@ -19,14 +19,14 @@ pub(crate) struct Bell {
 impl Bell {
     pub(crate) fn new() -> Self {
         Self {
-            flag: ToldFlag::new(),
+            flag: NotifyFlag::new(),
             is_readable: Mutex::new(false),
             changed: Condvar::new(),
         }
     }
 
     pub(crate) fn raise(&self) {
-        if self.flag.tell() {
+        if self.flag.notify() {
             *self.is_readable.lock().unwrap() = true;
             self.changed.notify_one();
         }

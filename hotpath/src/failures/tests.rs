@@ -1,4 +1,4 @@
-//! Telling of failures, and what is lent meanwhile.
+//! Reports of failures, and what is lent meanwhile.
 
 use std::sync::Arc;
 use std::vec::Vec;
@@ -9,7 +9,7 @@ use super::{FailureTaker, Failures, take_late};
 use crate::ring::{Consumer, Descriptor, MpscProducer, MpscRing, PushError, Slot, TakeError};
 
 type Ring = Arc<MpscRing<Vec<Slot>>>;
-type Told = Failures<Ring, Vec<AtomicU32>>;
+type Reports = Failures<Ring, Vec<AtomicU32>>;
 type Taker = FailureTaker<Ring, Vec<Option<u32>>>;
 
 const SLOTS: u32 = 4;
@@ -18,8 +18,8 @@ fn ring() -> Ring {
     Arc::new(MpscRing::new((0..SLOTS).map(|_| Slot::new()).collect()).unwrap())
 }
 
-fn failures() -> (Told, Taker) {
-    let failures = Told::new(ring(), (0..SLOTS).map(|_| AtomicU32::new(0)).collect());
+fn failures() -> (Reports, Taker) {
+    let failures = Reports::new(ring(), (0..SLOTS).map(|_| AtomicU32::new(0)).collect());
     let taker = failures.taker((0..SLOTS).map(|_| None).collect()).unwrap();
     (failures, taker)
 }
@@ -33,7 +33,7 @@ fn of(index: u32) -> Descriptor {
 }
 
 /// Returns the slot that is lent if these slots come home in this order.
-fn lend(failures: &Told, taker: &mut Taker, home: &mut Vec<u32>) -> Option<u32> {
+fn lend(failures: &Reports, taker: &mut Taker, home: &mut Vec<u32>) -> Option<u32> {
     home.reverse();
     let lent = taker.lend(failures, || home.pop(), |index| *index);
     home.reverse();
@@ -41,11 +41,11 @@ fn lend(failures: &Told, taker: &mut Taker, home: &mut Vec<u32>) -> Option<u32> 
 }
 
 #[test]
-fn what_is_told_is_taken_in_order_and_needs_nothing_set_aside() {
+fn reports_are_taken_in_order_and_needs_nothing_set_aside() {
     let (failures, mut taker) = failures();
     assert_eq!(taker.take::<u32>(&failures), Err(TakeError::Empty));
     for index in [2, 0] {
-        failures.tell(of(index)).unwrap();
+        failures.report(of(index)).unwrap();
         assert!(!failures.is_apart(index));
     }
     assert_eq!(taker.take::<u32>(&failures), Ok((of(2), None)));
@@ -57,9 +57,9 @@ fn what_is_told_is_taken_in_order_and_needs_nothing_set_aside() {
 }
 
 #[test]
-fn what_is_told_of_apart_is_not_lent_until_that_is_taken() {
+fn a_slot_reported_apart_is_not_lent_until_its_report_is_taken() {
     let (failures, mut taker) = failures();
-    failures.tell_apart(of(1)).unwrap();
+    failures.report_apart(of(1)).unwrap();
     assert_eq!(lend(&failures, &mut taker, &mut std::vec![1, 3, 2]), Some(3));
     assert_eq!(
         lend(&failures, &mut taker, &mut std::vec![1]),
@@ -73,7 +73,7 @@ fn what_is_told_of_apart_is_not_lent_until_that_is_taken() {
 #[test]
 fn what_comes_home_after_that_was_taken_is_lent_at_once() {
     let (failures, mut taker) = failures();
-    failures.tell_apart(of(1)).unwrap();
+    failures.report_apart(of(1)).unwrap();
     assert_eq!(taker.take::<u32>(&failures), Ok((of(1), None)));
     assert_eq!(lend(&failures, &mut taker, &mut std::vec![1]), Some(1));
 }
@@ -82,14 +82,14 @@ fn what_comes_home_after_that_was_taken_is_lent_at_once() {
 fn what_nobody_takes_is_given_back() {
     let (failures, taker) = failures();
     taker.close();
-    assert_eq!(failures.tell(of(1)), Err(PushError::Closed(of(1))));
-    assert_eq!(failures.tell_apart(of(2)), Err(PushError::Closed(of(2))));
+    assert_eq!(failures.report(of(1)), Err(PushError::Closed(of(1))));
+    assert_eq!(failures.report_apart(of(2)), Err(PushError::Closed(of(2))));
 }
 
 #[test]
-fn what_no_slot_has_is_told_all_the_same() {
+fn a_report_without_a_slot_is_taken_all_the_same() {
     let (failures, mut taker) = failures();
-    failures.tell_apart(of(SLOTS)).unwrap();
+    failures.report_apart(of(SLOTS)).unwrap();
     assert!(!failures.is_apart(SLOTS));
     assert_eq!(taker.take::<u32>(&failures), Ok((of(SLOTS), None)));
 }

@@ -4,25 +4,25 @@ use core::fmt;
 
 use doorbell_core::sync::{AtomicU32, Ordering, RaceWitness};
 
-use crate::ordering::{TOLD_TAKE, TOLD_TELL};
+use crate::ordering::{NOTIFY_SET, NOTIFY_TAKE};
 
 /// Reports something from any number of threads to one. One thread alone of all that report before the take must
 /// pass the report on, by a list or a descriptor.
 ///
 /// A taker sees all that was done before any report that precedes the take, even if the flag was raised already.
 /// All that the taker did before the take is visible to the next thread that must pass a report on.
-pub struct ToldFlag {
-    is_told: AtomicU32,
+pub struct NotifyFlag {
+    is_set: AtomicU32,
     /// Stands for the list or descriptor that passed the report on, which the taker has read before the take.
     way: RaceWitness,
 }
 
-impl ToldFlag {
+impl NotifyFlag {
     /// A flag without a report.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            is_told: AtomicU32::new(0),
+            is_set: AtomicU32::new(0),
             way: RaceWitness::new(),
         }
     }
@@ -32,11 +32,11 @@ impl ToldFlag {
     /// A read-modify-write on both sides. A load here could see a mark that is about to be taken, and nobody
     /// would see what was done before the load.
     ///
-    /// Ordering: [`TOLD_TELL`] pairs with [`TOLD_TAKE`] in `ToldFlag::take`, both ways.
+    /// Ordering: [`NOTIFY_SET`] pairs with [`NOTIFY_TAKE`] in `NotifyFlag::take`, both ways.
     #[must_use = "or nobody hears of it"]
     #[inline]
-    pub fn tell(&self) -> bool {
-        let is_first = self.is_told.swap(1, TOLD_TELL.get()) == 0;
+    pub fn notify(&self) -> bool {
+        let is_first = self.is_set.swap(1, NOTIFY_SET.get()) == 0;
         if is_first {
             self.way.write();
         }
@@ -46,51 +46,51 @@ impl ToldFlag {
     /// Takes the report, after the list or descriptor that passed it on was read. The flag may be raised again
     /// from then on. Look afterwards for the work that was reported.
     ///
-    /// Ordering: [`TOLD_TAKE`] pairs with [`TOLD_TELL`] in [`ToldFlag::tell`], both ways.
+    /// Ordering: [`NOTIFY_TAKE`] pairs with [`NOTIFY_SET`] in [`NotifyFlag::notify`], both ways.
     #[inline]
     pub(crate) fn take(&self) {
         self.way.read();
-        self.is_told.swap(0, TOLD_TAKE.get());
+        self.is_set.swap(0, NOTIFY_TAKE.get());
     }
 
     /// Takes the report, if there is one and `hear` has taken the wake-up that was rung for it. If the reporter
     /// has yet to ring, the flag stays raised and is taken at the next look.
     ///
-    /// Ordering: as [`ToldFlag::tell`], with which it pairs.
+    /// Ordering: as [`NotifyFlag::notify`], with which it pairs.
     #[inline]
     pub fn take_heard(&self, hear: impl FnOnce() -> bool) {
         // Relaxed: a report that is not seen yet is seen at the next look.
-        if self.is_told.load(Ordering::Relaxed) != 0 && hear() {
+        if self.is_set.load(Ordering::Relaxed) != 0 && hear() {
             self.take();
         }
     }
 }
 
-impl Default for ToldFlag {
+impl Default for NotifyFlag {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for ToldFlag {
+impl fmt::Debug for NotifyFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_told = self.is_told.load(Ordering::Relaxed) != 0;
-        f.debug_tuple("ToldFlag").field(&is_told).finish()
+        let is_set = self.is_set.load(Ordering::Relaxed) != 0;
+        f.debug_tuple("NotifyFlag").field(&is_set).finish()
     }
 }
 
 #[cfg(all(test, not(any(doorbell_loom, doorbell_shuttle))))]
 mod tests {
-    use super::ToldFlag;
+    use super::NotifyFlag;
 
     #[test]
     fn it_is_passed_on_once_until_it_is_taken() {
-        let flag = ToldFlag::new();
-        flag.take_heard(|| unreachable!("nothing was told"));
-        assert!(flag.tell() && !flag.tell());
+        let flag = NotifyFlag::new();
+        flag.take_heard(|| unreachable!("nothing was reported"));
+        assert!(flag.notify() && !flag.notify());
         flag.take_heard(|| false);
-        assert!(!flag.tell(), "nobody heard of it");
+        assert!(!flag.notify(), "the flag is still set");
         flag.take_heard(|| true);
-        assert!(flag.tell());
+        assert!(flag.notify());
     }
 }

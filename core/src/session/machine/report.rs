@@ -6,7 +6,7 @@ use crate::session::{Kept, Retained, SESSION_RAILS_MAX, Sequence};
 
 /// State as it was last reported.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Reported {
     connection: Connection,
     /// A bit for each rail that was reported to be used.
     rails_up: u8,
@@ -35,41 +35,41 @@ where
 {
     /// Returns the next event, until there is none.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
-        if self.told.is_over {
+        if self.reported.is_over {
             return None;
         }
-        self.tell_connection()
-            .or_else(|| self.tell_rails())
-            .or_else(|| self.tell_done())
-            .or_else(|| self.tell_stalled())
-            .or_else(|| self.tell_end())
+        self.report_connection()
+            .or_else(|| self.report_rails())
+            .or_else(|| self.report_done())
+            .or_else(|| self.report_stalled())
+            .or_else(|| self.report_end())
     }
 
-    fn tell_connection(&mut self) -> Option<SessionEvent> {
-        let (now, event) = match (self.told.connection, self.phase) {
+    fn report_connection(&mut self) -> Option<SessionEvent> {
+        let (now, event) = match (self.reported.connection, self.phase) {
             (Connection::None, Phase::Connected) => (Connection::There, SessionEvent::Connected),
             (Connection::There, Phase::Recovering { .. }) => (Connection::Lost, SessionEvent::Recovering),
             (Connection::Lost, Phase::Connected) => (Connection::There, SessionEvent::Recovered),
             _ => return None,
         };
-        self.told.connection = now;
+        self.reported.connection = now;
         if now == Connection::Lost {
             // `Recovering` supersedes `Stalled`: no `Resumed` follows it.
-            self.told.is_stalled = false;
+            self.reported.is_stalled = false;
         }
         Some(event)
     }
 
-    fn tell_rails(&mut self) -> Option<SessionEvent> {
+    fn report_rails(&mut self) -> Option<SessionEvent> {
         for index in 0..SESSION_RAILS_MAX {
             let is_up = self
                 .rails
                 .get(usize::from(index))
                 .is_some_and(crate::session::rail::Rail::is_up);
             let bit = 1_u8.checked_shl(u32::from(index)).unwrap_or(0);
-            let was_up = self.told.rails_up & bit != 0;
+            let was_up = self.reported.rails_up & bit != 0;
             if is_up != was_up {
-                self.told.rails_up ^= bit;
+                self.reported.rails_up ^= bit;
                 let rail = index;
                 return Some(if is_up {
                     SessionEvent::RailUp { rail }
@@ -81,23 +81,23 @@ where
         None
     }
 
-    fn tell_done(&mut self) -> Option<SessionEvent> {
+    fn report_done(&mut self) -> Option<SessionEvent> {
         let done = self.outbox.oldest();
-        if done == self.told.done {
+        if done == self.reported.done {
             return None;
         }
-        self.told.done = done;
-        self.told.ended = done;
+        self.reported.done = done;
+        self.reported.ended = done;
         Some(SessionEvent::Done {
             through: done.before(),
         })
     }
 
-    fn tell_stalled(&mut self) -> Option<SessionEvent> {
-        if self.is_stalled == self.told.is_stalled {
+    fn report_stalled(&mut self) -> Option<SessionEvent> {
+        if self.is_stalled == self.reported.is_stalled {
             return None;
         }
-        self.told.is_stalled = self.is_stalled;
+        self.reported.is_stalled = self.is_stalled;
         Some(if self.is_stalled {
             SessionEvent::Stalled
         } else {
@@ -105,26 +105,26 @@ where
         })
     }
 
-    fn tell_end(&mut self) -> Option<SessionEvent> {
+    fn report_end(&mut self) -> Option<SessionEvent> {
         let Phase::Over(reason) = self.phase else {
             return None;
         };
-        if let Some(event) = self.tell_unknown(reason) {
+        if let Some(event) = self.report_unknown(reason) {
             return Some(event);
         }
-        self.told.is_over = true;
+        self.reported.is_over = true;
         Some(SessionEvent::Final { reason })
     }
 
     /// Returns the next message of which it will never be known whether the peer has it.
-    fn tell_unknown(&mut self, reason: FinalReason) -> Option<SessionEvent> {
+    fn report_unknown(&mut self, reason: FinalReason) -> Option<SessionEvent> {
         loop {
-            let fragment = self.outbox.get(self.told.ended)?;
+            let fragment = self.outbox.get(self.reported.ended)?;
             // One whose beginning is done was sent.
-            let is_begun = !fragment.is_first && self.told.ended == self.outbox.oldest();
-            let was_sent = self.told.was_sent || fragment.was_sent || is_begun;
-            self.told.ended = fragment.sequence.plus(1);
-            self.told.was_sent = was_sent && !fragment.is_last;
+            let is_begun = !fragment.is_first && self.reported.ended == self.outbox.oldest();
+            let was_sent = self.reported.was_sent || fragment.was_sent || is_begun;
+            self.reported.ended = fragment.sequence.plus(1);
+            self.reported.was_sent = was_sent && !fragment.is_last;
             if fragment.is_last {
                 return Some(SessionEvent::Unknown {
                     sequence: fragment.sequence,

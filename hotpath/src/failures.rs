@@ -32,7 +32,7 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
     /// Returns the end that takes reports, if nobody has it. `set_aside` has a place for each slot.
     pub fn taker<Places>(&self, set_aside: Places) -> Option<FailureTaker<R, Places>> {
         Some(FailureTaker {
-            told: Consumer::claim(self.ring.clone()).ok()?,
+            reports: Consumer::claim(self.ring.clone()).ok()?,
             set_aside,
         })
     }
@@ -45,23 +45,23 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
     /// # Ordering
     /// As [`MpscProducer::push`].
     #[cold]
-    pub fn tell(&self, told: Descriptor) -> Result<(), PushError> {
+    pub fn report(&self, report: Descriptor) -> Result<(), PushError> {
         // By reference: a handle that is counted could be the last of its ring.
-        MpscProducer::new(&*self.ring).push(told)
+        MpscProducer::new(&*self.ring).push(report)
     }
 
     /// Reports a request whose slot comes home by itself. The thread that lets the slot go home calls this before
     /// it does so.
     ///
     /// # Errors
-    /// As for [`Failures::tell`].
+    /// As for [`Failures::report`].
     #[cold]
-    pub fn tell_apart(&self, told: Descriptor) -> Result<(), PushError> {
-        if let Some(word) = self.apart.as_ref().get(told.index as usize) {
+    pub fn report_apart(&self, report: Descriptor) -> Result<(), PushError> {
+        if let Some(word) = self.apart.as_ref().get(report.index as usize) {
             // Relaxed: the slot comes home afterwards, and the report is published afterwards.
             word.store(1, Ordering::Relaxed);
         }
-        self.tell(told)
+        self.report(report)
     }
 
     /// Whether a slot that came home has a report that is not taken yet.
@@ -86,7 +86,7 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
 
 /// The end that takes reports, and the slots that came home before their reports were taken.
 pub struct FailureTaker<R: MpscHandle, Places> {
-    told: Consumer<R>,
+    reports: Consumer<R>,
     /// By index: slots that came home before their reports were taken.
     set_aside: Places,
 }
@@ -104,13 +104,13 @@ impl<R: MpscHandle, Places> FailureTaker<R, Places> {
     where
         Places: AsMut<[Option<L>]>,
     {
-        let told = self.told.take()?;
+        let report = self.reports.take()?;
         let mut home = None;
-        if failures.settle(told.index) {
-            let place = self.set_aside.as_mut().get_mut(told.index as usize);
+        if failures.settle(report.index) {
+            let place = self.set_aside.as_mut().get_mut(report.index as usize);
             home = place.and_then(Option::take);
         }
-        Ok((told, home))
+        Ok((report, home))
     }
 
     /// Returns the first slot that may be lent, out of the slots that came home, which `next` yields. A slot with
@@ -147,7 +147,7 @@ impl<R: MpscHandle, Places> FailureTaker<R, Places> {
 
     /// Ends the taking of reports: a later report is given back to its sender.
     pub fn close(&self) {
-        self.told.close();
+        self.reports.close();
     }
 }
 
