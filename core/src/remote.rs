@@ -2,6 +2,7 @@
 //!
 //! A window has the form in which frames and messages carry it. Registration and posting stand above, in `provider`.
 
+use core::fmt;
 use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
@@ -83,6 +84,12 @@ const READ: u64 = 2 << RIGHTS_SHIFT;
 const ATOMIC: u64 = 4 << RIGHTS_SHIFT;
 
 const_assert_eq!(size_of::<RemoteWindow>(), REMOTE_WINDOW_BYTES);
+
+impl fmt::Display for RemoteWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.length_bytes(), self.address())
+    }
+}
 
 impl RemoteWindow {
     /// Offset of the byte of the rights.

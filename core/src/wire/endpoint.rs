@@ -282,6 +282,12 @@ pub struct Endpoint {
     pub private_data: PrivateData,
 }
 
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue pair {} at {}, rail {}", self.qpn, self.gid, self.rail)
+    }
+}
+
 impl Endpoint {
     /// Whether it lies within what the wire can say.
     #[must_use]

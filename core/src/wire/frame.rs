@@ -254,6 +254,25 @@ pub enum Frame<'a> {
     Reject(Reject),
 }
 
+impl fmt::Display for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hello(HelloRef { hello, rails }) => {
+                let (initiator, versions, rails) = (hello.initiator, hello.versions, rails.iter().count());
+                write!(f, "Hello of {initiator}, versions {versions}, {rails} rails")
+            }
+            Self::Welcome(WelcomeRef { welcome, rails }) => {
+                let (listener, version, rails) = (welcome.listener, welcome.version, rails.iter().count());
+                write!(f, "Welcome of {listener}, version {version}, {rails} rails")
+            }
+            Self::Connect(Connect { endpoint, .. }) => write!(f, "Connect of {endpoint}"),
+            Self::Accept(Connect { endpoint, .. }) => write!(f, "Accept of {endpoint}"),
+            Self::Ready => f.write_str("Ready"),
+            Self::Reject(reject) => write!(f, "Reject: {reject}"),
+        }
+    }
+}
+
 impl<'a> Frame<'a> {
     /// Reads one whole frame. It does not check the tag: only a holder of the key can.
     ///

@@ -1,5 +1,6 @@
 //! The header of requests and answers: 16 bytes in front of a body that is the application's.
 
+use core::fmt;
 use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
@@ -17,6 +18,12 @@ const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CorrelationId(pub u64);
 
+impl fmt::Display for CorrelationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
 /// Whether a message asks or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -25,6 +32,15 @@ pub enum RequestKind {
     Request = 1,
     /// It answers.
     Answer = 2,
+}
+
+impl fmt::Display for RequestKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Request => "request",
+            Self::Answer => "answer",
+        })
+    }
 }
 
 /// The first 16 bytes of a request or an answer.

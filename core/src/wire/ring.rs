@@ -1,5 +1,6 @@
 //! Invitation of a peer to write messages into a ring of cells in our memory.
 
+use core::fmt;
 use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
@@ -84,6 +85,13 @@ pub const fn ring_window_bytes(cells: u32, cell_bytes: u32) -> Option<u64> {
             .wrapping_mul(cell_bytes as u64)
             .wrapping_add(RING_WORD_BYTES as u64),
     )
+}
+
+impl fmt::Display for RingInvitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (cells, cell_bytes) = (self.cells(), self.cell_bytes());
+        write!(f, "ring of {cells} cells of {cell_bytes} bytes")
+    }
 }
 
 impl RingInvitation {

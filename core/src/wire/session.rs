@@ -434,6 +434,40 @@ pub enum SessionFrame<'a> {
     Fenced(Fence),
 }
 
+impl fmt::Display for SessionFrame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Data(header, payload) => {
+                let (sequence, bytes) = (header.sequence().0, payload.len());
+                write!(
+                    f,
+                    "fragment {sequence} of {bytes} bytes, expecting {}",
+                    header.expected().0
+                )
+            }
+            Self::Acknowledgement(header) => {
+                write!(f, "acknowledgement, expecting {}", header.expected().0)
+            }
+            Self::Attach(attach) => {
+                let (session, rail, epoch) = (attach.session, attach.rail, attach.epoch.to_u32());
+                write!(f, "attach of rail {rail} to session {session}, epoch {epoch}")
+            }
+            Self::Refusal(epoch, reason) => write!(f, "refusal of epoch {}: {reason}", epoch.to_u32()),
+            Self::Farewell(header) => write!(f, "farewell before fragment {}", header.sequence().0),
+            Self::Moved(header, _) => write!(f, "moved, handle {}", header.sequence().0),
+            Self::Grant(granted) => match granted.window {
+                Some((window, _)) => {
+                    let bytes = window.length_bytes();
+                    write!(f, "grant {} of {bytes} bytes", granted.number)
+                }
+                None => write!(f, "grant {} withdrawn", granted.number),
+            },
+            Self::Fence(fence) => write!(f, "fence of {fence}"),
+            Self::Fenced(fence) => write!(f, "answer to the fence of {fence}"),
+        }
+    }
+}
+
 impl<'a> SessionFrame<'a> {
     /// Reads a message as a frame.
     ///

@@ -3,6 +3,7 @@
 //!
 //! These frames are neither numbered nor stored. After a rail is lost, the sender sends them again.
 
+use core::fmt;
 use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
@@ -161,6 +162,12 @@ pub struct Fence {
     pub rail: u8,
     /// The epoch of that connection.
     pub through: Epoch,
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rail {}, epochs to {}", self.rail, self.through.to_u32())
+    }
 }
 
 impl FixedFrame for FenceFrame {

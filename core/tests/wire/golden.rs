@@ -195,3 +195,37 @@ fn session_frames() {
     let attach = SessionFrame::Attach(samples::attach());
     assert_eq!(SessionFrame::parse(&bytes(golden[4])), Ok(attach));
 }
+
+#[test]
+fn frames_print_in_one_line() {
+    let texts = [
+        "fragment 81985529216486895 of 2 bytes, expecting 5",
+        "fragment 1 of 0 bytes, expecting 5",
+        "fragment 2 of 4 bytes, expecting 5",
+        "acknowledgement, expecting 5",
+        "attach of rail 7 to session 0102030405060708, epoch 9",
+        "refusal of epoch 9: the rail has had a later connection",
+        "farewell before fragment 6",
+        "moved, handle 2",
+        "grant 5 of 9608787357214504 bytes",
+        "grant 5 withdrawn",
+        "fence of rail 3, epochs to 7",
+        "answer to the fence of rail 3, epochs to 7",
+    ];
+    for ((_, written), text) in samples::session_frames().iter().zip(texts) {
+        assert_eq!(SessionFrame::parse(written).unwrap().to_string(), text);
+    }
+    for frame in samples::frames() {
+        let text = Frame::parse(frame.as_bytes()).unwrap().to_string();
+        let kind = text.split([' ', ':']).next().unwrap();
+        assert!(
+            ["Hello", "Welcome", "Connect", "Accept", "Ready", "Reject"].contains(&kind),
+            "{text}"
+        );
+        assert!(text.len() < 120 && !text.contains('\n'), "{text}");
+    }
+    assert_eq!(
+        samples::invitations().map(|ring| ring.to_string().split(' ').count()),
+        [7; 2]
+    );
+}
