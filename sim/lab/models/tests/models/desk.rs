@@ -12,6 +12,7 @@ use std::process::Command;
 /// The models, over one form of the file.
 macro_rules! over {
     ($places:item) => {
+        #[expect(dead_code, reason = "the desk calls more of it than the models do")]
         $places
 
         /// The locks that the included file imports.
