@@ -17,7 +17,7 @@ macro_rules! over {
 
         /// The locks that the included file imports.
         mod locks {
-            #[expect(unused_imports, reason = "each form of the file takes some")]
+            #[allow(unused_imports, reason = "each form of the file takes some")]
             pub(super) use super::super::parts::{Torn, TornGuard};
             pub(super) use loom::sync::{Arc, Mutex, MutexGuard};
         }
