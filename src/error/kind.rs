@@ -1,9 +1,10 @@
 //! Groups of connection failures, by the party that can end the failure.
 
 use core::fmt;
+use std::io;
 
 use doorbell_core::handshake::{Cause, Fault};
-use doorbell_core::wire::Reject;
+use doorbell_core::wire::{Reject, RejectReason};
 
 use super::ConnectError;
 
@@ -51,10 +52,16 @@ impl ConnectError {
             Self::Handshake(error) => match (error.cause, error.fault()) {
                 (Cause::StageTimedOut | Cause::WholeTimedOut, Fault::Peer) => Network,
                 (Cause::StreamMiscounted, _) => Bug,
+                (Cause::RejectedByPeer(reject), fault) => match reject.reason {
+                    RejectReason::NO_COMMON_SUBNET => Network,
+                    RejectReason::STALE_HANDLE | RejectReason::PARAMETERS => Configuration,
+                    RejectReason::TIMED_OUT => Host,
+                    _ if fault == Fault::Both => Configuration,
+                    _ => Peer,
+                },
                 (_, Fault::Peer) => Peer,
                 (_, Fault::Network) => Network,
                 (Cause::StageTimedOut | Cause::WholeTimedOut, _) => Host,
-                (Cause::RejectedByPeer(_), Fault::Local) => Peer,
                 _ => Configuration,
             },
             Self::NotAllowed(_) | Self::NoPort(_) | Self::OnlyLinkLocal | Self::Configuration(_) => {
@@ -76,7 +83,16 @@ impl ConnectError {
             | Self::NoRails
             | Self::Port(_)
             | Self::Entropy(_) => Host,
-            Self::NoRoute(_) | Self::Tcp(_) | Self::Unanswered(_) => Network,
+            Self::Tcp(error) => match error.kind() {
+                io::ErrorKind::AddrInUse
+                | io::ErrorKind::AddrNotAvailable
+                | io::ErrorKind::PermissionDenied => Configuration,
+                io::ErrorKind::OutOfMemory => Host,
+                // EAGAIN, ENFILE and EMFILE: no thread, no descriptor.
+                _ if matches!(error.raw_os_error(), Some(11 | 23 | 24)) => Host,
+                _ => Network,
+            },
+            Self::NoRoute(_) | Self::Unanswered(_) => Network,
             Self::TimedOut { last_failure } => last_failure.as_ref().map_or(Network, |error| error.kind()),
             Self::OtherWorkers | Self::OtherTrust | Self::ListenerClosed | Self::Misuse(_) => Misuse,
             Self::Unreachable(_) => Bug,
@@ -102,7 +118,6 @@ impl ConnectError {
 #[cfg(test)]
 mod tests {
     use doorbell_core::handshake::{HandshakeError, Stage};
-    use doorbell_core::wire::RejectReason;
 
     use super::*;
 
@@ -125,6 +140,18 @@ mod tests {
         assert_eq!(by(RejectReason::BUSY), ConnectErrorKind::Peer);
         assert_eq!(by(RejectReason::MALFORMED), ConnectErrorKind::Peer);
         assert_eq!(by(RejectReason::WRONG_KEY), ConnectErrorKind::Configuration);
+        assert_eq!(by(RejectReason::STALE_HANDLE), ConnectErrorKind::Configuration);
+        assert_eq!(by(RejectReason::NO_COMMON_SUBNET), ConnectErrorKind::Network);
+        assert_eq!(by(RejectReason::TIMED_OUT), ConnectErrorKind::Host);
+    }
+
+    #[test]
+    fn a_port_in_use_is_a_matter_of_configuration() {
+        let of = |errno| ConnectError::Tcp(io::Error::from_raw_os_error(errno)).kind();
+        // EADDRINUSE, EMFILE, ECONNRESET.
+        assert_eq!(of(98), ConnectErrorKind::Configuration);
+        assert_eq!(of(24), ConnectErrorKind::Host);
+        assert_eq!(of(104), ConnectErrorKind::Network);
     }
 
     #[test]

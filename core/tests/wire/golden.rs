@@ -212,6 +212,7 @@ fn frames_print_in_one_line() {
         "fence of rail 3, epochs to 7",
         "answer to the fence of rail 3, epochs to 7",
     ];
+    assert_eq!(samples::session_frames().len(), texts.len());
     for ((_, written), text) in samples::session_frames().iter().zip(texts) {
         assert_eq!(SessionFrame::parse(written).unwrap().to_string(), text);
     }

@@ -163,6 +163,21 @@ const WRONG: &[Wrong] = &[
             ),
         ],
     },
+    Wrong {
+        name: "taken_stays_held",
+        steps: &[(
+            "        self.pass(|turns| turns.free.push(index));\n",
+            "        self.pass(|_| ());\n",
+        )],
+    },
+    Wrong {
+        name: "given_up_stays_held",
+        steps: &[("            turns.free.push(index);\n", "")],
+    },
+    Wrong {
+        name: "last_published_first",
+        steps: &[("turns.published.pop_front()", "turns.published.pop_back()")],
+    },
     // Locks that do not lock.
     Wrong {
         name: "turns_without_a_lock",

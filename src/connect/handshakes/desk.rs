@@ -7,8 +7,8 @@
 //! other.
 //!
 //! The side of the handshakes locks, for moments. The Worker's side looks at two words if there is nothing to do, and otherwise
-//! tries locks: a lock that is taken is tried again at the next look. Only to take a connection, and to go, it waits out one of
-//! those moments.
+//! tries locks: a lock that is taken is tried again at the next look. It waits out one of those moments only to take a connection,
+//! to learn of the end, and to go.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -274,9 +274,10 @@ impl<P: Provider> Seat<P> {
 
 impl<P: Provider> fmt::Debug for Desk<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let free = self.places.turns().free();
         f.debug_struct("Desk")
             .field("device", &self.device)
-            .field("free", &self.places.turns().free())
+            .field("free", &free)
             .finish_non_exhaustive()
     }
 }

@@ -25,9 +25,9 @@ pub(crate) trait Wakes {
 
 /// State that the handshakes and a Worker share.
 pub(crate) struct Places<W, A, C, S> {
-    /// The owner of each place.
+    /// The places that are free, reserved or published.
     turns: Mutex<Turns>,
-    /// Whether the Worker's side has a connection to take, or an end to learn of: to be read without the lock.
+    /// Whether the Worker's side has a connection or the end to take, readable without the lock.
     news: AtomicU64,
     /// Content of each place.
     table: Box<[Mutex<Entry<W, A, C>>]>,
@@ -57,7 +57,7 @@ impl Turns {
         self.is_closed && self.reserved == 0 && self.published.is_empty()
     }
 
-    /// How many places are free, unless none can be reserved any more.
+    /// Returns how many places are free; `None` after closing.
     pub(crate) fn free(&self) -> Option<usize> {
         (!self.is_closed).then_some(self.free.len())
     }
@@ -91,12 +91,11 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         Self {
             turns: Mutex::new(Turns {
                 free: (0..places).rev().collect(),
-                published: VecDeque::with_capacity(places as usize),
                 ..Turns::default()
             }),
             news: AtomicU64::new(0),
             table: (0..places).map(|_| Mutex::new(Entry::Empty)).collect(),
-            asked: Mutex::new(VecDeque::with_capacity(places as usize)),
+            asked: Mutex::new(VecDeque::new()),
             asked_count: AtomicU64::new(0),
             signals,
         }
@@ -132,10 +131,10 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         })
     }
 
-    /// The connection that was first published, if there is one: its place is free again.
+    /// Takes the connection that was published first, and frees its place.
     ///
     /// # Errors
-    /// None comes any more.
+    /// No connection comes any more.
     fn take(&self) -> Result<Option<Entry<W, A, C>>, LookError> {
         // Relaxed: see where it is stored.
         if self.news.load(Ordering::Relaxed) == 0 {

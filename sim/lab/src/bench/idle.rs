@@ -13,7 +13,7 @@ use crate::steps::step;
 const WHAT: [&str; 5] = ["empty", "send", "receive", "shared", "refused"];
 
 /// Channels of the Worker: the first is what the others are held against, the last what counts.
-const CHANNELS: [u32; 4] = [1, 16, 256, 1024];
+const CHANNELS: [u32; 5] = [1, 16, 64, 256, 1024];
 
 /// Channels for the record: a poll takes the same with any number of them, and making a thousand takes a minute here.
 const OF_RECORD: [u32; 1] = [64];

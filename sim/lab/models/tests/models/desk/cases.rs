@@ -117,6 +117,7 @@ pub(super) fn what_is_asked_for_is_granted_and_accepted() {
         assert_eq!(accept(&desk, &ledger), Ok(Some(7)));
         connecting.join().unwrap();
         assert_eq!(ledger.count(), 0, "something is left");
+        assert_eq!(desk.turns().free(), Some(1), "a place is left");
     });
 }
 
@@ -133,9 +134,8 @@ pub(super) fn of_two_that_ask_each_gets_its_own() {
                 seat.publish(ledger.thing(number));
             }
         });
-        let mut accepted = [(); 2].map(|()| accept(&desk, &ledger).unwrap().unwrap());
-        accepted.sort_unstable();
-        assert_eq!(accepted, [1, 2]);
+        let accepted = [(); 2].map(|()| accept(&desk, &ledger).unwrap().unwrap());
+        assert_eq!(accepted, [1, 2], "in the order of publishing");
         connecting.join().unwrap();
         assert_eq!(ledger.count(), 0, "something is left");
     });
@@ -174,6 +174,7 @@ pub(super) fn where_one_gives_up_the_other_is_served() {
         giving_up.join().unwrap();
         connecting.join().unwrap();
         assert_eq!(ledger.count(), 0, "something is left");
+        assert_eq!(desk.turns().free(), Some(2), "a place is left");
     });
 }
 
