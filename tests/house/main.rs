@@ -3,10 +3,11 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod api;
+mod arrows;
 mod packages;
 mod prose;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -489,46 +490,6 @@ fn an_import_from_above_is_found() {
     );
     for hidden in ["use crate::Channel;", "use crate::{Channel, Event};"] {
         assert!(of("mesh/mod", hidden).contains("hides its floor"), "{hidden}");
-    }
-}
-
-/// The modules of `core` above its ground, each with those of them that it imports. All others are the ground.
-const CORE_ARROWS: &[(&str, &[&str])] = &[
-    ("port", &[]),
-    ("rail", &["port"]),
-    ("provider", &[]),
-    ("ledger", &["provider"]),
-    ("in_flight", &["provider"]),
-    ("shared_in_flight", &["in_flight", "provider"]),
-    ("wire", &[]),
-    ("route", &["wire"]),
-    ("collective", &["wire"]),
-    ("handshake", &["wire"]),
-    ("network", &["handshake"]),
-    ("session", &["wire"]),
-];
-
-#[test]
-fn arrows_inside_core_point_one_way() {
-    let arrows = BTreeMap::from_iter(CORE_ARROWS.iter().copied());
-    let src = root().join("core/src");
-    for path in sources(&src) {
-        let name = path.strip_prefix(&src).unwrap().with_extension("");
-        let name = name.to_str().unwrap();
-        if name == "lib" || is_of_tests(name) {
-            continue;
-        }
-        let own = name.split('/').next().unwrap();
-        for (number, line) in code_before_tests(&path) {
-            for imported in named_paths(&line).filter_map(|path| path.split(':').next()) {
-                let is_allowed = imported == own || !arrows.contains_key(imported);
-                let is_listed = arrows.get(own).is_some_and(|list| list.contains(&imported));
-                assert!(
-                    is_allowed || is_listed,
-                    "{name}:{number}: {own} imports {imported}"
-                );
-            }
-        }
     }
 }
 
