@@ -81,7 +81,7 @@ const_assert_eq!(offset_of!(RawEndpoint, own_rail), 33);
 const_assert_eq!(offset_of!(RawEndpoint, receive_depth), 36);
 const_assert_eq!(offset_of!(RawEndpoint, credit_address), 44);
 
-const LAYOUT: &[(Field, usize)] = &[
+pub(super) const LAYOUT: &[(Field, usize)] = &[
     (Field::Gid, offset_of!(RawEndpoint, gid)),
     (Field::Qpn, offset_of!(RawEndpoint, qpn)),
     (Field::Psn, offset_of!(RawEndpoint, psn)),
@@ -115,14 +115,6 @@ const LAYOUT: &[(Field, usize)] = &[
         SESSION_OFFSET.saturating_add(offset_of!(RawResumption, epoch)),
     ),
 ];
-
-/// Returns the offset of `field` in the body.
-pub(crate) fn offset_of_field(field: Field) -> usize {
-    LAYOUT
-        .iter()
-        .find(|(known, _)| *known == field)
-        .map_or(0, |(_, offset)| *offset)
-}
 
 /// Settings of a side's queue pair, as it announces them.
 ///
@@ -332,8 +324,7 @@ impl Endpoint {
         } else {
             RawResumption::read_from_prefix(rest).map_err(|_| truncated())?
         };
-        let wrong =
-            |field, reason| WireError::new(part, field, base.saturating_add(offset_of_field(field)), reason);
+        let wrong = |field, reason| WireError::at(part, LAYOUT, base, field, reason);
         let Some(qpn) = Qpn::new(raw.qpn.get()) else {
             return Err(wrong(Field::Qpn, Reason::OutOfRange));
         };

@@ -214,15 +214,22 @@ impl WireError {
 
     /// A field of the endpoint in a Connect or an Accept.
     pub(crate) fn in_endpoint(part: Part, field: Field, reason: Reason) -> Self {
-        let offset = super::FRAME_HEADER_BYTES.saturating_add(super::offset_of_field(field));
-        Self::new(part, field, offset, reason)
+        let base = super::FRAME_HEADER_BYTES;
+        Self::at(part, super::endpoint::LAYOUT, base, field, reason)
     }
 
-    /// A field of a fixed layout, at its offset there.
+    /// A field of a fixed layout, which begins at `base` of the frame.
     #[cold]
-    pub(crate) fn at(part: Part, layout: &[(Field, usize)], field: Field, reason: Reason) -> Self {
+    pub(crate) fn at(
+        part: Part,
+        layout: &[(Field, usize)],
+        base: usize,
+        field: Field,
+        reason: Reason,
+    ) -> Self {
         let found = layout.iter().find(|(known, _)| *known == field);
-        Self::new(part, field, found.map_or(0, |(_, start)| *start), reason)
+        let start = found.map_or(0, |(_, start)| *start);
+        Self::new(part, field, base.saturating_add(start), reason)
     }
 
     /// The field that is cut when only `have` bytes of a fixed layout are there.

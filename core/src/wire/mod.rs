@@ -4,7 +4,7 @@
 //! Everything is big-endian, and fixed in size or checked in length. Here live bytes and their meaning, nothing that waits,
 //! chooses or sends. `docs/wire-format.md` has the byte tables.
 //!
-//! Each format is a zerocopy struct with a layout: its fields and their offsets, by `offset_of!`. All keep these promises:
+//! Each format of fixed size is a zerocopy struct with a layout: its fields and their offsets, by `offset_of!`. All keep these promises:
 //!
 //! - Parsing is total: any bytes give a frame or a [`WireError`], which names the first wrong field, its offset and the reason.
 //!   Nothing panics and nothing is allocated.
@@ -33,7 +33,6 @@ mod version;
 
 pub use crate::advertised_rail::{AdvertisedRail, NotAdvertisable, RAILS_MAX, SpeedClass};
 pub use crate::remote::{REMOTE_WINDOW_BYTES, RemoteWindow};
-pub(crate) use endpoint::offset_of_field;
 pub use endpoint::{
     Connect, CreditWord, Endpoint, EndpointParameters, FLOW_LABEL_MAX, PRIVATE_DATA_BYTES_MAX, PrivateData,
     PrivateDataTooLong, RECEIVE_DEPTH_MAX, SERVICE_LEVEL_MAX, SLOT_BYTES_MAX,

@@ -96,7 +96,7 @@ impl RequestHeader {
     pub fn parse(message: &[u8]) -> Result<(RequestKind, CorrelationId, &[u8]), WireError> {
         let (header, body) = Self::ref_from_prefix(message)
             .map_err(|_| WireError::truncated(Part::Request, &LAYOUT, 0, message.len()))?;
-        let wrong = |field, reason| WireError::at(Part::Request, &LAYOUT, field, reason);
+        let wrong = |field, reason| WireError::at(Part::Request, &LAYOUT, 0, field, reason);
         if header.version != VERSION {
             return Err(wrong(Field::Version, Reason::Unknown));
         }

@@ -117,7 +117,7 @@ impl RingInvitation {
     /// The bytes are no invitation: the first field that is wrong. Only the window's device knows whether the window
     /// exists.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
-        let wrong = |field, reason| WireError::at(Part::RingInvitation, &LAYOUT, field, reason);
+        let wrong = |field, reason| WireError::at(Part::RingInvitation, &LAYOUT, 0, field, reason);
         let Ok(invitation) = Self::ref_from_bytes(bytes) else {
             return Err(if bytes.len() < RING_INVITATION_BYTES {
                 wrong(Field::RingWindow, Reason::Truncated)

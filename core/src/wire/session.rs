@@ -530,12 +530,12 @@ impl<'a> SessionFrame<'a> {
 
 const PART: Part = Part::SessionFrame;
 
-/// A frame of fixed size, read in place, behind which nothing follows.
+/// The fixed part of a frame, read in place.
 pub(super) trait FixedFrame: Sized + FromBytes + KnownLayout + Immutable + Unaligned {
-    /// Its fields behind the header, in the order of their offsets.
+    /// Its fields in the order of their offsets: those of the header, or those behind it.
     const FIELDS: &'static [(Field, usize)];
 
-    /// Reads bytes that are this frame, no fewer and no more.
+    /// Reads bytes that are this frame, no fewer and no more: nothing follows it.
     fn whole(bytes: &[u8]) -> Result<&Self, WireError> {
         Self::ref_from_bytes(bytes).map_err(|_| {
             if bytes.len() < size_of::<Self>() {
@@ -548,7 +548,7 @@ pub(super) trait FixedFrame: Sized + FromBytes + KnownLayout + Immutable + Unali
 
     /// Makes the error of one of its fields.
     fn wrong(field: Field, reason: Reason) -> WireError {
-        WireError::at(PART, Self::FIELDS, field, reason)
+        WireError::at(PART, Self::FIELDS, 0, field, reason)
     }
 }
 
