@@ -156,23 +156,26 @@ const WRONG: &[Wrong] = &[
     Wrong {
         name: "free_before_it_is_emptied",
         steps: &[
-            ("        let taken = self.exchange(index, Entry::Empty);\n", ""),
             (
-                "        self.pass(|turns| turns.free.push(index));\n",
-                "        self.pass(|turns| turns.free.push(index));\n        let taken = self.exchange(index, Entry::Empty);\n",
+                "                Ok(self.exchange(index, Entry::Empty))\n",
+                "                Ok(Some(index))\n",
+            ),
+            (
+                "            None => Ok(None),\n        })\n",
+                "            None => Ok(None),\n        })\n        .map(|taken| taken.and_then(|index| self.exchange(index, Entry::Empty)))\n",
             ),
         ],
     },
     Wrong {
         name: "taken_stays_held",
-        steps: &[(
-            "        self.pass(|turns| turns.free.push(index));\n",
-            "        self.pass(|_| ());\n",
-        )],
+        steps: &[("                turns.free.push(index);\n", "")],
     },
     Wrong {
         name: "given_up_stays_held",
-        steps: &[("            turns.free.push(index);\n", "")],
+        steps: &[(
+            "            turns.free.push(index);\n            turns.is_closed\n",
+            "            turns.is_closed\n",
+        )],
     },
     Wrong {
         name: "last_published_first",

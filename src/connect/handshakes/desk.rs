@@ -3,8 +3,7 @@
 //! A Worker's queues and memory belong to its own thread, and slow calls of a device do not belong on that thread. So the
 //! handshakes ask here for a place, and the Worker grants one, which takes microseconds and calls no device. The connection
 //! that is made of it elsewhere comes back the same way. A place among those that wait to be accepted is reserved before
-//! anything is asked for, and so before the peer is accepted. `places` moves places from one side to the
-//! other.
+//! anything is asked for, and so before the peer is accepted. `places` moves places from one side to the other.
 //!
 //! The side of the handshakes locks, for moments. The Worker's side looks at two words if there is nothing to do, and otherwise
 //! tries locks: a lock that is taken is tried again at the next look. It waits out one of those moments only to take a connection,

@@ -41,8 +41,9 @@ pub(crate) struct Places<W, A, C, S> {
 /// Places by their owners. A place is free, reserved by a handshake, or published for the Worker.
 #[derive(Default)]
 pub(crate) struct Turns {
+    /// How many there are.
+    capacity: usize,
     free: Vec<u32>,
-    reserved: u32,
     /// In the order of publishing.
     published: VecDeque<u32>,
     /// No place can be reserved any more.
@@ -52,9 +53,9 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Whether no connection comes any more.
+    /// Whether no connection comes any more: no place is reserved or published.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_closed && self.reserved == 0 && self.published.is_empty()
+        self.is_closed && self.free.len() == self.capacity
     }
 
     /// Returns how many places are free; `None` after closing.
@@ -90,6 +91,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         let places = places.max(1);
         Self {
             turns: Mutex::new(Turns {
+                capacity: places as usize,
                 free: (0..places).rev().collect(),
                 ..Turns::default()
             }),
@@ -110,7 +112,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         self.table.len()
     }
 
-    /// Changes the owners of places.
+    /// Changes the owners of places. `change` may lock the content of a place: nobody holds that lock and waits for this one.
     fn pass<T>(&self, change: impl FnOnce(&mut Turns) -> T) -> T {
         let mut turns = self.turns();
         let changed = change(&mut turns);
@@ -125,9 +127,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
             if turns.is_closed {
                 return Err(ReserveError::Closed);
             }
-            let index = turns.free.pop().ok_or(ReserveError::Full)?;
-            turns.reserved = turns.reserved.saturating_add(1);
-            Ok(index)
+            turns.free.pop().ok_or(ReserveError::Full)
         })
     }
 
@@ -140,18 +140,14 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         if self.news.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
-        let mut turns = self.turns();
-        let Some(index) = turns.published.pop_front() else {
-            return if turns.is_over() {
-                Err(LookError::Closed)
-            } else {
-                Ok(None)
-            };
-        };
-        drop(turns);
-        let taken = self.exchange(index, Entry::Empty);
-        self.pass(|turns| turns.free.push(index));
-        Ok(taken)
+        self.pass(|turns| match turns.published.pop_front() {
+            Some(index) => {
+                turns.free.push(index);
+                Ok(self.exchange(index, Entry::Empty))
+            }
+            None if turns.is_over() => Err(LookError::Closed),
+            None => Ok(None),
+        })
     }
 
     /// No more places are given: no reserved one is announced to a peer from here on.
@@ -338,7 +334,6 @@ impl<W, A, C, S: Wakes> Place<W, A, C, S> {
         if let Some(index) = self.index.take() {
             self.places.exchange(index, Entry::Connected(connected));
             let is_abandoned = self.places.pass(|turns| {
-                turns.reserved = turns.reserved.saturating_sub(1);
                 turns.published.push_back(index);
                 turns.is_abandoned
             });
@@ -357,7 +352,6 @@ impl<W, A, C, S: Wakes> Drop for Place<W, A, C, S> {
         };
         self.places.withdraw(index);
         let is_closed = self.places.pass(|turns| {
-            turns.reserved = turns.reserved.saturating_sub(1);
             turns.free.push(index);
             turns.is_closed
         });
