@@ -76,12 +76,12 @@ mod tests {
 
     #[test]
     fn the_most_channels_stand_beside_one() {
-        let measured = of(&CHANNELS, &[10.0, 10.0, 10.5, 12.0]);
+        let measured = of(&CHANNELS, &[10.0, 10.0, 10.5, 12.0, 12.5]);
         assert_eq!((measured.ours, measured.theirs), (12.0, Some(10.0)));
         assert_eq!(measured.difference(), Some(2.0));
         let note = measured.note.unwrap_or_default();
         assert!(
-            note.contains("1: 10.0, 16: 10.0, 256: 10.5, 1024: 12.0"),
+            note.contains("1: 10.0, 16: 10.0, 64: 10.5, 256: 12.0"),
             "{note}"
         );
         assert!(of(&CHANNELS, &[]).theirs.is_none());
