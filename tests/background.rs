@@ -4,6 +4,7 @@
 //! One test, since it counts the descriptors and threads of the process.
 
 mod fabric;
+#[path = "fabric/stranger.rs"]
 mod stranger;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};

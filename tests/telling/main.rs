@@ -4,7 +4,7 @@ mod devices;
 mod every;
 #[path = "../fabric/mod.rs"]
 mod fabric;
-#[path = "../failing/mod.rs"]
+#[path = "../fabric/failing.rs"]
 mod failing;
 mod handshakes;
 mod links;

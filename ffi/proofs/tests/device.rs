@@ -2,7 +2,7 @@
 //! `DOORBELL_REQUIRE_DEVICE=1` is set on the device that `DOORBELL_DEVICE` names.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-#[path = "../../../tests/posting/table.rs"]
+#[path = "../../../tests/worker/posting/table.rs"]
 mod table;
 
 use core::net::IpAddr;

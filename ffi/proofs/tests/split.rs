@@ -1,7 +1,7 @@
 //! Workers taken apart, over `ffi` on the fake libibverbs: each half on a thread of its own, as on a device.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-#[path = "../../../tests/halves/mod.rs"]
+#[path = "../../../tests/worker/halves.rs"]
 mod halves;
 
 use core::time::Duration;

@@ -1,0 +1,690 @@
+//! Channels that the peer closes, or whose peer dies: each end is reported once, and gives back its resources.
+
+use core::time::Duration;
+
+use crate::fabric::{End, LONG, pair_on, pair_with};
+use doorbell::provider::{ArenaConfig, Instant, Window as _};
+use doorbell::worker::{CloseProgress, SharedReceivesConfig};
+use doorbell::{
+    ChannelConfig, ChannelId, ChannelState, Deadline, Event, Listener, Node, Notify, Operation, PostFlags,
+    RemoteAccess, RemoteAddress, SendErrorKind, Wait, WcStatus, WindowConfig, Worker, WorkerConfig,
+};
+use doorbell_sim::{Fabric, Host, Plan};
+
+/// Channels that end as by default.
+fn small() -> ChannelConfig {
+    let (mut config, default) = (crate::fabric::small(), ChannelConfig::default());
+    (config.close_when_lost, config.probe_after) = (default.close_when_lost, default.probe_after);
+    config
+}
+
+fn pair() -> (End, End) {
+    pair_with(small(), small())
+}
+
+/// The events that a Worker reported of its channels.
+#[derive(Debug, Default)]
+struct Told {
+    received: u32,
+    closed: Vec<bool>,
+    failed: Vec<WcStatus>,
+    requests_failed: u32,
+}
+
+impl Told {
+    fn note(&mut self, event: &Event<'_, Host>) {
+        match event {
+            Event::Received { .. } => self.received += 1,
+            Event::PeerClosed { all_arrived } => self.closed.push(*all_arrived),
+            Event::ChannelFailed { cause } => self.failed.push(cause.status),
+            Event::Failed { .. } => self.requests_failed += 1,
+            Event::Done { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn poll(worker: &mut Worker<Host>, told: &mut Told) {
+    worker.poll_tending(|_, event| told.note(&event)).unwrap();
+}
+
+/// How many leases can be had now, and receives are posted that channels share; all go back.
+fn leasable(worker: &mut Worker<Host>) -> usize {
+    let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+    let count = leases.len();
+    leases.into_iter().for_each(|lease| worker.release(lease));
+    let shared = worker.shared_receives().map_or(0, |shared| shared.posted);
+    count + shared as usize
+}
+
+/// Polls until the Worker has closed the channel by itself.
+fn until_gone(end: &mut End, told: &mut Told) {
+    let (id, deadline) = (end.id(), std::time::Instant::now() + crate::fabric::SOON);
+    while end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
+        assert!(std::time::Instant::now() < deadline, "{told:?}");
+        poll(end.worker(), told);
+    }
+    assert!(end.worker().channel(id).is_none());
+    assert_eq!(end.worker().channels().count(), 0);
+}
+
+fn send(end: &mut End, messages: u32) {
+    let id = end.id();
+    for number in 0..messages {
+        let bytes = number.to_be_bytes();
+        let channel = end.worker().channel(id).unwrap();
+        channel.post_inline(Operation::Send, &bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_peer_that_closes_is_told_behind_its_messages() {
+    let (mut a, mut b) = pair();
+    let before = leasable(a.worker());
+    let (a_id, b_id) = (a.id(), b.id());
+    send(&mut b, 5);
+    let long = b.worker().within(LONG);
+    assert_eq!(b.worker().close(b_id, long, |_, _| {}), Ok(()));
+    assert_eq!(
+        b.worker().state(b_id),
+        Some(ChannelState::Open),
+        "it was not lost"
+    );
+    let mut told = Told::default();
+    let mut refused = Vec::new();
+    while told.closed.is_empty() {
+        a.worker()
+            .poll_tending(|mut turn, event| {
+                told.note(&event);
+                if let Event::PeerClosed { .. } = event {
+                    let lease = turn.lease().unwrap();
+                    refused.push(turn.channel.send_lease(lease).unwrap_err());
+                    let inline = turn.channel.post_inline(Operation::Send, b"x");
+                    assert_eq!(inline, Err(SendErrorKind::PeerClosed));
+                    assert_eq!(
+                        turn.channel.state(),
+                        ChannelState::PeerClosed { all_arrived: true }
+                    );
+                }
+            })
+            .unwrap();
+    }
+    assert_eq!((told.received, &told.closed[..]), (5, &[true][..]));
+    let refused = refused.pop().unwrap();
+    assert_eq!(refused.kind, SendErrorKind::PeerClosed);
+    drop(refused.item.expect("the lease is handed back"));
+    until_gone(&mut a, &mut told);
+    assert_eq!(told.closed.len(), 1, "told once");
+    assert_eq!((told.failed.len(), told.requests_failed), (0, 0));
+    assert_eq!(
+        a.worker().state(a_id),
+        Some(ChannelState::PeerClosed { all_arrived: true })
+    );
+    assert_eq!(leasable(a.worker()), before + 16, "its receives came back");
+    // To close it, too, is no mistake, once.
+    let long = a.worker().within(LONG);
+    assert_eq!(a.worker().close(a_id, long, |_, _| {}), Ok(()));
+    assert!(a.worker().close(a_id, long, |_, _| {}).is_err());
+}
+
+#[test]
+fn a_channel_that_is_lost_is_closed_by_tending_alone() {
+    let (mut a, mut b) = pair();
+    let before = leasable(a.worker());
+    let (a_id, b_id) = (a.id(), b.id());
+    let soon = std::time::Instant::now() + crate::fabric::SOON;
+    let (mut told, long) = (Told::default(), b.worker().within(LONG));
+    b.worker().begin_close(b_id, long).unwrap();
+    while told.closed.is_empty() {
+        assert!(std::time::Instant::now() < soon, "{told:?}");
+        poll(b.worker(), &mut told);
+        a.worker().poll(|_, event| told.note(&event)).unwrap();
+    }
+    for _ in 0..2000 {
+        a.worker().poll(|_, event| told.note(&event)).unwrap();
+    }
+    assert_eq!(a.worker().close_progress(a_id), CloseProgress::Unknown);
+    a.worker().tend();
+    assert_eq!(a.worker().close_progress(a_id), CloseProgress::UnderWay);
+    while a.worker().close_progress(a_id) != CloseProgress::Closed(Ok(())) {
+        assert!(std::time::Instant::now() < soon, "{told:?}");
+        for _ in 0..7 {
+            a.worker().poll(|_, event| told.note(&event)).unwrap();
+        }
+        a.worker().tend();
+    }
+    assert_eq!(a.worker().channels().count(), 0);
+    assert_eq!(leasable(a.worker()), before + 16, "its receives came back");
+}
+
+#[test]
+fn a_worker_that_is_dropped_says_farewell_behind_what_was_sent() {
+    let (mut a, mut b) = pair();
+    send(&mut b, 3);
+    drop(b);
+    let mut told = Told::default();
+    until_gone(&mut a, &mut told);
+    assert_eq!((told.received, &told.closed[..]), (3, &[true][..]), "{told:?}");
+}
+
+#[test]
+fn both_may_close_at_once() {
+    for polls_first in [false, true] {
+        let (mut a, mut b) = pair();
+        let (a_id, b_id) = (a.id(), b.id());
+        let long = a.worker().within(LONG);
+        a.worker().begin_close(a_id, long).unwrap();
+        b.worker().begin_close(b_id, long).unwrap();
+        let (mut told_a, mut told_b) = (Told::default(), Told::default());
+        let mut rounds = 0;
+        let is_under_way = |end: &mut End, id| end.worker().close_progress(id) == CloseProgress::UnderWay;
+        while is_under_way(&mut a, a_id) || is_under_way(&mut b, b_id) {
+            rounds += 1;
+            assert!(rounds < 100_000, "{told_a:?} {told_b:?}");
+            if !polls_first || rounds > 20 {
+                poll(a.worker(), &mut told_a);
+            }
+            poll(b.worker(), &mut told_b);
+        }
+        for (end, id) in [(&mut a, a_id), (&mut b, b_id)] {
+            assert_eq!(end.worker().close_progress(id), CloseProgress::Closed(Ok(())));
+        }
+        assert!(
+            told_a.failed.is_empty() && told_b.failed.is_empty(),
+            "{told_a:?} {told_b:?}"
+        );
+    }
+}
+
+#[test]
+fn a_farewell_waits_for_a_receive_and_is_left_where_there_is_none() {
+    for comes_late in [false, true] {
+        let (mut a, mut b) = pair();
+        let b_id = b.id();
+        // All that the peer has receives for.
+        send(&mut b, 16);
+        let soon = b.worker().within(Duration::from_millis(200));
+        let mut told = Told::default();
+        if comes_late {
+            assert_eq!(b.worker().close(b_id, soon, |_, _| {}), Ok(()));
+        } else {
+            b.worker().begin_close(b_id, soon).unwrap();
+            for _ in 0..20 {
+                poll(b.worker(), &mut Told::default());
+            }
+            assert_eq!(b.worker().close_progress(b_id), CloseProgress::UnderWay);
+            while b.worker().close_progress(b_id) == CloseProgress::UnderWay {
+                poll(b.worker(), &mut Told::default());
+                poll(a.worker(), &mut told);
+            }
+        }
+        // Receives are announced, and that finds nobody: then the word says why.
+        until_gone(&mut a, &mut told);
+        assert_eq!((told.received, &told.closed[..]), (16, &[true][..]), "{told:?}");
+        assert!(told.failed.is_empty());
+    }
+}
+
+#[test]
+fn what_looks_like_a_farewell_is_a_message() {
+    let mut listening = small();
+    listening.remote = RemoteAccess::ALL;
+    let (mut a, mut b) = pair_with(listening, small());
+    let window = a
+        .worker()
+        .window(&WindowConfig::new(64, RemoteAccess::WRITE))
+        .unwrap();
+    let target = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+    let id = b.id();
+    let word = u32::from_be_bytes(*b"fare");
+    for _ in 0..3 {
+        let operation = Operation::WriteWithImmediate(target, word);
+        let channel = b.worker().channel(id).unwrap();
+        channel.post_inline(operation, b"farewell").unwrap();
+    }
+    let long = b.worker().within(LONG);
+    b.worker().close(id, long, |_, _| {}).unwrap();
+    let (mut written, mut closed) = (0, 0);
+    while closed == 0 {
+        a.worker()
+            .poll_tending(|_, event| match event {
+                Event::Written { immediate, .. } => {
+                    assert_eq!(immediate, word);
+                    written += 1;
+                }
+                Event::PeerClosed { all_arrived: true } => closed += 1,
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+    }
+    assert_eq!((written, closed), (3, 1));
+}
+
+/// A pair whose cable is cut, after the first message.
+fn cut(config: ChannelConfig) -> (Fabric, End, End) {
+    let fabric = Fabric::new();
+    let (mut a, mut b) = pair_on(&fabric, config, config, Notify::Every);
+    send(&mut b, 1);
+    a.until(|event| matches!(event, Event::Received { .. }).then_some(()));
+    b.until(|event| matches!(event, Event::Done { .. }).then_some(()));
+    let plan: Plan = "at 0s link a/simA-b/simB down".parse().unwrap();
+    fabric.follow(&plan);
+    (fabric, a, b)
+}
+
+fn passed(fabric: &Fabric, began: Instant) -> Duration {
+    Deadline::at(fabric.now()).remaining(began)
+}
+
+#[test]
+fn a_dead_peer_is_found_by_a_side_that_only_receives() {
+    for how in [Wait::Busy, Wait::SpinThenSleep { spins: 4 }] {
+        let mut config = small();
+        config.probe_after = Some(Duration::from_secs(1));
+        (config.timeout, config.retry_count) = (10, 3);
+        let (fabric, mut a, b) = cut(config);
+        let began = fabric.now();
+        let mut told = Told::default();
+        while told.failed.is_empty() {
+            let long = a.worker().within(LONG);
+            a.worker()
+                .wait_tending(how, long, |_, event| told.note(&event))
+                .unwrap();
+            assert!(passed(&fabric, began) < LONG, "{told:?}");
+        }
+        let took = passed(&fabric, began);
+        // Four tries of 4.2 ms behind a second, and what a device and a look take beside.
+        assert!(took > Duration::from_millis(900), "{took:?}");
+        assert!(took < Duration::from_millis(1200), "{took:?} by {how:?}");
+        assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
+        assert_eq!(told.requests_failed, 0, "a probe is none of the application's");
+        until_gone(&mut a, &mut told);
+        drop(b);
+    }
+}
+
+#[test]
+fn a_dead_peer_is_found_by_a_loop_that_polls_rarely() {
+    for nap in [
+        Duration::from_micros(50),
+        Duration::from_millis(1),
+        Duration::from_millis(20),
+    ] {
+        let mut config = small();
+        config.probe_after = Some(Duration::from_secs(1));
+        (config.timeout, config.retry_count) = (10, 3);
+        let (fabric, mut a, b) = cut(config);
+        let began = fabric.now();
+        let mut told = Told::default();
+        while told.failed.is_empty() {
+            fabric.run_for(nap);
+            poll(a.worker(), &mut told);
+            assert!(passed(&fabric, began) < LONG, "{told:?}");
+        }
+        let took = passed(&fabric, began);
+        assert!(took > Duration::from_millis(900), "{took:?} with {nap:?}");
+        assert!(took < Duration::from_millis(1200), "{took:?} with {nap:?}");
+        drop(b);
+    }
+}
+
+/// The silence of a peer begins with the message, and not with the next look at the channel a second later.
+#[test]
+fn a_message_without_completion_puts_a_probe_off_by_a_look_at_most() {
+    let mut config = small();
+    config.probe_after = Some(Duration::from_secs(1));
+    (config.timeout, config.retry_count, config.unsignaled_max) = (10, 3, 8);
+    let fabric = Fabric::new();
+    let (mut a, _b) = pair_on(&fabric, config, config, Notify::Every);
+    let mut told = Told::default();
+    assert!(a.worker().ready_to_sleep(|_, event| told.note(&event)).is_ok());
+    send(&mut a, 1);
+    fabric.run_for(Duration::from_millis(1));
+    fabric.follow(&"at 0s link a/simA-b/simB down".parse().unwrap());
+    let began = fabric.now();
+    while told.failed.is_empty() {
+        fabric.run_for(Duration::from_millis(5));
+        assert!(passed(&fabric, began) < Duration::from_millis(1200), "{told:?}");
+        assert!(a.worker().ready_to_sleep(|_, event| told.note(&event)).is_ok());
+    }
+    assert!(passed(&fabric, began) > Duration::from_millis(900));
+    assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
+}
+
+/// Time passes by the fabric. A sleep that lasts so long gives other threads 64 turns in each millisecond of it, which takes
+/// minutes beside busy processes.
+#[test]
+fn without_probes_nobody_asks() {
+    let mut config = small();
+    config.probe_after = None;
+    let (fabric, mut a, _b) = cut(config);
+    let before = a.worker().statistics().snapshot();
+    let mut told = Told::default();
+    for _ in 0..10 {
+        fabric.run_for(Duration::from_secs(10));
+        let soon = a.worker().within(Duration::from_millis(1));
+        a.worker()
+            .wait_tending(Wait::SpinThenSleep { spins: 4 }, soon, |_, event| {
+                told.note(&event)
+            })
+            .unwrap();
+        let sleep = a.worker().ready_to_sleep(|_, event| told.note(&event)).unwrap();
+        assert_eq!(sleep.unwrap().at_most(), None, "nothing is to be looked at");
+    }
+    let requests = a.worker().statistics().snapshot().since(&before).requests;
+    assert_eq!(requests, 0, "nothing was asked");
+    assert!(told.failed.is_empty());
+    assert_eq!(a.worker().channels().count(), 1);
+}
+
+#[test]
+fn a_peer_that_is_alive_and_silent_stays() {
+    let mut config = small();
+    config.probe_after = Some(Duration::from_millis(100));
+    let fabric = Fabric::new();
+    let (mut a, mut b) = pair_on(&fabric, config, config, Notify::Every);
+    let mut told = Told::default();
+    let before = a.worker().statistics().snapshot();
+    for _ in 0..10 {
+        let deadline = a.worker().within(Duration::from_millis(200));
+        for end in [&mut a, &mut b] {
+            end.worker()
+                .wait_tending(Wait::SpinThenSleep { spins: 4 }, deadline, |_, event| {
+                    told.note(&event)
+                })
+                .unwrap();
+        }
+    }
+    let probes = a.worker().statistics().snapshot().since(&before).requests;
+    assert!((5..=40).contains(&probes), "{probes}");
+    assert_eq!((told.failed.len(), told.closed.len()), (0, 0));
+    assert_eq!(
+        (a.worker().channels().count(), b.worker().channels().count()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn one_failure_tells_one_cause_and_each_request_its_error() {
+    let mut config = small();
+    (config.timeout, config.retry_count) = (10, 1);
+    let (_fabric, mut a, _b) = cut(config);
+    send(&mut a, 7);
+    let mut told = Told::default();
+    until_gone(&mut a, &mut told);
+    assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
+    assert_eq!(told.requests_failed, 7);
+    let id = a.id();
+    let state = a.worker().state(id).unwrap();
+    assert!(matches!(state, ChannelState::Failed { .. }), "{state:?}");
+    assert!(state.to_string().starts_with("failed: request"), "{state}");
+}
+
+#[test]
+fn a_channel_that_is_to_stay_stays_until_it_is_closed() {
+    let mut config = small();
+    config.close_when_lost = false;
+    let (mut a, b) = pair_with(config, small());
+    drop(b);
+    let mut told = Told::default();
+    while told.closed.is_empty() {
+        poll(a.worker(), &mut told);
+    }
+    for _ in 0..1000 {
+        poll(a.worker(), &mut told);
+    }
+    let (id, long) = (a.id(), a.worker().within(LONG));
+    let channel = a.worker().channel(id).unwrap();
+    assert_eq!(channel.state(), ChannelState::PeerClosed { all_arrived: true });
+    assert_eq!(a.worker().close(id, long, |_, _| {}), Ok(()));
+    assert_eq!(told.closed, [true]);
+}
+
+#[test]
+fn halves_are_told_and_the_whole_closes_it() {
+    let (a, mut b) = pair();
+    let End {
+        node: _node,
+        mut workers,
+        at,
+        ..
+    } = a;
+    let (mut sending, mut receiving) = workers
+        .swap_remove(at.worker)
+        .split(&ArenaConfig::new(8, 64))
+        .unwrap();
+    send(&mut b, 2);
+    drop(b);
+    let (mut received, mut closed) = (0, 0);
+    while closed == 0 {
+        receiving
+            .poll(|_, event| match event {
+                Event::Received { .. } => received += 1,
+                Event::PeerClosed { all_arrived: true } => closed += 1,
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+    }
+    assert_eq!(received, 2);
+    sending.poll(|_, event| panic!("{event:?}")).unwrap();
+    let half = sending.channel(at.channel).unwrap();
+    assert_eq!(
+        half.post_inline(Operation::Send, b"x"),
+        Err(SendErrorKind::PeerClosed)
+    );
+    assert_eq!(half.state(), ChannelState::PeerClosed { all_arrived: true });
+    let mut worker = sending.join(receiving).unwrap();
+    let mut told = Told::default();
+    for _ in 0..100_000 {
+        poll(&mut worker, &mut told);
+        if worker.close_progress(at.channel) != CloseProgress::UnderWay && worker.channels().count() == 0 {
+            break;
+        }
+    }
+    assert_eq!(worker.close_progress(at.channel), CloseProgress::Closed(Ok(())));
+    assert!(told.closed.is_empty() && told.failed.is_empty(), "{told:?}");
+}
+
+/// How a client goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Going {
+    Closed,
+    /// With its Worker, which says farewell.
+    Dropped,
+    /// With its host, which says nothing.
+    Killed,
+}
+
+/// A server of default settings that looks at no event, and the host of its clients.
+struct Serving {
+    fabric: Fabric,
+    nodes: [Node<Host, Host>; 2],
+    listener: Listener<Host, Host>,
+    server: Vec<Worker<Host>>,
+    polls: u32,
+    received: usize,
+    /// Reported ends: by a farewell behind all messages, and by a failure.
+    ended: [usize; 2],
+}
+
+impl Serving {
+    fn new(own: &WorkerConfig) -> Self {
+        let fabric = Fabric::new();
+        let nodes = crate::fabric::nodes(&fabric);
+        let server = nodes[0].workers(own).unwrap();
+        let (any, config) = ("127.0.0.1:0".parse().unwrap(), ChannelConfig::default());
+        Self {
+            listener: Listener::bind(&nodes[0], &server, any, &config).unwrap(),
+            fabric,
+            nodes,
+            server,
+            polls: 0,
+            received: 0,
+            ended: [0, 0],
+        }
+    }
+
+    /// A Worker for clients.
+    fn clients(&self) -> Vec<Worker<Host>> {
+        let mut own = WorkerConfig::default();
+        own.slots = 256;
+        self.nodes[1].workers(&own).unwrap()
+    }
+
+    /// So many clients come; their names on both sides.
+    fn come(&mut self, client: &mut [Worker<Host>], count: usize) -> [Vec<ChannelId>; 2] {
+        let Self {
+            fabric,
+            nodes: [a, b],
+            listener,
+            server,
+            ..
+        } = self;
+        let handle = *listener.handle();
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        while there.len() < count {
+            let mut connecting = b
+                .begin_connect(client, &handle, &small(), b.within(LONG))
+                .unwrap();
+            let (mut accepted, mut connected) = (None, None);
+            while accepted.is_none() || connected.is_none() {
+                connected = connected.or_else(|| connecting.poll(b, client));
+                accepted = accepted.or_else(|| listener.poll_accept(a, server).unwrap());
+                fabric.run_for(Duration::from_micros(10));
+            }
+            there.push(connected.unwrap().unwrap().channel);
+            here.push(accepted.unwrap().channel);
+        }
+        [here, there]
+    }
+
+    fn poll(&mut self) {
+        let Self {
+            server,
+            polls,
+            received,
+            ended,
+            ..
+        } = self;
+        server[0]
+            .poll(|_, event| match event {
+                Event::Received { .. } => *received += 1,
+                Event::PeerClosed { all_arrived: true } => ended[0] += 1,
+                Event::ChannelFailed { .. } => ended[1] += 1,
+                Event::Done { .. } => {}
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+        // Not after each poll, as an engine that tends at times of its own.
+        *polls += 1;
+        if *polls % 3 == 0 {
+            server[0].tend();
+        }
+    }
+
+    /// Polls both sides, as time passes in such steps, until this is so.
+    fn until(
+        &mut self,
+        client: &mut [Worker<Host>],
+        step: Duration,
+        is_so: impl Fn(&Self, &[Worker<Host>]) -> bool,
+    ) {
+        let began = self.fabric.now();
+        while !is_so(self, client) {
+            assert!(passed(&self.fabric, began) < LONG, "{:?}", self.ended);
+            self.fabric.run_for(step);
+            for worker in &mut *client {
+                worker.poll_tending(|_, _| {}).unwrap();
+            }
+            self.poll();
+        }
+    }
+
+    /// Has the clients go that are on these Workers, and gives others.
+    fn go(&mut self, mut client: Vec<Worker<Host>>, there: &[ChannelId], going: Going) -> Vec<Worker<Host>> {
+        match going {
+            Going::Closed => {
+                let deadline = self.nodes[1].within(LONG);
+                for id in there {
+                    client[0].begin_close(*id, deadline).unwrap();
+                }
+                client
+            }
+            Going::Dropped => {
+                drop(client);
+                self.clients()
+            }
+            Going::Killed => {
+                // The events that it was told are on their way.
+                self.fabric.run_for(Duration::from_millis(1));
+                self.fabric.follow(&"at 0s kill b".parse().unwrap());
+                drop(client);
+                self.fabric.follow(&"at 0s restart b".parse().unwrap());
+                self.clients()
+            }
+        }
+    }
+}
+
+/// Clients that come, say something and go, so many at a time; in which way, says the number of the round. Nothing is left over.
+fn come_and_go(clients: usize, at_once: usize, own: &WorkerConfig, going: impl Fn(usize) -> Going) {
+    let mut serving = Serving::new(own);
+    let mut client = serving.clients();
+    let counts = |serving: &mut Serving, client: &mut [Worker<Host>]| {
+        let (slots, pairs) = (leasable(&mut serving.server[0]), serving.fabric.queue_pairs());
+        (slots, leasable(&mut client[0]), pairs)
+    };
+    let before = counts(&mut serving, &mut client);
+    let mut expected = [0, 0];
+    for (round, gone) in (0..clients).step_by(at_once).enumerate() {
+        let [here, there] = serving.come(&mut client, at_once);
+        for id in &there {
+            let channel = client[0].channel(*id).unwrap();
+            let mut batch = channel.batch();
+            batch
+                .push_inline(Operation::Send, b"hello", PostFlags::empty())
+                .unwrap();
+            batch.ring().unwrap();
+        }
+        let going = going(round);
+        client = serving.go(client, &there, going);
+        let (step, by) = match going {
+            Going::Killed => (Duration::from_millis(10), 1),
+            _ => (Duration::from_micros(100), 0),
+        };
+        expected[by] += at_once;
+        let is_gone = |worker: &Worker<Host>, id: &ChannelId| {
+            worker.close_progress(*id) == CloseProgress::Closed(Ok(()))
+        };
+        serving.until(&mut client, step, |serving, client| {
+            let server = &serving.server[0];
+            here.iter().all(|id| is_gone(server, id)) && client[0].channels().count() == 0
+        });
+        assert_eq!(serving.received, gone + at_once, "{going:?} in round {round}");
+        assert_eq!(serving.ended, expected, "{going:?} in round {round}");
+    }
+    assert!(serving.nodes[1].settle(serving.nodes[1].within(LONG)));
+    assert_eq!(counts(&mut serving, &mut client), before);
+}
+
+/// Ten thousand clients, eight at a time, to a server of default settings: no round leaves over what the next one would miss. One
+/// round of 50 ends with all clients killed, which probes find.
+#[test]
+fn clients_come_and_go_for_as_long_as_they_like() {
+    come_and_go(10_000, 8, &WorkerConfig::default(), |round| match round % 50 {
+        49 => Going::Killed,
+        number if number % 5 == 4 => Going::Dropped,
+        _ => Going::Closed,
+    });
+}
+
+#[test]
+fn clients_of_shared_receives_come_and_go() {
+    let mut own = WorkerConfig::default();
+    own.shared_receives = Some(SharedReceivesConfig::default());
+    come_and_go(64, 4, &own, |round| match round % 8 {
+        3 => Going::Dropped,
+        7 => Going::Killed,
+        _ => Going::Closed,
+    });
+}

@@ -1,0 +1,140 @@
+//! Workers sized for many channels, and memory that is kept for leases beside their receives.
+
+use doorbell::{ChannelConfig, ConnectError, Event, WorkerConfig};
+use doorbell_sim::Fabric;
+
+use crate::fabric::{port, small};
+use crate::many::Many;
+
+#[test]
+fn a_hundred_channels_work_from_the_defaults_of_one_call() {
+    const CHANNELS: u32 = 100;
+    let (own, channel) = (
+        WorkerConfig::for_channels(CHANNELS, 256),
+        ChannelConfig::for_channels(CHANNELS),
+    );
+    let mut two = Many::new(&own, &channel, &own);
+    for _ in 0..CHANNELS {
+        two.connect(&channel).unwrap();
+    }
+    let refused = two.connect(&channel).unwrap_err();
+    assert!(
+        matches!(refused, ConnectError::TooManyChannels { .. }),
+        "{refused}"
+    );
+    // As much as each may send at once, on all of them.
+    for [_, there] in &two.channels {
+        for number in 0..8 {
+            let mut lease = two.peer[0].lease().expect("memory is kept");
+            lease.fill(&[number; 200]).unwrap();
+            two.peer[0].channel(*there).unwrap().send_lease(lease).unwrap();
+        }
+    }
+    let mut echoed = 0;
+    while echoed < CHANNELS * 8 {
+        two.hub[0]
+            .poll(|turn, event| match event {
+                Event::Received { message, .. } => drop(turn.channel.send_lease(message.keep()).unwrap()),
+                Event::Done { .. } => {}
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+        two.peer[0]
+            .poll(|_, event| match event {
+                Event::Received { message, .. } => echoed += u32::from(message.len_bytes() == 200),
+                Event::Done { .. } => {}
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+    }
+    assert!(two.hub[0].lease().is_some());
+    two.fabric.audit().unwrap();
+}
+
+#[test]
+fn a_channel_that_would_take_the_memory_for_leases_is_refused_with_what_would_fit() {
+    let mut own = WorkerConfig::default();
+    (own.slots, own.slot_bytes, own.lease_share_percent) = (64, 256, 25);
+    let mut more = own;
+    more.slots = 256;
+    // The side without room reports the number of receives that fit: once it listens, once it connects.
+    let mut two = Many::new(&own, &small(), &more);
+    for _ in 0..3 {
+        two.connect(&small()).unwrap();
+    }
+    let told = two.connect(&small()).unwrap_err().to_string();
+    assert!(told.contains("busy") || told.contains("room"), "{told}");
+    let why = two.failure.take();
+    assert!(
+        matches!(
+            why,
+            Some(ConnectError::NoSlots {
+                receives_left: 0,
+                slots: 64,
+                leases_kept: 16
+            })
+        ),
+        "{why:?}"
+    );
+    let mut two = Many::new(&more, &small(), &own);
+    for _ in 0..2 {
+        two.connect(&small()).unwrap();
+    }
+    let mut large = small();
+    large.receive_depth = 17;
+    let why = two.connect(&large).unwrap_err();
+    assert_eq!(
+        why.to_string(),
+        "the Worker's slots have room for 16 more receives, of 64 slots with 16 kept for leases: give the Worker \
+         more slots, or the channel a smaller receive_depth"
+    );
+    large.receive_depth = 16;
+    two.connect(&large).unwrap();
+    assert_eq!(two.peer[0].leases_kept(), 16);
+}
+
+#[test]
+fn there_is_a_lease_again_however_many_channels_are_admitted() {
+    let mut own = WorkerConfig::default();
+    (own.slots, own.slot_bytes) = (40, 256);
+    let mut more = own;
+    more.slots = 256;
+    let mut two = Many::new(&own, &small(), &more);
+    while two.connect(&small()).is_ok() {}
+    assert_eq!(two.channels.len(), 2, "two receive depths fit beside the share");
+    let held: Vec<_> = core::iter::from_fn(|| two.hub[0].lease()).collect();
+    assert_eq!(held.len(), 8);
+    assert!(held.len() >= two.hub[0].leases_kept() as usize);
+    // None now is not none ever: what was sent comes home.
+    let [here, _] = two.channels[0];
+    for mut lease in held {
+        lease.set_len_bytes(200);
+        two.hub[0].channel(here).unwrap().send_lease(lease).unwrap();
+    }
+    assert!(two.hub[0].lease().is_none());
+    while two.hub[0].poll(|_, _| {}).unwrap() == 0 {}
+    assert!(two.hub[0].lease().is_some());
+}
+
+#[test]
+fn a_share_of_nothing_lets_receives_take_every_slot() {
+    let fabric = Fabric::new();
+    let a = crate::fabric::node(&fabric, "a", vec![port("simA", "127.0.0.1/24")]);
+    let mut own = WorkerConfig::default();
+    (own.slots, own.lease_share_percent) = (32, 0);
+    assert_eq!(a.workers(&own).unwrap()[0].leases_kept(), 0);
+    own.lease_share_percent = 1;
+    assert_eq!(a.workers(&own).unwrap()[0].leases_kept(), 1, "rounded up");
+    own.lease_share_percent = 200;
+    assert_eq!(
+        a.workers(&own).unwrap()[0].leases_kept(),
+        32,
+        "no more than there are"
+    );
+    // The hub has nothing left to lease, as was asked for.
+    own.lease_share_percent = 0;
+    let mut two = Many::new(&own, &small(), &WorkerConfig::default());
+    two.connect(&small()).unwrap();
+    two.connect(&small()).unwrap();
+    assert!(two.hub[0].lease().is_none());
+}
