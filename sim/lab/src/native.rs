@@ -15,7 +15,7 @@ pub(crate) use running::run;
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     /// The words for cargo that choose packages and features.
-    arguments: &'static [&'static str],
+    pub(crate) arguments: &'static [&'static str],
     /// The most seconds one of its programs may print nothing: libtest prints a line for each test that ends. The longest test takes
     /// a minute on two slow cores, and some ten where they are busy.
     silence_s: u64,

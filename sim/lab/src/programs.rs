@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
+use crate::native::{SUITES, Suite};
 use crate::scenario::Profile;
 use crate::{setup, tool};
 
@@ -20,15 +21,9 @@ pub(crate) use rival::Rival;
 /// The names of those integration tests that run on a device: `tests/device.rs` and `tests/conformance.rs`.
 const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 
-/// The packages whose programs, examples and tests guests run. They are chosen and have features together whichever of them is built, so that
+/// The packages whose programs guests run optimised. They are chosen and have features together whichever of them is built, so that
 /// what they share is built once.
-const FOR_GUESTS: [&str; 5] = [
-    "doorbell",
-    "doorbell-program",
-    "doorbell-tokio",
-    "doorbell-ffi",
-    "doorbell-proofs",
-];
+const FOR_GUESTS: [&str; 2] = ["doorbell", "doorbell-program"];
 
 /// The packages whose programs and libraries are measured here, chosen together for the same reason.
 const MEASURED: [&str; 3] = ["doorbell-proofs", "doorbell-benches", "doorbell-fake"];
@@ -67,7 +62,16 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
 
 /// Builds some of what guests run.
 fn for_guests(targets: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
-    build_of(&FOR_GUESTS, targets, profile)
+    match profile {
+        Profile::Test => as_tested(&SUITES[0], targets),
+        Profile::Lab | Profile::Release => build_of(&FOR_GUESTS, targets, profile),
+    }
+}
+
+/// Builds some of what guests run, of packages and with features as the suite's tests are, so that what both need is built once.
+fn as_tested(suite: &Suite, targets: &[&str]) -> Result<Vec<Artifact>> {
+    let words: Vec<_> = [&["build"], suite.arguments, targets].concat();
+    cargo(&words, Profile::Test)
 }
 
 /// Builds some of what is measured here, as an engine builds what it ships.
@@ -187,13 +191,13 @@ pub(crate) fn run_bench(package: &str, bench: &str, arguments: &[&str]) -> Resul
     tool::output_of(&mut command)
 }
 
-/// Builds the examples with the same profile; gives the folder they are in.
+/// Builds the examples as tests are built; gives the folder they are in.
 ///
 /// # Errors
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_examples() -> Result<PathBuf> {
-    let built = for_guests(&["--examples"], Profile::Lab)?;
+    let built = for_guests(&["--examples"], Profile::Test)?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
@@ -211,7 +215,9 @@ pub(crate) fn build_examples() -> Result<PathBuf> {
 /// One does not build, or there are none.
 pub(crate) fn build_tests() -> Result<PathBuf> {
     let [device, conformance] = DEVICE_TESTS;
-    let built = for_guests(&["--test", device, "--test", conformance], Profile::Lab)?;
+    let targets = ["--test", device, "--test", conformance];
+    let mut built = as_tested(&SUITES[0], &targets)?;
+    built.extend(as_tested(&SUITES[1], &["--test", device])?);
     let mut folder = None;
     for artifact in &built {
         let test = artifact.target.name.as_str();
@@ -253,6 +259,7 @@ fn cargo(arguments: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
 /// Runs cargo in a package's folder.
 fn cargo_in(folder: &Path, arguments: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
     let profile = match profile {
+        Profile::Test => "dev",
         Profile::Lab => "lab",
         Profile::Release => "release",
     };
@@ -312,7 +319,7 @@ mod tests {
     use regex::Regex;
     use serde_json::Value;
 
-    use super::{DEVICE_TESTS, FOR_GUESTS, program, workspace};
+    use super::{DEVICE_TESTS, program, workspace};
     use crate::tool;
 
     /// Returns the programs of each folder that guests can run: `examples/echo`, for one.
@@ -326,16 +333,15 @@ mod tests {
             "1",
         ]);
         let metadata: Value = serde_json::from_str(&tool::output_of(&mut metadata).unwrap()).unwrap();
+        let default = metadata["workspace_default_members"].as_array().unwrap();
         let mut built = vec!["bin/doorbell".to_owned()];
         for package in metadata["packages"].as_array().unwrap() {
             let name = package["name"].as_str().unwrap();
-            if !FOR_GUESTS.contains(&name) {
-                continue;
-            }
+            let is_default = default.contains(&package["id"]);
             for target in package["targets"].as_array().unwrap() {
                 let (kind, target) = (&target["kind"][0], target["name"].as_str().unwrap());
                 match kind.as_str() {
-                    Some("example") => built.push(format!("examples/{target}")),
+                    Some("example") if is_default => built.push(format!("examples/{target}")),
                     Some("test") if DEVICE_TESTS.contains(&target) => {
                         built.push(format!("tests/{name}-{target}"))
                     }

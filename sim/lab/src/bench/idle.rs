@@ -80,10 +80,7 @@ mod tests {
         assert_eq!((measured.ours, measured.theirs), (12.0, Some(10.0)));
         assert_eq!(measured.difference(), Some(2.0));
         let note = measured.note.unwrap_or_default();
-        assert!(
-            note.contains("1: 10.0, 16: 10.0, 64: 10.5, 256: 12.0"),
-            "{note}"
-        );
+        assert!(note.contains("1: 10.0, 16: 10.0, 64: 10.5, 256: 12.0"), "{note}");
         assert!(of(&CHANNELS, &[]).theirs.is_none());
     }
 }

@@ -214,8 +214,10 @@ pub(crate) enum ExpectExit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Profile {
-    /// Optimised, but quick to build.
+    /// As tests are: with every check of arithmetic, and mostly built already.
     #[default]
+    Test,
+    /// Optimised, but quick to build: for what shows figures.
     Lab,
     /// As an engine builds what it ships: for what counts instructions or compares speeds.
     Release,
