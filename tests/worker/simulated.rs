@@ -1,10 +1,5 @@
 //! Simulated hosts as a user has them: in one call, with descriptors, and in real time.
 
-#[expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
