@@ -405,8 +405,10 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
         }
         for rail in 0..SESSION_RAILS_MAX {
-            let due = self.one_sided.fences.due(rail);
-            if let (Some(through), Some((over, at, epoch))) = (due, self.any_rail()) {
+            let Some(through) = self.one_sided.fences.due(rail) else {
+                continue;
+            };
+            if let Some((over, at, epoch)) = self.any_rail() {
                 let answer = FenceFrame::answer(&Fence { epoch, rail, through });
                 if self.say((over, at), &answer.to_bytes(), workers, turn).is_some() {
                     self.one_sided.fences.answered(rail);
@@ -414,9 +416,10 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
         }
         self.one_sided.fences.end_turn();
-        while let (Some((rail, through)), Some((over, at, epoch))) =
-            (self.one_sided.requests.fence_due(), self.any_rail())
-        {
+        while let Some((rail, through)) = self.one_sided.requests.fence_due() {
+            let Some((over, at, epoch)) = self.any_rail() else {
+                break;
+            };
             let ask = FenceFrame::ask(&Fence { epoch, rail, through });
             if self.say((over, at), &ask.to_bytes(), workers, turn).is_none() {
                 break;
