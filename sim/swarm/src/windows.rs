@@ -123,11 +123,13 @@ impl Sum {
         ensure(with & !self.due == 0, "atomic", || {
             format!("{with:x} was added where {:x} was due", self.due)
         })?;
-        let bits = (0..u64::BITS)
-            .map(|bit| 1 << bit)
-            .filter(|bit| with & open & bit != 0);
         let before = self.there;
-        self.came.extend(bits.map(|bit| Came { bit, before, with }));
+        let mut added = with & open;
+        while added != 0 {
+            let bit = 1 << added.trailing_zeros();
+            self.came.push(Came { bit, before, with });
+            added &= !bit;
+        }
         self.due &= !with;
         self.there = there;
         Ok(())
@@ -207,11 +209,14 @@ impl Granted {
         let Some(memory) = &self.memory else {
             return Ok(());
         };
+        // All of them at once: this is looked at after each poll.
+        let mut bytes = [0; WORDS * 8];
+        memory
+            .copy_out(0, &mut bytes)
+            .map_err(|error| failure("window", format!("{error:?}")))?;
         let mut there = [0; WORDS];
-        for (index, word) in there.iter_mut().enumerate() {
-            *word = memory
-                .load_u64(index * 8)
-                .map_err(|error| failure("window", format!("{error:?}")))?;
+        for (word, bytes) in there.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
         }
         for (index, (word, value)) in self.words.iter_mut().zip(there).enumerate() {
             let was_asked = value <= word.asked && !word.never.contains(&value);
