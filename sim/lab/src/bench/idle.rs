@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_most_channels_stand_beside_one() {
-        let measured = of(&CHANNELS, &[10.0, 10.0, 10.5, 12.0, 12.5]);
+        let measured = of(&CHANNELS, &[10.0, 10.0, 10.5, 12.0]);
         assert_eq!((measured.ours, measured.theirs), (12.0, Some(10.0)));
         assert_eq!(measured.difference(), Some(2.0));
         let note = measured.note.unwrap_or_default();
