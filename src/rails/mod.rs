@@ -50,7 +50,7 @@ impl Rails {
             .filter(|report| devices.contains(&report.device.as_str()));
         let mut found: Vec<_> = of_them.flat_map(|report| rails_of(report, filter)).collect();
         let worker_of = |name: &str| devices.iter().position(|device| *device == name);
-        sort(&mut found);
+        sort_by_preference(&mut found);
         for rail in &found {
             if let Err(reason) = rail.source {
                 tell!(
@@ -243,7 +243,7 @@ fn filtered(
 
 /// Brings rails into the order they are used in: fast lanes, management lanes, and those that cannot be used; as
 /// they were found within each. Rails beyond those that a peer may be told of cannot be used.
-pub fn sort(rails: &mut [LocalRail]) {
+pub fn sort_by_preference(rails: &mut [LocalRail]) {
     let speed = |rail: &LocalRail| SpeedClass::from_mbps(rail.speed_mbps);
     let usable = rails.iter().filter(|rail| rail.source.is_ok());
     let fastest = usable.map(speed).max().unwrap_or_default();

@@ -6,7 +6,7 @@ use doorbell_core::provider::{LookFailure, Provider, ProviderError};
 use doorbell_core::rail::LocalRail;
 
 use crate::rails::filter::RailFilter;
-use crate::rails::{rails_of, sort};
+use crate::rails::{rails_of, sort_by_preference};
 
 /// The ports that there are, as they are now.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl Scan {
     pub(crate) fn rails(&self, filter: &RailFilter) -> Vec<LocalRail> {
         let of_ports = self.ports.iter().flat_map(|report| rails_of(report, filter));
         let mut rails: Vec<_> = of_ports.collect();
-        sort(&mut rails);
+        sort_by_preference(&mut rails);
         rails
     }
 

@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use doorbell::provider::{IpPrefix, PortReport, Unusable};
 use doorbell::rails::{AdvertisedRail, Candidate, LocalRail};
 
-use doorbell::rails::{RailFilter, rails_of, sort};
+use doorbell::rails::{RailFilter, rails_of, sort_by_preference};
 
 mod map;
 
@@ -154,7 +154,7 @@ impl Topology {
         let mut rails: Vec<LocalRail> = ports
             .flat_map(|port| rails_of(&port.report, &self.rail_filter))
             .collect();
-        sort(&mut rails);
+        sort_by_preference(&mut rails);
         rails
     }
 
