@@ -21,11 +21,8 @@ pub(crate) use rival::Rival;
 /// The names of those integration tests that run on a device: `tests/device.rs` and `tests/conformance.rs`.
 const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 
-/// The packages whose programs guests run optimised. They are chosen and have features together whichever of them is built, so that
+/// The packages whose programs and libraries are measured here. They are chosen and have features together whichever of them is built, so that
 /// what they share is built once.
-const FOR_GUESTS: [&str; 2] = ["doorbell", "doorbell-program"];
-
-/// The packages whose programs and libraries are measured here, chosen together for the same reason.
 const MEASURED: [&str; 3] = ["doorbell-proofs", "doorbell-benches", "doorbell-fake"];
 
 /// Measured programs are built whole: incremental code has other boundaries of inlining, and takes other counts of instructions.
@@ -52,7 +49,7 @@ struct Target {
 ///
 /// It does not build.
 pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
-    let built = for_guests(&["--bin", "doorbell"], profile)?;
+    let built = build_of(&["doorbell-program"], &["--bin", "doorbell"], profile)?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
@@ -60,18 +57,10 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
     Ok(program.parent().context("a program without a folder")?.to_owned())
 }
 
-/// Builds some of what guests run.
-fn for_guests(targets: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
-    match profile {
-        Profile::Test => as_tested(&SUITES[0], targets),
-        Profile::Lab | Profile::Release => build_of(&FOR_GUESTS, targets, profile),
-    }
-}
-
 /// Builds some of what guests run, of packages and with features as the suite's tests are, so that what both need is built once.
 fn as_tested(suite: &Suite, targets: &[&str]) -> Result<Vec<Artifact>> {
     let words: Vec<_> = [&["build"], suite.arguments, targets].concat();
-    cargo(&words, Profile::Test)
+    cargo(&words, "dev")
 }
 
 /// Builds some of what is measured here, as an engine builds what it ships.
@@ -83,7 +72,7 @@ fn build_of(packages: &[&str], targets: &[&str], profile: Profile) -> Result<Vec
     let chosen = packages.iter().flat_map(|package| ["--package", package]);
     let words = ["build"].into_iter().chain(chosen);
     let words: Vec<_> = words.chain(targets.iter().copied()).collect();
-    cargo(&words, profile)
+    cargo(&words, profile.name())
 }
 
 /// Builds an example that is measured here; gives its path.
@@ -145,7 +134,11 @@ fn build_mpi() -> Result<PathBuf> {
 /// Builds the program by a crate.
 fn build_crate(rival: Rival) -> Result<PathBuf> {
     let folder = workspace()?.join("ffi/rivals");
-    let built = cargo_in(&folder, &["build", "--features", rival.name()], Profile::Release);
+    let built = cargo_in(
+        &folder,
+        &["build", "--features", rival.name()],
+        Profile::Release.name(),
+    );
     let built = built.with_context(|| {
         format!(
             "the crate {} does not build here; Debian has what it needs in cmake, libclang-dev, libnl-3-dev and \
@@ -197,7 +190,7 @@ pub(crate) fn run_bench(package: &str, bench: &str, arguments: &[&str]) -> Resul
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_examples() -> Result<PathBuf> {
-    let built = for_guests(&["--examples"], Profile::Test)?;
+    let built = as_tested(&SUITES[0], &["--examples"])?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
@@ -252,19 +245,14 @@ pub(crate) fn package(manifest: &Path) -> Option<String> {
 }
 
 /// Runs cargo in the workspace; gives what it has built.
-fn cargo(arguments: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
+fn cargo(arguments: &[&str], profile: &str) -> Result<Vec<Artifact>> {
     cargo_in(workspace()?, arguments, profile)
 }
 
 /// Runs cargo in a package's folder.
-fn cargo_in(folder: &Path, arguments: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
-    let profile = match profile {
-        Profile::Test => "dev",
-        Profile::Lab => "lab",
-        Profile::Release => "release",
-    };
+fn cargo_in(folder: &Path, arguments: &[&str], profile: &str) -> Result<Vec<Artifact>> {
     let mut command = Command::new(program());
-    if profile == "release" {
+    if profile == Profile::Release.name() {
         command.env(INCREMENTAL.0, INCREMENTAL.1);
     }
     let output = command

@@ -214,13 +214,21 @@ pub(crate) enum ExpectExit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Profile {
-    /// As tests are: with every check of arithmetic, and mostly built already.
+    /// Optimised, but quick to build.
     #[default]
-    Test,
-    /// Optimised, but quick to build: for what shows figures.
     Lab,
     /// As an engine builds what it ships: for what counts instructions or compares speeds.
     Release,
+}
+
+impl Profile {
+    /// Cargo's name of it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Lab => "lab",
+            Self::Release => "release",
+        }
+    }
 }
 
 /// End of a background step when its scope ends.
