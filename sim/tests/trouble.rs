@@ -42,7 +42,7 @@ impl On {
     }
 
     fn perform(&self, action: Action) {
-        self.0.perform(&action);
+        self.0.perform(&action).unwrap();
     }
 
     fn run_for(&self, micros: u64) {

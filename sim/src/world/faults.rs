@@ -19,7 +19,7 @@ const HOLD_NS: u64 = 10_000;
 /// All that goes wrong.
 #[derive(Default)]
 pub(super) struct Faults {
-    steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     packets: Vec<Fault>,
     /// Each with how many calls it has seen that it means.
     calls: Vec<(CallRule, u64)>,
@@ -30,6 +30,15 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    /// The rules about packets and calls that are in force.
+    pub(super) fn rules(&self) -> impl Iterator<Item = Clause> {
+        let packets = self
+            .packets
+            .iter()
+            .map(|fault| Clause::Packets(fault.rule().clone()));
+        packets.chain(self.calls.iter().map(|(rule, _)| Clause::Calls(rule.clone())))
+    }
+
     /// Packets and calls go well from now on.
     fn calm(&mut self) {
         self.packets.clear();
@@ -65,9 +74,14 @@ impl World {
 
     /// Begins or ends a step of the plan.
     pub(super) fn take_step(&mut self, step: usize, begins: bool) {
-        let Some(Step { action, lasts_ns, .. }) = self.faults.steps.get(step).cloned() else {
+        let Some(found) = self.faults.steps.get(step).cloned() else {
             return;
         };
+        // A cut strikes hosts that are added later, too.
+        if begins && !matches!(found.action, Action::Link(.., false)) {
+            self.report_unknown(&Clause::At(found.clone()));
+        }
+        let Step { action, lasts_ns, .. } = found;
         if !begins {
             if let Some(opposite) = action.opposite() {
                 self.perform(&opposite);
@@ -100,7 +114,11 @@ impl World {
                     host.ahead_ns = host.ahead_ns.saturating_add(*span_ns)
                 });
             }
-            Action::Calm => self.faults.calm(),
+            Action::Calm => {
+                let rules: Vec<_> = self.faults.rules().collect();
+                self.report_all_unknown(&rules);
+                self.faults.calm();
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! hosts reach each other is `network`, how packets go `traffic`, and what happens next `run`.
 
 mod faults;
+mod names;
 mod network;
 mod record;
 mod run;
@@ -23,6 +24,7 @@ use crate::event::{Event, Events};
 use crate::link::{LinkConfig, Links};
 use crate::oracle::{self, Tally, Violation};
 use crate::packet::pool::Pool;
+use crate::plan::UnknownName;
 use crate::queue_pair::{QueuePairKey, QueuePairState};
 use crate::quirks::Quirks;
 use crate::random::Random;
@@ -71,6 +73,10 @@ pub(crate) struct World {
     topology: u64,
     links: Links,
     faults: Faults,
+    /// Names in plans that nothing had when their clause was due.
+    unknown: Vec<UnknownName>,
+    /// Whether such names are not printed.
+    pub(crate) allows_unknown_names: bool,
     contexts: Slab<ContextState>,
     pub(crate) completion_queues: Slab<CompletionState>,
     pub(crate) queue_pairs: Slab<QueuePairState>,
@@ -117,6 +123,8 @@ impl World {
             topology: 0,
             links: Links::default(),
             faults: Faults::default(),
+            unknown: Vec::new(),
+            allows_unknown_names: false,
             contexts: Slab::default(),
             completion_queues: Slab::default(),
             queue_pairs: Slab::default(),

@@ -64,8 +64,8 @@ impl Simulated {
             port: None,
         });
         let action = near.and_then(action).ok_or(Trouble::new("no action"))?;
-        self.fabric.borrow().perform(&action);
-        Ok(())
+        let done = self.fabric.borrow().perform(&action);
+        done.map_err(|error| Trouble(error.to_string()))
     }
 }
 
