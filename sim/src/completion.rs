@@ -306,7 +306,7 @@ impl World {
         let is_receive = entry.work_id.kind() != Some(WorkKind::Send);
         let fails = is_receive || !quirks.overrun_queues_work_on;
         if is_alive && fails && !self.failing.contains(&key) {
-            if quirks.states_are_told {
+            if quirks.states_are_reported {
                 self.raise(context, AsyncEvent::QueuePairFatal(qpn));
             }
             self.failing.push_back(key);

@@ -61,7 +61,7 @@ impl FabricBuilder {
     }
 
     /// Each call of a driven fabric takes so long, and what is due by then happens in it: so what one thread does in two calls
-    /// has something between. The default is no time, and where a clock tells the time (`real_time`) calls take none.
+    /// has something between. The default is no time, and where time follows a clock (`real_time`) calls take none.
     pub fn calls_take(mut self, span: Duration) -> Self {
         self.call_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self

@@ -30,7 +30,7 @@ fn every_clause_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn what_is_no_plan_is_told_where() {
+fn a_text_that_is_no_plan_is_reported_with_its_clause() {
     for (text, expected, found) in [
         ("drop", "which, as 2nd, every 2nd or 1%", ""),
         ("drop 0th ack of a->b", "which, as 2nd, every 2nd or 1%", "0th"),

@@ -298,7 +298,7 @@ impl World {
     }
 
     /// Raises an event at every open handle of a device.
-    fn tell(&mut self, device: DeviceId, event: AsyncEvent) {
+    fn raise_at(&mut self, device: DeviceId, event: AsyncEvent) {
         let open = self
             .contexts
             .iter()
@@ -345,7 +345,7 @@ impl World {
             } else {
                 AsyncEvent::PortError
             };
-            self.tell(device, event(number));
+            self.raise_at(device, event(number));
         }
     }
 
@@ -380,7 +380,7 @@ impl World {
             self.gids.remove(&old);
             self.gids.insert(gid, port);
             self.topology = self.topology.wrapping_add(1);
-            self.tell(device, AsyncEvent::GidChange(number));
+            self.raise_at(device, AsyncEvent::GidChange(number));
         }
     }
 
@@ -395,7 +395,7 @@ impl World {
             let on_it = self.queue_pairs.iter().filter(|(_, qp)| qp.device == device);
             let keys: Vec<QueuePairKey> = on_it.map(|(key, _)| key).collect();
             self.failing.extend(keys);
-            self.tell(device, AsyncEvent::DeviceFatal);
+            self.raise_at(device, AsyncEvent::DeviceFatal);
         }
         let is_named: Vec<bool> = self.hosts.iter().map(|host| name.means(&host.name)).collect();
         self.kill_streams(|host| is_named.get(host.0) == Some(&true));

@@ -96,7 +96,7 @@ pub(crate) struct World {
     /// Something happened that others may wait for, in real time; and the number of the last planned event that the
     /// thread was notified of.
     pub(crate) moved: bool,
-    told: u64,
+    notified: u64,
     /// Nobody has a handle to the fabric any more, where a thread drives it.
     pub(crate) is_over: bool,
     /// The captured packets, if packets are captured.
@@ -138,7 +138,7 @@ impl World {
             repeated: Vec::new(),
             news: false,
             moved: false,
-            told: 0,
+            notified: 0,
             is_over: false,
             capture: None,
             recorder: None,
@@ -147,7 +147,7 @@ impl World {
 
     /// Whether something happened or was planned since this was last asked.
     pub(crate) fn has_moved(&mut self) -> bool {
-        let planned = core::mem::replace(&mut self.told, self.events.planned()) != self.events.planned();
+        let planned = core::mem::replace(&mut self.notified, self.events.planned()) != self.events.planned();
         core::mem::take(&mut self.moved) || planned
     }
 
@@ -311,7 +311,7 @@ impl World {
             self.repeat_newest(key);
             self.flush_requests(key, false);
             self.flush_receives(key);
-            if shares && self.quirks_of(key).last_receive_is_told {
+            if shares && self.quirks_of(key).last_receive_is_reported {
                 // Receives in the shared queue stay for its other queue pairs (S22).
                 self.raise(context, AsyncEvent::LastReceiveReached(qpn));
             }
