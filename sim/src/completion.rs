@@ -618,11 +618,11 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
             queue.with_notifier("sleep", |_| ())?;
         }
         let keys = queues.map(|queue| queue.key);
-        let is_told = |world: &World| {
+        let is_notified = |world: &World| {
             let mut states = keys.iter().filter_map(|key| world.completion_queues.get(*key));
             states.any(CompletionState::has_notification)
         };
-        fabric.wait_for(is_told, span);
+        fabric.wait_for(is_notified, span);
         Ok(())
     }
 }

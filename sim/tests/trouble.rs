@@ -65,7 +65,7 @@ fn events(side: &Side<Host>) -> Vec<AsyncEvent> {
 }
 
 #[test]
-fn s30_a_port_that_goes_and_comes_is_told_and_outlived() {
+fn s30_a_port_that_goes_and_comes_is_reported_and_outlived() {
     let on = On::new("at 10us port b/sim0:1 down for 5ms");
     let [mut near, far] = on.sides();
     on.run_for(20);
@@ -82,7 +82,7 @@ fn s30_a_port_that_goes_and_comes_is_told_and_outlived() {
 }
 
 #[test]
-fn s30_an_address_that_changes_is_told_and_cuts_connections() {
+fn s30_an_address_that_changes_is_reported_and_cuts_connections() {
     let on = On::new("at 10us gid b 10.0.0.2 becomes 10.0.0.9");
     let [mut near, far] = on.sides();
     near.post(Operation::Write(far.at(0)), b"x");

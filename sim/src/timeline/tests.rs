@@ -130,7 +130,7 @@ fn a_host_is_one_column_and_an_arrow_ends_where_its_packet_did() {
 }
 
 #[test]
-fn what_was_left_out_is_told_in_both() {
+fn what_was_left_out_is_reported_in_both() {
     let mut timeline = timeline(vec![(5, remark(None, "a<b> & c"))]);
     assert!(!timeline.to_string().contains("CUT"));
     timeline.left_out = LeftOut {
