@@ -306,7 +306,7 @@ fn with_a_death(silence: Duration, then: impl FnOnce(&Node, &mut Endpoint<'_, Ho
             let mut client = Endpoint::init(node, 1)?;
             client.connect(handle, long(node))?;
             met.wait();
-            fabric.perform(&kill.action);
+            fabric.perform(&kill.action).unwrap();
             dead.wait();
             Ok(())
         },

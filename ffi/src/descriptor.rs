@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_and_takes_nothing() {
+    fn it_notifies_and_takes_nothing() {
         let waker = Waker::new().unwrap();
         let watched = Descriptor::new(waker.descriptor()).unwrap();
         assert!(!is_readable(&watched));

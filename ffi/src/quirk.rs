@@ -128,7 +128,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn the_provider_is_told_by_sysfs_and_not_by_a_name() {
+    fn the_provider_is_identified_by_sysfs_and_not_by_a_name() {
         let class = std::env::temp_dir().join(format!("doorbell-quirk-{}", std::process::id()));
         for (device, file) in [("storage", "parent"), ("rxe_but_not_really", "fw_ver")] {
             fs::create_dir_all(class.join(device)).unwrap();

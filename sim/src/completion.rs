@@ -306,7 +306,7 @@ impl World {
         let is_receive = entry.work_id.kind() != Some(WorkKind::Send);
         let fails = is_receive || !quirks.overrun_queues_work_on;
         if is_alive && fails && !self.failing.contains(&key) {
-            if quirks.states_are_told {
+            if quirks.states_are_reported {
                 self.raise(context, AsyncEvent::QueuePairFatal(qpn));
             }
             self.failing.push_back(key);
@@ -618,11 +618,11 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
             queue.with_notifier("sleep", |_| ())?;
         }
         let keys = queues.map(|queue| queue.key);
-        let is_told = |world: &World| {
+        let is_notified = |world: &World| {
             let mut states = keys.iter().filter_map(|key| world.completion_queues.get(*key));
             states.any(CompletionState::has_notification)
         };
-        fabric.wait_for(is_told, span);
+        fabric.wait_for(is_notified, span);
         Ok(())
     }
 }

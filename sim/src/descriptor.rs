@@ -14,20 +14,20 @@ pub struct Descriptor {
 
 impl Descriptor {
     fn new() -> io::Result<Self> {
-        let (watched, told) = UnixStream::pair()?;
+        let (watched, signaled) = UnixStream::pair()?;
         watched.set_nonblocking(true)?;
-        told.set_nonblocking(true)?;
+        signaled.set_nonblocking(true)?;
         Ok(Self {
-            ends: [watched, told],
+            ends: [watched, signaled],
         })
     }
 
     /// Makes it readable, or unreadable.
     fn set(&self, is_readable: bool) {
-        let [mut watched, mut told] = self.ends.each_ref();
+        let [mut watched, mut signaled] = self.ends.each_ref();
         if is_readable {
             // One byte is there at most, so there is room.
-            let _ = told.write(&[1]);
+            let _ = signaled.write(&[1]);
         } else {
             let _ = watched.read(&mut [0]);
         }

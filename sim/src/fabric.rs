@@ -13,7 +13,7 @@ use crate::capture::{Capture, Frame};
 use crate::inside::Locked;
 use crate::link::LinkConfig;
 use crate::oracle::{Tally, Violation};
-use crate::plan::{Action, Plan};
+use crate::plan::{Action, Plan, UnknownName};
 use crate::port::{ConfigError, PortConfig};
 use crate::quirks::Quirks;
 use crate::real_time::RealTime;
@@ -31,6 +31,7 @@ pub struct FabricBuilder {
     call_ns: u64,
     clock: Option<fn() -> Instant>,
     plan: Plan,
+    allows_unknown_names: bool,
 }
 
 impl FabricBuilder {
@@ -60,7 +61,7 @@ impl FabricBuilder {
     }
 
     /// Each call of a driven fabric takes so long, and what is due by then happens in it: so what one thread does in two calls
-    /// has something between. The default is no time, and where a clock tells the time (`real_time`) calls take none.
+    /// has something between. The default is no time, and where time follows a clock (`real_time`) calls take none.
     pub fn calls_take(mut self, span: Duration) -> Self {
         self.call_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self
@@ -74,10 +75,18 @@ impl FabricBuilder {
         self
     }
 
-    /// Sets the plan of faults, and the seed, if the plan names one. The default is no faults.
+    /// Sets the plan of faults, and the seed, if the plan names one. The default is no faults. The plan may name hosts that are
+    /// added later: [`Fabric::check_plan`] finds names that no host has.
     pub fn plan(mut self, plan: Plan) -> Self {
         self.seed = plan.seed.unwrap_or(self.seed);
         self.plan = plan;
+        self
+    }
+
+    /// Prints no report of names in plans that nothing has, for plans that are drawn at random. [`Fabric::check_plan`] finds such
+    /// names all the same.
+    pub const fn allow_unknown_names(mut self) -> Self {
+        self.allows_unknown_names = true;
         self
     }
 
@@ -88,6 +97,7 @@ impl FabricBuilder {
         let began_ns = self.clock.map_or(0, |clock| clock().to_ns());
         let mut world = World::new(self.seed, self.link, is_driven, began_ns);
         world.call_ns = if self.clock.is_some() { 0 } else { self.call_ns };
+        world.allows_unknown_names = self.allows_unknown_names;
         world.follow(&self.plan);
         let world = Arc::new(Mutex::new(world));
         let start = |clock| Arc::new(RealTime::start(clock, &world));
@@ -200,14 +210,41 @@ impl Fabric {
         world.run_until(until.to_ns());
     }
 
-    /// Has more go wrong, behind what does already. The seed of the plan is left aside.
+    /// Has more go wrong, behind what does already. The seed of the plan is left aside. [`Fabric::check_plan`] finds names that
+    /// nothing has.
     pub fn follow(&self, plan: &Plan) {
         self.lock().follow(plan);
     }
 
+    /// Checks the names in the plan and in all that was followed since: each has to be of a host, device or port that is there
+    /// now. Call it once all hosts are added, because a plan may be set before them.
+    ///
+    /// ```
+    /// use doorbell_sim::{Fabric, Plan};
+    ///
+    /// let plan: Plan = "at 5s kill host3".parse()?;
+    /// let fabric = Fabric::builder().plan(plan).build();
+    /// let [_, _] = fabric.hosts()?;
+    /// let error = fabric.check_plan().unwrap_err().to_string();
+    /// assert_eq!(error, "in \"at 5s kill host3\": the fabric has no host3, but host1 and host2");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first name that nothing has, or that nothing had when its clause was due.
+    pub fn check_plan(&self) -> Result<(), UnknownName> {
+        self.lock().check_plan()
+    }
+
     /// Has something happen now.
-    pub fn perform(&self, action: &Action) {
-        self.lock().perform(action);
+    ///
+    /// # Errors
+    /// The action is about a host, device or port that is not there: nothing happens.
+    pub fn perform(&self, action: &Action) -> Result<(), UnknownName> {
+        let mut world = self.lock();
+        world.check_action(action)?;
+        world.perform(action);
+        Ok(())
     }
 
     /// How often a message found no receive of the peer posted. Each time it is tried counts.

@@ -59,7 +59,7 @@ impl<'w> Locked<'w> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         if let Some(real_time) = self.real_time {
-            real_time.tell(&mut self.world);
+            real_time.notify(&mut self.world);
         }
     }
 }

@@ -52,6 +52,8 @@
 //! let fabric = Fabric::builder().plan(plan).driven().build();
 //! let prefix = IpPrefix::new("10.0.0.1".parse()?, 24)?;
 //! let host = fabric.host("a", vec![PortConfig::new("sim0", &[prefix])])?;
+//! fabric.host("b", vec![PortConfig::new("sim0", &[IpPrefix::new("10.0.0.2".parse()?, 24)?])])?;
+//! fabric.check_plan()?;
 //! // The host is a provider: open it, connect, post. Then let time pass.
 //! fabric.run_for(Duration::from_millis(5));
 //! fabric.audit()?;
@@ -115,7 +117,7 @@ pub use memory::{Arena, Attacher, Slot};
 pub use network::{Acceptor, Stream};
 pub use oracle::{Packets, Tally, Violation, Work};
 pub use packet::PacketKind;
-pub use plan::{Plan, PlanError};
+pub use plan::{Plan, PlanError, UnknownName};
 pub use port::{ConfigError, Link, PortConfig};
 pub use queue_pair::QueuePair;
 pub use quirks::Quirks;

@@ -245,7 +245,7 @@ impl Arena {
     }
 }
 
-/// Returns a number that tells an arena from others in the tags of its detached slots.
+/// Returns a number that distinguishes an arena from others in the tags of its detached slots.
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^16 is what is meant")]
 fn fresh_number() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -71,7 +71,7 @@ pub(crate) struct QueuePairState {
     /// It is about to send.
     pub(crate) is_transmitting: bool,
     /// An event is due once its send queue drained.
-    pub(crate) tells_drained: bool,
+    pub(crate) reports_drained: bool,
     channel: u32,
     /// First generations of the next tables on the channel, once the halves are gone.
     next_generations: [u32; 2],
@@ -418,7 +418,7 @@ impl World {
             arrived_at_ns: 0,
             timer_at_ns: None,
             is_transmitting: false,
-            tells_drained: false,
+            reports_drained: false,
             channel: config.channel,
             next_generations,
         };

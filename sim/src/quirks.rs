@@ -27,7 +27,7 @@ pub struct Quirks {
     /// How a receive ends that is too small (S10). rxe says `LOC_QP_OP_ERR`.
     pub short_receive: WcStatus,
     /// Status that the requester gets for it (S10). rxe says `REM_OP_ERR`.
-    pub short_receive_told: WcStatus,
+    pub short_receive_reported: WcStatus,
     /// How a receive ends whose memory is of another protection domain (S11). rxe says
     /// `LOC_QP_OP_ERR`.
     pub foreign_receive: WcStatus,
@@ -35,18 +35,18 @@ pub struct Quirks {
     /// `REM_ACCESS_ERR`.
     pub refused_immediate: WcStatus,
     /// A refused access raises an event, `QP_ACCESS_ERR` (S9, S30). rxe does from 7 on.
-    pub refused_access_is_told: bool,
+    pub refused_access_is_reported: bool,
     /// A refused request raises an event, `QP_REQ_ERR` (S30). rxe has no such.
-    pub refused_requests_are_told: bool,
+    pub refused_requests_are_reported: bool,
     /// A completion in error notifies a thread that armed for solicited ones (S23). Not in rxe from 6.12 on, where it was
     /// flushed.
     pub failures_are_solicited: bool,
     /// The first packet on a queue pair that is only ready to receive raises an event, and so does a queue pair that fails
     /// for its completion queue (S30). rxe has neither.
-    pub states_are_told: bool,
+    pub states_are_reported: bool,
     /// A queue pair that fails and has a shared receive queue reports that it takes no more of it (S22). rxe does from
     /// 6.12 on.
-    pub last_receive_is_told: bool,
+    pub last_receive_is_reported: bool,
     /// A receive that is posted to a queue pair that failed already is flushed at once (S3). In
     /// rxe it waits for the queue pair to be asked for something else.
     pub late_receives_are_flushed: bool,
@@ -90,14 +90,14 @@ impl Quirks {
         foreign_gather: WcStatus::LOC_PROT_ERR,
         forbidden_is_invalid: false,
         short_receive: WcStatus::LOC_LEN_ERR,
-        short_receive_told: WcStatus::REM_INV_REQ_ERR,
+        short_receive_reported: WcStatus::REM_INV_REQ_ERR,
         foreign_receive: WcStatus::LOC_PROT_ERR,
         refused_immediate: WcStatus::LOC_ACCESS_ERR,
-        refused_access_is_told: true,
-        refused_requests_are_told: true,
+        refused_access_is_reported: true,
+        refused_requests_are_reported: true,
         failures_are_solicited: true,
-        states_are_told: true,
-        last_receive_is_told: true,
+        states_are_reported: true,
+        last_receive_is_reported: true,
         late_receives_are_flushed: true,
         overrun_queues_work_on: false,
         late_requests_vanish: false,
@@ -120,13 +120,13 @@ impl Quirks {
         foreign_gather: WcStatus::LOC_QP_OP_ERR,
         forbidden_is_invalid: true,
         short_receive: WcStatus::LOC_QP_OP_ERR,
-        short_receive_told: WcStatus::REM_OP_ERR,
+        short_receive_reported: WcStatus::REM_OP_ERR,
         foreign_receive: WcStatus::LOC_QP_OP_ERR,
         refused_immediate: WcStatus::REM_ACCESS_ERR,
-        refused_access_is_told: false,
-        refused_requests_are_told: false,
-        states_are_told: false,
-        last_receive_is_told: false,
+        refused_access_is_reported: false,
+        refused_requests_are_reported: false,
+        states_are_reported: false,
+        last_receive_is_reported: false,
         late_receives_are_flushed: false,
         overrun_queues_work_on: true,
         short_datagrams_fail: true,
@@ -140,7 +140,7 @@ impl Quirks {
     pub const RXE_6_12: Self = Self {
         foreign_gather: WcStatus::WR_FLUSH_ERR,
         failures_are_solicited: false,
-        last_receive_is_told: true,
+        last_receive_is_reported: true,
         short_datagrams_fail: false,
         ..Self::RXE_6_1
     };
@@ -154,7 +154,7 @@ impl Quirks {
     /// Soft-RoCE of Linux 7.
     pub const RXE_7: Self = Self {
         waiting_is_silence: false,
-        refused_access_is_told: true,
+        refused_access_is_reported: true,
         ..Self::RXE_6_12
     };
 

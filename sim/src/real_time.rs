@@ -52,8 +52,8 @@ impl RealTime {
     }
 
     /// Wakes waiting threads, if something happened.
-    pub(crate) fn tell(&self, world: &mut World) {
-        tell(world, &self.moved);
+    pub(crate) fn notify(&self, world: &mut World) {
+        notify(world, &self.moved);
     }
 
     /// Blocks until the awaited condition holds, or until this time.
@@ -90,10 +90,10 @@ fn guard(world: &Mutex<World>) -> MutexGuard<'_, World> {
 
 fn catch_up(clock: fn() -> Instant, world: &mut World, moved: &Condvar) {
     world.run_until(clock().to_ns());
-    tell(world, moved);
+    notify(world, moved);
 }
 
-fn tell(world: &mut World, moved: &Condvar) {
+fn notify(world: &mut World, moved: &Condvar) {
     if world.has_moved() {
         moved.notify_all();
     }

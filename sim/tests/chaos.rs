@@ -407,11 +407,11 @@ fn run(seed: u64, quirks: Quirks) {
     }
     // Trouble ends, and everybody receives.
     fabric.run_for(Duration::from_nanos(3 * TROUBLE_NS));
-    fabric.perform(&Action::Calm);
+    fabric.perform(&Action::Calm).unwrap();
     for host in 0..HOSTS {
         let name = Name::new(&format!("h{host}")).unwrap();
-        fabric.perform(&Action::Pause(name.clone(), false));
-        fabric.perform(&Action::Slow(name, 0));
+        fabric.perform(&Action::Pause(name.clone(), false)).unwrap();
+        fabric.perform(&Action::Slow(name, 0)).unwrap();
     }
     let is_done = |stations: &[Station]| {
         let mut halves = stations

@@ -467,7 +467,7 @@ fn many_that_wait_for_receivers_hold_up_nobody() {
 }
 
 #[test]
-fn a_driven_fabric_moves_only_when_it_is_told_to() {
+fn a_driven_fabric_moves_only_at_the_callers_request() {
     let fabric = Fabric::builder().driven().build();
     let host = fabric.host("a", vec![port("a", &["10.0.0.1/24"])]).unwrap();
     let mut one = One::new(&host, "a", 1);

@@ -29,8 +29,8 @@ fn failing(quirks: Quirks, taken_for: Subject) -> BTreeSet<&'static str> {
     )
     .unwrap();
     let said = String::from_utf8(said).unwrap();
-    let told = said.lines().filter(|line| line.ends_with(" ... FAILED")).count();
-    assert_eq!(told, sum.failed().len());
+    let failures = said.lines().filter(|line| line.ends_with(" ... FAILED")).count();
+    assert_eq!(failures, sum.failed().len());
     let all = cases::<Simulated>();
     let failed = sum.failed().iter().map(|why| {
         let name = why.lines().next().unwrap().rsplit(' ').next().unwrap();
@@ -214,14 +214,14 @@ fn of_one_provider_on_one_kernel_a_case_has_one_deviation() {
 fn the_document_has_a_line_for_each_case_and_no_other() {
     let document = include_str!("../../docs/conformance.md");
     let lines = document.lines().filter(|line| line.starts_with("| S"));
-    let told: BTreeSet<_> = lines
+    let listed: BTreeSet<_> = lines
         .map(|line| line.split(" | ").take(3).collect::<Vec<_>>().join(" | "))
         .collect();
     let cases = cases::<Simulated>().into_iter();
     let known = cases.map(|case| format!("| S{} | `{}` | {}", case.row, case.name, case.about));
     let known: BTreeSet<_> = known.collect();
-    let missing: Vec<_> = known.difference(&told).collect();
-    let stale: Vec<_> = told
+    let missing: Vec<_> = known.difference(&listed).collect();
+    let stale: Vec<_> = listed
         .difference(&known)
         .filter(|line| line.contains("| `s"))
         .collect();

@@ -167,7 +167,7 @@ fn s13_seven_retries_are_seven_or_endless() {
 }
 
 #[test]
-fn s15_a_gap_is_told_and_not_waited_for() {
+fn s15_a_gap_is_reported_and_not_waited_for() {
     let on = On::driven("drop 1st send of a->b");
     let [mut near, mut far] = on.sides([USUAL; 2]);
     far.post_receives(3);
@@ -217,7 +217,7 @@ fn s15_a_read_goes_on_where_a_packet_of_it_was_lost() {
 }
 
 #[test]
-fn s15_an_atomic_is_done_once_and_its_result_told_again() {
+fn s15_an_atomic_is_done_once_and_its_result_repeated() {
     let on = On::plan("drop 1st result of b->a; drop 3rd result of b->a");
     let [mut near, far] = on.sides([USUAL; 2]);
     for before in 0..3_u64 {

@@ -126,8 +126,8 @@ fn beyond_its_length_it_is_cut_and_says_so() {
     near.send_completions.poll(|_| ()).unwrap();
     let text = on.0.take_timeline().to_string();
     // Each message has two packets and two completions.
-    let told = "CUT HERE: 6 more packets and 6 more moments, up to";
-    assert!(text.contains(told), "{text}");
+    let end = "CUT HERE: 6 more packets and 6 more moments, up to";
+    assert!(text.contains(end), "{text}");
     assert_eq!(
         text.lines().filter(|line| line.contains("o---------->|")).count(),
         1,

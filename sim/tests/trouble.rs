@@ -42,7 +42,7 @@ impl On {
     }
 
     fn perform(&self, action: Action) {
-        self.0.perform(&action);
+        self.0.perform(&action).unwrap();
     }
 
     fn run_for(&self, micros: u64) {
@@ -65,7 +65,7 @@ fn events(side: &Side<Host>) -> Vec<AsyncEvent> {
 }
 
 #[test]
-fn s30_a_port_that_goes_and_comes_is_told_and_outlived() {
+fn s30_a_port_that_goes_and_comes_is_reported_and_outlived() {
     let on = On::new("at 10us port b/sim0:1 down for 5ms");
     let [mut near, far] = on.sides();
     on.run_for(20);
@@ -82,7 +82,7 @@ fn s30_a_port_that_goes_and_comes_is_told_and_outlived() {
 }
 
 #[test]
-fn s30_an_address_that_changes_is_told_and_cuts_connections() {
+fn s30_an_address_that_changes_is_reported_and_cuts_connections() {
     let on = On::new("at 10us gid b 10.0.0.2 becomes 10.0.0.9");
     let [mut near, far] = on.sides();
     near.post(Operation::Write(far.at(0)), b"x");
@@ -304,14 +304,14 @@ fn s21_an_overrun_ends_the_queue_or_loses_one_completion() {
         assert!(far.status().is_success());
         near.post(Operation::Write(far.at(0)), b"lost");
         near.post(Operation::Write(far.at(0)), b"kept");
-        let told = events(&near);
-        assert_eq!(told[0], AsyncEvent::CompletionQueueError);
+        let raised = events(&near);
+        assert_eq!(raised[0], AsyncEvent::CompletionQueueError);
         if works_on {
-            assert_eq!(told.len(), 1);
+            assert_eq!(raised.len(), 1);
             assert_eq!(near.sent(1)[0].retired.count(), 2, "a later one covers it");
             assert_eq!(near.state(), QpState::ReadyToSend);
         } else {
-            assert_eq!(told[1], AsyncEvent::QueuePairFatal(near.control.qpn()));
+            assert_eq!(raised[1], AsyncEvent::QueuePairFatal(near.control.qpn()));
             assert!(near.send_completions.poll(|_| ()).is_err());
             assert_eq!(near.state(), QpState::Error);
         }
@@ -327,7 +327,7 @@ fn quirks_differ_where_they_say() {
         far.post_receives(1);
         let slots = [near.slot(&[1; 256]), near.slot(b"x")];
         near.post_slots(Operation::Send, slots, PostFlags::empty());
-        assert_eq!(near.status(), quirks.short_receive_told);
+        assert_eq!(near.status(), quirks.short_receive_reported);
         assert_eq!(far.received(1)[0].arrival.status, quirks.short_receive);
         assert_eq!(events(&far), []);
         // Late requests and receives (S3).
@@ -349,9 +349,9 @@ fn quirks_differ_where_they_say() {
         let [mut near, far] = On::with(quirks, "").sides();
         near.post(Operation::Write(far.at(suite::WINDOW_BYTES as u64)), b"x");
         assert_eq!(near.status(), WcStatus::REM_ACCESS_ERR);
-        let told = AsyncEvent::QueuePairAccess(far.control.qpn());
-        let expected = if quirks.refused_access_is_told {
-            vec![told]
+        let raised = AsyncEvent::QueuePairAccess(far.control.qpn());
+        let expected = if quirks.refused_access_is_reported {
+            vec![raised]
         } else {
             vec![]
         };

@@ -131,6 +131,41 @@ pub enum LinkEvent<'m> {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Waiting
+/// No call of `Links` waits. A thread that has a processor of its own polls without rest. Another thread sleeps between polls, at most
+/// until [`Links::wake`]. A completion does not end that sleep: [`Worker::ready_to_sleep`] arms the completion queues, but it also takes the
+/// events of the links. A message may therefore wait as long as the thread sleeps.
+///
+/// ```
+/// use core::time::Duration;
+/// use doorbell::link::{LinkEvent, LinkId, Links};
+/// use doorbell::provider::{Provider, ProviderError};
+/// use doorbell::{Clock, Deadline, Network, Node, Worker};
+///
+/// const NAP: Duration = Duration::from_micros(50);
+///
+/// /// Polls until a link has a rail, or until the deadline. Returns whether it has one.
+/// fn wait_for_rail<P: Provider, N: Network>(
+///     links: &mut Links<P, N>,
+///     node: &Node<P, N>,
+///     workers: &mut [Worker<P>],
+///     link: LinkId,
+///     deadline: Deadline,
+///     mut each: impl FnMut(LinkId, LinkEvent<'_>),
+/// ) -> Result<bool, ProviderError> {
+///     while !links.is_connected(link) {
+///         links.poll(node, workers, &mut each)?;
+///         let now = node.network().now();
+///         if deadline.has_passed(now) {
+///             return Ok(false);
+///         }
+///         let wake = links.wake(now).map_or(NAP, |wake| wake.remaining(now));
+///         std::thread::sleep(wake.min(NAP));
+///     }
+///     Ok(true)
+/// }
+/// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) core: Core<P, N>,
     door: Option<Door<P, N>>,

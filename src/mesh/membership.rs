@@ -90,6 +90,40 @@ pub struct MeshCounts {
 }
 
 /// A member of a mesh.
+///
+/// # Waiting
+/// No call of a mesh waits. A thread that has a processor of its own polls without rest. Another thread sleeps between polls, at most until
+/// [`Mesh::wake`]. As with [`Links`], no completion ends that sleep, so a message may wait as long as the thread sleeps.
+///
+/// ```
+/// use core::time::Duration;
+/// use doorbell::mesh::{Mesh, MeshEvent, Rank};
+/// use doorbell::provider::{Provider, ProviderError};
+/// use doorbell::{Clock, Deadline, Network, Node, Worker};
+///
+/// const NAP: Duration = Duration::from_micros(50);
+///
+/// /// Polls until a member is linked, or until the deadline. Returns whether it is linked.
+/// fn wait_for_member<P: Provider, N: Network>(
+///     mesh: &mut Mesh<P, N>,
+///     node: &Node<P, N>,
+///     workers: &mut [Worker<P>],
+///     member: Rank,
+///     deadline: Deadline,
+///     mut each: impl FnMut(MeshEvent),
+/// ) -> Result<bool, ProviderError> {
+///     while !mesh.is_linked(member) {
+///         mesh.poll(node, workers, &mut each)?;
+///         let now = node.network().now();
+///         if deadline.has_passed(now) {
+///             return Ok(false);
+///         }
+///         let wake = mesh.wake(now).map_or(NAP, |wake| wake.remaining(now));
+///         std::thread::sleep(wake.min(NAP));
+///     }
+///     Ok(true)
+/// }
+/// ```
 pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) links: Links<P, N>,
     pub(super) state: State,

@@ -11,6 +11,29 @@ use super::Framing;
 /// Requests of one peer that have no end yet, each with a context of the application's own.
 ///
 /// Its memory is `in_flight_max` entries, and one body for links.
+///
+/// # Waiting
+/// No call of the table waits. Wait at the Worker, at most until [`Requests::wake`]. Give each event to [`Requests::take`], and call
+/// [`Requests::expire`] after each wait. A wait that sleeps needs a Worker with notification
+/// ([`WorkerConfig::notify`](crate::WorkerConfig::notify)).
+///
+/// ```
+/// use doorbell::provider::Provider;
+/// use doorbell::requests::{Ended, Requests};
+/// use doorbell::{Clock, Wait, WaitError, Worker};
+///
+/// /// Waits until each request has ended, by its deadline at the latest.
+/// fn finish<P: Provider>(requests: &mut Requests<&str>, worker: &mut Worker<P>) -> Result<(), WaitError> {
+///     let ended = |name: &str, end: Ended<'_>| println!("{name}: {end:?}");
+///     while let Some(wake) = requests.wake() {
+///         worker.wait(Wait::Busy, wake, |mut turn, event| {
+///             requests.take(&mut turn, event, ended);
+///         })?;
+///         requests.expire(worker.context().now(), ended);
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Requests<T> {
     entries: Box<[Entry<T>]>,

@@ -35,8 +35,13 @@ pub struct WorkerConfig {
     /// Receives that all channels share. Default none: each channel has a receive queue of its own,
     /// and then no peer can take what another was granted.
     pub shared_receives: Option<SharedReceivesConfig>,
-    /// The completions that wake a sleeper at the completion queues. Default nothing: a Worker is polled,
-    /// and what can notify needs descriptors of its own.
+    /// The completions that wake a thread that sleeps at the completion queues. Default [`Notify::Never`]: a Worker is polled, and
+    /// notification needs descriptors of its own.
+    ///
+    /// With the default no thread can sleep at the Worker. [`Worker::wait`](crate::Worker::wait) with
+    /// [`Wait::SPIN_THEN_SLEEP`](crate::Wait::SPIN_THEN_SLEEP) and [`Worker::ready_to_sleep`](crate::Worker::ready_to_sleep) return
+    /// [`WaitError::NeverNotified`](crate::WaitError::NeverNotified), and `Worker::descriptors` returns `None`. [`Wait::Busy`](crate::Wait::Busy)
+    /// needs no notification. Set [`Notify::Every`] before a thread is to sleep: a Worker that exists does not change it.
     pub notify: Notify,
     /// The place of the slots, and their pages. Default: transparent huge pages, locked, on
     /// the device's NUMA node, each as far as the machine allows; see [`PlacementConfig`], and
@@ -94,7 +99,7 @@ impl Default for SharedReceivesConfig {
     reason = "a completion queue has these three: ibv_req_notify_cq(3)"
 )]
 pub enum Notify {
-    /// None: nobody may sleep.
+    /// None: a thread that would sleep gets [`WaitError::NeverNotified`](crate::WaitError::NeverNotified) instead.
     #[default]
     Never,
     /// All.

@@ -96,7 +96,7 @@ fn a_device_without_atomics_is_asked_for_none() {
 }
 
 #[test]
-fn posting_on_what_failed_is_told_by_its_completion() {
+fn posting_on_what_failed_is_reported_by_its_completion() {
     table::posted_where_it_failed(&mut two(&config(), Quirks::default()));
 }
 
@@ -111,7 +111,7 @@ fn the_book_has_a_row_for_each_test() {
         .collect();
     let elsewhere = [
         "a_device_without_atomics_is_asked_for_none",
-        "posting_on_what_failed_is_told_by_its_completion",
+        "posting_on_what_failed_is_reported_by_its_completion",
     ];
     let run: BTreeSet<&str> = table::rows::<Host>()
         .iter()

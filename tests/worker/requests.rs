@@ -189,7 +189,7 @@ fn a_peer_that_dies_fails_what_it_was_asked() {
     let Clause::At(kill) = &plan.clauses[0] else {
         panic!("a step")
     };
-    fabric.perform(&kill.action);
+    fabric.perform(&kill.action).unwrap();
     let worker = client.worker();
     let deadline = worker.within(LONG);
     requests

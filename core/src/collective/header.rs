@@ -1,6 +1,6 @@
 //! Header in front of each message of a collective.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U32, U64, U128};
@@ -71,6 +71,18 @@ pub struct CollectiveHeader {
 
 const_assert_eq!(size_of::<CollectiveHeader>(), COLLECTIVE_HEADER_BYTES);
 
+const LAYOUT: [(Field, usize); 9] = [
+    (Field::Version, offset_of!(CollectiveHeader, version)),
+    (Field::Kind, offset_of!(CollectiveHeader, collective)),
+    (Field::Step, offset_of!(CollectiveHeader, step)),
+    (Field::Reserved, offset_of!(CollectiveHeader, reserved)),
+    (Field::Operation, offset_of!(CollectiveHeader, operation)),
+    (Field::StepOffset, offset_of!(CollectiveHeader, offset)),
+    (Field::StepBytes, offset_of!(CollectiveHeader, bytes)),
+    (Field::Starts, offset_of!(CollectiveHeader, starts)),
+    (Field::Group, offset_of!(CollectiveHeader, group)),
+];
+
 impl CollectiveHeader {
     /// The header of one message, in an operation of a group.
     #[must_use]
@@ -99,18 +111,17 @@ impl CollectiveHeader {
     /// # Errors
     /// The first field that is wrong.
     pub fn parse(bytes: &[u8]) -> Result<(&Self, &[u8]), WireError> {
-        let wrong = |field, offset, reason| WireError::new(Part::Collective, field, offset, reason);
-        let Ok((header, rest)) = Self::ref_from_prefix(bytes) else {
-            return Err(wrong(Field::Trailing, bytes.len(), Reason::Truncated));
-        };
+        let wrong = |field, reason| WireError::at(Part::Collective, &LAYOUT, 0, field, reason);
+        let (header, rest) = Self::ref_from_prefix(bytes)
+            .map_err(|_| WireError::truncated(Part::Collective, &LAYOUT, 0, bytes.len()))?;
         if header.version != VERSION {
-            return Err(wrong(Field::Version, 0, Reason::Unknown));
+            return Err(wrong(Field::Version, Reason::Unknown));
         }
         if !matches!(header.collective, 1..=6) {
-            return Err(wrong(Field::Kind, 1, Reason::Unknown));
+            return Err(wrong(Field::Kind, Reason::Unknown));
         }
         if header.reserved != 0 {
-            return Err(wrong(Field::Reserved, 3, Reason::NotZero));
+            return Err(wrong(Field::Reserved, Reason::NotZero));
         }
         Ok((header, rest))
     }
@@ -146,5 +157,71 @@ impl CollectiveHeader {
     #[must_use]
     pub const fn offset(&self) -> u32 {
         self.offset.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COLLECTIVE_HEADER_BYTES, CollectiveHeader, GroupId};
+    use crate::collective::Collective;
+    use crate::wire::{Field, Part, Reason, WireError};
+
+    fn header() -> [u8; COLLECTIVE_HEADER_BYTES] {
+        let group = GroupId::default().next([0x0102, 0x0203]);
+        CollectiveHeader::new(Collective::AllGather, (group, 7), 1, 16, 64).to_bytes()
+    }
+
+    fn error(bytes: &[u8]) -> Option<(Field, u16, Reason)> {
+        let error: Option<WireError> = CollectiveHeader::parse(bytes).err();
+        error.map(|error| {
+            assert_eq!(error.part, Part::Collective);
+            (error.field, error.offset, error.reason)
+        })
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let golden = [
+            2, 3, 1, 0, 0, 0, 0, 7, 0, 0, 0, 16, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 5,
+            0, 0, 0, 0, 0, 0, 0, 1,
+        ];
+        assert_eq!(header(), golden);
+        assert_eq!(error(&golden), None);
+    }
+
+    #[test]
+    fn every_truncation_says_what_is_cut() {
+        for bytes in 0..COLLECTIVE_HEADER_BYTES {
+            let (field, offset) = match bytes {
+                0 => (Field::Version, 0),
+                1 => (Field::Kind, 1),
+                2 => (Field::Step, 2),
+                3 => (Field::Reserved, 3),
+                4..8 => (Field::Operation, 4),
+                8..12 => (Field::StepOffset, 8),
+                12..16 => (Field::StepBytes, 12),
+                16..32 => (Field::Starts, 16),
+                _ => (Field::Group, 32),
+            };
+            assert_eq!(
+                error(&header()[..bytes]),
+                Some((field, offset, Reason::Truncated)),
+                "{bytes}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_wrong_byte_has_its_reason() {
+        for (offset, value, field, reason) in [
+            (0, 1, Field::Version, Reason::Unknown),
+            (1, 0, Field::Kind, Reason::Unknown),
+            (1, 7, Field::Kind, Reason::Unknown),
+            (3, 1, Field::Reserved, Reason::NotZero),
+        ] {
+            let mut bytes = header();
+            bytes[usize::from(offset)] = value;
+            assert_eq!(error(&bytes), Some((field, offset, reason)), "byte {offset}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Announcement of a member of a mesh to all others: its neighbours.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U32, U64};
@@ -39,6 +39,16 @@ pub struct Announcement {
 
 const_assert_eq!(size_of::<Announcement>(), ANNOUNCEMENT_BYTES);
 
+const LAYOUT: [(Field, usize); 7] = [
+    (Field::Version, offset_of!(Announcement, version)),
+    (Field::Rank, offset_of!(Announcement, rank)),
+    (Field::Reserved, offset_of!(Announcement, reserved)),
+    (Field::Sequence, offset_of!(Announcement, sequence)),
+    (Field::Started, offset_of!(Announcement, started)),
+    (Field::Neighbours, offset_of!(Announcement, neighbours)),
+    (Field::WithoutRail, offset_of!(Announcement, without_rail)),
+];
+
 impl Announcement {
     /// Makes an announcement. `without_rail` holds the neighbours whose link has no rail for now. It has to be a subset
     /// of `neighbours`, or [`Announcement::parse`] refuses the bytes. `started` grows with each start of the member, by
@@ -67,30 +77,31 @@ impl Announcement {
     /// # Errors
     /// The first field that is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
-        let wrong = |field, offset, reason| WireError::new(Part::Announcement, field, offset, reason);
+        let wrong = |field, reason| WireError::at(Part::Announcement, &LAYOUT, 0, field, reason);
         // First: another version may be of another length.
         if bytes.first().is_some_and(|version| *version != VERSION) {
-            return Err(wrong(Field::Version, 0, Reason::Unknown));
+            return Err(wrong(Field::Version, Reason::Unknown));
         }
         let Ok(announcement) = Self::ref_from_bytes(bytes) else {
             return Err(if bytes.len() < ANNOUNCEMENT_BYTES {
-                wrong(Field::Trailing, bytes.len(), Reason::Truncated)
+                WireError::truncated(Part::Announcement, &LAYOUT, 0, bytes.len())
             } else {
-                wrong(Field::Trailing, ANNOUNCEMENT_BYTES, Reason::TooLong)
+                let (part, end) = (Part::Announcement, ANNOUNCEMENT_BYTES);
+                WireError::new(part, Field::Trailing, end, Reason::TooLong)
             });
         };
         if Rank::new(announcement.rank).is_none() {
-            return Err(wrong(Field::Rank, 1, Reason::OutOfRange));
+            return Err(wrong(Field::Rank, Reason::OutOfRange));
         }
         if announcement.reserved != [0; 2] {
-            return Err(wrong(Field::Reserved, 2, Reason::NotZero));
+            return Err(wrong(Field::Reserved, Reason::NotZero));
         }
         if !announcement
             .without_rail()
             .and_not(announcement.neighbours())
             .is_empty()
         {
-            return Err(wrong(Field::WithoutRail, 24, Reason::Mismatch));
+            return Err(wrong(Field::WithoutRail, Reason::Mismatch));
         }
         Ok(announcement)
     }
@@ -144,14 +155,45 @@ mod tests {
         let bytes = Announcement::new(Rank::FIRST, 1, 1, Ranks::NONE, Ranks::NONE).to_bytes();
         let reason = |bytes: &[u8]| {
             let error = Announcement::parse(bytes).err();
-            error.map(|error| (usize::from(error.offset), error.reason))
+            error.map(|error| (error.field, error.offset, error.reason))
         };
         for length in 0..bytes.len() {
-            assert_eq!(reason(&bytes[..length]), Some((length, Reason::Truncated)));
+            let (field, offset) = match length {
+                0 => (Field::Version, 0),
+                1 => (Field::Rank, 1),
+                2..4 => (Field::Reserved, 2),
+                4..8 => (Field::Sequence, 4),
+                8..16 => (Field::Started, 8),
+                16..24 => (Field::Neighbours, 16),
+                _ => (Field::WithoutRail, 24),
+            };
+            let expected = Some((field, offset, Reason::Truncated));
+            assert_eq!(reason(&bytes[..length]), expected, "{length}");
         }
         assert_eq!(reason(&bytes), None);
         let longer = [&bytes[..], &[0]].concat();
-        assert_eq!(reason(&longer), Some((bytes.len(), Reason::TooLong)));
+        assert_eq!(reason(&longer), Some((Field::Trailing, 32, Reason::TooLong)));
+    }
+
+    #[test]
+    fn every_wrong_byte_has_its_reason() {
+        let golden = Announcement::new(Rank::FIRST, 1, 1, Ranks::NONE, Ranks::NONE).to_bytes();
+        for (byte, value, field, offset, reason) in [
+            (0, 1, Field::Version, 0, Reason::Unknown),
+            (1, 64, Field::Rank, 1, Reason::OutOfRange),
+            (2, 1, Field::Reserved, 2, Reason::NotZero),
+            (3, 1, Field::Reserved, 2, Reason::NotZero),
+            (31, 1, Field::WithoutRail, 24, Reason::Mismatch),
+        ] {
+            let mut bytes = golden;
+            bytes[byte] = value;
+            let error = Announcement::parse(&bytes).unwrap_err();
+            assert_eq!(
+                (error.field, error.offset, error.reason),
+                (field, offset, reason),
+                "byte {byte}"
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Header of a message that other members relay.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
 use zerocopy::big_endian::U16;
@@ -37,6 +37,15 @@ pub struct RelayHeader {
 
 const_assert_eq!(size_of::<RelayHeader>(), RELAY_HEADER_BYTES);
 
+const LAYOUT: [(Field, usize); 6] = [
+    (Field::Version, offset_of!(RelayHeader, version)),
+    (Field::Source, offset_of!(RelayHeader, source)),
+    (Field::Destination, offset_of!(RelayHeader, destination)),
+    (Field::HopsLeft, offset_of!(RelayHeader, hops_left)),
+    (Field::Kind, offset_of!(RelayHeader, kind)),
+    (Field::Reserved, offset_of!(RelayHeader, reserved)),
+];
+
 impl RelayHeader {
     /// The header of a message.
     #[must_use]
@@ -56,22 +65,21 @@ impl RelayHeader {
     /// # Errors
     /// The first field that is wrong.
     pub fn parse(bytes: &[u8]) -> Result<(&Self, &[u8]), WireError> {
-        let wrong = |field, offset, reason| WireError::new(Part::Relay, field, offset, reason);
+        let wrong = |field, reason| WireError::at(Part::Relay, &LAYOUT, 0, field, reason);
         // First: another version may be of another length.
         if bytes.first().is_some_and(|version| *version != VERSION) {
-            return Err(wrong(Field::Version, 0, Reason::Unknown));
+            return Err(wrong(Field::Version, Reason::Unknown));
         }
-        let Ok((header, message)) = Self::ref_from_prefix(bytes) else {
-            return Err(wrong(Field::Trailing, bytes.len(), Reason::Truncated));
-        };
+        let (header, message) = Self::ref_from_prefix(bytes)
+            .map_err(|_| WireError::truncated(Part::Relay, &LAYOUT, 0, bytes.len()))?;
         if Rank::new(header.source).is_none() {
-            return Err(wrong(Field::Rank, 1, Reason::OutOfRange));
+            return Err(wrong(Field::Source, Reason::OutOfRange));
         }
         if Rank::new(header.destination).is_none() {
-            return Err(wrong(Field::Rank, 2, Reason::OutOfRange));
+            return Err(wrong(Field::Destination, Reason::OutOfRange));
         }
         if header.reserved != [0; 2] {
-            return Err(wrong(Field::Reserved, 6, Reason::NotZero));
+            return Err(wrong(Field::Reserved, Reason::NotZero));
         }
         Ok((header, message))
     }
@@ -124,7 +132,7 @@ mod tests {
     use super::RelayHeader;
     use crate::Rank;
     use crate::route::Announcement;
-    use crate::wire::Field;
+    use crate::wire::{Field, Reason};
 
     #[test]
     fn a_message_goes_no_further_than_it_may() {
@@ -136,6 +144,44 @@ mod tests {
         let bytes = [&header.to_bytes()[..], b"rest"].concat();
         assert_eq!(RelayHeader::parse(&bytes), Ok((&header, b"rest".as_slice())));
         assert_eq!(bytes[..8], [2, 0, 63, 1, 0, 7, 0, 0]);
+    }
+
+    #[test]
+    fn every_truncation_and_every_wrong_byte_has_its_field() {
+        let header = RelayHeader::new(Rank::FIRST, Rank::FIRST, 1, 7).to_bytes();
+        let error = |bytes: &[u8]| {
+            let error = RelayHeader::parse(bytes).unwrap_err();
+            (error.field, error.offset, error.reason)
+        };
+        let fields = [
+            (Field::Version, 0),
+            (Field::Source, 1),
+            (Field::Destination, 2),
+            (Field::HopsLeft, 3),
+            (Field::Kind, 4),
+            (Field::Kind, 4),
+            (Field::Reserved, 6),
+            (Field::Reserved, 6),
+        ];
+        for (length, (field, offset)) in fields.into_iter().enumerate() {
+            assert_eq!(
+                error(&header[..length]),
+                (field, offset, Reason::Truncated),
+                "{length}"
+            );
+        }
+        for (byte, value, reason) in [
+            (0, 1, Reason::Unknown),
+            (1, 64, Reason::OutOfRange),
+            (2, 64, Reason::OutOfRange),
+            (6, 1, Reason::NotZero),
+            (7, 1, Reason::NotZero),
+        ] {
+            let mut bytes = header;
+            bytes[byte] = value;
+            let (field, offset) = fields[byte];
+            assert_eq!(error(&bytes), (field, offset, reason), "byte {byte}");
+        }
     }
 
     #[test]

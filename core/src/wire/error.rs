@@ -162,6 +162,28 @@ pub enum Field {
     WithoutRail,
     /// The number by which an answer names its request.
     Correlation,
+    /// The rank of the sender of a message that is relayed.
+    Source,
+    /// The rank of the receiver of a message that is relayed.
+    Destination,
+    /// The hops that a message may still take.
+    HopsLeft,
+    /// The start of a member of a mesh.
+    Started,
+    /// The neighbours of a member of a mesh.
+    Neighbours,
+    /// The step of a collective.
+    Step,
+    /// The number of a collective in its group.
+    Operation,
+    /// The offset of a message's bytes in those of its step.
+    StepOffset,
+    /// The bytes of a step.
+    StepBytes,
+    /// The sum of the starts of a group's members.
+    Starts,
+    /// The number of a group among those of the same starts.
+    Group,
 }
 
 /// Why a field is wrong.
@@ -218,7 +240,8 @@ impl WireError {
         Self::at(part, super::endpoint::LAYOUT, base, field, reason)
     }
 
-    /// A field of a fixed layout, which begins at `base` of the frame.
+    /// A field of a fixed layout, which begins at `base` of the frame. A parser names only fields of its layout: a build with
+    /// debug assertions panics on any other, and a release build reports the start of the layout.
     #[cold]
     pub(crate) fn at(
         part: Part,
@@ -228,6 +251,7 @@ impl WireError {
         reason: Reason,
     ) -> Self {
         let found = layout.iter().find(|(known, _)| *known == field);
+        debug_assert!(found.is_some(), "the layout of the {part} has no {field}");
         let start = found.map_or(0, |(_, start)| *start);
         Self::new(part, field, base.saturating_add(start), reason)
     }
@@ -329,6 +353,17 @@ impl fmt::Display for Field {
             Self::GrantWindow => "window that is granted",
             Self::WithoutRail => "neighbours without a rail",
             Self::Correlation => "correlation",
+            Self::Source => "source",
+            Self::Destination => "destination",
+            Self::HopsLeft => "hops left",
+            Self::Started => "start of the member",
+            Self::Neighbours => "neighbours",
+            Self::Step => "step",
+            Self::Operation => "operation",
+            Self::StepOffset => "offset in the step",
+            Self::StepBytes => "bytes of the step",
+            Self::Starts => "starts of the members",
+            Self::Group => "number of the group",
         })
     }
 }
@@ -360,3 +395,50 @@ impl fmt::Display for WireError {
 }
 
 impl core::error::Error for WireError {}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::{Field, Part, Reason, WireError};
+
+    const LAYOUT: [(Field, usize); 2] = [(Field::Version, 0), (Field::Kind, 4)];
+
+    fn at(field: Field) -> WireError {
+        WireError::at(Part::Request, &LAYOUT, 8, field, Reason::Unknown)
+    }
+
+    #[test]
+    fn a_field_of_the_layout_is_found_behind_the_base() {
+        assert_eq!((at(Field::Version).offset, at(Field::Kind).offset), (8, 12));
+        assert_eq!(
+            at(Field::Kind).to_string(),
+            "request: kind at byte 12: not a known value"
+        );
+    }
+
+    #[test]
+    #[cfg_attr(
+        debug_assertions,
+        should_panic(expected = "the layout of the request has no flags")
+    )]
+    fn a_field_that_the_layout_lacks_is_a_mistake_of_the_parser() {
+        assert_eq!(at(Field::Flags).offset, 8);
+    }
+
+    #[test]
+    fn a_truncation_is_in_the_last_field_that_begins() {
+        for have in 0..8 {
+            let cut = WireError::truncated(Part::Request, &LAYOUT, 8, have);
+            let expected = if have < 4 {
+                (Field::Version, 8)
+            } else {
+                (Field::Kind, 12)
+            };
+            assert_eq!(
+                (cut.field, cut.offset, cut.reason),
+                (expected.0, expected.1, Reason::Truncated)
+            );
+        }
+    }
+}

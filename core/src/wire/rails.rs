@@ -12,7 +12,7 @@
 //! only the peer knows its own.
 
 use core::fmt;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use heapless::Vec;
@@ -58,6 +58,36 @@ struct Ipv6Rail {
     address: [u8; 16],
 }
 
+/// The start of an entry of explicit length, whose kind only newer versions know. The tag stands for those of other lengths, too.
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct ExplicitRail {
+    tag: u8,
+    length: u8,
+}
+
+const IPV4_LAYOUT: &[(Field, usize)] = &[
+    (Field::RailTag, offset_of!(Ipv4Rail, tag)),
+    (Field::RailPrefix, offset_of!(Ipv4Rail, prefix_bits)),
+    (Field::RailSpeed, offset_of!(Ipv4Rail, speed)),
+    (Field::RailAddress, offset_of!(Ipv4Rail, address)),
+    (Field::RailGid, size_of::<Ipv4Rail>()),
+];
+
+const IPV6_LAYOUT: &[(Field, usize)] = &[
+    (Field::RailTag, offset_of!(Ipv6Rail, tag)),
+    (Field::RailPrefix, offset_of!(Ipv6Rail, prefix_bits)),
+    (Field::RailSpeed, offset_of!(Ipv6Rail, speed)),
+    (Field::RailAddress, offset_of!(Ipv6Rail, address)),
+    (Field::RailGid, size_of::<Ipv6Rail>()),
+];
+
+/// Fields of an entry of any kind, known or not.
+const ENTRY_LAYOUT: &[(Field, usize)] = &[
+    (Field::RailTag, offset_of!(ExplicitRail, tag)),
+    (Field::RailLength, offset_of!(ExplicitRail, length)),
+];
+
 impl Ipv4Rail {
     /// Whether a quick check finds a rail that `read_entry` accepts. Networks 0 and 240 to 255 have valid and invalid
     /// addresses, so the quick check fails and leaves them to `read_entry`.
@@ -80,6 +110,7 @@ impl Ipv6Rail {
 
 const_assert_eq!(size_of::<Ipv4Rail>(), 7);
 const_assert_eq!(size_of::<Ipv6Rail>(), 19);
+const_assert_eq!(size_of::<ExplicitRail>(), 2);
 const_assert_eq!(RAIL_BYTES_MAX, 35);
 
 impl AdvertisedRail {
@@ -134,23 +165,29 @@ impl fmt::Display for TooManyRails {
 
 impl core::error::Error for TooManyRails {}
 
-/// Error in an entry: the field, its offset in the entry, and the reason.
-type Fault = (Field, usize, Reason);
-
-/// The entry at the start of `bytes`, `None` for a kind not known, and what follows it.
-fn read_entry(bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), Fault> {
+/// The entry at the start of `bytes`, which starts at `base` of `part`, and what follows it. The entry is `None` for a kind
+/// not known.
+fn read_entry(part: Part, base: usize, bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), WireError> {
     let Some(&tag) = bytes.first() else {
-        return Err((Field::RailTag, 0, Reason::Truncated));
+        return Err(WireError::truncated(part, ENTRY_LAYOUT, base, 0));
     };
-    let length = entry_length(tag, bytes)?;
-    let Some((entry, rest)) = bytes.split_at_checked(length) else {
-        return Err(cut_at(tag, bytes.len()));
+    let layout = layout_of(tag);
+    let wrong = |field, reason| WireError::at(part, layout, base, field, reason);
+    let truncated = || match tag {
+        TAG_IPV4 | TAG_IPV6 | TAG_IPV4_GID | TAG_IPV6_GID => {
+            WireError::truncated(part, layout, base, bytes.len())
+        }
+        // The fields of a kind not known have no names.
+        _ => wrong(Field::RailTag, Reason::Truncated),
     };
+    let length = entry_length(tag, bytes).map_err(|(field, reason)| {
+        // The length class decides before the kind does.
+        WireError::at(part, ENTRY_LAYOUT, base, field, reason)
+    })?;
+    let (entry, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
     let (address, prefix_bits, speed, gid) = match tag {
         TAG_IPV4 | TAG_IPV4_GID => {
-            let Ok((rail, gid)) = Ipv4Rail::read_from_prefix(entry) else {
-                return Err((Field::RailAddress, 3, Reason::Truncated));
-            };
+            let (rail, gid) = Ipv4Rail::read_from_prefix(entry).map_err(|_| truncated())?;
             (
                 IpAddr::V4(Ipv4Addr::from(rail.address)),
                 rail.prefix_bits,
@@ -159,9 +196,7 @@ fn read_entry(bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), Fault> {
             )
         }
         TAG_IPV6 | TAG_IPV6_GID => {
-            let Ok((rail, gid)) = Ipv6Rail::read_from_prefix(entry) else {
-                return Err((Field::RailAddress, 3, Reason::Truncated));
-            };
+            let (rail, gid) = Ipv6Rail::read_from_prefix(entry).map_err(|_| truncated())?;
             (
                 IpAddr::V6(Ipv6Addr::from(rail.address)),
                 rail.prefix_bits,
@@ -171,62 +206,52 @@ fn read_entry(bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), Fault> {
         }
         _ => return Ok((None, rest)),
     };
-    let gid_offset = length.saturating_sub(gid.len());
     let derived = Gid::from_ip(address);
     let gid = match <[u8; GID_BYTES]>::try_from(gid) {
         Ok(explicit) if Gid(explicit) == derived => {
-            return Err((Field::RailGid, gid_offset, Reason::NotCanonical));
+            return Err(wrong(Field::RailGid, Reason::NotCanonical));
         }
         Ok(explicit) => Gid(explicit),
         // Only the tags that announce a GID are followed by one.
         Err(_) => derived,
     };
     let address =
-        IpPrefix::new(address, prefix_bits).map_err(|_| (Field::RailPrefix, 1, Reason::OutOfRange))?;
+        IpPrefix::new(address, prefix_bits).map_err(|_| wrong(Field::RailPrefix, Reason::OutOfRange))?;
     let rail = AdvertisedRail::new(address, gid, SpeedClass(speed)).map_err(|error| match error {
-        NotAdvertisable::NotUnicast => (Field::RailAddress, 3, Reason::NotUnicast),
-        NotAdvertisable::MappedIpv4 => (Field::RailAddress, 3, Reason::NotCanonical),
-        NotAdvertisable::ZeroGid => (Field::RailGid, gid_offset, Reason::Zero),
+        NotAdvertisable::NotUnicast => wrong(Field::RailAddress, Reason::NotUnicast),
+        NotAdvertisable::MappedIpv4 => wrong(Field::RailAddress, Reason::NotCanonical),
+        NotAdvertisable::ZeroGid => wrong(Field::RailGid, Reason::Zero),
     })?;
     Ok((Some(rail), rest))
 }
 
+/// The fields of an entry of this tag.
+#[inline]
+const fn layout_of(tag: u8) -> &'static [(Field, usize)] {
+    match tag {
+        TAG_IPV4 | TAG_IPV4_GID => IPV4_LAYOUT,
+        TAG_IPV6 | TAG_IPV6_GID => IPV6_LAYOUT,
+        _ => ENTRY_LAYOUT,
+    }
+}
+
 /// How long the entry is that begins with this tag, whatever its kind.
 #[inline]
-fn entry_length(tag: u8, bytes: &[u8]) -> Result<usize, Fault> {
+fn entry_length(tag: u8, bytes: &[u8]) -> Result<usize, (Field, Reason)> {
     Ok(match tag >> CLASS_SHIFT {
         0 => size_of::<Ipv4Rail>(),
         1 => size_of::<Ipv6Rail>(),
         2 => size_of::<Ipv4Rail>().saturating_add(GID_BYTES),
         3 => RAIL_BYTES_MAX,
-        CLASS_EXPLICIT => match bytes.get(1) {
-            None => return Err((Field::RailLength, 1, Reason::Truncated)),
-            Some(&length) if length < 2 => return Err((Field::RailLength, 1, Reason::OutOfRange)),
-            Some(&length) => usize::from(length),
+        CLASS_EXPLICIT => match ExplicitRail::ref_from_prefix(bytes) {
+            Err(_) => return Err((Field::RailLength, Reason::Truncated)),
+            Ok((rail, _)) if usize::from(rail.length) < size_of::<ExplicitRail>() => {
+                return Err((Field::RailLength, Reason::OutOfRange));
+            }
+            Ok((rail, _)) => usize::from(rail.length),
         },
-        _ => return Err((Field::RailTag, 0, Reason::Unknown)),
+        _ => return Err((Field::RailTag, Reason::Unknown)),
     })
-}
-
-/// In which field an entry of this tag ends too early, that has so many bytes.
-#[cold]
-fn cut_at(tag: u8, bytes: usize) -> Fault {
-    const LAYOUT: [(Field, usize); 4] = [
-        (Field::RailTag, 0),
-        (Field::RailPrefix, 1),
-        (Field::RailSpeed, 2),
-        (Field::RailAddress, 3),
-    ];
-    let gid = match tag {
-        TAG_IPV4_GID => Some((Field::RailGid, size_of::<Ipv4Rail>())),
-        TAG_IPV6 | TAG_IPV6_GID => Some((Field::RailGid, size_of::<Ipv6Rail>())),
-        TAG_IPV4 => None,
-        _ => return (Field::RailTag, 0, Reason::Truncated),
-    };
-    let mut fields = LAYOUT.into_iter().chain(gid);
-    let cut = fields.rfind(|(_, start)| *start <= bytes);
-    let (field, start) = cut.unwrap_or((Field::RailTag, 0));
-    (field, start, Reason::Truncated)
 }
 
 /// A list of rails, checked, still in the bytes it came in.
@@ -252,11 +277,10 @@ impl<'a> Rails<'a> {
         let mut rest = bytes;
         for _ in 0..count {
             let start = base.saturating_add(bytes.len().saturating_sub(rest.len()));
-            let (rail, after) = read_entry(rest).map_err(|(field, offset, reason)| {
-                WireError::new(part, field, start.saturating_add(offset), reason)
-            })?;
+            let (rail, after) = read_entry(part, start, rest)?;
             if rail.is_none() && !from_newer {
-                return Err(WireError::new(part, Field::RailTag, start, Reason::Unknown));
+                let field = Field::RailTag;
+                return Err(WireError::at(part, ENTRY_LAYOUT, start, field, Reason::Unknown));
             }
             rest = after;
         }
@@ -337,7 +361,7 @@ impl Iterator for RailIter<'_> {
     fn next(&mut self) -> Option<AdvertisedRail> {
         while let Some(left) = self.left.checked_sub(1) {
             // Every entry was accepted when the list was parsed, so this ends only with the list.
-            let Ok((rail, rest)) = read_entry(self.bytes) else {
+            let Ok((rail, rest)) = read_entry(Part::Handle, 0, self.bytes) else {
                 break;
             };
             self.bytes = rest;
@@ -351,3 +375,98 @@ impl Iterator for RailIter<'_> {
 }
 
 impl core::iter::FusedIterator for RailIter<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::{GID_BYTES, Rails, TAG_IPV4, TAG_IPV4_GID, TAG_IPV6, TAG_IPV6_GID};
+    use crate::wire::{Field, Part, Reason};
+
+    /// Offset of the entries in their frame.
+    const BASE: u16 = 24;
+
+    fn v4(tag: u8) -> std::vec::Vec<u8> {
+        std::vec![tag, 24, 3, 10, 0, 0, 1]
+    }
+
+    fn v6(tag: u8) -> std::vec::Vec<u8> {
+        let mut bytes = std::vec![tag, 64, 3];
+        bytes.extend(core::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).octets());
+        bytes
+    }
+
+    fn with_gid(mut bytes: std::vec::Vec<u8>, gid: u8) -> std::vec::Vec<u8> {
+        bytes.extend([gid; GID_BYTES]);
+        bytes
+    }
+
+    /// The field, its offset in the entry, and the reason; of the second of two entries.
+    fn fault(entry: &[u8]) -> Option<(Field, u16, Reason)> {
+        let bytes = [&v4(TAG_IPV4)[..], entry].concat();
+        let error = Rails::parse(Part::Hello, BASE.into(), &bytes, 2, false).err()?;
+        assert_eq!(error.part, Part::Hello);
+        Some((error.field, error.offset - BASE - 7, error.reason))
+    }
+
+    #[test]
+    fn every_truncation_says_what_is_cut() {
+        let entries = [
+            (v4(TAG_IPV4), 7),
+            (v6(TAG_IPV6), 19),
+            (with_gid(v4(TAG_IPV4_GID), 9), 7),
+            (with_gid(v6(TAG_IPV6_GID), 9), 19),
+        ];
+        for (entry, gid_offset) in entries {
+            assert_eq!(fault(&entry), None);
+            for length in 0..entry.len() {
+                let (field, offset) = match length {
+                    0 => (Field::RailTag, 0),
+                    1 => (Field::RailPrefix, 1),
+                    2 => (Field::RailSpeed, 2),
+                    _ if length < usize::from(gid_offset) => (Field::RailAddress, 3),
+                    _ => (Field::RailGid, gid_offset),
+                };
+                let expected = Some((field, offset, Reason::Truncated));
+                assert_eq!(fault(&entry[..length]), expected, "{length} of {entry:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_wrong_byte_has_its_field() {
+        let derived = [&v4(TAG_IPV4_GID)[..], &[0; 10], &[0xff, 0xff, 10, 0, 0, 1]].concat();
+        let changed = |mut entry: std::vec::Vec<u8>, byte: usize, value| {
+            entry[byte] = value;
+            entry
+        };
+        for (entry, expected) in [
+            (
+                changed(v4(TAG_IPV4), 1, 33),
+                (Field::RailPrefix, 1, Reason::OutOfRange),
+            ),
+            (
+                changed(v6(TAG_IPV6), 1, 129),
+                (Field::RailPrefix, 1, Reason::OutOfRange),
+            ),
+            (
+                changed(v4(TAG_IPV4), 3, 224),
+                (Field::RailAddress, 3, Reason::NotUnicast),
+            ),
+            (
+                changed(v6(TAG_IPV6), 3, 0xff),
+                (Field::RailAddress, 3, Reason::NotUnicast),
+            ),
+            (derived, (Field::RailGid, 7, Reason::NotCanonical)),
+            (with_gid(v4(TAG_IPV4_GID), 0), (Field::RailGid, 7, Reason::Zero)),
+            (with_gid(v6(TAG_IPV6_GID), 0), (Field::RailGid, 19, Reason::Zero)),
+            (std::vec![0; 7], (Field::RailTag, 0, Reason::Unknown)),
+            (std::vec![0; 6], (Field::RailTag, 0, Reason::Truncated)),
+            (std::vec![4 << 5; 7], (Field::RailTag, 0, Reason::Unknown)),
+            (std::vec![7 << 5], (Field::RailLength, 1, Reason::Truncated)),
+            (std::vec![7 << 5, 1], (Field::RailLength, 1, Reason::OutOfRange)),
+            (std::vec![7 << 5, 3], (Field::RailTag, 0, Reason::Truncated)),
+            (std::vec![7 << 5, 2], (Field::RailTag, 0, Reason::Unknown)),
+        ] {
+            assert_eq!(fault(&entry), Some(expected), "{entry:?}");
+        }
+    }
+}

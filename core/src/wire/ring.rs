@@ -120,7 +120,7 @@ impl RingInvitation {
         let wrong = |field, reason| WireError::at(Part::RingInvitation, &LAYOUT, 0, field, reason);
         let Ok(invitation) = Self::ref_from_bytes(bytes) else {
             return Err(if bytes.len() < RING_INVITATION_BYTES {
-                wrong(Field::RingWindow, Reason::Truncated)
+                WireError::truncated(Part::RingInvitation, &LAYOUT, 0, bytes.len())
             } else {
                 WireError::new(
                     Part::RingInvitation,
@@ -193,6 +193,8 @@ impl RingInvitation {
 
 #[cfg(test)]
 mod tests {
+    use std::string::ToString;
+
     use super::{Publication, RING_INVITATION_BYTES, RingInvitation, ring_window_bytes};
     use crate::Rkey;
     use crate::wire::{Field, Reason, RemoteWindow};
@@ -236,27 +238,54 @@ mod tests {
         let golden = invitation().to_bytes();
         for length in 0..RING_INVITATION_BYTES {
             let error = RingInvitation::parse(&golden[..length]).unwrap_err();
-            assert_eq!(error.reason, Reason::Truncated);
+            let (field, offset) = match length {
+                0..20 => (Field::RingWindow, 0),
+                20..24 => (Field::RingCells, 20),
+                24..28 => (Field::RingCellBytes, 24),
+                28 => (Field::Version, 28),
+                29 => (Field::RingPublication, 29),
+                _ => (Field::Reserved, 30),
+            };
+            let found = (error.field, error.offset, error.reason);
+            assert_eq!(found, (field, offset, Reason::Truncated), "{length}");
         }
         let mut long = [0; RING_INVITATION_BYTES + 1];
         long[..RING_INVITATION_BYTES].copy_from_slice(&golden);
-        assert_eq!(RingInvitation::parse(&long).unwrap_err().field, Field::Trailing);
-        for (offset, value, field, reason) in [
-            (28, 2, Field::Version, Reason::Unknown),
-            (29, 0, Field::RingPublication, Reason::Unknown),
-            (29, 3, Field::RingPublication, Reason::Unknown),
-            (31, 1, Field::Reserved, Reason::NotZero),
-            (27, 0, Field::RingCellBytes, Reason::OutOfRange),
-            (27, 129, Field::RingCellBytes, Reason::OutOfRange),
-            (23, 3, Field::RingCells, Reason::OutOfRange),
-            (23, 8, Field::RingWindow, Reason::Mismatch),
-            (15, 0x3f, Field::RingWindow, Reason::Mismatch),
+        let error = RingInvitation::parse(&long).unwrap_err();
+        assert_eq!(
+            (error.field, error.offset, error.reason),
+            (Field::Trailing, 32, Reason::TooLong)
+        );
+        for (byte, value, field, offset, reason) in [
+            (28, 2, Field::Version, 28, Reason::Unknown),
+            (29, 0, Field::RingPublication, 29, Reason::Unknown),
+            (29, 3, Field::RingPublication, 29, Reason::Unknown),
+            (30, 1, Field::Reserved, 30, Reason::NotZero),
+            (31, 1, Field::Reserved, 30, Reason::NotZero),
+            (27, 0, Field::RingCellBytes, 24, Reason::OutOfRange),
+            (27, 129, Field::RingCellBytes, 24, Reason::OutOfRange),
+            (23, 3, Field::RingCells, 20, Reason::OutOfRange),
+            (8, 0x80, Field::RingWindow, 8, Reason::NotZero),
+            (23, 8, Field::RingWindow, 0, Reason::Mismatch),
+            (15, 0x3f, Field::RingWindow, 0, Reason::Mismatch),
         ] {
-            let mut bytes = [0; RING_INVITATION_BYTES];
-            bytes.copy_from_slice(&golden);
-            bytes[offset] = value;
+            let mut bytes = golden;
+            bytes[byte] = value;
             let error = RingInvitation::parse(&bytes).unwrap_err();
-            assert_eq!((error.field, error.reason), (field, reason), "byte {offset}");
+            let found = (error.field, error.offset, error.reason);
+            assert_eq!(found, (field, offset, reason), "byte {byte}");
         }
+    }
+
+    #[test]
+    fn golden_texts() {
+        assert_eq!(invitation().to_string(), "ring of 4 cells of 128 bytes");
+        let mut bytes = invitation().to_bytes();
+        bytes[23] = 3;
+        let error = RingInvitation::parse(&bytes).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "ring invitation: ring's cells at byte 20: out of range"
+        );
     }
 }

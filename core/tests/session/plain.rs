@@ -81,7 +81,7 @@ fn a_peer_that_is_stopped_is_stalled_and_never_connected_again() {
     assert!(world.sides[0].session.is_stalled());
     let connects = world.sides[0].session.rail_epoch(1);
     assert!(world.run(ms(5000), |world| world.sides[0].done == 2000));
-    let told: Vec<_> = world.sides[0]
+    let reported: Vec<_> = world.sides[0]
         .events
         .iter()
         .filter(|event| {
@@ -91,13 +91,13 @@ fn a_peer_that_is_stopped_is_stalled_and_never_connected_again() {
             )
         })
         .collect();
-    assert_eq!(told, [&SessionEvent::Stalled, &SessionEvent::Resumed]);
+    assert_eq!(reported, [&SessionEvent::Stalled, &SessionEvent::Resumed]);
     assert_eq!(world.sides[0].session.rail_epoch(1), connects);
     assert_eq!(world.sides[1].delivered, 2000);
 }
 
 #[test]
-fn closing_waits_for_what_is_under_way_and_tells_the_peer() {
+fn closing_waits_for_what_is_under_way_and_notifies_the_peer() {
     let mut world = World::new(&[1000, 1000], 11, config());
     world.wanted = [10, 10];
     world.run(Duration::from_millis(100), |world| world.sides[0].sent == 10);

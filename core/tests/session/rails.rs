@@ -220,16 +220,16 @@ fn a_peer_that_says_on_a_new_rail_that_it_has_all_is_stalled_no_more() {
     let late = NOW.after(session.config().stalled_after);
     session.completed(0, 0, 0, late);
     session.poll_action(late, 0);
-    let mut told = Vec::new();
-    told.extend(core::iter::from_fn(|| session.poll_event()));
-    assert_eq!(told.last(), Some(&SessionEvent::Stalled));
+    let mut reported = Vec::new();
+    reported.extend(core::iter::from_fn(|| session.poll_event()));
+    assert_eq!(reported.last(), Some(&SessionEvent::Stalled));
     let on_another = AttachParameters {
         rail: 1,
         ..said(2, 1)
     };
     session.offered(&on_another, 1000, late).unwrap();
-    told.extend(core::iter::from_fn(|| session.poll_event()));
-    assert_eq!(told.last(), Some(&SessionEvent::Resumed));
+    reported.extend(core::iter::from_fn(|| session.poll_event()));
+    assert_eq!(reported.last(), Some(&SessionEvent::Resumed));
     assert!(session.is_drained() && !session.is_stalled());
 }
 

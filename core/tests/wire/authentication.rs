@@ -123,20 +123,29 @@ fn keys_that_do_not_fit_are_refused_by_name() {
     let other_secret = Keys::of(&[(7, 0x78)]);
     let other_id = Keys::of(&[(8, 0x77)]);
     let unknown = Cause::UnknownKey(KeyId::new(7).unwrap());
-    let told = |reason, detail| rejected(reason, detail);
     for (ours, theirs, responder_found, initiator_found) in [
         (
             without(),
             one_key(),
             Cause::Unauthenticated,
-            told(RejectReason::UNAUTHENTICATED, 0),
+            rejected(RejectReason::UNAUTHENTICATED, 0),
         ),
-        (one_key(), without(), unknown, told(RejectReason::UNKNOWN_KEY, 7)),
-        (one_key(), other_id, unknown, told(RejectReason::UNKNOWN_KEY, 7)),
+        (
+            one_key(),
+            without(),
+            unknown,
+            rejected(RejectReason::UNKNOWN_KEY, 7),
+        ),
+        (
+            one_key(),
+            other_id,
+            unknown,
+            rejected(RejectReason::UNKNOWN_KEY, 7),
+        ),
         (
             one_key(),
             other_secret,
-            told(RejectReason::WRONG_KEY, 0),
+            rejected(RejectReason::WRONG_KEY, 0),
             Cause::WrongKey,
         ),
     ] {
@@ -149,7 +158,7 @@ fn keys_that_do_not_fit_are_refused_by_name() {
 }
 
 #[test]
-fn who_has_a_key_tells_nothing_of_its_endpoint_to_one_who_has_not() {
+fn a_side_with_a_key_reveals_nothing_of_its_endpoint_to_one_without() {
     for theirs in [without(), Keys::of(&[(7, 0x78)]), Keys::of(&[(8, 0x77)])] {
         let mut pair = pair(&one_key(), &theirs);
         let _ = run(&mut pair, |_| {});
@@ -405,7 +414,7 @@ fn one_without_keys_takes_no_proof_for_granted() {
 
 /// The tag covers all settings of a connection: a peer's rails, its GID, its identity, the position of the session.
 #[test]
-fn whatever_was_told_otherwise_on_the_way_ends_it() {
+fn every_change_on_the_way_ends_it() {
     type Change = fn(&mut Pair);
     let with_other_rails: Change = |pair| {
         let mut config = initiator_config(Timing::default());

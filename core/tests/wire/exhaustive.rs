@@ -117,6 +117,6 @@ fn frames_in_any_order() {
             let is_connected = [outcome.is_initiator_connected, outcome.is_responder_connected];
             connected += usize::from(is_connected[usize::from(side)]);
         }
-        assert!(connected > 0, "side {side} is never told what connects it");
+        assert!(connected > 0, "side {side} never receives what connects it");
     }
 }

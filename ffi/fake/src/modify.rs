@@ -212,8 +212,8 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
         _ => path::REFUSE,
     };
     qp.set_state(to, path);
-    requester.tells_drained = to == state::DRAIN && mask & DRAINED.0 != 0;
-    requester.tell_drained(qp);
+    requester.reports_drained = to == state::DRAIN && mask & DRAINED.0 != 0;
+    requester.report_drained(qp);
     drop((requester, responder));
     if goes_on {
         send::run(qp.core);

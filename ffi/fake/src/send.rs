@@ -30,7 +30,7 @@ pub(crate) struct Requester {
     /// Reason why the oldest send waits; from it on all sends are stored.
     waiting: Option<Waiting>,
     /// Whether an event is to report that no send is under way any more.
-    pub(crate) tells_drained: bool,
+    pub(crate) reports_drained: bool,
     /// Position where the core's next queue pair begins.
     pub(crate) next_position: u64,
 }
@@ -80,7 +80,7 @@ impl Requester {
             rnr_retries: 0,
         },
         waiting: None,
-        tells_drained: false,
+        reports_drained: false,
         next_position: 0,
     };
 
@@ -104,11 +104,11 @@ impl Requester {
     }
 
     /// Emits the event that no send is under way any more, if it was asked for. The caller holds the flag.
-    pub(crate) fn tell_drained(&mut self, qp: &QueuePair) {
-        if !self.tells_drained || self.is_under_way() || qp.state() != state::DRAIN {
+    pub(crate) fn report_drained(&mut self, qp: &QueuePair) {
+        if !self.reports_drained || self.is_under_way() || qp.state() != state::DRAIN {
             return;
         }
-        self.tells_drained = false;
+        self.reports_drained = false;
         let about = About::QueuePair(qp.as_ptr());
         // SAFETY: the queue pair is live, and its context open.
         unsafe {
@@ -597,7 +597,7 @@ fn run_stored(qp: &QueuePair, requester: &mut Requester) -> Option<&'static Core
             (waiting.reason, waiting.until) = (Wait::Turn, None);
         }
     }
-    requester.tell_drained(qp);
+    requester.report_drained(qp);
     failed_peer
 }
 

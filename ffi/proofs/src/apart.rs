@@ -301,15 +301,19 @@ impl Halves {
         let refused = Stuck("a half refused a batch");
         let target = part_of(&to.window, MESSAGE_BYTES as u64)?;
         let bytes = message(number);
-        let [header, page, written, told] = [(); 4].map(|()| self.filled(number));
-        let leases = (header?, page?, written?, told?);
-        let (header, page, written, told) = leases;
+        let [header, page, written, announced] = [(); 4].map(|()| self.filled(number));
+        let leases = (header?, page?, written?, announced?);
+        let (header, page, written, announced) = leases;
         let mut batch = self.half()?.batch();
         let none = PostFlags::empty();
         let is_staged = batch.push(Operation::Send, [header, page], none).is_ok()
             && batch.push(Operation::Write(target), [written], none).is_ok()
             && batch
-                .push(Operation::WriteWithImmediate(target, NO_ANSWER), [told], none)
+                .push(
+                    Operation::WriteWithImmediate(target, NO_ANSWER),
+                    [announced],
+                    none,
+                )
                 .is_ok()
             && batch
                 .push_inline(Operation::Send, &bytes, PostFlags::SIGNALED)

@@ -72,7 +72,7 @@ pub struct Traffic {
     rounds: u64,
     would_block: u64,
     /// Messages of the rings that immediates reported.
-    told: u64,
+    announced: u64,
     is_wrong: bool,
 }
 
@@ -93,7 +93,7 @@ impl Traffic {
             requests: 0,
             rounds: 0,
             would_block: 0,
-            told: 0,
+            announced: 0,
             is_wrong: false,
         }
     }
@@ -113,8 +113,12 @@ impl Traffic {
     /// Way by which messages of the rings were reported so far. If bytes do not land in order, each has an
     /// immediate.
     #[must_use]
-    pub const fn rings_are_told_by(&self) -> &'static str {
-        if self.told > 0 { "immediates" } else { "trailers" }
+    pub const fn rings_are_published_by(&self) -> &'static str {
+        if self.announced > 0 {
+            "immediates"
+        } else {
+            "trailers"
+        }
     }
 
     /// Goes on until so many requests more are posted and done.
@@ -239,7 +243,7 @@ impl Traffic {
             Some(header),
             Some(page),
             Some(written),
-            Some(told),
+            Some(announced),
             Some(word),
             Some(last),
         ] = leases
@@ -253,7 +257,11 @@ impl Traffic {
             && batch.push(Operation::Send, [header, page], none).is_ok()
             && batch.push(Operation::Write(target), [written], none).is_ok()
             && batch
-                .push(Operation::WriteWithImmediate(target, NO_ANSWER), [told], none)
+                .push(
+                    Operation::WriteWithImmediate(target, NO_ANSWER),
+                    [announced],
+                    none,
+                )
                 .is_ok()
             && batch
                 .push(
@@ -439,7 +447,7 @@ impl Traffic {
             rings: [ring_a, ring_b],
             owed: [by_a, by_b],
             requests,
-            told,
+            announced,
             is_wrong,
             ..
         } = self;
@@ -459,7 +467,7 @@ impl Traffic {
                 immediate,
             } => {
                 ring.note_written(immediate);
-                *told = told.wrapping_add(1);
+                *announced = announced.wrapping_add(1);
             }
             Event::Written {
                 payload_bytes,

@@ -232,7 +232,7 @@ fn given_up(control: Control, way: Way, call: Call, after: u32) {
 }
 
 /// An accepted peer goes away: its queue pair is destroyed on another thread.
-fn gone_when_told(control: Control, way: Way) {
+fn gone_when_notified(control: Control, way: Way) {
     let mut two = Two::new(control, way, SOON);
     // The connector waits for its own queue pair, once it was accepted.
     let mut dial = two.hold(Call::ModifyQp, INITIATORS + 3);
@@ -252,7 +252,8 @@ fn gone_when_told(control: Control, way: Way) {
         matches!(outcome, Err(ConnectError::Handshake(_))),
         "{way:?}: {outcome:?}"
     );
-    two.traffic.let_go(control, &format!("{way:?}: gone when told"));
+    two.traffic
+        .let_go(control, &format!("{way:?}: gone when notified"));
     assert!(two.node.settle(within(SOON)), "{way:?}");
     two.connect();
     two.end();
@@ -307,7 +308,7 @@ fn who_accepts_waits_for_no_device() {
         taking_too_long(control, way, Call::ModifyQp, INITIATORS + 1);
         given_up(control, way, Call::OpenDevice, INITIATORS);
         given_up(control, way, Call::ModifyQp, INITIATORS + 1);
-        gone_when_told(control, way);
+        gone_when_notified(control, way);
     }
     assert_eq!(leaks(), before);
 }

@@ -91,7 +91,7 @@ struct Serving {
     server: Vec<Worker>,
     own: Vec<Worker>,
     /// Messages, farewells and failures that were reported to the server.
-    told: [usize; 3],
+    events: [usize; 3],
 }
 
 /// A Worker for clients.
@@ -118,7 +118,7 @@ impl Serving {
             own: clients(&node),
             server,
             node,
-            told: [0; 3],
+            events: [0; 3],
         }
     }
 
@@ -171,13 +171,13 @@ impl Serving {
         let is_gone =
             |worker: &Worker, id: &ChannelId| worker.close_progress(*id) == CloseProgress::Closed(Ok(()));
         while !here.iter().all(|id| is_gone(&self.server[0], id)) || self.own[0].channels().count() > 0 {
-            assert!(began.elapsed() < SOON, "{going:?}: {:?}", self.told);
+            assert!(began.elapsed() < SOON, "{going:?}: {:?}", self.events);
             self.poll();
         }
     }
 
     fn poll(&mut self) {
-        let [messages, farewells, failures] = &mut self.told;
+        let [messages, farewells, failures] = &mut self.events;
         self.server[0]
             .poll_tending(|_, event| match event {
                 Event::Received { .. } => *messages += 1,
@@ -213,7 +213,7 @@ fn a_server_is_behind_its_clients_what_it_was_before() {
     (0..FIRST).for_each(|round| serving.round(Going::of(round)));
     let before = serving.there();
     let heap = LIVE_BYTES.load(Ordering::Relaxed);
-    serving.told = [0; 3];
+    serving.events = [0; 3];
 
     let began = Instant::now();
     (0..ROUNDS).for_each(|round| serving.round(Going::of(round)));
@@ -226,7 +226,7 @@ fn a_server_is_behind_its_clients_what_it_was_before() {
         began.elapsed()
     );
     assert_eq!(after, before);
-    assert_eq!(serving.told, [clients, clients * 9 / 10, clients / 10]);
+    assert_eq!(serving.events, [clients, clients * 9 / 10, clients / 10]);
     // Less than any allocation for each of them.
     assert!(grown < clients, "{grown} bytes for {clients} clients");
 }

@@ -84,6 +84,6 @@ fn nothing_is_fetched_where_none_was_agreed() {
 }
 
 #[test]
-fn posting_on_what_failed_is_told_by_its_completion() {
+fn posting_on_what_failed_is_reported_by_its_completion() {
     table::posted_where_it_failed(&mut two(&config()));
 }

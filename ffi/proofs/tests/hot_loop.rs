@@ -11,8 +11,8 @@ const FEW: &str = "2000";
 const RELAXED: [(&str, &str); 1] = [("DOORBELL_FAKE_ORDER", "relaxed")];
 
 /// Words of a program about the rings: for bytes that land in order, and for bytes that do not.
-const BY_TRAILERS: &str = "rings are told by trailers";
-const BY_IMMEDIATES: &str = "rings are told by immediates";
+const BY_TRAILERS: &str = "rings are published by trailers";
+const BY_IMMEDIATES: &str = "rings are published by immediates";
 
 fn run(program: &str, arguments: &[&str]) -> (Output, String) {
     run_with(program, arguments, &[])
@@ -101,7 +101,7 @@ fn a_long_busy_wait_asks_the_clock_without_a_system_call() {
     let (output, said) = run(env!("CARGO_BIN_EXE_system_calls"), &["--requests", FEW]);
     if says(&output, "SKIPPED") {
         eprintln!(
-            "SKIPPED: a_long_busy_wait_asks_the_clock_without_a_system_call: here it is one to tell the time"
+            "SKIPPED: a_long_busy_wait_asks_the_clock_without_a_system_call: here it is one to read the clock"
         );
         return;
     }

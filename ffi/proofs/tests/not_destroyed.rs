@@ -65,7 +65,7 @@ fn close(worker: &mut Worker, channel: ChannelId) -> Result<(), CloseError> {
     }
 }
 
-fn told(worker: &mut Worker) -> bool {
+fn reported(worker: &mut Worker) -> bool {
     let mut metrics = Metrics::default();
     metrics.worker(&Labels::new(&[]).unwrap(), worker);
     let text = metrics.to_string();
@@ -76,7 +76,7 @@ fn told(worker: &mut Worker) -> bool {
 }
 
 #[test]
-fn what_the_device_will_not_destroy_is_told_and_left_alone() {
+fn what_the_device_will_not_destroy_is_reported_and_left_alone() {
     let path = doorbell_fake::library_path().unwrap();
     // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
     unsafe { rdma_sys::load_from(&path) }.unwrap();
@@ -97,7 +97,7 @@ fn what_the_device_will_not_destroy_is_told_and_left_alone() {
         assert_eq!(worker.not_destroyed(), 0);
         assert_eq!(close(worker, channel), Err(CloseError::NotDestroyed));
         assert_eq!((worker.channels().count(), worker.not_destroyed()), (0, 1));
-        assert!(told(worker));
+        assert!(reported(worker));
         // Beside it there is one place more, which is given again and again.
         for _ in 0..3 {
             let channel = connect(&node, &mut a, &mut b).unwrap();

@@ -208,7 +208,7 @@ fn a_closed_channel_gives_its_share_back() {
         });
         closed.unwrap();
         if round % 2 == 1 {
-            assert_eq!(came, round % 5, "what had come is told");
+            assert_eq!(came, round % 5, "what had come is reported");
         }
         hub.peer.close(there, within(SOON), |_, _| {}).ok();
         // The messages of the other channel were taken above, uncounted.
@@ -224,7 +224,7 @@ fn a_closed_channel_gives_its_share_back() {
 }
 
 #[test]
-fn the_limit_is_told_and_set_again() {
+fn the_limit_is_reported_and_set_again() {
     let _alone = ALONE.lock();
     let before = leaks();
     let mut hub = Hub::new(8, 3, 8);

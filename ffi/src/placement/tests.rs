@@ -45,12 +45,12 @@ fn memory_is_in_place_before_it_is_used() {
 }
 
 #[test]
-fn neighbours_are_told_apart() {
+fn neighbours_are_distinguished() {
     let mappings: Vec<_> = (0..8)
         .map(|_| place(64 << 10, &nothing(), None).unwrap())
         .collect();
     if kernel_view::look(0, 0).is_none() && std::fs::metadata("/proc/self/smaps").is_err() {
-        eprintln!("SKIPPED: neighbours_are_told_apart: no /proc/self/smaps");
+        eprintln!("SKIPPED: neighbours_are_distinguished: no /proc/self/smaps");
         return;
     }
     for (mapping, report) in &mappings {
@@ -160,7 +160,7 @@ fn transparent_pages_are_those_the_kernel_shows() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_told_or_refused() {
+fn a_node_that_is_not_there_is_reported_or_refused() {
     let mut config = nothing();
     config.node = NumaNode::Number(u16::MAX);
     let refused = Shortfall::Refused(ProviderError {

@@ -36,7 +36,7 @@ impl Library {
         &self.asked
     }
 
-    /// The file behind it, symbolic links resolved, where the dynamic linker tells.
+    /// The file behind it, symbolic links resolved, where the dynamic linker reports it.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()

@@ -293,7 +293,7 @@ pub struct hdr_t {
     pub size: u16,
 }
 
-/// One flow specification, told apart by `hdr.type_`.
+/// One flow specification, distinguished by `hdr.type_`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[expect(missing_docs, reason = "each member is the structure of the same name")]

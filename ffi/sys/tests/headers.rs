@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 const HEADERS_ENV: &str = "DOORBELL_RDMA_HEADERS";
 
 /// The structures that grew after rdma-core 44, and at which end. Each is given to the library with its
-/// size, or comes from the library with its size, or (`ibv_qp_ex`) has its new field told by a flag.
+/// size, or comes from the library with its size, or (`ibv_qp_ex`) has a flag for its new field.
 const GROWN: &[(&str, End)] = &[
     ("struct ibv_port_attr", End::Back),
     ("struct ibv_qp_ex", End::Back),

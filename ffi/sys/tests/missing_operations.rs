@@ -3,7 +3,6 @@
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::multiple_unsafe_ops_per_block,
-    clippy::undocumented_unsafe_blocks,
     reason = "fakes of this test's own, set up and called in one go"
 )]
 
@@ -19,12 +18,14 @@ const NO: c_int = libc::EOPNOTSUPP;
 
 fn qp_on(context: *mut ibv_context) -> *mut ibv_qp {
     let qp: *mut ibv_qp = zeroed();
+    // SAFETY: a zeroed allocation that is never freed, and nothing else uses it.
     unsafe { (*qp).context = context };
     qp
 }
 
 fn cq_on(context: *mut ibv_context) -> *mut ibv_cq {
     let cq: *mut ibv_cq = zeroed();
+    // SAFETY: a zeroed allocation that is never freed, and nothing else uses it.
     unsafe { (*cq).context = context };
     cq
 }
@@ -35,6 +36,7 @@ fn the_data_path_without_operations() {
     let (qp, cq) = (qp_on(context), cq_on(context));
     let srq: *mut ibv_srq = zeroed();
     let (send, recv) = (zeroed::<ibv_send_wr>(), zeroed::<ibv_recv_wr>());
+    // SAFETY: the objects are zeroed allocations that are never freed, their contexts are set, and no operation is there that could read the null array.
     unsafe {
         (*srq).context = context;
         let (mut bad_send, mut bad_recv, mut bad_srq) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -61,6 +63,7 @@ fn the_data_path_without_operations() {
 }
 
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the test below passes zeroed allocations that are never freed, and a place of its own.
     unsafe {
         (*qp).events_completed += 1;
         *bad = (*wr).next;
@@ -69,6 +72,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
 }
 
 unsafe extern "C" fn poll_cq(_: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the test below passes one whole completion.
     unsafe { (*wc).wr_id = 77 };
     entries
 }
@@ -79,6 +83,7 @@ fn the_data_path_hands_its_arguments_on() {
     let (qp, cq) = (qp_on(context), cq_on(context));
     let wr: *mut ibv_send_wr = zeroed();
     let wc: *mut ibv_wc = zeroed();
+    // SAFETY: the objects are zeroed allocations that are never freed, and the operations are those above, which write one request and one completion.
     unsafe {
         (*context).ops.post_send = Some(post_send);
         (*context).ops.poll_cq = Some(poll_cq);
@@ -101,6 +106,7 @@ fn extended_verbs_without_operations() {
         let srq: *mut ibv_srq = zeroed();
         let qp_attr: *mut ibv_qp_init_attr_ex = zeroed();
         let srq_attr: *mut ibv_srq_init_attr_ex = zeroed();
+        // SAFETY: the objects are zeroed allocations that are never freed, their contexts are set, and no operation is there that could read through a null pointer.
         unsafe {
             (*pd).context = context;
             (*srq).context = context;
@@ -193,6 +199,7 @@ fn bind_mw_checks_what_c_checks() {
         zeroed::<ibv_mw_bind>(),
     );
     let pd: *mut ibv_pd = zeroed();
+    // SAFETY: the objects are zeroed allocations that are never freed, and the context has no operation that could go on with them.
     unsafe {
         (*mw).context = context;
         (*mw).type_ = ibv_mw_type::IBV_MW_TYPE_2;
@@ -220,6 +227,7 @@ fn bind_mw_checks_what_c_checks() {
 fn an_extended_queue_pair_without_operations() {
     let qp: *mut ibv_qp_ex_with_flush = zeroed();
     let qp: *mut ibv_qp_ex = qp.cast();
+    // SAFETY: the queue pair is a zeroed allocation of the longest form, and no operation is there that could read through a null pointer.
     unsafe {
         macro_rules! status {
             ($($name:ident($($arg:expr),*);)*) => {$(
@@ -254,6 +262,7 @@ fn an_extended_queue_pair_without_operations() {
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
+    // SAFETY: the test below passes a zeroed allocation that is never freed.
     unsafe {
         (*qp).wr_id = remote_addr + u64::from(rkey);
         (*qp).wr_flags = imm;
@@ -261,6 +270,7 @@ unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_add
 }
 
 unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, _: u32, _: u64, len: usize, type_: u8, level: u8) {
+    // SAFETY: the test below passes a zeroed allocation that is never freed.
     unsafe { (*qp).wr_id = len as u64 + u64::from(type_) * 1000 + u64::from(level) * 100 };
 }
 
@@ -272,6 +282,7 @@ unsafe extern "C" fn wr_complete(_: *mut ibv_qp_ex) -> c_int {
 fn an_extended_queue_pair_hands_its_arguments_on() {
     let longer: *mut ibv_qp_ex_with_flush = zeroed();
     let qp: *mut ibv_qp_ex = longer.cast();
+    // SAFETY: the queue pair is a zeroed allocation of the longest form that is never freed, and its operations are those above.
     unsafe {
         (*qp).wr_rdma_write_imm = Some(wr_rdma_write_imm);
         (*qp).wr_complete = Some(wr_complete);
@@ -285,6 +296,7 @@ fn an_extended_queue_pair_hands_its_arguments_on() {
 }
 
 unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the test below passes a zeroed allocation that is never freed.
     unsafe { (*cq).comp_mask }
 }
 
@@ -296,6 +308,7 @@ unsafe extern "C" fn read_completion_ts(_: *mut ibv_cq_ex) -> u64 {
 fn an_extended_completion_queue() {
     let cq: *mut ibv_cq_ex = zeroed();
     let (attr, tm): (*mut ibv_poll_cq_attr, *mut ibv_wc_tm_info) = (zeroed(), zeroed());
+    // SAFETY: the objects are zeroed allocations that are never freed, and the readers are those above, of the right types.
     unsafe {
         assert_eq!(ibv_cq_ex_to_cq(cq).addr(), cq.addr());
         assert_eq!(with_errno(|| ibv_start_poll(cq, attr)), (NO, NO));
@@ -321,6 +334,7 @@ fn an_extended_completion_queue() {
 
 unsafe extern "C" fn create_wq(_: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
     let wq: *mut ibv_wq = zeroed();
+    // SAFETY: the work queue was just allocated, and the test below passes whole attributes.
     unsafe {
         (*wq).events_completed = 99;
         (*wq).wq_num = (*attr).max_wr;
@@ -332,6 +346,7 @@ unsafe extern "C" fn create_wq(_: *mut ibv_context, attr: *mut ibv_wq_init_attr)
 fn create_wq_sets_up_what_the_c_inline_sets_up() {
     let (whole, context) = extended_context();
     let attr: *mut ibv_wq_init_attr = zeroed();
+    // SAFETY: the objects are zeroed allocations that are never freed, the creator is the one above, and `ibv_create_wq` initialises the mutex.
     unsafe {
         (*whole).create_wq = Some(create_wq);
         (*attr).max_wr = 16;

@@ -132,7 +132,7 @@ impl Tip {
         )
     }
 
-    /// Commands that tell it where the other is, since a host does not answer itself.
+    /// Commands that set the address of the other, since a host does not answer itself.
     fn knows(&self, other: &Self) -> String {
         let (netdev, address) = (self.netdev, other.address);
         format!(

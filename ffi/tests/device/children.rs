@@ -16,8 +16,8 @@ const ASKED: &str = "asked late";
 const EINVAL: c_int = 22;
 
 #[test]
-fn s32_who_registers_before_it_asks_for_children_is_told_and_served() {
-    let name = "s32_who_registers_before_it_asks_for_children_is_told_and_served";
+fn s32_registering_before_asking_for_children_is_reported_and_served() {
+    let name = "s32_registering_before_asking_for_children_is_reported_and_served";
     if let Ok(device) = std::env::var(DEVICE) {
         ask_late(&device);
         println!("{ASKED}");
@@ -73,9 +73,9 @@ fn ask_late(wanted: &str) {
     // SAFETY: may be called at any time.
     let status = unsafe { rdma_sys::ibv_is_fork_initialized() };
     // SAFETY: may be called at any time.
-    let told = unsafe { rdma_sys::ibv_fork_init() };
+    let reported = unsafe { rdma_sys::ibv_fork_init() };
     // Even where the kernel copies for a child what a device has, and there is nothing to ask for.
-    assert_eq!(told, EINVAL, "{status:?}");
+    assert_eq!(reported, EINVAL, "{status:?}");
     assert!(
         [IBV_FORK_DISABLED, IBV_FORK_UNNEEDED].contains(&status),
         "{status:?}"

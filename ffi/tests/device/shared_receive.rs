@@ -208,8 +208,8 @@ fn a_shared_receive_scatters() {
 }
 
 #[test]
-fn the_limit_is_told_of_the_queue_that_is_meant() {
-    let Some(bench) = bench("the_limit_is_told_of_the_queue_that_is_meant") else {
+fn the_limit_is_reported_for_the_queue_that_is_meant() {
+    let Some(bench) = bench("the_limit_is_reported_for_the_queue_that_is_meant") else {
         return;
     };
     let mut hub = Hub::new(&bench, 2);

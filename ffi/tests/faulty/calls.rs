@@ -88,7 +88,7 @@ fn every_call_that_can_fail_can_be_made_to() {
 }
 
 #[test]
-fn each_call_that_fails_is_told_and_leaks_nothing() {
+fn each_call_that_fails_is_reported_and_leaks_nothing() {
     let bench = Bench::new();
     // Calls that destroy something are in `destroys`.
     for call in Call::ALL.iter().filter(|call| !call.destroys()) {

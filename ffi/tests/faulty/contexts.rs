@@ -82,7 +82,7 @@ fn a_broken_port_of_two_leaves_the_other_to_be_used() {
 }
 
 #[test]
-fn a_port_that_breaks_later_is_told_by_the_call_that_uses_it() {
+fn a_port_that_breaks_later_is_reported_by_the_call_that_uses_it() {
     let bench = Bench::new();
     let context = bench.rdma.open(&port(&bench.rdma).unwrap().device).unwrap();
     bench.control.fail(Call::QueryPort, 0, 5);

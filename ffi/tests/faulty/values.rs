@@ -77,7 +77,7 @@ fn a_queue_pair_number_beyond_24_bits_is_refused() {
 }
 
 #[test]
-fn an_unknown_event_is_told_by_its_number() {
+fn an_unknown_event_is_reported_by_its_number() {
     let bench = Bench::new();
     let context = bench.rdma.open(&port(&bench.rdma).unwrap().device).unwrap();
     bench.control.give(Value::EventType, ODD);

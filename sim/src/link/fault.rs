@@ -40,6 +40,10 @@ impl Fault {
         Self { rule, seen: 0 }
     }
 
+    pub(crate) const fn rule(&self) -> &PacketRule {
+        &self.rule
+    }
+
     /// Whether it means packets of this link.
     pub(crate) fn is_round(&self, from: PortName<'_>, to: PortName<'_>) -> bool {
         from.is(&self.rule.from) && to.is(&self.rule.to)

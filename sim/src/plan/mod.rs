@@ -30,8 +30,19 @@
 //! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends. A `stream` is a segment of a
 //! stream, by which connections are made, and never a `packet`. An `unclear-post` takes all staged requests and reports a refusal. A `receive-post` posts receives, to
 //! a queue pair or to a shared receive queue, and the device takes part of them, in order; a `post` is never one. `shut` is the call that fails a
-//! queue pair. A plan may name hosts that are not there yet; a host that never appears is never struck.
+//! queue pair. A plan may name hosts that are added later.
+//!
+//! # Names that nothing has
+//! A fault at a host, device or port that the fabric does not have is reported, not ignored: [`UnknownName`] has the name and the names that there are.
+//! The report comes as soon as the name is known to be wrong.
+//!
+//! - [`Fabric::perform`](crate::Fabric::perform) returns it, and nothing happens.
+//! - [`Fabric::check_plan`](crate::Fabric::check_plan) returns it for all clauses. Call it once all hosts are added.
+//! - An `at` clause that is due prints it to standard error. `link ... down` is an exception, since it strikes hosts that are added later.
+//! - `calm` prints it for the rules that it ends. Dropping the fabric prints it for all other clauses.
+//!   [`FabricBuilder::allow_unknown_names`](crate::FabricBuilder::allow_unknown_names) prints nothing, for plans that are drawn at random.
 
+mod names;
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -42,6 +53,7 @@ use core::net::IpAddr;
 
 use crate::packet::PacketKind;
 
+pub use names::UnknownName;
 pub use parse::PlanError;
 
 /// Plan of faults, with their times.
@@ -212,9 +224,14 @@ impl Name {
         (!text.is_empty() && text.chars().all(may_be)).then(|| Self(text.to_owned()))
     }
 
+    /// Whether it means every host or device.
+    pub(crate) fn is_any(&self) -> bool {
+        self.0 == ANY
+    }
+
     /// Whether it means this host or device.
     pub(crate) fn means(&self, name: &str) -> bool {
-        self.0 == ANY || self.0 == name
+        self.is_any() || self.0 == name
     }
 }
 

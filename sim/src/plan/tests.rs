@@ -30,7 +30,7 @@ fn every_clause_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn what_is_no_plan_is_told_where() {
+fn a_text_that_is_no_plan_is_reported_with_its_clause() {
     for (text, expected, found) in [
         ("drop", "which, as 2nd, every 2nd or 1%", ""),
         ("drop 0th ack of a->b", "which, as 2nd, every 2nd or 1%", "0th"),
@@ -137,5 +137,177 @@ fn any_plan_reads_back() {
     for _ in 0..2000 {
         let plan = random_plan(&mut random);
         assert_eq!(plan.to_string().parse(), Ok(plan.clone()), "{plan}");
+    }
+}
+
+mod names {
+    use core::time::Duration;
+
+    use doorbell_core::IpPrefix;
+
+    use crate::plan::{Action, Clause, Plan, UnknownName};
+    use crate::{Fabric, PortConfig};
+
+    /// Hosts a, with two devices of which the first has two ports, and b.
+    fn add_hosts(fabric: &Fabric) {
+        let port = |device, address: &str| {
+            let prefix = IpPrefix::new(address.parse().unwrap(), 24).unwrap();
+            PortConfig::new(device, &[prefix])
+        };
+        let of_a = [
+            port("sim0", "10.0.0.1"),
+            port("sim0", "10.0.1.1"),
+            port("sim1", "10.0.2.1"),
+        ];
+        fabric.host("a", of_a.into()).unwrap();
+        fabric.host("b", vec![port("sim0", "10.0.0.2")]).unwrap();
+    }
+
+    fn fabric(plan: &str) -> Fabric {
+        Fabric::builder().plan(plan.parse().unwrap()).driven().build()
+    }
+
+    /// The first unknown name of a plan once all hosts are there.
+    fn unknown(plan: &str) -> Option<UnknownName> {
+        let fabric = fabric(plan);
+        add_hosts(&fabric);
+        fabric.check_plan().err()
+    }
+
+    fn action(text: &str) -> Action {
+        let plan: Plan = format!("at 0s {text}").parse().unwrap();
+        match &plan.clauses[..] {
+            [Clause::At(step)] => step.action.clone(),
+            _ => panic!("{text}"),
+        }
+    }
+
+    #[test]
+    fn every_clause_reports_each_of_its_names() {
+        for (clause, name) in [
+            ("at 1ms link a-c down", "c"),
+            ("at 1ms link c-a up", "c"),
+            ("at 1ms port c up", "c"),
+            ("at 1ms gid c 10.0.0.2 becomes 10.0.0.9", "c"),
+            ("at 1ms kill c", "c"),
+            ("at 1ms restart c", "c"),
+            ("at 1ms pause c", "c"),
+            ("at 1ms resume c", "c"),
+            ("at 1ms slow c by 1us", "c"),
+            ("at 1ms overrun c", "c"),
+            ("at 1ms clock c ahead 1s", "c"),
+            ("drop 1st ack of a->c", "c"),
+            ("delay 1st packet of c->any by 1us", "c"),
+            ("fail 1st post of c with 12", "c"),
+        ] {
+            let found = unknown(clause).unwrap_or_else(|| panic!("{clause}"));
+            assert_eq!((found.clause.as_str(), found.name.as_str()), (clause, name));
+            assert_eq!(found.known, ["a", "b"]);
+        }
+    }
+
+    #[test]
+    fn devices_and_ports_are_names_too() {
+        for (end, name, known) in [
+            ("a/sim7", "a/sim7", vec!["a/sim0", "a/sim1"]),
+            ("b/sim1:1", "b/sim1", vec!["b/sim0"]),
+            ("any/sim7", "any/sim7", vec!["a/sim0", "a/sim1", "b/sim0"]),
+            ("a/sim0:3", "a/sim0:3", vec!["a/sim0:1", "a/sim0:2"]),
+            ("b:2", "b:2", vec!["b/sim0:1"]),
+            ("c/sim0:1", "c", vec!["a", "b"]),
+        ] {
+            let found = unknown(&format!("at 1ms port {end} down")).unwrap_or_else(|| panic!("{end}"));
+            assert_eq!(
+                (found.name.as_str(), found.known),
+                (name, known.iter().map(ToString::to_string).collect())
+            );
+        }
+        for end in [
+            "any", "any/sim1", "any:2", "a", "a:2", "a/any", "a/sim0", "a/sim0:2", "b/sim0:1",
+        ] {
+            assert_eq!(unknown(&format!("at 1ms port {end} down")), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_text_has_the_name_and_those_that_there_are() {
+        let text = |plan| unknown(plan).map(|unknown| unknown.to_string());
+        assert_eq!(
+            text("at 8ms kill c").unwrap(),
+            "in \"at 8ms kill c\": the fabric has no c, but a and b"
+        );
+        assert_eq!(
+            text("at 8ms port b/sim2 down").unwrap(),
+            "in \"at 8ms port b/sim2 down\": the fabric has no b/sim2, but b/sim0"
+        );
+        let alone = fabric("at 8ms kill c");
+        let error = alone.check_plan().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "in \"at 8ms kill c\": the fabric has no c, and no host"
+        );
+        add_hosts(&alone);
+    }
+
+    #[test]
+    fn hosts_may_be_added_after_the_plan_and_before_its_time() {
+        let fabric = fabric("at 1ms kill b; drop 1st ack of a->b");
+        assert!(fabric.check_plan().is_err());
+        add_hosts(&fabric);
+        fabric.run_for(Duration::from_millis(2));
+        assert_eq!(fabric.check_plan(), Ok(()));
+    }
+
+    #[test]
+    fn a_step_that_was_due_too_early_stays_reported() {
+        let fabric = fabric("at 1ms kill b");
+        fabric.run_for(Duration::from_millis(2));
+        add_hosts(&fabric);
+        let error = fabric.check_plan().unwrap_err();
+        assert_eq!((error.name.as_str(), error.known.len()), ("b", 0));
+    }
+
+    #[test]
+    fn a_cut_strikes_hosts_that_are_added_later() {
+        let fabric = fabric("at 1ms link a-b down");
+        fabric.run_for(Duration::from_millis(2));
+        assert!(fabric.check_plan().is_err(), "for now");
+        add_hosts(&fabric);
+        assert_eq!(fabric.check_plan(), Ok(()));
+    }
+
+    #[test]
+    fn rules_that_are_calmed_stay_reported() {
+        let fabric = fabric("at 1ms calm; fail 1st post of c with 12");
+        add_hosts(&fabric);
+        fabric.run_for(Duration::from_millis(2));
+        assert_eq!(
+            fabric.check_plan().unwrap_err().clause,
+            "fail 1st post of c with 12"
+        );
+    }
+
+    #[test]
+    fn what_is_followed_later_is_checked_too() {
+        let fabric = Fabric::new();
+        add_hosts(&fabric);
+        fabric.follow(&"drop 1st send of b->d".parse().unwrap());
+        assert_eq!(fabric.check_plan().unwrap_err().name, "d");
+    }
+
+    #[test]
+    fn nothing_happens_where_an_action_has_an_unknown_name() {
+        let fabric = Fabric::new();
+        add_hosts(&fabric);
+        for (text, name) in [
+            ("kill c", "c"),
+            ("link a-b/sim3 down", "b/sim3"),
+            ("port a:4 down", "a:4"),
+        ] {
+            assert_eq!(fabric.perform(&action(text)).unwrap_err().name, name);
+        }
+        assert_eq!(fabric.perform(&action("link a-b/sim0 down")), Ok(()));
+        assert_eq!(fabric.perform(&action("calm")), Ok(()));
+        assert_eq!(fabric.check_plan(), Ok(()));
     }
 }

@@ -101,7 +101,7 @@ impl Requester {
             return;
         };
         if self.ready_at_ns.is_some() {
-            // Told already.
+            // The wait has begun already.
             return;
         }
         if settings.sending.rnr_retry != 7 {

@@ -10,7 +10,7 @@ use crate::time::ack_timeout_ns;
 /// The longest message. Source: InfiniBand Architecture volume 1, section 9.7.7.
 const MESSAGE_BYTES_MAX: usize = 1 << 31;
 /// A READ reserves a PSN for each packet that comes back; of the number space at most half is
-/// ever outstanding, so that old and new can be told apart.
+/// ever outstanding, so that old and new can be distinguished.
 const PACKETS_MAX: usize = 1 << 22;
 /// Within a long message an acknowledgement is asked for once in so many packets.
 const ACK_EVERY: u32 = 16;

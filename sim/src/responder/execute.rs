@@ -77,11 +77,11 @@ impl Responder {
         }
     }
 
-    /// Tells the peer to come again: no receive is posted.
+    /// Asks the peer to retransmit: no receive is posted.
     fn not_ready(&mut self, settings: &ReadyToReceive, psn: Psn) {
         self.effects.was_not_ready = true;
         // Packets that follow are ahead of their turn, and need no report of their own.
-        self.has_told = true;
+        self.has_reported_gap = true;
         self.answer(psn, Syndrome::NotReady(settings.min_rnr_timer));
     }
 
@@ -114,7 +114,7 @@ impl Responder {
         };
         if receive.slots.capacity_bytes() < bytes {
             let status = around.quirks.short_receive;
-            let refusal = if around.quirks.short_receive_told == WcStatus::REM_OP_ERR {
+            let refusal = if around.quirks.short_receive_reported == WcStatus::REM_OP_ERR {
                 Refusal::Operation
             } else {
                 Refusal::InvalidRequest

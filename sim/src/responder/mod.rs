@@ -140,7 +140,7 @@ pub(crate) struct Responder {
     /// The PSN of the packet whose turn it is.
     expected: u32,
     /// The peer was notified of the gap already.
-    has_told: bool,
+    has_reported_gap: bool,
     inbound: Inbound,
     /// The receive that a message has begun to fill.
     held: Option<Receive>,
@@ -196,12 +196,12 @@ impl Responder {
         let expected = Psn::from_low_bits(self.expected);
         match packet.bth.psn.distance_from(expected) {
             0 => {
-                self.has_told = false;
+                self.has_reported_gap = false;
                 self.execute(&settings, packet, around);
             }
             ahead if ahead > 0 => {
-                if !self.has_told {
-                    self.has_told = true;
+                if !self.has_reported_gap {
+                    self.has_reported_gap = true;
                     self.answer(expected, Syndrome::Refused(Refusal::Sequence));
                 }
             }

@@ -36,9 +36,9 @@ pub(crate) struct StreamState {
     /// The place in the stream up to which all came. Its end counts as a byte.
     came: u64,
     has_peer_ended: bool,
-    /// Bytes that the peer did not acknowledge, from the place `told` on.
+    /// Bytes that the peer did not acknowledge, from the place `acknowledged` on.
     unanswered: VecDeque<u8>,
-    told: u64,
+    acknowledged: u64,
     /// How many bytes were ever written.
     written: u64,
     /// The place up to which all was sent.
@@ -48,10 +48,10 @@ pub(crate) struct StreamState {
     retries: u32,
     /// When to send again.
     retry_at_ns: Option<u64>,
-    /// Told apart from timers that were set before by this number.
+    /// Number that distinguishes it from timers that were set before.
     timer: u32,
     /// Whether the timer is scheduled.
-    is_timer_told: bool,
+    is_timer_scheduled: bool,
     /// Whether a caller or a port owns it.
     has_owner: bool,
     /// Kind of a segment without bytes that is to be sent.
@@ -93,14 +93,14 @@ impl StreamState {
             came: 0,
             has_peer_ended: false,
             unanswered: VecDeque::new(),
-            told: 0,
+            acknowledged: 0,
             written: 0,
             sent: 0,
             is_dropped: false,
             retries: 0,
             retry_at_ns: None,
             timer: 0,
-            is_timer_told: true,
+            is_timer_scheduled: true,
             has_owner: phase == Phase::Connecting,
             says: None,
         }
@@ -151,7 +151,7 @@ impl StreamState {
             Phase::Dead(_) => self.is_dropped || !self.has_owner,
             Phase::Connecting => self.is_dropped,
             Phase::Answering => false,
-            Phase::Open => self.is_dropped && self.told == self.end(),
+            Phase::Open => self.is_dropped && self.acknowledged == self.end(),
         }
     }
 
@@ -244,15 +244,15 @@ impl StreamState {
     }
 
     fn on_came(&mut self, place: u64, now_ns: u64) {
-        if place <= self.told || place > self.sent {
+        if place <= self.acknowledged || place > self.sent {
             return;
         }
-        let bytes = place.min(self.written).saturating_sub(self.told);
+        let bytes = place.min(self.written).saturating_sub(self.acknowledged);
         let count = usize::try_from(bytes)
             .unwrap_or(usize::MAX)
             .min(self.unanswered.len());
         self.unanswered.drain(..count);
-        self.told = place;
+        self.acknowledged = place;
         self.retries = 0;
         self.set_timer(now_ns);
     }
@@ -280,7 +280,7 @@ impl StreamState {
             return None;
         }
         let at = self.sent;
-        let skipped = usize::try_from(at.saturating_sub(self.told)).ok()?;
+        let skipped = usize::try_from(at.saturating_sub(self.acknowledged)).ok()?;
         let bytes: Vec<u8> = self
             .unanswered
             .iter()
@@ -303,11 +303,11 @@ impl StreamState {
     fn set_timer(&mut self, now_ns: u64) {
         let first_ns = match self.phase {
             Phase::Connecting | Phase::Answering => Some(CONNECT_RETRY_NS),
-            Phase::Open if self.told < self.sent => Some(RETRY_NS),
+            Phase::Open if self.acknowledged < self.sent => Some(RETRY_NS),
             Phase::Open | Phase::Dead(_) => None,
         };
         self.timer = self.timer.wrapping_add(1);
-        self.is_timer_told = false;
+        self.is_timer_scheduled = false;
         self.retry_at_ns = first_ns.map(|span_ns| {
             let span_ns = span_ns.checked_shl(self.retries).unwrap_or(u64::MAX);
             now_ns.saturating_add(span_ns)
@@ -316,7 +316,7 @@ impl StreamState {
 
     /// When it wants to be woken, and the number to do it by, where that is new.
     pub(crate) fn take_timer(&mut self) -> Option<(u64, u32)> {
-        let is_known = core::mem::replace(&mut self.is_timer_told, true);
+        let is_known = core::mem::replace(&mut self.is_timer_scheduled, true);
         let at_ns = self.retry_at_ns.filter(|_| !is_known)?;
         Some((at_ns, self.timer))
     }
@@ -344,7 +344,7 @@ impl StreamState {
             Phase::Open | Phase::Dead(_) => (),
         }
         self.set_timer(now_ns);
-        self.sent = self.told;
+        self.sent = self.acknowledged;
     }
 }
 

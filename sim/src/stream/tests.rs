@@ -131,7 +131,7 @@ fn a_peer_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn whoever_hears_of_no_such_stream_tells_it_after_what_came() {
+fn a_reset_of_an_unknown_stream_comes_after_what_came() {
     let mut ends = Ends::new();
     while !(ends.end(0).is_open() && ends.end(1).is_open()) {
         ends.turn(|_| false);

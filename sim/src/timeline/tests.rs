@@ -130,7 +130,7 @@ fn a_host_is_one_column_and_an_arrow_ends_where_its_packet_did() {
 }
 
 #[test]
-fn what_was_left_out_is_told_in_both() {
+fn what_was_left_out_is_reported_in_both() {
     let mut timeline = timeline(vec![(5, remark(None, "a<b> & c"))]);
     assert!(!timeline.to_string().contains("CUT"));
     timeline.left_out = LeftOut {
@@ -138,10 +138,10 @@ fn what_was_left_out_is_told_in_both() {
         others: 2,
         until_ns: 1500,
     };
-    let told = "CUT HERE: 3 more packets and 2 more moments, up to 1.500 us, are not shown";
-    assert!(timeline.to_string().ends_with(&format!("{told}\n")));
+    let text = "CUT HERE: 3 more packets and 2 more moments, up to 1.500 us, are not shown";
+    assert!(timeline.to_string().ends_with(&format!("{text}\n")));
     let svg = timeline.to_svg();
-    assert!(svg.contains(told) && svg.contains("a&lt;b&gt; &amp; c"));
+    assert!(svg.contains(text) && svg.contains("a&lt;b&gt; &amp; c"));
 }
 
 #[test]

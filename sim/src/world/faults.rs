@@ -19,7 +19,7 @@ const HOLD_NS: u64 = 10_000;
 /// All that goes wrong.
 #[derive(Default)]
 pub(super) struct Faults {
-    steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     packets: Vec<Fault>,
     /// Each with how many calls it has seen that it means.
     calls: Vec<(CallRule, u64)>,
@@ -30,6 +30,15 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    /// The rules about packets and calls that are in force.
+    pub(super) fn rules(&self) -> impl Iterator<Item = Clause> {
+        let packets = self
+            .packets
+            .iter()
+            .map(|fault| Clause::Packets(fault.rule().clone()));
+        packets.chain(self.calls.iter().map(|(rule, _)| Clause::Calls(rule.clone())))
+    }
+
     /// Packets and calls go well from now on.
     fn calm(&mut self) {
         self.packets.clear();
@@ -65,9 +74,14 @@ impl World {
 
     /// Begins or ends a step of the plan.
     pub(super) fn take_step(&mut self, step: usize, begins: bool) {
-        let Some(Step { action, lasts_ns, .. }) = self.faults.steps.get(step).cloned() else {
+        let Some(found) = self.faults.steps.get(step).cloned() else {
             return;
         };
+        // A cut strikes hosts that are added later, too.
+        if begins && !matches!(found.action, Action::Link(.., false)) {
+            self.report_unknown(&Clause::At(found.clone()));
+        }
+        let Step { action, lasts_ns, .. } = found;
         if !begins {
             if let Some(opposite) = action.opposite() {
                 self.perform(&opposite);
@@ -100,7 +114,11 @@ impl World {
                     host.ahead_ns = host.ahead_ns.saturating_add(*span_ns)
                 });
             }
-            Action::Calm => self.faults.calm(),
+            Action::Calm => {
+                let rules: Vec<_> = self.faults.rules().collect();
+                self.report_all_unknown(&rules);
+                self.faults.calm();
+            }
         }
     }
 
@@ -280,7 +298,7 @@ impl World {
     }
 
     /// Raises an event at every open handle of a device.
-    fn tell(&mut self, device: DeviceId, event: AsyncEvent) {
+    fn raise_at(&mut self, device: DeviceId, event: AsyncEvent) {
         let open = self
             .contexts
             .iter()
@@ -327,7 +345,7 @@ impl World {
             } else {
                 AsyncEvent::PortError
             };
-            self.tell(device, event(number));
+            self.raise_at(device, event(number));
         }
     }
 
@@ -362,7 +380,7 @@ impl World {
             self.gids.remove(&old);
             self.gids.insert(gid, port);
             self.topology = self.topology.wrapping_add(1);
-            self.tell(device, AsyncEvent::GidChange(number));
+            self.raise_at(device, AsyncEvent::GidChange(number));
         }
     }
 
@@ -377,7 +395,7 @@ impl World {
             let on_it = self.queue_pairs.iter().filter(|(_, qp)| qp.device == device);
             let keys: Vec<QueuePairKey> = on_it.map(|(key, _)| key).collect();
             self.failing.extend(keys);
-            self.tell(device, AsyncEvent::DeviceFatal);
+            self.raise_at(device, AsyncEvent::DeviceFatal);
         }
         let is_named: Vec<bool> = self.hosts.iter().map(|host| name.means(&host.name)).collect();
         self.kill_streams(|host| is_named.get(host.0) == Some(&true));

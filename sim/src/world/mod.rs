@@ -4,6 +4,7 @@
 //! hosts reach each other is `network`, how packets go `traffic`, and what happens next `run`.
 
 mod faults;
+mod names;
 mod network;
 mod record;
 mod run;
@@ -23,6 +24,7 @@ use crate::event::{Event, Events};
 use crate::link::{LinkConfig, Links};
 use crate::oracle::{self, Tally, Violation};
 use crate::packet::pool::Pool;
+use crate::plan::UnknownName;
 use crate::queue_pair::{QueuePairKey, QueuePairState};
 use crate::quirks::Quirks;
 use crate::random::Random;
@@ -71,6 +73,10 @@ pub(crate) struct World {
     topology: u64,
     links: Links,
     faults: Faults,
+    /// Names in plans that nothing had when their clause was due.
+    unknown: Vec<UnknownName>,
+    /// Whether such names are not printed.
+    pub(crate) allows_unknown_names: bool,
     contexts: Slab<ContextState>,
     pub(crate) completion_queues: Slab<CompletionState>,
     pub(crate) queue_pairs: Slab<QueuePairState>,
@@ -90,7 +96,7 @@ pub(crate) struct World {
     /// Something happened that others may wait for, in real time; and the number of the last planned event that the
     /// thread was notified of.
     pub(crate) moved: bool,
-    told: u64,
+    notified: u64,
     /// Nobody has a handle to the fabric any more, where a thread drives it.
     pub(crate) is_over: bool,
     /// The captured packets, if packets are captured.
@@ -117,6 +123,8 @@ impl World {
             topology: 0,
             links: Links::default(),
             faults: Faults::default(),
+            unknown: Vec::new(),
+            allows_unknown_names: false,
             contexts: Slab::default(),
             completion_queues: Slab::default(),
             queue_pairs: Slab::default(),
@@ -130,7 +138,7 @@ impl World {
             repeated: Vec::new(),
             news: false,
             moved: false,
-            told: 0,
+            notified: 0,
             is_over: false,
             capture: None,
             recorder: None,
@@ -139,7 +147,7 @@ impl World {
 
     /// Whether something happened or was planned since this was last asked.
     pub(crate) fn has_moved(&mut self) -> bool {
-        let planned = core::mem::replace(&mut self.told, self.events.planned()) != self.events.planned();
+        let planned = core::mem::replace(&mut self.notified, self.events.planned()) != self.events.planned();
         core::mem::take(&mut self.moved) || planned
     }
 
@@ -303,7 +311,7 @@ impl World {
             self.repeat_newest(key);
             self.flush_requests(key, false);
             self.flush_receives(key);
-            if shares && self.quirks_of(key).last_receive_is_told {
+            if shares && self.quirks_of(key).last_receive_is_reported {
                 // Receives in the shared queue stay for its other queue pairs (S22).
                 self.raise(context, AsyncEvent::LastReceiveReached(qpn));
             }

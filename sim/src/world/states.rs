@@ -15,18 +15,18 @@ impl World {
     /// RTS to SQD: what has begun goes on, and nothing else begins.
     pub(crate) fn drain(&mut self, key: QueuePairKey) -> Result<(), ProviderError> {
         let change = (QpState::ReadyToSend, QpState::SendQueueDrain);
-        self.modify(key, "modify to SQD", change, |qp| qp.tells_drained = true)?;
-        self.tell_drained(key);
+        self.modify(key, "modify to SQD", change, |qp| qp.reports_drained = true)?;
+        self.report_drained(key);
         Ok(())
     }
 
-    /// Tells that a send queue drained, once it did.
-    pub(super) fn tell_drained(&mut self, key: QueuePairKey) {
+    /// Reports that a send queue drained, once it did.
+    pub(super) fn report_drained(&mut self, key: QueuePairKey) {
         let Some(qp) = self.queue_pairs.get_mut(key) else {
             return;
         };
-        if qp.tells_drained && qp.state == QpState::SendQueueDrain && !qp.requester.is_under_way() {
-            qp.tells_drained = false;
+        if qp.reports_drained && qp.state == QpState::SendQueueDrain && !qp.requester.is_under_way() {
+            qp.reports_drained = false;
             let (context, qpn) = (qp.context, qp.qpn);
             self.raise(context, AsyncEvent::SendQueueDrained(qpn));
         }
@@ -72,7 +72,7 @@ impl World {
         qp.responder = Responder::default();
         qp.receives = Receives::default();
         (qp.state, qp.port, qp.access) = (QpState::Reset, 0, Access::empty());
-        (qp.connection, qp.route, qp.tells_drained) = (None, None, false);
+        (qp.connection, qp.route, qp.reports_drained) = (None, None, false);
         self.tally.requests.destroyed_more(requests);
         self.tally.receives.destroyed_more(receives.saturating_add(held));
         Ok(forgotten.into_requests())

@@ -70,7 +70,7 @@ impl World {
             return Some(key);
         }
         let is_new = qp.responder.hears_first();
-        let established = is_new && qp.state == QpState::ReadyToReceive && quirks.states_are_told;
+        let established = is_new && qp.state == QpState::ReadyToReceive && quirks.states_are_reported;
         let (context, qpn) = (qp.context, qp.qpn);
         let (responder, mut around) = split(qp, &mut self.shared_receives, &mut self.windows, quirks);
         responder.on_packet(packet, &mut around);
@@ -123,7 +123,7 @@ impl World {
                 _ => self.failing.push_back(key),
             }
         }
-        self.tell_drained(key);
+        self.report_drained(key);
         self.arm(key);
     }
 
@@ -147,11 +147,11 @@ impl World {
         let not_ready = u64::from(effects.was_not_ready);
         self.tally.receivers_not_ready = self.tally.receivers_not_ready.saturating_add(not_ready);
         let quirks = self.quirks(device);
-        let told = effects.event.map(|event| event(qpn)).filter(|event| match event {
-            AsyncEvent::QueuePairAccess(_) => quirks.refused_access_is_told,
-            _ => quirks.refused_requests_are_told,
+        let reported = effects.event.map(|event| event(qpn)).filter(|event| match event {
+            AsyncEvent::QueuePairAccess(_) => quirks.refused_access_is_reported,
+            _ => quirks.refused_requests_are_reported,
         });
-        if let Some(event) = told {
+        if let Some(event) = reported {
             self.raise(context, event);
         }
         if let Some(ended) = effects.ended {

@@ -20,6 +20,7 @@ fn captured() -> [(&'static str, Vec<Frame>); 2] {
         let keep = Keep {
             moments: false,
             frames: FRAMES_MAX,
+            names: false,
         };
         let outcome = run_caught(&case, keep);
         assert_eq!(outcome.verdict, Ok(()));

@@ -277,7 +277,8 @@ impl Run<'_> {
             self.excuses.posts = true;
             let sent = self.send(place, 2, 40);
             self.excuses = excuses;
-            self.fabric.perform(&Action::Calm);
+            let calm = self.fabric.perform(&Action::Calm);
+            calm.map_err(|error| failure("set-up", error.to_string()))?;
             sent?;
         }
         Ok(())
@@ -546,7 +547,8 @@ pub(crate) fn whole_again(fabric: &Fabric) -> Verdict {
         Action::Link(end(), end(), true),
         Action::Calm,
     ] {
-        fabric.perform(&action);
+        let done = fabric.perform(&action);
+        done.map_err(|error| failure("set-up", error.to_string()))?;
     }
     Ok(())
 }

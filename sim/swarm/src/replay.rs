@@ -92,6 +92,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
     let keep = Keep {
         moments: true,
         frames: if args.pcap.is_some() { FRAMES_MAX } else { 0 },
+        names: true,
     };
     let outcome = run_caught(&case, keep);
     if let Some(path) = &args.pcap {

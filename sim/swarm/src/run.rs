@@ -36,6 +36,8 @@ pub(crate) struct Keep {
     pub(crate) moments: bool,
     /// Packets at most.
     pub(crate) frames: usize,
+    /// Whether names in the plan that nothing has are printed. Plans that are drawn have some: not every host is in every subnet.
+    pub(crate) names: bool,
 }
 
 /// The outcome of a run.
@@ -164,6 +166,11 @@ pub(crate) fn fabric(case: &Case, keep: Keep) -> anyhow::Result<Fabric> {
         .link(link)
         .quirks(case.device.quirks())
         .calls_take(Duration::from_nanos(case.call_ns));
+    let builder = if keep.names {
+        builder
+    } else {
+        builder.allow_unknown_names()
+    };
     let fabric = builder.plan(case.plan()?).driven().build();
     if keep.frames > 0 {
         fabric.capture(keep.frames);
@@ -428,6 +435,7 @@ mod tests {
             let keep = Keep {
                 moments: true,
                 frames: 1000,
+                names: false,
             };
             let (first, second) = (run_caught(&case, Keep::default()), run_caught(&again, keep));
             assert_eq!(first.verdict, Ok(()), "seed {seed}");

@@ -64,8 +64,8 @@ impl Simulated {
             port: None,
         });
         let action = near.and_then(action).ok_or(Trouble::new("no action"))?;
-        self.fabric.borrow().perform(&action);
-        Ok(())
+        let done = self.fabric.borrow().perform(&action);
+        done.map_err(|error| Trouble(error.to_string()))
     }
 }
 
@@ -101,7 +101,7 @@ impl Rig for Simulated {
             .audit()
             .map_err(|violation| Trouble(violation.to_string()))?;
         let (packets, frames) = (tally.packets, fabric.take_captured());
-        let tells_gap = |frame: &&Frame| {
+        let reports_gap = |frame: &&Frame| {
             let at = |offset: usize| frame.bytes.get(BASE_HEADER.saturating_add(offset));
             at(0) == Some(&ACKNOWLEDGE) && at(12) == Some(&SEQUENCE_ERROR)
         };
@@ -109,7 +109,7 @@ impl Rig for Simulated {
             lost: packets.lost.saturating_add(packets.corrupt),
             // Copies leave no port.
             repeated: packets.sent.saturating_sub(frames.len() as u64),
-            gaps: frames.iter().filter(tells_gap).count() as u64,
+            gaps: frames.iter().filter(reports_gap).count() as u64,
         }))
     }
 

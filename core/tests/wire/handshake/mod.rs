@@ -85,8 +85,8 @@ fn both_connect_and_know_the_same() {
         ),
         (9, 9)
     );
-    let told = RemoteWindow::read_from_bytes(responder.peer.private_data.as_bytes()).unwrap();
-    assert_eq!(told, window);
+    let received = RemoteWindow::read_from_bytes(responder.peer.private_data.as_bytes()).unwrap();
+    assert_eq!(received, window);
     assert_eq!(
         kinds(&pair.up.history),
         [FrameKind::Hello, FrameKind::Connect, FrameKind::Ready]
@@ -216,7 +216,7 @@ impl Io for Deaf {
 }
 
 #[test]
-fn what_the_stream_says_is_told_or_refused() {
+fn what_the_stream_says_is_reported_or_refused() {
     for (answer, cause) in [
         (Err(IoError::Failed(5)), Cause::Stream(5)),
         (Err(IoError::Closed), Cause::PeerClosed),

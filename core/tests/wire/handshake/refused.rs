@@ -115,7 +115,7 @@ fn without_a_handle_any_listener_will_do() {
 }
 
 #[test]
-fn an_endpoint_that_contradicts_what_was_told_is_refused() {
+fn an_endpoint_that_contradicts_an_earlier_frame_is_refused() {
     // Offsets in the frame: GID 10, MTU 34, sender's rail 43, receiver's rail 44.
     for (index, value) in [(25, 9), (43, 1), (44, 1)] {
         let (mut pair, _) = at(Stage::Accept);
@@ -141,7 +141,7 @@ fn an_endpoint_that_contradicts_what_was_told_is_refused() {
 }
 
 #[test]
-fn a_caller_is_told_of_its_own_mistakes_and_the_handshake_goes_on() {
+fn a_mistake_of_the_caller_is_reported_and_the_handshake_goes_on() {
     let (mut pair, _) = at(Stage::ChooseRail);
     let now = pair.now();
     assert_eq!(
@@ -205,7 +205,7 @@ fn no_rail_in_common_is_the_callers_to_say() {
 }
 
 #[test]
-fn more_rails_than_can_be_told_are_refused_at_once() {
+fn more_rails_than_can_be_listed_are_refused_at_once() {
     let config = responder_config(Timing::default());
     let now = Instant::from_ns(0);
     assert!(Responder::new(config, &[rail(2); 64], now).is_ok());

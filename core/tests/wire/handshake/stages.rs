@@ -183,7 +183,7 @@ fn a_peer_that_closes_is_noticed_at_every_stage() {
 }
 
 #[test]
-fn rubbish_is_refused_at_every_stage_and_the_peer_is_told() {
+fn rubbish_is_refused_at_every_stage_and_the_peer_is_notified() {
     // The last write is not answered by anything, so nothing is read.
     for stage in STAGES.into_iter().filter(|stage| *stage != Stage::LastWrite) {
         let (mut pair, is_initiator) = at(stage);
@@ -197,8 +197,8 @@ fn rubbish_is_refused_at_every_stage_and_the_peer_is_told() {
         let error = failed(poll(&mut pair, is_initiator));
         assert!(matches!(error.cause, Cause::Wire(_)), "{stage}: {error}");
         assert_eq!((error.stage, error.fault()), (stage, Fault::Peer));
-        let told = if is_initiator { &pair.up } else { &pair.down };
-        assert_eq!(kinds(&told.history).last(), Some(&FrameKind::Reject), "{stage}");
+        let lane = if is_initiator { &pair.up } else { &pair.down };
+        assert_eq!(kinds(&lane.history).last(), Some(&FrameKind::Reject), "{stage}");
     }
 }
 

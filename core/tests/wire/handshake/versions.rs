@@ -12,7 +12,7 @@ use crate::pipe::{End, Lane, Pair};
 use crate::samples;
 
 #[test]
-fn versions_that_do_not_meet_are_told_to_both() {
+fn versions_that_do_not_meet_are_reported_to_both() {
     let mut pair = pair();
     assert_eq!(pair.poll_initiator(), Step::Pending);
     // The Hello of a peer that speaks 3 and 4 only.

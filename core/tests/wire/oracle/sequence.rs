@@ -149,9 +149,15 @@ pub(crate) fn check(bytes: &[u8]) -> Outcome {
     let has_keys = [&ours, &theirs].map(|keys| !keys.is_empty());
     let key = (fit && !ours.is_empty()).then_some((both.0.into(), both.1));
     // With keys, a side speaks only versions that have a place for them, whatever its settings.
-    let newest = |told: u8, keys: &[_]| if told != 0 && keys.is_empty() { 1 } else { VERSION };
+    let newest = |is_older: u8, keys: &[_]| {
+        if is_older != 0 && keys.is_empty() {
+            1
+        } else {
+            VERSION
+        }
+    };
     let version = newest(how & 0x40, &ours).min(newest(how & 0x80, &theirs));
-    let versions = |told: u8| VersionRange::new(1, if told == 0 { VERSION } else { 1 }).unwrap();
+    let versions = |is_older: u8| VersionRange::new(1, if is_older == 0 { VERSION } else { 1 }).unwrap();
     let begin = Instant::from_ns(0);
     let mut initiator = initiator_config(Timing::default());
     initiator.versions = versions(how & 0x40);

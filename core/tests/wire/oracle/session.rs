@@ -4,7 +4,7 @@ use doorbell_core::wire::{Attach, Fence, FenceFrame, Grant, Refusal, SessionFram
 
 use super::plain;
 
-fn told(fence: &Fence) -> (u64, Vec<u64>) {
+fn fence_fields(fence: &Fence) -> (u64, Vec<u64>) {
     let more = vec![u64::from(fence.rail), u64::from(fence.through.to_u32())];
     (u64::from(fence.epoch.to_u32()), more)
 }
@@ -50,8 +50,8 @@ pub(crate) fn check(bytes: &[u8]) {
             (2, again.to_bytes().to_vec())
         }
         SessionFrame::Attach(said) => {
-            let told = (u64::from(said.epoch.to_u32()), said.oldest.0, said.expected.0);
-            assert_eq!(told, plainly);
+            let found = (u64::from(said.epoch.to_u32()), said.oldest.0, said.expected.0);
+            assert_eq!(found, plainly);
             let more = vec![
                 said.session.to_u64(),
                 u64::from(said.window),
@@ -72,29 +72,29 @@ pub(crate) fn check(bytes: &[u8]) {
             (5, again.to_bytes().to_vec())
         }
         SessionFrame::Moved(header, handle) => {
-            let told = plain::handle::read(&bytes[24..]).unwrap();
-            assert_eq!(told.length, handle.as_bytes().len());
+            let found = plain::handle::read(&bytes[24..]).unwrap();
+            assert_eq!(found.length, handle.as_bytes().len());
             assert_eq!(fields(header), plainly);
             let again = SessionHeader::moved(header.epoch(), header.sequence()).to_bytes();
             (6, [&again, handle.as_bytes()].concat())
         }
         SessionFrame::Grant(granted) => {
             assert_eq!(u64::from(granted.epoch.to_u32()), plain.epoch);
-            let told = granted.window.map_or([0; 4], |(window, access)| {
+            let found = granted.window.map_or([0; 4], |(window, access)| {
                 let access =
                     u64::from(access.write) + 2 * u64::from(access.read) + 4 * u64::from(access.atomic);
                 let rkey = u64::from(window.rkey().0);
                 [access, window.address(), window.length_bytes(), rkey]
             });
-            assert_eq!([&[u64::from(granted.number)], &told[..]].concat(), plain.more);
+            assert_eq!([&[u64::from(granted.number)], &found[..]].concat(), plain.more);
             (7, Grant::new(&granted).to_bytes().to_vec())
         }
         SessionFrame::Fence(fence) => {
-            assert_eq!(told(&fence), (plain.epoch, plain.more.clone()));
+            assert_eq!(fence_fields(&fence), (plain.epoch, plain.more.clone()));
             (8, FenceFrame::ask(&fence).to_bytes().to_vec())
         }
         SessionFrame::Fenced(fence) => {
-            assert_eq!(told(&fence), (plain.epoch, plain.more.clone()));
+            assert_eq!(fence_fields(&fence), (plain.epoch, plain.more.clone()));
             (9, FenceFrame::answer(&fence).to_bytes().to_vec())
         }
         other => panic!("{other:?}"),

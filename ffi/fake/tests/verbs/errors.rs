@@ -43,6 +43,7 @@ fn s9_rights_of_peers() {
     );
     let receive = [local.element(0, 8)];
     let read_only = Region {
+        // SAFETY: the domain is there, and the memory of the region is leaked: it stays as long as this registration.
         mr: unsafe { ibv_reg_mr(device.pd, window.start.cast(), 64, 1 | 4) },
         ..window
     };
@@ -155,6 +156,7 @@ fn a_peer_that_failed_flushes_its_own_sends_too() {
     let mut attributes: ibv_qp_attr = crate::rig::zeroed();
     let mut made_with: ibv_qp_init_attr = crate::rig::zeroed();
     for QueuePair { qp, cq } in [one, other] {
+        // SAFETY: the queue pair is there, and both structures are whole and writable.
         unsafe { assert_eq!(ibv_query_qp(qp, &raw mut attributes, 1, &raw mut made_with), 0) };
         assert_eq!(attributes.qp_state, ibv_qp_state::IBV_QPS_ERR);
         assert_eq!((made_with.send_cq, made_with.cap.max_inline_data), (cq, 32));

@@ -14,6 +14,7 @@ fn no_function_is_missing() {
     let library = format!("{:?}", load().unwrap());
     assert!(library.contains("ibv_query_qp_data_in_order: Some"));
     assert!(!library.contains("None"), "{library}");
+    // SAFETY: the device is open, and each object is used only between its making and its end. The fake takes null for what it does not have.
     unsafe {
         let name = core::ffi::CStr::from_ptr(ibv_get_device_name((*device.context).device));
         assert_eq!(name, c"fake0");
@@ -46,6 +47,7 @@ fn no_function_is_missing() {
 #[test]
 fn ports_and_tables() {
     let device = Device::open();
+    // SAFETY: the device is open, and each structure is whole and writable. No entry is written where zero entries are asked for.
     unsafe {
         let mut port: ibv_port_attr = zeroed();
         assert_eq!(ibv_query_port(device.context, 1, &raw mut port), 0);
@@ -78,6 +80,7 @@ fn what_is_still_used_is_busy() {
     let device = Device::open();
     let region = device.region(8);
     let end = device.queue_pair(ptr::null_mut());
+    // SAFETY: the device is open, and each object is used only until it is destroyed. A refused destruction leaves it as it was.
     unsafe {
         let channel = ibv_create_comp_channel(device.context);
         let cq = ibv_create_cq(device.context, 1, ptr::null_mut(), channel, 0);
@@ -100,6 +103,7 @@ fn what_cannot_be_made_is_refused() {
     let device = Device::open();
     let mut wanted: ibv_qp_init_attr = zeroed();
     let cq = device.cq(8);
+    // SAFETY: the device is open, the completion queue is there until the last line, and the attributes are whole.
     unsafe {
         assert_eq!((*cq).cqe, 8);
         for depth in [0, -1, i32::MAX] {
@@ -170,19 +174,23 @@ fn s24_the_end_of_a_queue_pair_waits_for_its_events() {
     write.remote = (4, 0);
     one.post(&[write]).unwrap();
     let mut event: ibv_async_event = zeroed();
+    // SAFETY: the device is open, and the event is whole and writable.
     unsafe {
         assert_eq!(ibv_get_async_event(device.context, &raw mut event), 0);
         assert_eq!(event.element.qp, other.qp);
     }
     let (qp, event_address) = (other.qp.expose_provenance(), (&raw mut event).expose_provenance());
+    // SAFETY: the queue pair is there, nothing else destroys it, and nothing uses it from here on but the acknowledgement of its event.
     let destroying = thread::spawn(move || unsafe {
         assert_eq!(ibv_destroy_qp(ptr::with_exposed_provenance_mut(qp)), 0);
     });
     thread::sleep(Duration::from_millis(50));
     assert!(!destroying.is_finished());
+    // SAFETY: the event was filled above, is acknowledged once, and lives until the end of the test.
     unsafe { ibv_ack_async_event(ptr::with_exposed_provenance_mut(event_address)) };
     destroying.join().unwrap();
     one.destroy();
+    // SAFETY: the completion queue is there, and its queue pair is gone: nothing uses it after this call.
     assert_eq!(unsafe { ibv_destroy_cq(other.cq) }, 0);
     // An event that nobody took goes with its object.
     let (one, other) = device.pair();

@@ -7,7 +7,6 @@
     clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::multiple_unsafe_ops_per_block,
-    clippy::undocumented_unsafe_blocks,
     reason = "a test fails by panicking; the library and all objects are this test's own"
 )]
 

@@ -20,6 +20,7 @@ pub(crate) struct Device {
 
 /// Zero bytes, for structures of integers and pointers.
 pub(crate) fn zeroed<T>() -> T {
+    // SAFETY: tests ask for structures of integers, pointers and arrays of them alone, of which all zero bytes are a value.
     unsafe { core::mem::zeroed() }
 }
 
@@ -31,6 +32,7 @@ impl Device {
     pub(crate) fn open() -> Self {
         // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
         unsafe { load_from(&doorbell_fake::library_path().unwrap()) }.unwrap();
+        // SAFETY: the fake lists one device, the list is freed after its use, and what is opened stays open until `close`.
         unsafe {
             let list = ibv_get_device_list(ptr::null_mut());
             let context = ibv_open_device(list.read());
@@ -41,12 +43,14 @@ impl Device {
     }
 
     pub(crate) fn cq(&self, depth: i32) -> *mut ibv_cq {
+        // SAFETY: the context is open until `close`, and a completion queue may lack a context and a channel.
         unsafe { ibv_create_cq(self.context, depth, ptr::null_mut(), ptr::null_mut(), 0) }
     }
 
     pub(crate) fn region(&self, bytes: usize) -> Region {
         let memory = Box::leak(vec![0_u64; bytes.div_ceil(8)].into_boxed_slice());
         let start = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: the domain is there until `close`, and the memory is leaked: it stays as long as the registration.
         let mr = unsafe { ibv_reg_mr(self.pd, start.cast(), bytes, ALL) };
         assert!(!mr.is_null());
         Region { mr, start }
@@ -67,6 +71,7 @@ impl Device {
             max_inline_data: 32,
         };
         wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
+        // SAFETY: the domain and the completion queue are there, the attributes are whole, and the shared receive queue is null or there.
         let qp = unsafe { ibv_create_qp(self.pd, &raw mut wanted) };
         assert!(!qp.is_null());
         QueuePair { qp, cq }
@@ -83,6 +88,7 @@ impl Device {
     /// The kinds of the events that wait.
     pub(crate) fn events(&self) -> Vec<ibv_event_type> {
         let mut kinds = Vec::new();
+        // SAFETY: the context is open until `close`, the event is written by the get and acknowledged once.
         unsafe {
             let fd = (*self.context).async_fd;
             libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
@@ -98,7 +104,9 @@ impl Device {
 
     /// Ends everything: what was made here must be gone.
     pub(crate) fn close(self) {
+        // SAFETY: the domain is there, and nothing uses it after this call.
         assert_eq!(unsafe { ibv_dealloc_pd(self.pd) }, 0);
+        // SAFETY: the context is open, and nothing uses it after this call.
         assert_eq!(unsafe { ibv_close_device(self.context) }, 0);
     }
 }
@@ -111,6 +119,7 @@ pub(crate) struct Region {
 
 impl Region {
     pub(crate) fn key(&self) -> u32 {
+        // SAFETY: the registration is there until `release`, and its fields never change.
         unsafe { (*self.mr).lkey }
     }
 
@@ -127,14 +136,17 @@ impl Region {
     }
 
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        // SAFETY: callers write within the leaked memory of the region, and no request uses these bytes at that time.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 
     pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        // SAFETY: callers read within the leaked memory of the region, which was zeroed, and no request writes these bytes at that time.
         unsafe { core::slice::from_raw_parts(self.start.add(offset), length).to_vec() }
     }
 
     pub(crate) fn release(self) {
+        // SAFETY: the registration is there, and no caller uses it after this call.
         assert_eq!(unsafe { ibv_dereg_mr(self.mr) }, 0);
     }
 }
@@ -168,10 +180,12 @@ pub(crate) struct QueuePair {
 
 impl QueuePair {
     pub(crate) fn number(&self) -> u32 {
+        // SAFETY: the queue pair is there until `destroy`, and its number never changes.
         unsafe { (*self.qp).qp_num }
     }
 
     pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: u32) -> i32 {
+        // SAFETY: the queue pair is there until `destroy`, and the attributes are whole.
         unsafe { ibv_modify_qp(self.qp, attributes, mask as i32) }
     }
 
@@ -186,6 +200,7 @@ impl QueuePair {
         let mut attributes: ibv_qp_attr = zeroed();
         let mut made_with: ibv_qp_init_attr = zeroed();
         let mask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
+        // SAFETY: the queue pair is there until `destroy`, and both structures are whole and writable.
         let outcome = unsafe { ibv_query_qp(self.qp, &raw mut attributes, mask, &raw mut made_with) };
         assert_eq!(outcome, 0);
         attributes.min_rnr_timer
@@ -269,11 +284,14 @@ impl QueuePair {
             .collect();
         let first = requests.as_mut_ptr();
         for index in 1..requests.len() {
+            // SAFETY: both places are elements of `requests`, which is not moved before the post.
             unsafe { (*first.add(index - 1)).next = first.add(index) };
         }
         let mut refused = ptr::null_mut();
+        // SAFETY: the queue pair is there, and the list, its elements and their memory outlive the call.
         match unsafe { ibv_post_send(self.qp, first, &raw mut refused) } {
             0 => Ok(()),
+            // SAFETY: a refused post names an element of the list, so both pointers are into `requests`.
             error => Err((error, unsafe { refused.offset_from(first) } as usize)),
         }
     }
@@ -288,6 +306,7 @@ impl QueuePair {
             num_sge: elements.len() as i32,
         };
         let mut refused = ptr::null_mut();
+        // SAFETY: the queue pair is there, and the request and its elements outlive the call.
         match unsafe { ibv_post_recv(self.qp, &raw mut request, &raw mut refused) } {
             0 => Ok(()),
             error => {
@@ -306,6 +325,7 @@ impl QueuePair {
     }
 
     pub(crate) fn destroy(self) {
+        // SAFETY: both are there, nothing else uses this completion queue, and no caller uses either after this call.
         unsafe {
             assert_eq!(ibv_destroy_qp(self.qp), 0);
             assert_eq!(ibv_destroy_cq(self.cq), 0);
@@ -318,6 +338,7 @@ pub(crate) fn poll(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     let mut completions: [ibv_wc; 4] = zeroed();
     let mut all = Vec::new();
     loop {
+        // SAFETY: the completion queue is there, and the array has room for the four completions that are asked for.
         let count = unsafe { ibv_poll_cq(cq, 4, completions.as_mut_ptr()) };
         assert!(count >= 0);
         all.extend_from_slice(&completions[..count as usize]);

@@ -8,6 +8,7 @@ fn shared(device: &Device, depth: u32) -> *mut ibv_srq {
     let mut wanted: ibv_srq_init_attr = zeroed();
     wanted.attr.max_wr = depth;
     wanted.attr.max_sge = 1;
+    // SAFETY: the domain is there until `close`, and the attributes are whole.
     let srq = unsafe { ibv_create_srq(device.pd, &raw mut wanted) };
     assert!(!srq.is_null());
     srq
@@ -21,6 +22,7 @@ fn post(srq: *mut ibv_srq, wr_id: u64, mut element: ibv_sge) -> i32 {
         num_sge: 1,
     };
     let mut refused = core::ptr::null_mut();
+    // SAFETY: the queue is there, and the request and its element outlive the call.
     let status = unsafe { ibv_post_srq_recv(srq, &raw mut request, &raw mut refused) };
     assert_eq!(status != 0, refused == &raw mut request);
     status
@@ -29,6 +31,7 @@ fn post(srq: *mut ibv_srq, wr_id: u64, mut element: ibv_sge) -> i32 {
 fn set_limit(srq: *mut ibv_srq, limit: u32) -> i32 {
     let mut wanted: ibv_srq_attr = zeroed();
     wanted.srq_limit = limit;
+    // SAFETY: the queue is there, and the attributes are whole.
     unsafe { ibv_modify_srq(srq, &raw mut wanted, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as i32) }
 }
 
@@ -86,13 +89,16 @@ fn s22_many_queue_pairs_take_from_one_queue() {
     assert_eq!(device.events(), [ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED]);
     message(1, b"end");
     assert_eq!(receivers[1].polled(), [(12, SUCCESS)]);
+    // SAFETY: the queue is there, and a refused destruction leaves it as it was.
     assert_eq!(unsafe { ibv_destroy_srq(srq) }, libc::EBUSY);
     for end in senders.into_iter().chain(receivers) {
         end.destroy();
     }
     let mut attributes: ibv_srq_attr = zeroed();
+    // SAFETY: the queue is there, and the attributes are writable.
     assert_eq!(unsafe { ibv_query_srq(srq, &raw mut attributes) }, 0);
     assert_eq!((attributes.max_wr, attributes.srq_limit), (4, 0));
+    // SAFETY: the queue is there, its queue pairs are gone, and nothing uses it after this call.
     assert_eq!(unsafe { ibv_destroy_srq(srq) }, 0);
     region.release();
     source.release();

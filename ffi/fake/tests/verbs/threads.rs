@@ -39,6 +39,7 @@ fn many_senders_complete_into_one_queue() {
     let mut senders = Vec::new();
     for index in 0..SENDERS {
         wanted.send_cq = device.cq(1);
+        // SAFETY: the domain and both completion queues are there, and the attributes are whole.
         let qp = unsafe { ibv_create_qp(device.pd, &raw mut wanted) };
         let receiver = QueuePair {
             qp,
@@ -93,6 +94,7 @@ fn many_senders_complete_into_one_queue() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(poll(shared).is_empty());
     senders.into_iter().chain(receivers).for_each(QueuePair::destroy);
+    // SAFETY: the queue is there, its queue pairs are gone, and nothing uses it after this call.
     assert_eq!(unsafe { ibv_destroy_cq(shared) }, 0);
     region.release();
     assert_eq!(device.events(), []);
@@ -102,6 +104,7 @@ fn many_senders_complete_into_one_queue() {
 #[test]
 fn s23_no_notice_is_lost_between_arming_and_sleeping() {
     let device = Device::open();
+    // SAFETY: the device is open, and the channel is there as the queue is made on it. The context is a number that nobody reads through.
     let (channel, cq) = unsafe {
         let channel = ibv_create_comp_channel(device.context);
         let context = ptr::without_provenance_mut(4711);
@@ -113,6 +116,7 @@ fn s23_no_notice_is_lost_between_arming_and_sleeping() {
     (wanted.send_cq, wanted.recv_cq) = (cq, cq);
     wanted.cap.max_recv_wr = 8;
     let receiver = QueuePair {
+        // SAFETY: the domain and the completion queue are there, and the attributes are whole.
         qp: unsafe { ibv_create_qp(device.pd, &raw mut wanted) },
         cq,
     };
@@ -140,21 +144,25 @@ fn s23_no_notice_is_lost_between_arming_and_sleeping() {
     });
     let (mut seen, mut notices) = (0, 0);
     while seen < MESSAGES {
+        // SAFETY: the completion queue is there until the receiver is destroyed.
         assert_eq!(unsafe { ibv_req_notify_cq(cq, 0) }, 0);
         let mut arrived = poll(cq).len();
         if arrived == 0 {
             let mut entry = libc::pollfd {
+                // SAFETY: the channel is there until the end of the test, and its descriptor never changes.
                 fd: unsafe { (*channel).fd },
                 events: libc::POLLIN,
                 revents: 0,
             };
             let patience = PATIENCE.as_millis() as i32;
             assert_eq!(
+                // SAFETY: the entry is one whole structure, and writable.
                 unsafe { libc::poll(&raw mut entry, 1, patience) },
                 1,
                 "{seen}: lost"
             );
             let (mut about, mut context) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: the channel and its queue are there, both places are writable, and the event is acknowledged once.
             unsafe {
                 assert_eq!(ibv_get_cq_event(channel, &raw mut about, &raw mut context), 0);
                 ibv_ack_cq_events(about, 1);
@@ -173,6 +181,7 @@ fn s23_no_notice_is_lost_between_arming_and_sleeping() {
     eprintln!("{notices} notices for {seen} messages");
     sender.destroy();
     receiver.destroy();
+    // SAFETY: the channel is there, its queue is gone, and nothing uses it after this call.
     assert_eq!(unsafe { ibv_destroy_comp_channel(channel) }, 0);
     device.close();
 }

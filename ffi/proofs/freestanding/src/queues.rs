@@ -216,7 +216,7 @@ impl ReceiveBatch for &mut Receives {
             reason: PushError::Full,
             item,
         })?;
-        // The device has it from here on, which nothing here tells from the call that follows.
+        // The device has it from here on, which nothing here distinguishes from the call that follows.
         DEVICE.receive(id);
         Ok(ticket)
     }

@@ -55,17 +55,17 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let told = arguments()?;
+    let arguments = arguments()?;
     let mut pair = Pair::connect()?;
     let rings = pair.rings()?;
     let mut traffic = Traffic::new(pair, rings);
     let mut apart = Apart::new(Pair::connect()?)?;
-    let half = told.requests.div_ceil(2);
-    let quarter = told.requests.div_ceil(4);
+    let half = arguments.requests.div_ceil(2);
+    let quarter = arguments.requests.div_ceil(4);
     let before = CALLS.get();
     traffic.run(half)?;
     apart.run(quarter)?;
-    if told.plant {
+    if arguments.plant {
         drop(black_box(Box::new(0_u8)));
     }
     apart.wait()?;
@@ -78,7 +78,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         traffic.requests().saturating_add(apart.requests()),
         traffic.would_block().saturating_add(apart.would_block())
     );
-    println!("rings are told by {}", traffic.rings_are_told_by());
+    println!("rings are published by {}", traffic.rings_are_published_by());
     Ok(if calls == 0 {
         ExitCode::SUCCESS
     } else {

@@ -61,7 +61,7 @@ fn touch_a_fresh_page() -> io::Result<()> {
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let told = arguments()?;
+    let arguments = arguments()?;
     let mut pair = Pair::connect()?;
     let rings = pair.rings()?;
     let mut traffic = Traffic::new(pair, rings);
@@ -73,12 +73,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     keep_what_was_touched();
     // Once, so that the function itself is in place.
     faults()?;
-    let half = told.requests.div_ceil(2);
-    let quarter = told.requests.div_ceil(4);
+    let half = arguments.requests.div_ceil(2);
+    let quarter = arguments.requests.div_ceil(4);
     let before = faults()?;
     traffic.run(half)?;
     apart.run(quarter)?;
-    if told.plant {
+    if arguments.plant {
         touch_a_fresh_page()?;
     }
     apart.wait()?;
@@ -95,7 +95,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         traffic.requests().saturating_add(apart.requests()),
         traffic.would_block().saturating_add(apart.would_block())
     );
-    println!("rings are told by {}", traffic.rings_are_told_by());
+    println!("rings are published by {}", traffic.rings_are_published_by());
     Ok(if minor == 0 && major == 0 {
         ExitCode::SUCCESS
     } else {

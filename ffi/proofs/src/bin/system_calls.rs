@@ -25,7 +25,7 @@ const WAITS: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let told = arguments()?;
+    let arguments = arguments()?;
     let is_clock_free = is_clock_free()?;
     let mut pair = Pair::connect()?;
     let rings = pair.rings()?;
@@ -33,14 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut apart = Apart::new(Pair::connect()?)?;
     traffic.run(WARM_UP)?;
     apart.run(WARM_UP)?;
-    println!("rings are told by {}", traffic.rings_are_told_by());
+    println!("rings are published by {}", traffic.rings_are_published_by());
     if is_clock_free {
         println!("waits look at the clock");
     } else {
         println!("SKIPPED: waits that look at the clock: on this host that is a system call");
     }
-    let half = told.requests.div_ceil(2);
-    let quarter = told.requests.div_ceil(4);
+    let half = arguments.requests.div_ceil(2);
+    let quarter = arguments.requests.div_ceil(4);
     let deadline = within(PATIENCE);
     allow_only_verdict(VERDICT)?;
     let mut run = || {
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         traffic.run(half)?;
         apart.run(quarter)?;
-        if told.plant {
+        if arguments.plant {
             // SAFETY: takes nothing (sched_yield(2)).
             unsafe { libc::sched_yield() };
         }

@@ -220,16 +220,16 @@ pub(crate) fn changes_faster_than_looks(control: Control) {
         std::thread::sleep(Duration::from_millis(1));
     }
     // Then there is one more, and no other.
-    let mut is_told = false;
+    let mut is_reported = false;
     while a.links.descriptors().count() > 0 {
         assert!(began.elapsed() < SOON);
         a.poll();
-        is_told |= a
+        is_reported |= a
             .links
             .take_refreshed()
             .is_some_and(|refreshed| refreshed.is_ok());
     }
-    assert!(is_told);
+    assert!(is_reported);
     drop(a);
     all_destroyed(control);
 }

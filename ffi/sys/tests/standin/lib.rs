@@ -12,6 +12,7 @@ fn pointer<T>(address: usize) -> *mut T {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut c_void {
+    // SAFETY: the caller passes the address of its count.
     unsafe { count.write(3) };
     pointer(0x1000)
 }
@@ -19,22 +20,26 @@ extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_srq(pd: *mut Anything, attr: *mut usize) -> *mut Anything {
     // The first field of the attributes is the caller's context pointer.
+    // SAFETY: the caller passes attributes whose first field is a pointer, of the size of `usize`.
     pointer(pd.addr() + unsafe { attr.read() })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_qp(pd: *mut Anything, attr: *mut usize) -> *mut Anything {
+    // SAFETY: the caller passes attributes whose first field is a pointer, of the size of `usize`.
     pointer(pd.addr() + unsafe { attr.read() })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_device(_context: *mut Anything, attr: *mut u8) -> c_int {
+    // SAFETY: the caller passes attributes, which begin with bytes.
     unsafe { attr.write(b'4') };
     0
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_port(_context: *mut Anything, port: u8, attr: *mut u32) -> c_int {
+    // SAFETY: the caller passes attributes, which begin with a state of four bytes.
     unsafe { attr.write(u32::from(port)) };
     0
 }

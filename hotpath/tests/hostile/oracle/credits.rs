@@ -22,8 +22,8 @@ pub(crate) fn check(bytes: &[u8]) {
     let memory = Memory::new(8);
     let word = WindowWord::new(Arc::clone(&memory), 0).unwrap();
     let mut credits = Credits::new(start, depth);
-    // As counted from zero and without end: messages sent, receives known of, and a refusal nobody was told the
-    // end of.
+    // As counted from zero and without end: messages sent, receives known of, and a refusal whose end was
+    // not reported.
     let (mut sent, mut granted, mut is_wanting) = (0_u64, u64::from(depth), false);
     let depth = u64::from(depth);
     for _ in 0..STEPS_MAX {

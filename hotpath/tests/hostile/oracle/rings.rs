@@ -1,5 +1,5 @@
 //! A ring between a writer and a reader, and a peer on either side that writes what it likes: into the cells,
-//! by immediates, into the word that tells how far was read.
+//! by immediates, into the word that holds how far was read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ struct World {
     cell_bytes: u64,
     is_by_immediate: bool,
     ring: Arc<Memory>,
-    told_word: Arc<Memory>,
+    read_word: Arc<Memory>,
     writer: RingWriter<Arc<Memory>>,
     reader: RingReader<Arc<Memory>>,
     sent: u64,
     granted: u64,
     read: u64,
-    told: u64,
+    written: u64,
     announced: u64,
     is_spoiled: bool,
     /// Messages written and not read, as long as both sides are honest.
@@ -53,7 +53,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     };
     let window_bytes = ring_window_bytes(cells, cell_bytes).unwrap();
     let ring = Memory::new(usize::try_from(window_bytes).unwrap());
-    let told_word = Memory::new(8);
+    let read_word = Memory::new(8);
     let window = RemoteWindow::new(RING_AT, window_bytes, Rkey(3));
     let invitation = RingInvitation::new(window, cells, cell_bytes, publication).unwrap();
     let word = RemoteAddress::new(WORD_AT, Rkey(4));
@@ -61,14 +61,14 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
         cells: cells.into(),
         cell_bytes: cell_bytes.into(),
         is_by_immediate,
-        writer: RingWriter::new(invitation, WindowWord::new(Arc::clone(&told_word), 0).unwrap()),
+        writer: RingWriter::new(invitation, WindowWord::new(Arc::clone(&read_word), 0).unwrap()),
         reader: RingReader::new(Arc::clone(&ring), &invitation, word),
         ring,
-        told_word,
+        read_word,
         sent: 0,
         granted: cells.into(),
         read: 0,
-        told: 0,
+        written: 0,
         announced: 0,
         is_spoiled: false,
         queue: VecDeque::new(),
@@ -103,7 +103,7 @@ impl World {
         let bytes_max = usize::try_from(self.cell_bytes - 8).unwrap();
         assert_eq!(self.writer.payload_bytes_max() as usize, bytes_max);
         if bytes <= bytes_max && self.sent == self.granted {
-            let count = announced(self.told_word.word(0));
+            let count = announced(self.read_word.word(0));
             let count = count.and_then(|count| believed(count, 0, self.sent, self.cells));
             self.granted = count.unwrap_or(self.granted).max(self.granted);
         }
@@ -155,8 +155,8 @@ impl World {
     }
 
     fn note_written(&mut self, immediate: u32) {
-        self.is_spoiled |= u64::from(immediate) != self.told || self.told - self.read >= self.cells;
-        self.told += 1;
+        self.is_spoiled |= u64::from(immediate) != self.written || self.written - self.read >= self.cells;
+        self.written += 1;
         self.reader.note_written(immediate);
     }
 
@@ -168,7 +168,7 @@ impl World {
         let number = |half: &[u8]| half.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let (length, round) = (number(&trailer[..4]), number(&trailer[4..]));
         let is_awaited = round == self.read / self.cells + 1;
-        let expected = if self.is_by_immediate && self.told == self.read && !self.is_spoiled {
+        let expected = if self.is_by_immediate && self.written == self.read && !self.is_spoiled {
             Ok(None)
         } else if self.is_spoiled || self.is_by_immediate && !is_awaited {
             Err(RingReadError::Peer)
@@ -219,13 +219,13 @@ impl World {
         assert_eq!(u64::from(count), self.read + self.cells, "no more than was read");
         self.reader.note_announced();
         self.announced = self.read;
-        self.told_word.write(0, &bytes);
+        self.read_word.write(0, &bytes);
     }
 
     /// Writes bytes that an honest peer never writes.
     fn lie(&mut self, what: u8, choices: &mut Choices<'_>) {
         match what {
-            // A trailer that is awaited, and may tell of what does not fit.
+            // A trailer that is awaited, and may announce a message that does not fit.
             11 => {
                 let cell = (self.read + choices.below(2) as u64) % self.cells;
                 let round = u32::try_from(self.read / self.cells + 1).unwrap();
@@ -239,16 +239,16 @@ impl World {
                 self.ring.write(at, &[choices.byte()]);
             }
             13 if self.is_by_immediate => {
-                let near = u32::try_from(self.told).unwrap();
+                let near = u32::try_from(self.written).unwrap();
                 self.note_written(near.wrapping_add(u32::from(choices.byte() & 1)));
             }
             13 | 14 => {
                 let more = u64::from(choices.byte() % 64);
                 let count = u32::try_from(self.sent + more).unwrap().wrapping_sub(4);
-                self.told_word.write(0, &count.to_be_bytes());
-                self.told_word.write(4, &(!count).to_be_bytes());
+                self.read_word.write(0, &count.to_be_bytes());
+                self.read_word.write(4, &(!count).to_be_bytes());
             }
-            _ => self.told_word.write(choices.below(8), &[choices.byte()]),
+            _ => self.read_word.write(choices.below(8), &[choices.byte()]),
         }
     }
 }

@@ -175,7 +175,8 @@ impl MeshRun<'_> {
                 .map_err(|error| failure("set-up", format!("{error}")))?;
             for clause in plan.clauses {
                 if let doorbell_sim::plan::Clause::At(step) = clause {
-                    self.fabric.perform(&step.action);
+                    let done = self.fabric.perform(&step.action);
+                    done.map_err(|error| failure("set-up", error.to_string()))?;
                 }
             }
         }

@@ -7,7 +7,7 @@ use doorbell_sim::plan::{Action, Clause, End};
 use super::MeshRun;
 use super::case::{MeshCase, Start, rank};
 use crate::case::Case;
-use crate::failure::{Verdict, ensure};
+use crate::failure::{Verdict, ensure, failure};
 
 const MS: u64 = 1_000_000;
 
@@ -538,7 +538,8 @@ impl MeshRun<'_> {
     pub(super) fn calm_down(&mut self) -> Verdict {
         let left_ns = self.weakness.ends_ns.saturating_sub(self.now_ns());
         self.pass(left_ns.max(self.still_ns()))?;
-        self.fabric.perform(&Action::Calm);
+        let done = self.fabric.perform(&Action::Calm);
+        done.map_err(|error| failure("set-up", error.to_string()))?;
         let bound_ns = self.settle_ns();
         self.settles(bound_ns, "settles")?;
         // Also once all has been heard of links that came back and are held down.

@@ -173,7 +173,7 @@ pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// Counts of the events of a poll.
 #[derive(Debug, Default)]
-struct Told {
+struct Counts {
     received: u64,
     written: u64,
     fetched: u64,
@@ -181,7 +181,7 @@ struct Told {
     failed: u64,
 }
 
-impl Told {
+impl Counts {
     #[inline]
     fn note(&mut self, mut turn: Turn<'_>, event: Event<'_>) {
         match event {
@@ -201,21 +201,21 @@ impl Told {
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn poll(worker: &mut Worker, told: &mut Told) -> Result<u32, ProviderError> {
-    worker.poll(|turn, event| told.note(turn, event))
+fn poll(worker: &mut Worker, counts: &mut Counts) -> Result<u32, ProviderError> {
+    worker.poll(|turn, event| counts.note(turn, event))
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn wait(worker: &mut Worker, deadline: Deadline, told: &mut Told) -> Result<Woken, WaitError> {
-    worker.wait(Wait::Busy, deadline, |turn, event| told.note(turn, event))
+fn wait(worker: &mut Worker, deadline: Deadline, counts: &mut Counts) -> Result<Woken, WaitError> {
+    worker.wait(Wait::Busy, deadline, |turn, event| counts.note(turn, event))
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn wait_asleep(worker: &mut Worker, deadline: Deadline, told: &mut Told) -> Result<Woken, WaitError> {
+fn wait_asleep(worker: &mut Worker, deadline: Deadline, counts: &mut Counts) -> Result<Woken, WaitError> {
     worker.wait(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
-        told.note(turn, event)
+        counts.note(turn, event)
     })
 }
 
@@ -255,7 +255,7 @@ fn messages(from: &mut End) -> Option<u64> {
 /// peer, and how many bring data back.
 fn other_operations(from: &mut End, remote: RemoteAddress) -> Option<(u64, u64)> {
     let word = [1; 8];
-    let told = Operation::WriteWithImmediate(remote, 1);
+    let announced = Operation::WriteWithImmediate(remote, 1);
     let compare_and_swap = Operation::CompareAndSwap {
         remote,
         compare: 0,
@@ -266,7 +266,7 @@ fn other_operations(from: &mut End, remote: RemoteAddress) -> Option<(u64, u64)>
         Operation::FetchAndAdd { remote, add: 1 },
         compare_and_swap,
     ];
-    for operation in [Operation::Write(remote), told].into_iter().chain(fetching) {
+    for operation in [Operation::Write(remote), announced].into_iter().chain(fetching) {
         let mut lease = lease(&mut from.worker)?;
         if !fill(&mut lease, &word) || post(from.channel()?, operation, lease).is_some() {
             return None;
@@ -286,22 +286,22 @@ fn other_operations(from: &mut End, remote: RemoteAddress) -> Option<(u64, u64)>
     }
     let [reading, adding, swapping] = fetching;
     let mut batch = begin(channel);
-    let is_staged = push(&mut batch, told, [header, page])
+    let is_staged = push(&mut batch, announced, [header, page])
         && push(&mut batch, reading, [read])
         && push(&mut batch, adding, [added])
         && push(&mut batch, swapping, [swapped])
-        && push_inline(&mut batch, told, &word);
+        && push_inline(&mut batch, announced, &word);
     if !is_staged || ring(batch) != Ok(5) {
         return None;
     }
     for submitter in &mut from.submitters {
         let mut lease = lease_to_submit(submitter)?;
-        if !fill(&mut lease, &word) || submit_as(submitter, from.channel, told, lease).is_some() {
+        if !fill(&mut lease, &word) || submit_as(submitter, from.channel, announced, lease).is_some() {
             return None;
         }
     }
     let mut own = lease(&mut from.worker)?;
-    if !fill(&mut own, &word) || submit_own(from.channel()?, told, own).is_some() {
+    if !fill(&mut own, &word) || submit_own(from.channel()?, announced, own).is_some() {
         return None;
     }
     Some((6, 6))
@@ -358,7 +358,7 @@ fn through_the_ring(pair: &mut Pair, [from, to]: &mut [RingChannel; 2]) -> Optio
     Some(is_sent && received == [Some(64), Some(64), None] && into == bytes)
 }
 
-fn poll_both(pair: &mut Pair, at_a: &mut Told, at_b: &mut Told) -> bool {
+fn poll_both(pair: &mut Pair, at_a: &mut Counts, at_b: &mut Counts) -> bool {
     let polled = [
         poll(&mut pair.a.worker, at_a),
         poll(&mut pair.b.worker, at_b),
@@ -369,11 +369,11 @@ fn poll_both(pair: &mut Pair, at_a: &mut Told, at_b: &mut Told) -> bool {
 
 /// Runs all of it; says whether it did what it should.
 pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
-    let (mut sent, mut told, mut fetched) = (0_u64, 0_u64, 0_u64);
+    let (mut sent, mut announced, mut fetched) = (0_u64, 0_u64, 0_u64);
     let Some(remote) = RemoteAddress::within(&pair.b.window.remote(), 0, 16) else {
         return false;
     };
-    let (mut at_a, mut at_b) = (Told::default(), Told::default());
+    let (mut at_a, mut at_b) = (Counts::default(), Counts::default());
     for _ in 0..100 {
         let Some(messages) = messages(&mut pair.a) else {
             return false;
@@ -389,10 +389,13 @@ pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
         if !poll_both(pair, &mut at_a, &mut at_b) {
             return false;
         }
-        let Some((more_told, more_fetched)) = other_operations(&mut pair.a, remote) else {
+        let Some((more_announced, more_fetched)) = other_operations(&mut pair.a, remote) else {
             return false;
         };
-        (told, fetched) = (told.wrapping_add(more_told), fetched.wrapping_add(more_fetched));
+        (announced, fetched) = (
+            announced.wrapping_add(more_announced),
+            fetched.wrapping_add(more_fetched),
+        );
         if !poll_both(pair, &mut at_a, &mut at_b) {
             return false;
         }
@@ -404,7 +407,7 @@ pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
     ];
     waited == [Ok(Woken::Deadline); 2]
         && at_b.received == sent
-        && at_b.written == told
+        && at_b.written == announced
         && at_a.fetched == fetched
         && at_a.done > 0
         && at_a.failed == 0
