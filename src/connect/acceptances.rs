@@ -10,7 +10,8 @@ use doorbell_core::wire::Handle;
 use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
 
-use crate::connect::handshakes::desk::{Desk, Grant, Granted};
+use crate::connect::answer::PeerRequest;
+use crate::connect::handshakes::desk::{Desk, Grant};
 use crate::connect::handshakes::places::look_until;
 use crate::connect::handshakes::{Counts, HandshakeCounts};
 use crate::error::ConnectError;
@@ -62,7 +63,7 @@ impl<P: Provider> Acceptances<P> {
     /// their connections is left ([`ConnectError::ListenerClosed`]).
     #[inline]
     pub fn poll_accept(&mut self, worker: &mut Worker<P>) -> Result<Option<ChannelId>, ConnectError> {
-        self.poll_accept_where(worker, Granted::of)
+        self.poll_accept_where(worker, PeerRequest::reserve)
     }
 
     /// Polls as [`Acceptances::poll_accept`] does; `grant` decides whether a place is to be had.
@@ -98,7 +99,7 @@ impl<P: Provider> Acceptances<P> {
             signal.wait(deadline.remaining(now)).map_err(ConnectError::Tcp)?;
             Ok(true)
         };
-        let accepted = look_until(worker, |worker| desk.look(worker, Granted::of), rest)?;
+        let accepted = look_until(worker, |worker| desk.look(worker, PeerRequest::reserve), rest)?;
         accepted.ok_or_else(|| ConnectError::TimedOut {
             last_failure: self.counts.take_failure().map(Box::new),
         })

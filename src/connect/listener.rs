@@ -14,9 +14,10 @@ use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, NoRails};
 use doorbell_ffi::Rdma;
 
 use crate::connect::acceptances::Acceptances;
+use crate::connect::answer::PeerRequest;
 use crate::connect::background::Background;
 use crate::connect::handshakes::backlog::Backlog;
-use crate::connect::handshakes::desk::{Desk, Granted};
+use crate::connect::handshakes::desk::Desk;
 use crate::connect::handshakes::{HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
 use crate::connect::node::{Connection, Node};
 use crate::error::ConnectError;
@@ -230,7 +231,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
     /// Grants places, and accepts one connection that is done.
     fn look(&self, workers: &mut [Worker<P>]) -> Option<Result<Connection, ConnectError>> {
         for (index, (desk, worker)) in self.backlog.desks().iter().zip(workers).enumerate() {
-            match desk.look(worker, Granted::of).transpose() {
+            match desk.look(worker, PeerRequest::reserve).transpose() {
                 Some(Ok(channel)) => {
                     tell!(info, "accepted", worker = index);
                     let worker = index;

@@ -21,8 +21,8 @@
 pub(crate) mod acceptances;
 pub(crate) mod answer;
 pub(crate) mod asking;
+pub(crate) mod attempt;
 pub(crate) mod background;
-pub(crate) mod bring_up;
 #[cfg(test)]
 pub(crate) mod connected;
 pub(crate) mod connecting;

@@ -132,7 +132,7 @@ impl<P: Provider, N: Network> Door<P, N> {
             for (index, (acceptances, worker)) in self.acceptances.iter_mut().zip(&mut *workers).enumerate() {
                 for _ in 0..ACCEPTED_MAX {
                     let is_asked = acceptances.is_asked();
-                    let grant = |worker: &mut _, wanted: &_| core.grant((index, worker), wanted);
+                    let grant = |request: &_, worker: &mut _| core.grant((index, worker), request);
                     match acceptances.poll_accept_where(worker, grant) {
                         Ok(Some(channel)) => {
                             let at = At {

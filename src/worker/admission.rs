@@ -12,7 +12,7 @@ use doorbell_core::wire::CreditWord;
 use doorbell_hotpath::{Grants, WindowWord};
 
 use super::places::{Entry, Listed, Room};
-use super::promised::{Place, Supplied, Supply};
+use super::promised::{Promised, Supplied, Supply};
 use super::{CREDIT_WORD_BYTES, QueuePairNumber, Reservation, Worker};
 use crate::error::ConnectError;
 use crate::machine::unfinished::Unfinished;
@@ -151,11 +151,11 @@ impl<P: Provider> Worker<P> {
     ///
     /// # Errors
     /// As for [`Worker::reserve`], or the place of a channel that was closed is not swept yet.
-    pub(crate) fn place(
+    pub(crate) fn promise(
         &mut self,
         config: &ChannelConfig,
         from: Option<IpAddr>,
-    ) -> Result<Place<P>, ConnectError> {
+    ) -> Result<Promised<P>, ConnectError> {
         let reservation = self.reserve(config.sends_in_flight(), config.receive_depth, from)?;
         let channel = reservation.id.index;
         let (word, credit) = credit_word(&self.credit_words, channel)?;
@@ -164,7 +164,7 @@ impl<P: Provider> Worker<P> {
             Some(shared) => ReceivesClaim::Shared(shared.queue().claim()),
             None => ReceivesClaim::Own(self.receives.completions.claim_receives(channel)?),
         };
-        Ok(Place {
+        Ok(Promised {
             sends,
             receives,
             word,

@@ -275,7 +275,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
             // Nothing is read of it, and nothing is kept for it.
             self.log_refused(now, guest, &error);
-            let reject = crate::connect::bring_up::reject_for(&error);
+            let reject = crate::connect::attempt::reject_for(&error);
             self.counts.count_failed(&error);
             if self.failures.is_none() {
                 self.counts.keep(error);
@@ -425,7 +425,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             Err(error) => {
                 self.guests.leave(guest);
                 self.log_refused(now, guest, &error);
-                let reject = crate::connect::bring_up::reject_for(&error);
+                let reject = crate::connect::attempt::reject_for(&error);
                 self.note_failed(error);
                 self.refusals.refuse(now, stream, &reject);
             }

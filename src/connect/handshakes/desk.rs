@@ -15,29 +15,28 @@ use core::task::Waker;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use doorbell_core::handshake::Established;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::InstanceId;
+use doorbell_hotpath::Statistics;
 
 use super::places::{self, LookError, Places, ReserveError, Wakes};
-use crate::connect::answer::{Made, Wanted};
-use crate::connect::bring_up::{Ground, Ready, admit_to};
+use crate::connect::answer::PeerRequest;
+use crate::connect::attempt::{Finished, Reserved};
 use crate::error::ConnectError;
 use crate::machine::signal::Signal;
 use crate::machine::unfinished::Unfinished;
-use crate::worker;
 use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
-use crate::worker::promised::{Place, Supply};
 
 /// Answer of a Worker to a request; the places of a desk carry requests, answers and finished connections.
-type Answered<P> = Result<Box<Granted<P>>, ConnectError>;
-type PlacesOf<P> = Places<Box<Wanted>, Answered<P>, Box<Done<P>>, Option<Signals>>;
-type PlaceOf<P> = places::Place<Box<Wanted>, Answered<P>, Box<Done<P>>, Option<Signals>>;
+type Answered<P> = Result<Box<Reserved<P>>, ConnectError>;
+type PlacesOf<P> = Places<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
+type PlaceOf<P> = places::Place<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
 
 /// State that the handshakes and a Worker share.
 pub(crate) struct Desk<P: Provider> {
-    ground: Ground<P>,
+    /// The Worker's own, by which it is known.
+    statistics: Arc<Statistics>,
     device: String,
     /// The Node its Worker is of.
     node: InstanceId,
@@ -75,53 +74,21 @@ impl Wakes for Option<Signals> {
     }
 }
 
-/// A peer whose handshake was accepted, and which knows.
-struct Done<P: Provider> {
-    ready: Ready<P>,
-    established: Established,
-}
-
-/// All that a Worker gives to a channel.
-pub(crate) struct Granted<P: Provider> {
-    // Memory goes home before the place does.
-    supply: Supply<P>,
-    place: Place<P>,
-}
-
-impl<P: Provider> Granted<P> {
-    /// Takes it from the Worker.
-    pub(crate) fn of(worker: &mut Worker<P>, wanted: &Wanted) -> Result<Self, ConnectError> {
-        let place = worker.place(&wanted.config, Some(wanted.from))?;
-        let supply = worker.supply(&place.reservation, wanted.peer.credit.start, &wanted.config)?;
-        Ok(Self { supply, place })
-    }
-
-    /// Reservation of the place: it exists until this is given up, or the resulting connection is closed.
-    pub(crate) const fn reservation(&self) -> &Arc<worker::Reservation> {
-        &self.place.reservation
-    }
-
-    /// Makes the queue pair that is wanted. On any thread.
-    pub(crate) fn make(self, wanted: &Wanted, ground: &Ground<P>) -> Result<Made<P>, ConnectError> {
-        wanted.make(self.place, self.supply, ground)
-    }
-}
-
 /// Gives a peer its place on the Worker, or says why not.
 pub(crate) trait Grant<P: Provider>:
-    FnOnce(&mut Worker<P>, &Wanted) -> Result<Granted<P>, ConnectError>
+    FnOnce(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>
 {
 }
 
 impl<P: Provider, F> Grant<P> for F where
-    F: FnOnce(&mut Worker<P>, &Wanted) -> Result<Granted<P>, ConnectError>
+    F: FnOnce(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>
 {
 }
 
 impl<P: Provider> Desk<P> {
     pub(crate) fn new(worker: &Worker<P>, places: u32, signals: Option<Signals>) -> Self {
         Self {
-            ground: Ground::of(worker),
+            statistics: Arc::clone(&worker.statistics),
             device: worker.device().into(),
             node: worker.node,
             places: Arc::new(Places::new(places, signals)),
@@ -141,7 +108,7 @@ impl<P: Provider> Desk<P> {
 
     /// Whether it is this Worker's.
     pub(crate) fn is_of(&self, worker: &Worker<P>) -> bool {
-        self.ground.is_of(worker)
+        Arc::ptr_eq(&self.statistics, &worker.statistics)
     }
 
     /// No more places are given: no reserved one is announced to a peer from here on.
@@ -149,25 +116,20 @@ impl<P: Provider> Desk<P> {
         self.places.close();
     }
 
-    /// Objects that its Worker's queue pairs are made from.
-    pub(super) const fn ground(&self) -> &Ground<P> {
-        &self.ground
-    }
-
     /// Asks for a channel on the Worker.
     ///
     /// # Errors
     /// Too many connections are on their way to it or wait to be accepted, in all or from one address; or nobody accepts any
     /// more.
-    pub(crate) fn ask(self: &Arc<Self>, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
-        let from = wanted.from;
+    pub(crate) fn ask(self: &Arc<Self>, request: &PeerRequest) -> Result<Seat<P>, ConnectError> {
+        let from = request.from;
         let mut seated = self.seated();
         let left = self.places.turns().free().and_then(|free| free.checked_sub(1));
         let unfinished = Unfinished::of(from, seated.iter().copied());
         if left.is_some_and(|left| !unfinished.may_be_more(left)) {
             return Err(ConnectError::TooManyUnfinishedFrom(from));
         }
-        let place = Places::ask(&self.places, Box::new(*wanted)).map_err(|error| match error {
+        let place = Places::ask(&self.places, Box::new(*request)).map_err(|error| match error {
             ReserveError::Full => ConnectError::TooManyUnaccepted {
                 unaccepted: self.places.capacity(),
             },
@@ -177,7 +139,7 @@ impl<P: Provider> Desk<P> {
         let desk = Arc::clone(self);
         Ok(Seat {
             place,
-            seated: Seated { desk, from },
+            _seated: Seated { desk, from },
         })
     }
 
@@ -198,11 +160,11 @@ impl<P: Provider> Desk<P> {
     ) -> Result<Option<ChannelId>, ConnectError> {
         let found = self.places.look(
             worker,
-            |worker| self.ground.is_of(worker),
-            |worker, wanted| grant(worker, wanted).map(Box::new),
+            |worker| self.is_of(worker),
+            |worker, request| grant(request, worker).map(Box::new),
         );
         match found {
-            Ok(Some(done)) => admit_to(done.ready, worker, done.established).map(Some),
+            Ok(Some(finished)) => finished.admit(worker).map(Some),
             Ok(None) => Ok(None),
             Err(LookError::OtherWorkers) => Err(ConnectError::OtherWorkers),
             Err(LookError::Closed) => Err(ConnectError::ListenerClosed),
@@ -236,7 +198,7 @@ impl<P: Provider> Desk<P> {
 pub(crate) struct Seat<P: Provider> {
     // Given up before the desk may be gone.
     place: PlaceOf<P>,
-    seated: Seated<P>,
+    _seated: Seated<P>,
 }
 
 /// Record that a peer from this address has a place, until it is connected or given up.
@@ -255,19 +217,14 @@ impl<P: Provider> Drop for Seated<P> {
 }
 
 impl<P: Provider> Seat<P> {
-    pub(crate) const fn desk(&self) -> &Arc<Desk<P>> {
-        &self.seated.desk
-    }
-
     /// Answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<Answered<P>> {
         self.place.answer()
     }
 
     /// Hands the connection over.
-    pub(crate) fn publish(self, ready: Ready<P>, established: Established) {
-        ready.note_finished();
-        self.place.publish(Box::new(Done { ready, established }));
+    pub(crate) fn publish(self, finished: Finished<P>) {
+        self.place.publish(Box::new(finished));
     }
 }
 

@@ -12,8 +12,8 @@ use doorbell_core::{Deadline, Instant};
 use super::counts::Counts;
 use super::desk::{Desk, Seat};
 use super::limits::{Guest, Line};
-use crate::connect::answer::{Answer, Made, Next, Wanted};
-use crate::connect::bring_up;
+use crate::connect::answer::{Answer, Next, PeerRequest};
+use crate::connect::attempt::{self, Connected};
 use crate::error::ConnectError;
 use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
@@ -41,9 +41,9 @@ enum Stage<P: Provider> {
     /// The Worker was asked for a place.
     Asking(Seat<P>),
     /// The Worker gave one, and a queue pair is being made.
-    Making(Commission<Made<P>>, Seat<P>),
+    Making(Commission<Connected<P>>, Seat<P>),
     /// The peer's handshake was accepted.
-    Accepted(Box<Reaped<Made<P>>>, Seat<P>),
+    Accepted(Box<Reaped<Connected<P>>>, Seat<P>),
 }
 
 /// State that a handshake needs beside its peer.
@@ -137,30 +137,31 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     ) -> Option<Result<(), ConnectError>> {
         self.is_due = false;
         loop {
-            let wanted = match self.answer.poll(now, &mut self.stream) {
+            let request = match self.answer.poll(now, &mut self.stream) {
                 Ok(Next::Nothing) => return None,
-                Ok(Next::QueuePair(wanted)) => {
+                Ok(Next::QueuePair(request)) => {
                     (self.is_proven, self.patience) = (true, None);
-                    wanted
+                    request
                 }
                 Ok(Next::Admission(established)) => {
-                    let Stage::Accepted(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking)
+                    let Stage::Accepted(connected, seat) =
+                        core::mem::replace(&mut self.stage, Stage::Talking)
                     else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
                     // Before it may be accepted: who has accepted it finds it counted.
                     around.counts.note_connected();
-                    seat.publish(Reaped::into_inner(*made).ready, established);
+                    seat.publish(Reaped::into_inner(*connected).finish(established));
                     return Some(Ok(()));
                 }
                 Err(error) => return Some(Err(error)),
             };
-            match self.prepare(now, &wanted, around) {
+            match self.prepare(now, &request, around) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
                     // The peer gets one Reject; the cause is kept, and not that we gave up.
-                    let reject = bring_up::reject_or(&error, around.busy);
+                    let reject = attempt::reject_or(&error, around.busy);
                     self.refuse(now, reject);
                     return Some(Err(error));
                 }
@@ -172,11 +173,11 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     fn prepare(
         &mut self,
         now: Instant,
-        wanted: &Wanted,
+        request: &PeerRequest,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
         let (mut line, end) = (self.line, self.end());
-        let moved = line.turn(now, end, true, || self.get_on(now, wanted, around));
+        let moved = line.turn(now, end, true, || self.get_on(now, request, around));
         self.line = line;
         Ok(moved?.unwrap_or(false))
     }
@@ -184,12 +185,12 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     fn get_on(
         &mut self,
         now: Instant,
-        wanted: &Wanted,
+        request: &PeerRequest,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
         match core::mem::replace(&mut self.stage, Stage::Talking) {
             Stage::Talking => {
-                self.stage = Stage::Asking(around.ask(wanted)?);
+                self.stage = Stage::Asking(around.ask(request)?);
                 Ok(true)
             }
             Stage::Asking(seat) => match seat.answer() {
@@ -197,20 +198,20 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     self.stage = Stage::Asking(seat);
                     Ok(false)
                 }
-                Some(granted) => {
-                    let (granted, wanted, desk) = (granted?, *wanted, Arc::clone(seat.desk()));
+                Some(reserved) => {
+                    let (reserved, peer) = (reserved?, request.peer);
                     let whom = Whom::Guest(self.guest.address());
                     let making = around
                         .makers
-                        .make(whom, around.waker, move || granted.make(&wanted, desk.ground()));
+                        .make(whom, around.waker, move || reserved.create()?.connect(&peer));
                     self.stage = Stage::Making(making, seat);
                     Ok(true)
                 }
             },
             Stage::Making(making, seat) => match making.take()? {
-                Some(made) => {
-                    self.answer.accept(now, made.local)?;
-                    self.stage = Stage::Accepted(Box::new(made), seat);
+                Some(connected) => {
+                    self.answer.accept(now, connected.local)?;
+                    self.stage = Stage::Accepted(Box::new(connected), seat);
                     Ok(true)
                 }
                 None => {
@@ -236,8 +237,11 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
 impl<P: Provider> Around<'_, P> {
     /// Asks for a place on a Worker of the rail's device: each has its turn, and one that is full is passed over.
-    fn ask(&mut self, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
-        let device = self.desks.get(wanted.rail.worker).map(|desk| desk.device());
+    fn ask(&mut self, request: &PeerRequest) -> Result<Seat<P>, ConnectError> {
+        let device = self
+            .desks
+            .get(request.requested.rail.worker)
+            .map(|desk| desk.device());
         let of_device = |desk: &&Arc<Desk<P>>| Some(desk.device()) == device;
         let count = self.desks.iter().filter(of_device).count();
         let first = self.next_desk.checked_rem(count).unwrap_or_default();
@@ -251,7 +255,7 @@ impl<P: Provider> Around<'_, P> {
             .skip(first)
             .take(count)
         {
-            match desk.ask(wanted) {
+            match desk.ask(request) {
                 Ok(seat) => return Ok(seat),
                 Err(ConnectError::ListenerClosed) => {}
                 // The handshake may wait for that one.
