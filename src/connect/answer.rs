@@ -10,7 +10,7 @@ use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::connect::attempt::{Requested, Reserved, reject_for};
 use crate::connect::handshakes::Settings;
-use crate::connect::node::Draw;
+use crate::connect::node::Entropy;
 use crate::error::ConnectError;
 use crate::rails::Rails;
 use crate::trust::Trust;
@@ -70,10 +70,10 @@ impl Answer {
         trust: Trust,
         from: IpAddr,
     ) -> Result<Self, ConnectError> {
-        let draw = Draw::new(network)?;
+        let entropy = Entropy::new(network)?;
         let responder = ResponderConfig {
             instance,
-            nonce: draw.nonce,
+            nonce: entropy.nonce,
             timing: settings.timing,
             versions: VersionRange::OURS,
         };
@@ -83,7 +83,7 @@ impl Answer {
             trust,
             rails,
             config: settings.config,
-            psn: draw.psn,
+            psn: entropy.psn,
             from,
         })
     }

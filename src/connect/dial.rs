@@ -14,13 +14,13 @@ use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::connect::attempt::{Connected, Created, Requested, reject_for};
 use crate::connect::node::Node;
-use crate::connect::node::{Connection, Draw};
+use crate::connect::node::{Connection, Entropy};
 use crate::error::ConnectError;
 use crate::error::NoRoute;
+use crate::machine::log::log;
 use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
 use crate::machine::signal::Signal;
-use crate::machine::tell::tell;
 use crate::rails::Rails;
 use crate::trust::Trust;
 use crate::worker::Worker;
@@ -73,7 +73,7 @@ impl<P: Provider> Dial<P> {
         way: Way,
         config: &ChannelConfig,
         timing: Timing,
-        draw: &Draw,
+        entropy: &Entropy,
         now: Instant,
         signal: Option<Arc<Signal>>,
     ) -> Result<Self, ConnectError> {
@@ -86,7 +86,7 @@ impl<P: Provider> Dial<P> {
         let initiator = InitiatorConfig {
             instance: node.instance(),
             listener,
-            nonce: draw.nonce,
+            nonce: entropy.nonce,
             timing,
             versions: VersionRange::OURS,
         };
@@ -96,7 +96,7 @@ impl<P: Provider> Dial<P> {
             trust,
             rails,
             config: *config,
-            psn: draw.psn,
+            psn: entropy.psn,
             to: only,
             signal,
             stage: Stage::Started,
@@ -203,7 +203,7 @@ impl<P: Provider> Dial<P> {
             self.rails.advertised().get(pair.local),
             self.machine.peer_rails().get(pair.peer),
         ) {
-            tell!(debug, "rail chosen", ours = ours, peers = peers);
+            log!(debug, "rail chosen", ours = ours, peers = peers);
         }
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| {

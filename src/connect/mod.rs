@@ -29,8 +29,8 @@ pub(crate) mod connecting;
 pub(crate) mod dial;
 pub(crate) mod handshakes;
 pub(crate) mod listener;
-pub(crate) mod look;
 pub(crate) mod node;
+pub(crate) mod port_scan;
 pub(crate) mod scan_queue;
 
 pub use acceptances::Acceptances;

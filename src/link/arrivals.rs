@@ -69,7 +69,7 @@ impl Arrivals {
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
-    /// Gives a peer its place on a Worker, where there is one for its link, too: so it is told before a queue pair is made.
+    /// Gives a peer its place on a Worker, where there is one for its link, too: so it is rejected before a queue pair is made.
     pub(super) fn grant(
         &mut self,
         (index, worker): (usize, &mut Worker<P>),

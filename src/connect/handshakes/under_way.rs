@@ -9,9 +9,9 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
+use super::admission::{Admission, ReservedPlace};
 use super::counts::Counts;
-use super::desk::{Desk, Seat};
-use super::limits::{Guest, Line};
+use super::limits::{ShareWait, Source};
 use crate::connect::answer::{Answer, Next, PeerRequest};
 use crate::connect::attempt::{self, Connected};
 use crate::error::ConnectError;
@@ -21,10 +21,10 @@ use crate::machine::reaper::Reaped;
 /// A peer, and how far it is.
 pub(super) struct UnderWay<P: Provider, N: Network> {
     stream: N::Stream,
-    pub(super) guest: Guest,
+    pub(super) source: Source,
     answer: Answer,
     stage: Stage<P>,
-    line: Line,
+    share_wait: ShareWait,
     began: Instant,
     /// Whether its Connect has come, and proves it where there are keys.
     is_proven: bool,
@@ -39,17 +39,17 @@ enum Stage<P: Provider> {
     /// None is wanted yet.
     Talking,
     /// The Worker was asked for a place.
-    Asking(Seat<P>),
+    Asking(ReservedPlace<P>),
     /// The Worker gave one, and a queue pair is being made.
-    Making(Commission<Connected<P>>, Seat<P>),
+    Making(Commission<Connected<P>>, ReservedPlace<P>),
     /// The peer's handshake was accepted.
-    Accepted(Box<Reaped<Connected<P>>>, Seat<P>),
+    Accepted(Box<Reaped<Connected<P>>>, ReservedPlace<P>),
 }
 
 /// State that a handshake needs beside its peer.
 pub(super) struct Around<'h, P: Provider> {
-    pub(super) desks: &'h [Arc<Desk<P>>],
-    pub(super) next_desk: &'h mut usize,
+    pub(super) admissions: &'h [Arc<Admission<P>>],
+    pub(super) next_admission: &'h mut usize,
     pub(super) makers: &'h Makers,
     /// The signal that wakes the handshakes, where they may sleep.
     pub(super) waker: Option<&'h Waker>,
@@ -59,13 +59,13 @@ pub(super) struct Around<'h, P: Provider> {
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
-    pub(super) fn new(now: Instant, stream: N::Stream, guest: Guest, answer: Answer) -> Self {
+    pub(super) fn new(now: Instant, stream: N::Stream, source: Source, answer: Answer) -> Self {
         Self {
             stream,
-            guest,
+            source,
             answer,
             stage: Stage::Talking,
-            line: Line::default(),
+            share_wait: ShareWait::default(),
             began: now,
             is_proven: false,
             patience: None,
@@ -75,7 +75,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// When to poll again at the latest.
     pub(super) fn deadline(&self) -> Deadline {
-        self.line.deadline(self.end())
+        self.share_wait.deadline(self.end())
     }
 
     /// When its peer has had its time.
@@ -109,8 +109,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     }
 
     /// Whether it waits until others of its address are done.
-    pub(super) const fn is_in_line(&self) -> bool {
-        matches!(self.stage, Stage::Talking) && self.line.is_in_it()
+    pub(super) const fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Talking) && self.share_wait.is_on()
     }
 
     /// Rejects a peer whose handshake was not accepted yet.
@@ -144,14 +144,14 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     request
                 }
                 Ok(Next::Admission(established)) => {
-                    let Stage::Accepted(connected, seat) =
+                    let Stage::Accepted(connected, place) =
                         core::mem::replace(&mut self.stage, Stage::Talking)
                     else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
                     // Before it may be accepted: who has accepted it finds it counted.
                     around.counts.note_connected();
-                    seat.publish(Reaped::into_inner(*connected).finish(established));
+                    place.publish(Reaped::into_inner(*connected).finish(established));
                     return Some(Ok(()));
                 }
                 Err(error) => return Some(Err(error)),
@@ -176,9 +176,9 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         request: &PeerRequest,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
-        let (mut line, end) = (self.line, self.end());
-        let moved = line.turn(now, end, true, || self.get_on(now, request, around));
-        self.line = line;
+        let (mut share_wait, end) = (self.share_wait, self.end());
+        let moved = share_wait.turn(now, end, true, || self.get_on(now, request, around));
+        self.share_wait = share_wait;
         Ok(moved?.unwrap_or(false))
     }
 
@@ -193,29 +193,29 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 self.stage = Stage::Asking(around.ask(request)?);
                 Ok(true)
             }
-            Stage::Asking(seat) => match seat.answer() {
+            Stage::Asking(place) => match place.answer() {
                 None => {
-                    self.stage = Stage::Asking(seat);
+                    self.stage = Stage::Asking(place);
                     Ok(false)
                 }
                 Some(reserved) => {
                     let (reserved, peer) = (reserved?, request.peer);
-                    let whom = Whom::Guest(self.guest.address());
+                    let whom = Whom::Address(self.source.address());
                     let making = around
                         .makers
                         .make(whom, around.waker, move || reserved.create()?.connect(&peer));
-                    self.stage = Stage::Making(making, seat);
+                    self.stage = Stage::Making(making, place);
                     Ok(true)
                 }
             },
-            Stage::Making(making, seat) => match making.take()? {
+            Stage::Making(making, place) => match making.take()? {
                 Some(connected) => {
                     self.answer.accept(now, connected.local)?;
-                    self.stage = Stage::Accepted(Box::new(connected), seat);
+                    self.stage = Stage::Accepted(Box::new(connected), place);
                     Ok(true)
                 }
                 None => {
-                    self.stage = Stage::Making(making, seat);
+                    self.stage = Stage::Making(making, place);
                     Ok(false)
                 }
             },
@@ -237,26 +237,26 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
 impl<P: Provider> Around<'_, P> {
     /// Asks for a place on a Worker of the rail's device: each has its turn, and one that is full is passed over.
-    fn ask(&mut self, request: &PeerRequest) -> Result<Seat<P>, ConnectError> {
+    fn ask(&mut self, request: &PeerRequest) -> Result<ReservedPlace<P>, ConnectError> {
         let device = self
-            .desks
+            .admissions
             .get(request.requested.rail.worker)
-            .map(|desk| desk.device());
-        let of_device = |desk: &&Arc<Desk<P>>| Some(desk.device()) == device;
-        let count = self.desks.iter().filter(of_device).count();
-        let first = self.next_desk.checked_rem(count).unwrap_or_default();
-        *self.next_desk = self.next_desk.wrapping_add(1);
+            .map(|admission| admission.device());
+        let of_device = |admission: &&Arc<Admission<P>>| Some(admission.device()) == device;
+        let count = self.admissions.iter().filter(of_device).count();
+        let first = self.next_admission.checked_rem(count).unwrap_or_default();
+        *self.next_admission = self.next_admission.wrapping_add(1);
         let mut refused = ConnectError::ListenerClosed;
-        for desk in self
-            .desks
+        for admission in self
+            .admissions
             .iter()
             .filter(of_device)
             .cycle()
             .skip(first)
             .take(count)
         {
-            match desk.ask(request) {
-                Ok(seat) => return Ok(seat),
+            match admission.ask(request) {
+                Ok(place) => return Ok(place),
                 Err(ConnectError::ListenerClosed) => {}
                 // The handshake may wait for that one.
                 Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom(_)) => {}

@@ -1,9 +1,9 @@
-//! The desk between handshakes and one Worker: places on it are asked for and granted, connections handed over.
+//! Admission of peers to one Worker: handshakes ask for places, the Worker grants them, and connections are handed over.
 //!
 //! A Worker's queues and memory belong to its own thread, and slow calls of a device do not belong on that thread. So the
 //! handshakes ask here for a place, and the Worker grants one, which takes microseconds and calls no device. The connection
 //! that is made of it elsewhere comes back the same way. A place among those that wait to be accepted is reserved before
-//! anything is asked for, and so before the peer is accepted. `places` moves places from one side to the other.
+//! anything is asked for, and so before the peer is accepted. `accept_queue` moves places from one side to the other.
 //!
 //! The side of the handshakes locks, for moments. The Worker's side looks at two words if there is nothing to do, and otherwise
 //! tries locks: a lock that is taken is tried again at the next look. It waits out one of those moments only to take a connection,
@@ -19,7 +19,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::InstanceId;
 use doorbell_hotpath::Statistics;
 
-use super::places::{self, LookError, Places, ReserveError, Wakes};
+use super::accept_queue::{self, AcceptQueue, PollError, ReserveError, Wakes};
 use crate::connect::answer::PeerRequest;
 use crate::connect::attempt::{Finished, Reserved};
 use crate::error::ConnectError;
@@ -28,21 +28,21 @@ use crate::machine::unfinished::Unfinished;
 use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
 
-/// Answer of a Worker to a request; the places of a desk carry requests, answers and finished connections.
+/// Answer of a Worker to a request; the queue carries requests, answers and finished attempts.
 type Answered<P> = Result<Box<Reserved<P>>, ConnectError>;
-type PlacesOf<P> = Places<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
-type PlaceOf<P> = places::Place<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
+type QueueOf<P> = AcceptQueue<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
+type PlaceOf<P> = accept_queue::Place<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
 
 /// State that the handshakes and a Worker share.
-pub(crate) struct Desk<P: Provider> {
+pub(crate) struct Admission<P: Provider> {
     /// The Worker's own, by which it is known.
     statistics: Arc<Statistics>,
     device: String,
     /// The Node its Worker is of.
     node: InstanceId,
-    places: Arc<PlacesOf<P>>,
+    queue: Arc<QueueOf<P>>,
     /// Addresses of peers that have a place and are not connected yet.
-    seated: Mutex<Vec<IpAddr>>,
+    unfinished_from: Mutex<Vec<IpAddr>>,
 }
 
 /// Signals that wake either side.
@@ -54,13 +54,13 @@ pub(crate) struct Signals {
 }
 
 impl Wakes for Option<Signals> {
-    fn tell_handshakes(&self) {
+    fn wake_handshakes(&self) {
         if let Some(signals) = self {
             signals.handshakes.wake_by_ref();
         }
     }
 
-    fn tell_accepting(&self) {
+    fn wake_accepting(&self) {
         if let Some(accepting) = self.as_ref().and_then(|signals| signals.accepting.as_ref()) {
             accepting.raise();
         }
@@ -85,14 +85,14 @@ impl<P: Provider, F> Grant<P> for F where
 {
 }
 
-impl<P: Provider> Desk<P> {
-    pub(crate) fn new(worker: &Worker<P>, places: u32, signals: Option<Signals>) -> Self {
+impl<P: Provider> Admission<P> {
+    pub(crate) fn new(worker: &Worker<P>, capacity: u32, signals: Option<Signals>) -> Self {
         Self {
             statistics: Arc::clone(&worker.statistics),
             device: worker.device().into(),
             node: worker.node,
-            places: Arc::new(Places::new(places, signals)),
-            seated: Mutex::default(),
+            queue: Arc::new(AcceptQueue::new(capacity, signals)),
+            unfinished_from: Mutex::default(),
         }
     }
 
@@ -113,7 +113,7 @@ impl<P: Provider> Desk<P> {
 
     /// No more places are given: no reserved one is announced to a peer from here on.
     pub(crate) fn close(&self) {
-        self.places.close();
+        self.queue.close();
     }
 
     /// Asks for a channel on the Worker.
@@ -121,30 +121,32 @@ impl<P: Provider> Desk<P> {
     /// # Errors
     /// Too many connections are on their way to it or wait to be accepted, in all or from one address; or nobody accepts any
     /// more.
-    pub(crate) fn ask(self: &Arc<Self>, request: &PeerRequest) -> Result<Seat<P>, ConnectError> {
+    pub(crate) fn ask(self: &Arc<Self>, request: &PeerRequest) -> Result<ReservedPlace<P>, ConnectError> {
         let from = request.from;
-        let mut seated = self.seated();
-        let left = self.places.turns().free().and_then(|free| free.checked_sub(1));
-        let unfinished = Unfinished::of(from, seated.iter().copied());
+        let mut unfinished_from = self.unfinished_from();
+        let left = self.queue.owners().free().and_then(|free| free.checked_sub(1));
+        let unfinished = Unfinished::of(from, unfinished_from.iter().copied());
         if left.is_some_and(|left| !unfinished.may_be_more(left)) {
             return Err(ConnectError::TooManyUnfinishedFrom(from));
         }
-        let place = Places::ask(&self.places, Box::new(*request)).map_err(|error| match error {
+        let place = AcceptQueue::ask(&self.queue, Box::new(*request)).map_err(|error| match error {
             ReserveError::Full => ConnectError::TooManyUnaccepted {
-                unaccepted: self.places.capacity(),
+                unaccepted: self.queue.capacity(),
             },
             ReserveError::Closed => ConnectError::ListenerClosed,
         })?;
-        seated.push(from);
-        let desk = Arc::clone(self);
-        Ok(Seat {
+        unfinished_from.push(from);
+        let admission = Arc::clone(self);
+        Ok(ReservedPlace {
             place,
-            _seated: Seated { desk, from },
+            _unfinished: UnfinishedPeer { admission, from },
         })
     }
 
-    fn seated(&self) -> MutexGuard<'_, Vec<IpAddr>> {
-        self.seated.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unfinished_from(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.unfinished_from
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one. Whether a
@@ -153,33 +155,33 @@ impl<P: Provider> Desk<P> {
     /// # Errors
     /// It is another Worker, or no more connections come.
     #[inline]
-    pub(crate) fn look(
+    pub(crate) fn poll(
         &self,
         worker: &mut Worker<P>,
         grant: impl Grant<P>,
     ) -> Result<Option<ChannelId>, ConnectError> {
-        let found = self.places.look(
+        let polled = self.queue.poll(
             worker,
             |worker| self.is_of(worker),
             |worker, request| grant(request, worker).map(Box::new),
         );
-        match found {
+        match polled {
             Ok(Some(finished)) => finished.admit(worker).map(Some),
             Ok(None) => Ok(None),
-            Err(LookError::OtherWorkers) => Err(ConnectError::OtherWorkers),
-            Err(LookError::Closed) => Err(ConnectError::ListenerClosed),
+            Err(PollError::OtherWorkers) => Err(ConnectError::OtherWorkers),
+            Err(PollError::Closed) => Err(ConnectError::ListenerClosed),
         }
     }
 
     /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
     /// takes nobody's time.
     pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {
-        self.places.abandon()
+        self.queue.abandon()
     }
 
     /// The Worker's side: whether a place is asked for.
     pub(crate) fn is_asked(&self) -> bool {
-        self.places.is_asked()
+        self.queue.is_asked()
     }
 
     /// Descriptor that becomes readable when there is something to do for the Worker's thread.
@@ -189,34 +191,34 @@ impl<P: Provider> Desk<P> {
 
     /// Signal of that descriptor.
     pub(crate) fn signal(&self) -> Option<&Signal> {
-        self.places.signals.as_ref()?.accepting.as_ref()
+        self.queue.signals.as_ref()?.accepting.as_ref()
     }
 }
 
 /// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is
 /// given up.
-pub(crate) struct Seat<P: Provider> {
-    // Given up before the desk may be gone.
+pub(crate) struct ReservedPlace<P: Provider> {
+    // Given up before the admission may be gone.
     place: PlaceOf<P>,
-    _seated: Seated<P>,
+    _unfinished: UnfinishedPeer<P>,
 }
 
 /// Record that a peer from this address has a place, until it is connected or given up.
-struct Seated<P: Provider> {
-    desk: Arc<Desk<P>>,
+struct UnfinishedPeer<P: Provider> {
+    admission: Arc<Admission<P>>,
     from: IpAddr,
 }
 
-impl<P: Provider> Drop for Seated<P> {
+impl<P: Provider> Drop for UnfinishedPeer<P> {
     fn drop(&mut self) {
-        let mut seated = self.desk.seated();
-        if let Some(at) = seated.iter().position(|from| *from == self.from) {
-            seated.swap_remove(at);
+        let mut unfinished = self.admission.unfinished_from();
+        if let Some(at) = unfinished.iter().position(|from| *from == self.from) {
+            unfinished.swap_remove(at);
         }
     }
 }
 
-impl<P: Provider> Seat<P> {
+impl<P: Provider> ReservedPlace<P> {
     /// Answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<Answered<P>> {
         self.place.answer()
@@ -228,10 +230,10 @@ impl<P: Provider> Seat<P> {
     }
 }
 
-impl<P: Provider> fmt::Debug for Desk<P> {
+impl<P: Provider> fmt::Debug for Admission<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let free = self.places.turns().free();
-        f.debug_struct("Desk")
+        let free = self.queue.owners().free();
+        f.debug_struct("Admission")
             .field("device", &self.device)
             .field("free", &free)
             .finish_non_exhaustive()
