@@ -11,8 +11,9 @@ use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
 
 use crate::connect::answer::PeerRequest;
+use crate::connect::attempt::Reserved;
 use crate::connect::handshakes::accept_queue::poll_until;
-use crate::connect::handshakes::admission::{Admission, Grant};
+use crate::connect::handshakes::admission::Admission;
 use crate::connect::handshakes::{Counts, HandshakeCounts};
 use crate::error::ConnectError;
 use crate::machine::reaper::Reaper;
@@ -71,7 +72,7 @@ impl<P: Provider> Acceptances<P> {
     pub(crate) fn poll_accept_where(
         &mut self,
         worker: &mut Worker<P>,
-        grant: impl Grant<P>,
+        grant: impl FnOnce(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>,
     ) -> Result<Option<ChannelId>, ConnectError> {
         self.admission.poll(worker, grant)
     }
@@ -99,11 +100,8 @@ impl<P: Provider> Acceptances<P> {
             signal.wait(deadline.remaining(now)).map_err(ConnectError::Tcp)?;
             Ok(true)
         };
-        let accepted = poll_until(
-            worker,
-            |worker| admission.poll(worker, PeerRequest::reserve),
-            rest,
-        )?;
+        let poll = |worker: &mut _| admission.poll(worker, PeerRequest::reserve);
+        let accepted = poll_until(worker, poll, rest)?;
         accepted.ok_or_else(|| ConnectError::TimedOut {
             last_failure: self.counts.take_failure().map(Box::new),
         })

@@ -198,11 +198,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         // A handshake that a Worker granted a place goes on at once: each place is asked for once.
         loop {
             self.backlog.poll(node);
-            let is_asked = self
-                .backlog
-                .admissions()
-                .iter()
-                .any(|admission| admission.is_asked());
+            let is_asked = self.backlog.admissions().iter().any(|one| one.is_asked());
             if let Some(outcome) = self.poll_admissions(workers) {
                 return Some(outcome);
             }
@@ -222,7 +218,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             && admissions
                 .iter()
                 .zip(workers)
-                .all(|(admission, worker)| admission.is_of(worker));
+                .all(|(one, worker)| one.is_of(worker));
         if !are_known {
             self.backlog.change_workers();
             let admission = |worker| Arc::new(Admission::new(worker, self.limits.unaccepted, None));

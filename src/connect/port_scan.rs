@@ -170,9 +170,8 @@ impl PendingScan {
         until: Deadline,
     ) -> Self {
         let waiting = waker.map(Arc::new);
-        let scan = node
-            .port_scans
-            .ask(&node.provider, node.makers(), waiting.as_ref());
+        let makers = node.makers();
+        let scan = node.port_scans.ask(&node.provider, makers, waiting.as_ref());
         Self {
             scan,
             until,

@@ -246,11 +246,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// The devices could not be listed.
     pub fn take_refreshed(&mut self) -> Option<Result<Option<Handle>, LinkError>> {
         let refreshed = self.refreshed.take()?;
-        Some(
-            refreshed
-                .map(|()| self.unreported.take())
-                .map_err(LinkError::Connect),
-        )
+        let handle = refreshed.map(|()| self.unreported.take());
+        Some(handle.map_err(LinkError::Connect))
     }
 
     /// Goes by what was seen, if our ports were looked at again.

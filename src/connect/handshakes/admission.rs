@@ -74,17 +74,6 @@ impl Wakes for Option<Signals> {
     }
 }
 
-/// Gives a peer its place on the Worker, or says why not.
-pub(crate) trait Grant<P: Provider>:
-    FnOnce(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>
-{
-}
-
-impl<P: Provider, F> Grant<P> for F where
-    F: FnOnce(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>
-{
-}
-
 impl<P: Provider> Admission<P> {
     pub(crate) fn new(worker: &Worker<P>, capacity: u32, signals: Option<Signals>) -> Self {
         Self {
@@ -158,7 +147,7 @@ impl<P: Provider> Admission<P> {
     pub(crate) fn poll(
         &self,
         worker: &mut Worker<P>,
-        grant: impl Grant<P>,
+        grant: impl FnOnce(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>,
     ) -> Result<Option<ChannelId>, ConnectError> {
         let polled = self.queue.poll(
             worker,

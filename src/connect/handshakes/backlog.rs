@@ -73,7 +73,7 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
 /// A peer that was let in.
 struct Arrived<N: Network> {
     stream: N::Stream,
-    source: Source,
+    from: Source,
     trust: Trust,
 }
 
@@ -162,7 +162,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.admissions.clear();
         let given_up = core::mem::take(&mut self.under_way);
         for one in &given_up {
-            self.sources.leave(one.source);
+            self.sources.leave(one.from);
         }
         given_up.len()
     }
@@ -271,10 +271,10 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     /// Lets a peer in, or turns it away.
     fn welcome(&mut self, now: Instant, node: &Node<P, N>, stream: N::Stream) {
         let address = stream.peer_address();
-        let (source, trust) = (Source::of(address), node.trust());
+        let (from, trust) = (Source::of(address), node.trust());
         if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
             // Nothing is read of it, and nothing is kept for it.
-            self.log_rejected(now, source, &error);
+            self.log_rejected(now, from, &error);
             let reject = crate::connect::attempt::reject_for(&error);
             self.counts.count_failed(&error);
             if self.failures.is_none() {
@@ -283,21 +283,17 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             self.rejections.reject(now, stream, &reject);
             return;
         }
-        let entered = match self.sources.enter(source) {
-            Err(crowd) if self.make_room(now, crowd) => self.sources.enter(source),
+        let entered = match self.sources.enter(from) {
+            Err(crowd) if self.make_room(now, crowd) => self.sources.enter(from),
             entered => entered,
         };
         if entered.is_err() {
-            self.turn_away(now, source, stream);
+            self.turn_away(now, from, stream);
             return;
         }
         // As long as a stage may take for which it is our turn.
         let until = Deadline::after(now, self.settings().timing.stage);
-        let arrived = Arrived {
-            stream,
-            source,
-            trust,
-        };
+        let arrived = Arrived { stream, from, trust };
         match self.fresh_rails(now) {
             Some(rails) => self.begin(now, node, arrived, Ok(rails)),
             None => {
@@ -308,16 +304,16 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         }
     }
 
-    fn log_rejected(&mut self, now: Instant, source: Source, error: &ConnectError) {
+    fn log_rejected(&mut self, now: Instant, from: Source, error: &ConnectError) {
         if self.rejection_log.is_first(now, Some(error)) {
             let at = self.port.acceptor.address();
-            log!(warn, "handshake refused", from = source, at = at, reason = error);
+            log!(warn, "handshake refused", from = from, at = at, reason = error);
         }
     }
 
-    fn turn_away(&mut self, now: Instant, source: Source, stream: N::Stream) {
+    fn turn_away(&mut self, now: Instant, from: Source, stream: N::Stream) {
         if self.rejection_log.is_first(now, None) {
-            log!(warn, "handshake refused: too many", from = source);
+            log!(warn, "handshake refused: too many", from = from);
         }
         self.counts.note_refused();
         let reject = self.busy(now);
@@ -341,32 +337,32 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     fn make_room_unproven(&mut self, now: Instant, crowding: Crowding) -> bool {
         let mut under_way = self.under_way.iter();
-        let (source, stream) =
-            if let Some(at) = under_way.position(|one| crowding.has(one.source) && one.is_unproven()) {
+        let (from, stream) =
+            if let Some(at) = under_way.position(|one| crowding.has(one.from) && one.is_unproven()) {
                 let one = self.under_way.remove(at);
-                (one.source, one.into_stream())
+                (one.from, one.into_stream())
             } else {
                 let arrived = self.arrived.waiting();
-                let Some(at) = arrived.iter().position(|one| crowding.has(one.source)) else {
+                let Some(at) = arrived.iter().position(|one| crowding.has(one.from)) else {
                     return false;
                 };
-                let Arrived { stream, source, .. } = arrived.remove(at);
-                (source, stream)
+                let Arrived { stream, from, .. } = arrived.remove(at);
+                (from, stream)
             };
-        self.sources.leave(source);
-        self.turn_away(now, source, stream);
+        self.sources.leave(from);
+        self.turn_away(now, from, stream);
         true
     }
 
     fn make_room_waiting(&mut self, now: Instant, crowding: Crowding) -> bool {
         let mut under_way = self.under_way.iter();
-        let Some(at) = under_way.position(|one| crowding.has(one.source) && one.is_waiting()) else {
+        let Some(at) = under_way.position(|one| crowding.has(one.from) && one.is_waiting()) else {
             return false;
         };
         let mut one = self.under_way.remove(at);
         one.refuse(now, self.busy(now));
-        self.sources.leave(one.source);
-        self.note_failed(ConnectError::TooManyUnfinishedFrom(one.source.address()));
+        self.sources.leave(one.from);
+        self.note_failed(ConnectError::TooManyUnfinishedFrom(one.from.address()));
         true
     }
 
@@ -374,10 +370,10 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     fn turn_away_unproven(&mut self, now: Instant) {
         let mut index = 0_usize;
         while let Some(one) = self.under_way.get_mut(index) {
-            if one.has_lost_patience(now, self.sources.patience(one.source)) {
+            if one.has_lost_patience(now, self.sources.patience(one.from)) {
                 let one = self.under_way.remove(index);
-                self.sources.leave(one.source);
-                self.turn_away(now, one.source, one.into_stream());
+                self.sources.leave(one.from);
+                self.turn_away(now, one.from, one.into_stream());
             } else {
                 index = index.saturating_add(1);
             }
@@ -423,20 +419,16 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         arrived: Arrived<N>,
         rails: Result<Rails, ConnectError>,
     ) {
-        let Arrived {
-            stream,
-            source,
-            trust,
-        } = arrived;
-        match rails.and_then(|rails| self.answer(node, source, trust, rails)) {
+        let Arrived { stream, from, trust } = arrived;
+        match rails.and_then(|rails| self.answer(node, from, trust, rails)) {
             Ok(answer) => {
                 self.counts.note_begun();
                 self.under_way
-                    .push(Box::new(UnderWay::new(now, stream, source, answer)));
+                    .push(Box::new(UnderWay::new(now, stream, from, answer)));
             }
             Err(error) => {
-                self.sources.leave(source);
-                self.log_rejected(now, source, &error);
+                self.sources.leave(from);
+                self.log_rejected(now, from, &error);
                 let reject = crate::connect::attempt::reject_for(&error);
                 self.note_failed(error);
                 self.rejections.reject(now, stream, &reject);
@@ -447,7 +439,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     fn answer(
         &self,
         node: &Node<P, N>,
-        source: Source,
+        from: Source,
         trust: Trust,
         rails: Rails,
     ) -> Result<Answer, ConnectError> {
@@ -459,7 +451,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             return Err(ConnectError::OtherTrust);
         }
         let (instance, settings) = (self.port.instance, self.settings());
-        Answer::new(&node.network, instance, rails, &settings, trust, source.address())
+        Answer::new(&node.network, instance, rails, &settings, trust, from.address())
     }
 
     fn advance(&mut self, now: Instant, node: &Node<P, N>) {
@@ -480,15 +472,15 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             let Some(outcome) = one.poll(now, &mut around) else {
                 return true;
             };
-            sources.leave(one.source);
+            sources.leave(one.from);
             match outcome {
-                Ok(()) => log!(info, "handshake done", from = one.source),
-                Err(error) => failed.push((one.source, error)),
+                Ok(()) => log!(info, "handshake done", from = one.from),
+                Err(error) => failed.push((one.from, error)),
             }
             false
         });
-        for (source, error) in failed {
-            self.log_rejected(now, source, &error);
+        for (from, error) in failed {
+            self.log_rejected(now, from, &error);
             self.note_failed(error);
         }
     }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
-use crate::error::ConnectError;
 use crate::machine::unfinished::network;
 
 /// Limits on handshakes beside the threads that accept.
@@ -127,36 +126,19 @@ impl ShareWait {
         self.again.map_or(end, |again| again.min(end))
     }
 
-    /// Takes what it wants, of a handshake that ends then; `None` where it is not its turn.
-    ///
-    /// # Errors
-    /// Errors of `take`. The error that others hold too much is returned only if the handshake may not wait for them, or has
-    /// waited long enough.
-    pub(crate) fn turn<T>(
-        &mut self,
-        now: Instant,
-        end: Deadline,
-        may_wait: bool,
-        take: impl FnOnce() -> Result<T, ConnectError>,
-    ) -> Result<Option<T>, ConnectError> {
-        if self.again.is_some_and(|again| !again.has_passed(now)) {
-            return Ok(None);
-        }
-        self.again = None;
-        match take() {
-            Err(ConnectError::TooManyUnfinishedFrom(_)) if may_wait && self.waits(now, end) => Ok(None),
-            outcome => outcome.map(Some),
-        }
+    /// Whether the wait goes on; otherwise the peer asks again.
+    pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
+        self.again = self.again.filter(|again| !again.has_passed(now));
+        self.is_on()
     }
 
-    /// Whether it may wait for its turn; and not to the end, so that its Reject can still be sent.
-    fn waits(&mut self, now: Instant, end: Deadline) -> bool {
+    /// Whether the peer may wait, and not to the end of its handshake, so that its Reject can still be sent.
+    pub(crate) fn may_begin(&mut self, now: Instant, end: Deadline) -> bool {
         let half = end.remaining(now).checked_div(2).unwrap_or_default();
-        let until = *self
-            .until
-            .get_or_insert(Deadline::after(now, half.min(SHARE_WAIT_MAX)));
+        let most = Deadline::after(now, half.min(SHARE_WAIT_MAX));
+        let until = *self.until.get_or_insert(most);
         self.again = Some(Deadline::after(now, SHARE_RETRY)).filter(|_| !until.has_passed(now));
-        self.again.is_some()
+        self.is_on()
     }
 }
 

@@ -21,9 +21,11 @@ use crate::machine::reaper::Reaped;
 /// A peer, and how far it is.
 pub(super) struct UnderWay<P: Provider, N: Network> {
     stream: N::Stream,
-    pub(super) source: Source,
+    pub(super) from: Source,
     answer: Answer,
     stage: Stage<P>,
+    /// From the request on, until the connection is handed over.
+    place: Option<ReservedPlace<P>>,
     share_wait: ShareWait,
     began: Instant,
     /// Whether its Connect has come, and proves it where there are keys.
@@ -39,11 +41,10 @@ enum Stage<P: Provider> {
     /// None is wanted yet.
     Talking,
     /// The Worker was asked for a place.
-    Asking(ReservedPlace<P>),
-    /// The Worker gave one, and a queue pair is being made.
-    Making(Commission<Connected<P>>, ReservedPlace<P>),
+    Reserving,
+    Creating(Commission<Connected<P>>),
     /// The peer's handshake was accepted.
-    Accepted(Box<Reaped<Connected<P>>>, ReservedPlace<P>),
+    Accepted(Box<Reaped<Connected<P>>>),
 }
 
 /// State that a handshake needs beside its peer.
@@ -59,12 +60,13 @@ pub(super) struct Around<'h, P: Provider> {
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
-    pub(super) fn new(now: Instant, stream: N::Stream, source: Source, answer: Answer) -> Self {
+    pub(super) fn new(now: Instant, stream: N::Stream, from: Source, answer: Answer) -> Self {
         Self {
             stream,
-            source,
+            from,
             answer,
             stage: Stage::Talking,
+            place: None,
             share_wait: ShareWait::default(),
             began: now,
             is_proven: false,
@@ -93,7 +95,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether its queue pair is being made.
     pub(super) const fn is_making(&self) -> bool {
-        matches!(self.stage, Stage::Making(..))
+        matches!(self.stage, Stage::Creating(_))
     }
 
     /// Whether its peer has proven nothing yet: then it is nobody.
@@ -120,7 +122,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether it may move: not where it is the peer's turn, and nothing came of it.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Accepted(..));
+        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Accepted(_));
         self.is_due |= self.stream.is_due();
         self.is_due || !is_its_turn || self.deadline().has_passed(now)
     }
@@ -144,9 +146,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     request
                 }
                 Ok(Next::Admission(established)) => {
-                    let Stage::Accepted(connected, place) =
-                        core::mem::replace(&mut self.stage, Stage::Talking)
-                    else {
+                    let stage = core::mem::replace(&mut self.stage, Stage::Talking);
+                    let (Stage::Accepted(connected), Some(place)) = (stage, self.place.take()) else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
                     // Before it may be accepted: who has accepted it finds it counted.
@@ -176,10 +177,19 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         request: &PeerRequest,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
-        let (mut share_wait, end) = (self.share_wait, self.end());
-        let moved = share_wait.turn(now, end, true, || self.get_on(now, request, around));
-        self.share_wait = share_wait;
-        Ok(moved?.unwrap_or(false))
+        if self.share_wait.goes_on(now) {
+            return Ok(false);
+        }
+        let outcome = self.get_on(now, request, around);
+        if outcome.is_err() {
+            (self.stage, self.place) = (Stage::Talking, None);
+        }
+        match outcome {
+            Err(ConnectError::TooManyUnfinishedFrom(_)) if self.share_wait.may_begin(now, self.end()) => {
+                Ok(false)
+            }
+            outcome => outcome,
+        }
     }
 
     fn get_on(
@@ -188,47 +198,35 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         request: &PeerRequest,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
-        match core::mem::replace(&mut self.stage, Stage::Talking) {
+        self.stage = match &self.stage {
             Stage::Talking => {
-                self.stage = Stage::Asking(around.ask(request)?);
-                Ok(true)
+                self.place = Some(around.ask(request)?);
+                Stage::Reserving
             }
-            Stage::Asking(place) => match place.answer() {
-                None => {
-                    self.stage = Stage::Asking(place);
-                    Ok(false)
-                }
-                Some(reserved) => {
-                    let (reserved, peer) = (reserved?, request.peer);
-                    let whom = Whom::Address(self.source.address());
-                    let making = around
-                        .makers
-                        .make(whom, around.waker, move || reserved.create()?.connect(&peer));
-                    self.stage = Stage::Making(making, place);
-                    Ok(true)
-                }
-            },
-            Stage::Making(making, place) => match making.take()? {
-                Some(connected) => {
-                    self.answer.accept(now, connected.local)?;
-                    self.stage = Stage::Accepted(Box::new(connected), place);
-                    Ok(true)
-                }
-                None => {
-                    self.stage = Stage::Making(making, place);
-                    Ok(false)
-                }
-            },
-            accepted @ Stage::Accepted(..) => {
-                self.stage = accepted;
-                Ok(false)
+            Stage::Reserving => {
+                let Some(reserved) = self.place.as_ref().and_then(ReservedPlace::answer) else {
+                    return Ok(false);
+                };
+                let (reserved, peer) = (reserved?, request.peer);
+                let whom = Whom::Address(self.from.address());
+                let create = move || reserved.create()?.connect(&peer);
+                Stage::Creating(around.makers.make(whom, around.waker, create))
             }
-        }
+            Stage::Creating(creating) => {
+                let Some(connected) = creating.take()? else {
+                    return Ok(false);
+                };
+                self.answer.accept(now, connected.local)?;
+                Stage::Accepted(Box::new(connected))
+            }
+            Stage::Accepted(_) => return Ok(false),
+        };
+        Ok(true)
     }
 
     /// Gives the handshake up, and rejects the peer if it was not accepted yet.
     pub(super) fn break_off(&mut self, now: Instant) {
-        if !matches!(self.stage, Stage::Accepted(..)) {
+        if !matches!(self.stage, Stage::Accepted(_)) {
             let closing = Reject::new(RejectReason::CLOSING);
             self.refuse(now, closing);
         }
