@@ -107,7 +107,7 @@ impl Answer {
             Step::Prepare(prepare) => {
                 let theirs = self.machine.peer_rails().get(usize::from(prepare.peer.rail));
                 if let Err(error) = self.trust.check_rail(theirs) {
-                    self.refuse(now, io, reject_for(&error));
+                    self.reject(now, io, reject_for(&error));
                     return Err(error);
                 }
                 let rail = self.rails.get(usize::from(prepare.local_rail));
@@ -137,7 +137,7 @@ impl Answer {
     }
 
     /// Gives up, and notifies the peer, as far as the stream takes the frame.
-    pub(crate) fn refuse(&mut self, now: Instant, io: &mut impl Io, reject: Reject) {
+    pub(crate) fn reject(&mut self, now: Instant, io: &mut impl Io, reject: Reject) {
         if self.machine.reject(reject).is_ok() {
             self.machine.poll(now, io);
         }

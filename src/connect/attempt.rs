@@ -8,7 +8,7 @@
 //! | [`Connected`] | the queue pair in RTS, its receives posted | [`Connected::finish`], once the peer is ready, too |
 //! | [`Finished`] | the peer's last word | [`Finished::admit`], on the Worker's thread: a channel |
 //!
-//! A dropped attempt undoes everything: memory goes home first, then the queue pair is destroyed, and last its reservation ends.
+//! A dropped attempt undoes everything. Its reservation ends last: then the place on the Worker may be another's.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -111,7 +111,7 @@ impl<P: Provider> Reserved<P> {
 
     /// Makes a queue pair in INIT. On any thread: devices take long.
     pub(crate) fn create(self) -> Result<Created<P>, ConnectError> {
-        // In reverse order of their drops, should something below fail.
+        // If something below fails, these are dropped in reverse order: the reservation behind all that it covers.
         let Self {
             parents,
             requested,
@@ -223,22 +223,24 @@ impl<P: Provider> Created<P> {
     /// Connects the queue pair to the peer's: RTR, receives, RTS, in this order, so that a receive is there
     /// before the peer can send. On any thread: a neighbour that does not answer takes seconds.
     pub(crate) fn connect(self, peer: &Endpoint) -> Result<Connected<P>, ConnectError> {
-        // In reverse order of their drops, should something below fail.
+        // If something below fails, these are dropped in reverse order: the reservation behind all that it covers.
         let Self {
             reservation,
             parents,
             requested,
-            supply,
+            supply: Some(supply),
             mut control,
             send,
             receive,
             word,
             request_bytes_max,
             local,
-        } = self;
-        let supply = supply.ok_or(ConnectError::Unreachable(
-            "a queue pair was to be connected without its receives",
-        ))?;
+        } = self
+        else {
+            return Err(ConnectError::Unreachable(
+                "a queue pair was to be connected without its receives",
+            ));
+        };
         let (rail, config) = (&requested.rail, &requested.config);
         let agreed = Agreed::between(&local.parameters, &peer.parameters);
         let farewell = word.clone();

@@ -360,7 +360,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             return false;
         };
         let mut one = self.under_way.remove(at);
-        one.refuse(now, self.busy(now));
+        one.reject(now, self.busy(now));
         self.sources.leave(one.from);
         self.note_failed(ConnectError::TooManyUnfinishedFrom(one.from.address()));
         true

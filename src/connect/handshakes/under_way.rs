@@ -116,8 +116,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     }
 
     /// Rejects a peer whose handshake was not accepted yet.
-    pub(super) fn refuse(&mut self, now: Instant, reject: Reject) {
-        self.answer.refuse(now, &mut self.stream, reject);
+    pub(super) fn reject(&mut self, now: Instant, reject: Reject) {
+        self.answer.reject(now, &mut self.stream, reject);
     }
 
     /// Whether it may move: not where it is the peer's turn, and nothing came of it.
@@ -163,7 +163,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 Err(error) => {
                     // The peer gets one Reject; the cause is kept, and not that we gave up.
                     let reject = attempt::reject_or(&error, around.busy);
-                    self.refuse(now, reject);
+                    self.reject(now, reject);
                     return Some(Err(error));
                 }
             }
@@ -228,7 +228,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     pub(super) fn break_off(&mut self, now: Instant) {
         if !matches!(self.stage, Stage::Accepted(_)) {
             let closing = Reject::new(RejectReason::CLOSING);
-            self.refuse(now, closing);
+            self.reject(now, closing);
         }
     }
 }
