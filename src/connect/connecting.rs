@@ -13,7 +13,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle};
 use doorbell_ffi::Rdma;
 
-use crate::connect::dial::{Dial, Way};
+use crate::connect::connector::{Connector, Way};
 use crate::connect::node::Node;
 use crate::connect::node::{Connection, Entropy};
 use crate::connect::port_scan::{PendingScan, SCANNED_WITHIN};
@@ -55,7 +55,7 @@ enum Stage<P: Provider, N: Network> {
 }
 
 struct Dialing<P: Provider, N: Network> {
-    dial: Dial<P>,
+    connector: Connector<P>,
     stream: N::Stream,
     to: SocketAddr,
     deadline: Deadline,
@@ -181,10 +181,10 @@ impl<P: Provider, N: Network> Node<P, N> {
         };
         self.trust().check_address(to.ip())?;
         log!(debug, "connecting", to = to);
-        let dial = Dial::new(self, way, config, timing, &entropy, now, signal)?;
+        let connector = Connector::new(self, way, config, timing, &entropy, now, signal)?;
         let stream = self.network.connect(to)?;
         Ok(Stage::Dialing(Box::new(Dialing {
-            dial,
+            connector,
             stream,
             to,
             deadline,
@@ -256,8 +256,13 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         let Stage::Dialing(dialing) = &mut self.stage else {
             return None;
         };
-        let Dialing { dial, stream, to, .. } = &mut **dialing;
-        match dial.poll(node.network.now(), stream, workers, node.makers())? {
+        let Dialing {
+            connector,
+            stream,
+            to,
+            ..
+        } = &mut **dialing;
+        match connector.poll(node.network.now(), stream, workers, node.makers())? {
             // A peer that says nothing is another thing than no answer at all.
             Err(_) if stream.is_connecting() => Some(Err(ConnectError::Unanswered(*to))),
             outcome => Some(outcome),
@@ -283,7 +288,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     pub fn deadline(&self) -> Deadline {
         match &self.stage {
             Stage::Scanning(scan, ..) => scan.deadline(),
-            Stage::Dialing(dialing) => dialing.dial.deadline().min(dialing.deadline),
+            Stage::Dialing(dialing) => dialing.connector.deadline().min(dialing.deadline),
         }
     }
 
@@ -313,7 +318,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
             Stage::Scanning(..) => None,
             Stage::Dialing(dialing) => Some(Waited {
                 stream: &dialing.stream,
-                has_unsent: dialing.dial.has_unsent(),
+                has_unsent: dialing.connector.has_unsent(),
             }),
         }
     }
@@ -323,7 +328,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     pub(crate) fn making(&self) -> Option<&Signal> {
         match &self.stage {
             Stage::Scanning(.., signal) => Some(signal),
-            Stage::Dialing(dialing) => dialing.dial.awaited(),
+            Stage::Dialing(dialing) => dialing.connector.awaited(),
         }
     }
 
@@ -345,7 +350,7 @@ impl<P: Provider> Connecting<P, Tcp> {
         match &self.stage {
             Stage::Scanning(.., signal) => signal.descriptor(),
             Stage::Dialing(dialing) => {
-                let signal = dialing.dial.awaited();
+                let signal = dialing.connector.awaited();
                 signal.map_or_else(|| dialing.stream.as_fd(), Signal::descriptor)
             }
         }

@@ -26,7 +26,7 @@ pub(crate) mod background;
 #[cfg(test)]
 pub(crate) mod connected;
 pub(crate) mod connecting;
-pub(crate) mod dial;
+pub(crate) mod connector;
 pub(crate) mod handshakes;
 pub(crate) mod listener;
 pub(crate) mod node;

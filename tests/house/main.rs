@@ -378,7 +378,7 @@ fn clocks_sockets_and_entropy_stay_at_the_boundary() {
 fn the_data_path_logs_nothing() {
     let logging = [
         "src/connect/connecting.rs",
-        "src/connect/dial.rs",
+        "src/connect/connector.rs",
         "src/machine/reaper.rs",
         "src/connect/handshakes/backlog.rs",
         "src/connect/handshakes/rejection_log.rs",

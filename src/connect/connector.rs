@@ -27,8 +27,8 @@ use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 use doorbell_core::network::Network;
 
-/// A connection on its way.
-pub(crate) struct Dial<P: Provider> {
+/// Connecting side of the handshake with one listener.
+pub(crate) struct Connector<P: Provider> {
     machine: Initiator<Trust>,
     trust: Trust,
     rails: Rails,
@@ -67,7 +67,7 @@ pub(crate) struct Way {
     pub(crate) only: Option<AdvertisedRail>,
 }
 
-impl<P: Provider> Dial<P> {
+impl<P: Provider> Connector<P> {
     pub(crate) fn new(
         node: &Node<P, impl Network>,
         way: Way,
