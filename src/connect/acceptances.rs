@@ -10,8 +10,10 @@ use doorbell_core::wire::Handle;
 use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
 
-use crate::connect::handshakes::desk::{Desk, Grant, Granted};
-use crate::connect::handshakes::places::look_until;
+use crate::connect::answer::PeerRequest;
+use crate::connect::attempt::Reserved;
+use crate::connect::handshakes::accept_queue::poll_until;
+use crate::connect::handshakes::admission::Admission;
 use crate::connect::handshakes::{Counts, HandshakeCounts};
 use crate::error::ConnectError;
 use crate::machine::reaper::Reaper;
@@ -27,7 +29,7 @@ use crate::worker::channel::ChannelId;
 ///
 /// Dropped, it accepts no more: peers whose handshakes were accepted meanwhile see their connection fail.
 pub struct Acceptances<P: Provider = Rdma> {
-    desk: Arc<Desk<P>>,
+    admission: Arc<Admission<P>>,
     counts: Arc<Counts>,
     reaper: Reaper,
     /// The handle that leads peers to the listener, and where it listens.
@@ -36,13 +38,13 @@ pub struct Acceptances<P: Provider = Rdma> {
 
 impl<P: Provider> Acceptances<P> {
     pub(crate) const fn new(
-        desk: Arc<Desk<P>>,
+        admission: Arc<Admission<P>>,
         counts: Arc<Counts>,
         reaper: Reaper,
         way: (Handle, SocketAddr),
     ) -> Self {
         Self {
-            desk,
+            admission,
             counts,
             reaper,
             way,
@@ -62,7 +64,7 @@ impl<P: Provider> Acceptances<P> {
     /// their connections is left ([`ConnectError::ListenerClosed`]).
     #[inline]
     pub fn poll_accept(&mut self, worker: &mut Worker<P>) -> Result<Option<ChannelId>, ConnectError> {
-        self.poll_accept_where(worker, Granted::of)
+        self.poll_accept_where(worker, PeerRequest::reserve)
     }
 
     /// Polls as [`Acceptances::poll_accept`] does; `grant` decides whether a place is to be had.
@@ -70,14 +72,14 @@ impl<P: Provider> Acceptances<P> {
     pub(crate) fn poll_accept_where(
         &mut self,
         worker: &mut Worker<P>,
-        grant: impl Grant<P>,
+        grant: impl FnOnce(&PeerRequest, &mut Worker<P>) -> Result<Reserved<P>, ConnectError>,
     ) -> Result<Option<ChannelId>, ConnectError> {
-        self.desk.look(worker, grant)
+        self.admission.poll(worker, grant)
     }
 
     /// Whether a place is asked for, which the next poll grants.
     pub(crate) fn is_asked(&self) -> bool {
-        self.desk.is_asked()
+        self.admission.is_asked()
     }
 
     /// Waits for one connection. The Worker is not polled meanwhile.
@@ -86,19 +88,20 @@ impl<P: Provider> Acceptances<P> {
     /// As for [`Acceptances::poll_accept`]; or there was none by the deadline ([`ConnectError::TimedOut`], with why
     /// the last handshake failed, if any did); or its handshakes have no thread of their own, and are polled.
     pub fn accept(&mut self, worker: &mut Worker<P>, deadline: Deadline) -> Result<ChannelId, ConnectError> {
-        let desk = &self.desk;
+        let admission = &self.admission;
         let rest = |worker: &mut Worker<P>| {
             let now = worker.context().now();
             if deadline.has_passed(now) {
                 return Ok(false);
             }
-            let signal = desk.signal().ok_or(ConnectError::Misuse(
+            let signal = admission.signal().ok_or(ConnectError::Misuse(
                 "accept waits for a thread that runs the handshakes, and these are polled: call poll_accept",
             ))?;
             signal.wait(deadline.remaining(now)).map_err(ConnectError::Tcp)?;
             Ok(true)
         };
-        let accepted = look_until(worker, |worker| desk.look(worker, Granted::of), rest)?;
+        let poll = |worker: &mut _| admission.poll(worker, PeerRequest::reserve);
+        let accepted = poll_until(worker, poll, rest)?;
         accepted.ok_or_else(|| ConnectError::TimedOut {
             last_failure: self.counts.take_failure().map(Box::new),
         })
@@ -108,7 +111,7 @@ impl<P: Provider> Acceptances<P> {
     /// thread of their own.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.desk.descriptor()
+        self.admission.descriptor()
     }
 
     /// Returns the reason of the last failed handshake, or of the port's last failure, once.
@@ -125,14 +128,14 @@ impl<P: Provider> Acceptances<P> {
 
 impl<P: Provider> Drop for Acceptances<P> {
     fn drop(&mut self) {
-        self.reaper.take(self.desk.abandon());
+        self.reaper.take(self.admission.abandon());
     }
 }
 
 impl<P: Provider> fmt::Debug for Acceptances<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acceptances")
-            .field("desk", &self.desk)
+            .field("admission", &self.admission)
             .field("counts", &self.counts)
             .finish_non_exhaustive()
     }

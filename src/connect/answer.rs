@@ -3,21 +3,19 @@
 //! No socket and no clock is here: both come with each poll.
 
 use core::net::IpAddr;
-use std::sync::Arc;
-
-use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step};
+use doorbell_core::handshake::{Established, Io, Responder, ResponderConfig, Step};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Endpoint, InstanceId, Reject, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
-use crate::connect::bring_up::{self, Agreement, Ground, Ready};
+use crate::connect::attempt::{Requested, Reserved, reject_for};
 use crate::connect::handshakes::Settings;
-use crate::connect::node::Draw;
+use crate::connect::node::Entropy;
 use crate::error::ConnectError;
-use crate::rails::{NodeRail, Rails};
+use crate::rails::Rails;
 use crate::trust::Trust;
+use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
-use crate::worker::promised::{Place, Supply};
 use doorbell_core::network::Network;
 
 /// Accepting side of the handshake with one peer.
@@ -35,52 +33,31 @@ pub(crate) enum Next {
     /// Bytes of the peer, or room for ours.
     Nothing,
     /// A queue pair, connected to this one: repeated until there is one, or it is refused.
-    QueuePair(Wanted),
+    QueuePair(PeerRequest),
     /// Nothing more: both sides are ready.
     Admission(Established),
 }
 
-/// The queue pair that a peer is to be connected to.
+/// Request of a peer for a channel.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
-    pub(crate) rail: NodeRail,
-    pub(crate) rail_index: u8,
+pub(crate) struct PeerRequest {
+    pub(crate) requested: Requested,
     pub(crate) peer: Endpoint,
     /// The process that it is.
     pub(crate) peer_instance: Option<InstanceId>,
     /// Source address of its stream, which the peer cannot forge as it can its list of rails.
     pub(crate) from: IpAddr,
-    pub(crate) config: ChannelConfig,
-    pub(crate) psn: Psn,
 }
 
-impl Wanted {
-    /// Makes it, of what its Worker promised. On any thread.
-    pub(crate) fn make<P: Provider>(
-        &self,
-        place: Place<P>,
-        supply: Supply<P>,
-        ground: &Ground<P>,
-    ) -> Result<Made<P>, ConnectError> {
-        let (rail, config) = (&self.rail, &self.config);
-        // Declared before the memory, so that it goes behind that where something fails.
-        let _reservation = Arc::clone(&place.reservation);
-        let supply = supply;
-        let pending = bring_up::prepare(place, ground, rail, self.rail_index, config, self.psn)?;
-        let local = pending.local;
-        let agreement = Agreement {
-            peer: self.peer,
-            agreed: Agreed::between(&local.parameters, &self.peer.parameters),
-        };
-        let ready = bring_up::connect(pending, supply, ground, rail, config, &agreement)?;
-        Ok(Made { local, ready })
+impl PeerRequest {
+    /// Takes all from the Worker that the channel needs.
+    ///
+    /// # Errors
+    /// The Worker has no room for it.
+    pub(crate) fn reserve<P: Provider>(&self, worker: &mut Worker<P>) -> Result<Reserved<P>, ConnectError> {
+        let reserved = self.requested.reserve(worker, Some(self.from))?;
+        reserved.supply(worker, self.peer.credit.start)
     }
-}
-
-/// A queue pair that may be announced to a peer.
-pub(crate) struct Made<P: Provider> {
-    pub(crate) local: Endpoint,
-    pub(crate) ready: Ready<P>,
 }
 
 impl Answer {
@@ -93,10 +70,10 @@ impl Answer {
         trust: Trust,
         from: IpAddr,
     ) -> Result<Self, ConnectError> {
-        let draw = Draw::new(network)?;
+        let entropy = Entropy::new(network)?;
         let responder = ResponderConfig {
             instance,
-            nonce: draw.nonce,
+            nonce: entropy.nonce,
             timing: settings.timing,
             versions: VersionRange::OURS,
         };
@@ -106,7 +83,7 @@ impl Answer {
             trust,
             rails,
             config: settings.config,
-            psn: draw.psn,
+            psn: entropy.psn,
             from,
         })
     }
@@ -130,20 +107,22 @@ impl Answer {
             Step::Prepare(prepare) => {
                 let theirs = self.machine.peer_rails().get(usize::from(prepare.peer.rail));
                 if let Err(error) = self.trust.check_rail(theirs) {
-                    self.refuse(now, io, bring_up::reject_for(&error));
+                    self.reject(now, io, reject_for(&error));
                     return Err(error);
                 }
                 let rail = self.rails.get(usize::from(prepare.local_rail));
-                Ok(Next::QueuePair(Wanted {
-                    rail: rail.ok_or(ConnectError::Unreachable(
-                        "the rail that a peer chose was checked and is gone",
-                    ))?,
-                    rail_index: prepare.local_rail,
+                Ok(Next::QueuePair(PeerRequest {
+                    requested: Requested {
+                        rail: rail.ok_or(ConnectError::Unreachable(
+                            "the rail that a peer chose was checked and is gone",
+                        ))?,
+                        rail_index: prepare.local_rail,
+                        config: self.config,
+                        psn: self.psn,
+                    },
                     peer: prepare.peer,
                     peer_instance: self.machine.peer_instance(),
                     from: self.from,
-                    config: self.config,
-                    psn: self.psn,
                 }))
             }
             Step::Connected(established) => Ok(Next::Admission(established)),
@@ -158,7 +137,7 @@ impl Answer {
     }
 
     /// Gives up, and notifies the peer, as far as the stream takes the frame.
-    pub(crate) fn refuse(&mut self, now: Instant, io: &mut impl Io, reject: Reject) {
+    pub(crate) fn reject(&mut self, now: Instant, io: &mut impl Io, reject: Reject) {
         if self.machine.reject(reject).is_ok() {
             self.machine.poll(now, io);
         }

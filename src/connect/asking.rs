@@ -11,7 +11,7 @@ use doorbell_core::wire::{AdvertisedRail, Handle, Reject, RejectReason, VersionR
 use doorbell_core::{Deadline, Instant};
 
 use crate::connect::listener::handle_with;
-use crate::connect::node::Draw;
+use crate::connect::node::Entropy;
 use crate::connect::node::Node;
 use crate::error::ConnectError;
 use crate::machine::tcp::Tcp;
@@ -40,12 +40,12 @@ impl<P: Provider, N: Network> Node<P, N> {
         trust.check_address(to.ip())?;
         let port = NonZeroU16::new(to.port()).ok_or(ConnectError::NoPort(to))?;
         let now: Instant = self.network().now();
-        let draw = Draw::new(self.network())?;
+        let entropy = Entropy::new(self.network())?;
         let whole = deadline.remaining(now);
         let config = InitiatorConfig {
             instance: self.instance(),
             listener: None,
-            nonce: draw.nonce,
+            nonce: entropy.nonce,
             timing: Timing { stage: whole, whole },
             versions: VersionRange::OURS,
         };

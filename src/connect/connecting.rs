@@ -13,14 +13,14 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle};
 use doorbell_ffi::Rdma;
 
-use crate::connect::dial::{Dial, Way};
-use crate::connect::look::{LOOKED_WITHIN, Looking};
+use crate::connect::connector::{Connector, Way};
 use crate::connect::node::Node;
-use crate::connect::node::{Connection, Draw};
+use crate::connect::node::{Connection, Entropy};
+use crate::connect::port_scan::{PendingScan, SCANNED_WITHIN};
 use crate::error::ConnectError;
+use crate::machine::log::log;
 use crate::machine::signal::Signal;
 use crate::machine::tcp::Tcp;
-use crate::machine::tell::tell;
 use crate::rails::Rails;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
@@ -45,17 +45,17 @@ pub(crate) enum Patience {
     /// All of it, the look at our ports too.
     Until(Deadline),
     /// From when our ports were looked at, which is not the peer's time.
-    OnceLooked(Duration),
+    OnceScanned(Duration),
 }
 
 enum Stage<P: Provider, N: Network> {
     /// The ports are being looked at, by a thread that raises this.
-    Looking(Looking, Box<Aim>, Arc<Signal>),
+    Scanning(PendingScan, Box<Aim>, Arc<Signal>),
     Dialing(Box<Dialing<P, N>>),
 }
 
 struct Dialing<P: Provider, N: Network> {
-    dial: Dial<P>,
+    connector: Connector<P>,
     stream: N::Stream,
     to: SocketAddr,
     deadline: Deadline,
@@ -149,10 +149,10 @@ impl<P: Provider, N: Network> Node<P, N> {
             Some(signal) => {
                 let until = match patience {
                     Patience::Until(deadline) => deadline,
-                    Patience::OnceLooked(_) => self.within(LOOKED_WITHIN),
+                    Patience::OnceScanned(_) => self.within(SCANNED_WITHIN),
                 };
-                let looking = Looking::begin(self, workers, Some(Arc::clone(&signal).into()), until)?;
-                Stage::Looking(looking, Box::new(aim), signal)
+                let scan = PendingScan::begin(self, workers, Some(Arc::clone(&signal).into()), until)?;
+                Stage::Scanning(scan, Box::new(aim), signal)
             }
         };
         Ok(Connecting {
@@ -172,19 +172,19 @@ impl<P: Provider, N: Network> Node<P, N> {
         let now = self.network.now();
         let deadline = match patience {
             Patience::Until(deadline) => deadline,
-            Patience::OnceLooked(span) => Deadline::after(now, span),
+            Patience::OnceScanned(span) => Deadline::after(now, span),
         };
-        let draw = Draw::new(&self.network)?;
+        let entropy = Entropy::new(&self.network)?;
         let timing = Timing {
             stage: config.handshake_stage,
             whole: deadline.remaining(now),
         };
         self.trust().check_address(to.ip())?;
-        tell!(debug, "connecting", to = to);
-        let dial = Dial::new(self, way, config, timing, &draw, now, signal)?;
+        log!(debug, "connecting", to = to);
+        let connector = Connector::new(self, way, config, timing, &entropy, now, signal)?;
         let stream = self.network.connect(to)?;
         Ok(Stage::Dialing(Box::new(Dialing {
-            dial,
+            connector,
             stream,
             to,
             deadline,
@@ -234,13 +234,13 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         let outcome = self.advance(node, workers)?;
         match (&outcome, &self.stage) {
             (Ok(connection), Stage::Dialing(dialing)) => {
-                tell!(info, "connected", to = dialing.to, worker = connection.worker);
+                log!(info, "connected", to = dialing.to, worker = connection.worker);
             }
             (Err(reason), Stage::Dialing(dialing)) => {
-                tell!(warn, "not connected", to = dialing.to, reason = reason);
+                log!(warn, "not connected", to = dialing.to, reason = reason);
             }
-            (Err(reason), Stage::Looking(..)) => tell!(warn, "not connected", reason = reason),
-            (Ok(_), Stage::Looking(..)) => {}
+            (Err(reason), Stage::Scanning(..)) => log!(warn, "not connected", reason = reason),
+            (Ok(_), Stage::Scanning(..)) => {}
         }
         Some(outcome)
     }
@@ -250,14 +250,19 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
-        if let Err(error) = self.look(node, workers) {
+        if let Err(error) = self.dial_once_scanned(node, workers) {
             return Some(Err(error));
         }
         let Stage::Dialing(dialing) = &mut self.stage else {
             return None;
         };
-        let Dialing { dial, stream, to, .. } = &mut **dialing;
-        match dial.poll(node.network.now(), stream, workers, node.makers())? {
+        let Dialing {
+            connector,
+            stream,
+            to,
+            ..
+        } = &mut **dialing;
+        match connector.poll(node.network.now(), stream, workers, node.makers())? {
             // A peer that says nothing is another thing than no answer at all.
             Err(_) if stream.is_connecting() => Some(Err(ConnectError::Unanswered(*to))),
             outcome => Some(outcome),
@@ -265,13 +270,13 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     }
 
     /// Begins to dial, if our ports were looked at.
-    fn look(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
-        let Stage::Looking(looking, aim, signal) = &self.stage else {
+    fn dial_once_scanned(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        let Stage::Scanning(scan, aim, signal) = &self.stage else {
             return Ok(());
         };
         // Before the look, so that what is found meanwhile is announced again.
         signal.take();
-        if let Some(rails) = looking.take(node, workers) {
+        if let Some(rails) = scan.take(node, workers) {
             let signal = Some(Arc::clone(signal));
             self.stage = node.dial(aim.way(rails?)?, &self.config, self.patience, signal)?;
         }
@@ -282,8 +287,8 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         match &self.stage {
-            Stage::Looking(looking, ..) => looking.deadline(),
-            Stage::Dialing(dialing) => dialing.dial.deadline().min(dialing.deadline),
+            Stage::Scanning(scan, ..) => scan.deadline(),
+            Stage::Dialing(dialing) => dialing.connector.deadline().min(dialing.deadline),
         }
     }
 
@@ -310,10 +315,10 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     /// The stream, once there is one.
     fn waited(&self) -> Option<Waited<'_, N::Stream>> {
         match &self.stage {
-            Stage::Looking(..) => None,
+            Stage::Scanning(..) => None,
             Stage::Dialing(dialing) => Some(Waited {
                 stream: &dialing.stream,
-                has_unsent: dialing.dial.has_unsent(),
+                has_unsent: dialing.connector.has_unsent(),
             }),
         }
     }
@@ -322,8 +327,8 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     /// peer's.
     pub(crate) fn making(&self) -> Option<&Signal> {
         match &self.stage {
-            Stage::Looking(.., signal) => Some(signal),
-            Stage::Dialing(dialing) => dialing.dial.awaited(),
+            Stage::Scanning(.., signal) => Some(signal),
+            Stage::Dialing(dialing) => dialing.connector.awaited(),
         }
     }
 
@@ -343,9 +348,9 @@ impl<P: Provider> Connecting<P, Tcp> {
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.stage {
-            Stage::Looking(.., signal) => signal.descriptor(),
+            Stage::Scanning(.., signal) => signal.descriptor(),
             Stage::Dialing(dialing) => {
-                let signal = dialing.dial.awaited();
+                let signal = dialing.connector.awaited();
                 signal.map_or_else(|| dialing.stream.as_fd(), Signal::descriptor)
             }
         }

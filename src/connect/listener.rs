@@ -14,15 +14,16 @@ use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, NoRails};
 use doorbell_ffi::Rdma;
 
 use crate::connect::acceptances::Acceptances;
+use crate::connect::answer::PeerRequest;
 use crate::connect::background::Background;
+use crate::connect::handshakes::admission::Admission;
 use crate::connect::handshakes::backlog::Backlog;
-use crate::connect::handshakes::desk::{Desk, Granted};
 use crate::connect::handshakes::{HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
 use crate::connect::node::{Connection, Node};
 use crate::error::ConnectError;
+use crate::machine::log::log;
 use crate::machine::reaper::Reaper;
 use crate::machine::tcp::Tcp;
-use crate::machine::tell::tell;
 use crate::trust::Refusals;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
@@ -41,14 +42,14 @@ pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
 
 /// Connections that nobody accepts any more are the reaper's.
 struct Unaccepted<P: Provider> {
-    desks: Vec<Arc<Desk<P>>>,
+    admissions: Vec<Arc<Admission<P>>>,
     reaper: Reaper,
 }
 
 impl<P: Provider> Drop for Unaccepted<P> {
     fn drop(&mut self) {
-        for desk in &self.desks {
-            self.reaper.take(desk.abandon());
+        for admission in &self.admissions {
+            self.reaper.take(admission.abandon());
         }
     }
 }
@@ -97,7 +98,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             address,
             limits: *limits,
             unaccepted: Unaccepted {
-                desks: Vec::new(),
+                admissions: Vec::new(),
                 reaper: node.reaper().clone(),
             },
         })
@@ -197,8 +198,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
         // A handshake that a Worker granted a place goes on at once: each place is asked for once.
         loop {
             self.backlog.poll(node);
-            let is_asked = self.backlog.desks().iter().any(|desk| desk.is_asked());
-            if let Some(outcome) = self.look(workers) {
+            let is_asked = self.backlog.admissions().iter().any(|one| one.is_asked());
+            if let Some(outcome) = self.poll_admissions(workers) {
                 return Some(outcome);
             }
             if let Some(failure) = self.backlog.take_failure() {
@@ -212,27 +213,30 @@ impl<P: Provider, N: Network> Listener<P, N> {
 
     /// Has places asked for of these Workers.
     fn ask(&mut self, workers: &[Worker<P>]) {
-        let desks = self.backlog.desks();
-        let are_known = desks.len() == workers.len()
-            && desks.iter().zip(workers).all(|(desk, worker)| desk.is_of(worker));
+        let admissions = self.backlog.admissions();
+        let are_known = admissions.len() == workers.len()
+            && admissions
+                .iter()
+                .zip(workers)
+                .all(|(one, worker)| one.is_of(worker));
         if !are_known {
             self.backlog.change_workers();
-            let desk = |worker| Arc::new(Desk::new(worker, self.limits.unaccepted, None));
-            let desks: Vec<_> = workers.iter().map(desk).collect();
+            let admission = |worker| Arc::new(Admission::new(worker, self.limits.unaccepted, None));
+            let admissions: Vec<_> = workers.iter().map(admission).collect();
             self.unaccepted = Unaccepted {
-                desks: desks.clone(),
+                admissions: admissions.clone(),
                 reaper: self.unaccepted.reaper.clone(),
             };
-            self.backlog.ask_at(desks);
+            self.backlog.admit_by(admissions);
         }
     }
 
     /// Grants places, and accepts one connection that is done.
-    fn look(&self, workers: &mut [Worker<P>]) -> Option<Result<Connection, ConnectError>> {
-        for (index, (desk, worker)) in self.backlog.desks().iter().zip(workers).enumerate() {
-            match desk.look(worker, Granted::of).transpose() {
+    fn poll_admissions(&self, workers: &mut [Worker<P>]) -> Option<Result<Connection, ConnectError>> {
+        for (index, (admission, worker)) in self.backlog.admissions().iter().zip(workers).enumerate() {
+            match admission.poll(worker, PeerRequest::reserve).transpose() {
                 Some(Ok(channel)) => {
-                    tell!(info, "accepted", worker = index);
+                    log!(info, "accepted", worker = index);
                     let worker = index;
                     return Some(Ok(Connection { worker, channel }));
                 }

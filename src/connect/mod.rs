@@ -21,16 +21,16 @@
 pub(crate) mod acceptances;
 pub(crate) mod answer;
 pub(crate) mod asking;
+pub(crate) mod attempt;
 pub(crate) mod background;
-pub(crate) mod bring_up;
 #[cfg(test)]
 pub(crate) mod connected;
 pub(crate) mod connecting;
-pub(crate) mod dial;
+pub(crate) mod connector;
 pub(crate) mod handshakes;
 pub(crate) mod listener;
-pub(crate) mod look;
 pub(crate) mod node;
+pub(crate) mod port_scan;
 pub(crate) mod scan_queue;
 
 pub use acceptances::Acceptances;

@@ -11,12 +11,12 @@ use doorbell_core::wire::{InstanceId, Nonce};
 use doorbell_core::{Deadline, PortReport, Psn};
 use doorbell_ffi::Rdma;
 
-use crate::connect::look::Looks;
+use crate::connect::port_scan::PortScans;
 use crate::error::{ConnectError, NodeError, Unrandom};
+use crate::machine::log::log;
 use crate::machine::makers::Makers;
 use crate::machine::reaper::Reaper;
 use crate::machine::tcp::Tcp;
-use crate::machine::tell::tell;
 use crate::rails::filter::RailFilter;
 use crate::rails::scan::Scan;
 use crate::rails::{Rails, rails_of};
@@ -39,7 +39,7 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     pub(crate) rail_filter: RailFilter,
     trust: RwLock<Trust>,
     makers: Makers,
-    pub(crate) looks: Looks,
+    pub(crate) port_scans: PortScans,
     reaper: Reaper,
 }
 
@@ -54,12 +54,12 @@ pub struct Connection {
 }
 
 /// The random part of one attempt to connect.
-pub(crate) struct Draw {
+pub(crate) struct Entropy {
     pub(crate) nonce: Nonce,
     pub(crate) psn: Psn,
 }
 
-impl Draw {
+impl Entropy {
     pub(crate) fn new(network: &impl Network) -> Result<Self, Unrandom> {
         let psn = u32::from_le_bytes(random(network)?);
         Ok(Self {
@@ -89,7 +89,7 @@ impl Node<Rdma> {
         let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?, trust)?;
         let no_thread = |error: std::io::Error| NodeError::Thread(error.raw_os_error().unwrap_or(0));
         node.reaper = Reaper::background().map_err(no_thread)?;
-        let makers = Makers::beside_looks(MAKERS, &node.reaper).map_err(no_thread)?;
+        let makers = Makers::with_scans(MAKERS, &node.reaper).map_err(no_thread)?;
         // The thread that drops the Node may be polling others, and waits for no call of a device.
         node.makers = makers.detached();
         Ok(node)
@@ -136,7 +136,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             rail_filter: RailFilter::default(),
             trust: RwLock::new(trust),
             makers: Makers::default(),
-            looks: Looks::default(),
+            port_scans: PortScans::default(),
             reaper: Reaper::default(),
         })
     }
@@ -277,7 +277,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             return Err(NodeError::NothingUsable(scan.why_nothing(&self.rail_filter)));
         }
         for what in scan.passed_over(&self.rail_filter) {
-            tell!(warn, "passed over", what = what);
+            log!(warn, "passed over", what = what);
         }
         devices
             .into_iter()

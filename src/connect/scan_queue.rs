@@ -6,28 +6,28 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{FrameBuffer, Reject};
 
-use crate::connect::look::{Looking, NotLooked};
 use crate::connect::node::Node;
+use crate::connect::port_scan::{PendingScan, ScanError};
 use crate::rails::Rails;
 
 /// Peers that wait for a scan of our ports. One scan serves all peers that come before it is over.
 pub(crate) struct ScanQueue<T> {
     waiting: Vec<T>,
-    looking: Option<Looking>,
+    pending: Option<PendingScan>,
 }
 
 impl<T> ScanQueue<T> {
     pub(crate) const fn new() -> Self {
         Self {
             waiting: Vec::new(),
-            looking: None,
+            pending: None,
         }
     }
 
-    /// Adds a peer to the scan under way; without one, `look` begins a scan.
-    pub(crate) fn enter(&mut self, one: T, look: impl FnOnce() -> Looking) {
+    /// Adds a peer to the scan under way; without one, `scan` begins a scan.
+    pub(crate) fn enter(&mut self, one: T, scan: impl FnOnce() -> PendingScan) {
         self.waiting.push(one);
-        self.looking.get_or_insert_with(look);
+        self.pending.get_or_insert_with(scan);
     }
 
     /// Returns all waiting peers in the order they came, with the rails or the error of the scan. `None` while the scan is under way.
@@ -35,9 +35,9 @@ impl<T> ScanQueue<T> {
         &mut self,
         node: &Node<P, N>,
         devices: &[&str],
-    ) -> Option<(Vec<T>, Result<Rails, NotLooked>)> {
-        let found = self.looking.as_ref()?.take_of(node, devices)?;
-        self.looking = None;
+    ) -> Option<(Vec<T>, Result<Rails, ScanError>)> {
+        let found = self.pending.as_ref()?.take_of(node, devices)?;
+        self.pending = None;
         Some((core::mem::take(&mut self.waiting), found))
     }
 
@@ -51,13 +51,13 @@ impl<T> ScanQueue<T> {
     }
 
     /// Whether the ports are being looked at: for peers that wait, or that waited until they were rejected.
-    pub(crate) const fn is_looking(&self) -> bool {
-        self.looking.is_some()
+    pub(crate) const fn is_scanning(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// When they have waited for long enough.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
-        self.looking.as_ref().map(Looking::deadline)
+        self.pending.as_ref().map(PendingScan::deadline)
     }
 }
 

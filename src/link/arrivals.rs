@@ -12,8 +12,8 @@ use doorbell_core::wire::{InstanceId, SessionId};
 
 use super::rail::At;
 use super::table::Core;
-use crate::connect::answer::Wanted;
-use crate::connect::handshakes::desk::Granted;
+use crate::connect::answer::PeerRequest;
+use crate::connect::attempt::Reserved;
 use crate::error::ConnectError;
 use crate::worker::{Reservation, Worker};
 
@@ -69,19 +69,19 @@ impl Arrivals {
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
-    /// Gives a peer its place on a Worker, where there is one for its link, too: so it is told before a queue pair is made.
+    /// Gives a peer its place on a Worker, where there is one for its link, too: so it is rejected before a queue pair is made.
     pub(super) fn grant(
         &mut self,
         (index, worker): (usize, &mut Worker<P>),
-        wanted: &Wanted,
-    ) -> Result<Granted<P>, ConnectError> {
-        let resumption = wanted.peer.session.zip(wanted.peer_instance);
+        request: &PeerRequest,
+    ) -> Result<Reserved<P>, ConnectError> {
+        let resumption = request.peer.session.zip(request.peer_instance);
         // One that names no session is none of a link, and refused by what it says.
         let who = resumption.map(|(resumption, peer)| Who {
             session: resumption.session,
             peer,
         });
-        let from = wanted.from;
+        let from = request.from;
         if let Some(who) = who.filter(|who| !self.is_known(*who)) {
             if !self.has_room_for(Some(who)) {
                 return Err(ConnectError::TooManyLinks {
@@ -95,16 +95,16 @@ impl<P: Provider, N: Network> Core<P, N> {
                 });
             }
         }
-        let granted = Granted::of(worker, wanted)?;
+        let reserved = request.reserve(worker)?;
         if let Some(who) = who {
-            let place = granted.reservation();
+            let reservation = reserved.reservation();
             let at = At {
                 worker: index,
-                channel: place.id,
+                channel: reservation.id,
             };
-            self.arrivals.note(at, (who, from), place);
+            self.arrivals.note(at, (who, from), reservation);
         }
-        Ok(granted)
+        Ok(reserved)
     }
 
     /// Whether this owner's link exists or has ended: then it takes no further place.

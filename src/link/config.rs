@@ -70,7 +70,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// The bytes of the longest frame: a fragment with its header, or what tells how a process is reached.
+    /// The bytes of the longest frame: a fragment with its header, or the one that says how a process is reached.
     pub(super) fn frame_bytes(&self) -> usize {
         let longest = self.fragment_bytes().max(HANDLE_BYTES_MAX);
         longest.saturating_add(SESSION_HEADER_BYTES)

@@ -18,18 +18,18 @@ use super::rail::{At, Between, LinkRail, NotConnected};
 use super::state::Link;
 use crate::connect::connecting::Connecting;
 use crate::connect::connecting::{Aim, Patience};
-use crate::connect::look::{LOOKED_WITHIN, Looking};
 use crate::connect::node::{Connection, Node};
+use crate::connect::port_scan::{PendingScan, SCANNED_WITHIN};
 use crate::error::ConnectError;
+use crate::machine::log::log;
 use crate::machine::signal::Signal;
-use crate::machine::tell::tell;
 use crate::rails::Rails;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
 /// Rails that are being looked for: our ports are looked at.
 pub(super) struct Finding {
-    look: Look,
+    scan: ScanState,
     /// The peer's rails.
     peers: Vec<AdvertisedRail>,
     /// Whether something changed since the look began: the look may have missed it, so another one follows.
@@ -38,26 +38,26 @@ pub(super) struct Finding {
     failed: u32,
 }
 
-enum Look {
-    On {
-        looking: Looking,
+enum ScanState {
+    Pending {
+        pending: PendingScan,
         /// Raised once they can be found, where our ports are looked at on another thread.
         signal: Option<Arc<Signal>>,
     },
     /// None could be had: the next begins then.
-    Again(Deadline),
+    RetryAt(Deadline),
 }
 
-impl Look {
+impl ScanState {
     fn begin<P: Provider, N: Network>(
         node: &Node<P, N>,
         workers: &[Worker<P>],
         now: Instant,
     ) -> Result<Self, ConnectError> {
         let signal = node.makers().signal().map_err(ConnectError::Tcp)?;
-        let until = Deadline::after(now, LOOKED_WITHIN);
-        let looking = Looking::begin(node, workers, signal.clone().map(Waker::from), until)?;
-        Ok(Self::On { looking, signal })
+        let until = Deadline::after(now, SCANNED_WITHIN);
+        let pending = PendingScan::begin(node, workers, signal.clone().map(Waker::from), until)?;
+        Ok(Self::Pending { pending, signal })
     }
 }
 
@@ -73,7 +73,7 @@ impl Finding {
         now: Instant,
     ) -> Result<Self, ConnectError> {
         Ok(Self {
-            look: Look::begin(node, workers, now)?,
+            scan: ScanState::begin(node, workers, now)?,
             peers,
             is_again: false,
             failed: 0,
@@ -98,34 +98,34 @@ impl Finding {
         node: &Node<P, N>,
         workers: &[Worker<P>],
     ) -> Option<Result<Rails, ConnectError>> {
-        let Look::On { looking, signal } = &self.look else {
+        let ScanState::Pending { pending, signal } = &self.scan else {
             return None;
         };
         if let Some(signal) = signal {
             signal.take();
         }
-        looking.take(node, workers)
+        pending.take(node, workers)
     }
 
     /// Descriptor that becomes readable once our rails are found; `None` without a signal.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match &self.look {
-            Look::On { signal, .. } => Some(signal.as_ref()?.descriptor()),
-            Look::Again(_) => None,
+        match &self.scan {
+            ScanState::Pending { signal, .. } => Some(signal.as_ref()?.descriptor()),
+            ScanState::RetryAt(_) => None,
         }
     }
 
     /// When to poll again at the latest.
     pub(super) const fn deadline(&self) -> Deadline {
-        match &self.look {
-            Look::On { looking, .. } => looking.deadline(),
-            Look::Again(at) => *at,
+        match &self.scan {
+            ScanState::Pending { pending, .. } => pending.deadline(),
+            ScanState::RetryAt(at) => *at,
         }
     }
 
     /// Whether a look is under way.
     pub(super) const fn is_on(&self) -> bool {
-        matches!(self.look, Look::On { .. })
+        matches!(self.scan, ScanState::Pending { .. })
     }
 }
 
@@ -142,7 +142,7 @@ pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(B
                 peer: *peers.get(paired.pair.peer)?,
             };
             let speed_mbps = u32::try_from(paired.speed.to_mbps()).unwrap_or(u32::MAX);
-            tell!(
+            log!(
                 info,
                 "rail chosen",
                 device = between.device,
@@ -156,7 +156,7 @@ pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(B
     if found.is_empty() {
         // With the reason for each.
         if let Err(reason) = rails.route(peers) {
-            tell!(warn, "no rail reaches the peer", reason = reason);
+            log!(warn, "no rail reaches the peer", reason = reason);
             return Err(reason.into());
         }
         return Err(ConnectError::Unreachable(
@@ -177,7 +177,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     ) -> bool {
         let is_same = self.takes_handle(handle);
         if is_same {
-            self.look_for(node, workers, handle.rails().iter().collect(), now);
+            self.find_rails(node, workers, handle.rails().iter().collect(), now);
             self.ask_for_rails();
         }
         is_same
@@ -204,7 +204,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Goes by these rails of the peer, once our ports were looked at.
-    pub(super) fn look_for(
+    pub(super) fn find_rails(
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
@@ -213,36 +213,36 @@ impl<P: Provider, N: Network> Link<P, N> {
     ) {
         match &mut self.finding {
             Some(finding) if finding.is_on() => finding.follow(peers),
-            _ => self.look(node, workers, (peers, 0), now),
+            _ => self.scan(node, workers, (peers, 0), now),
         }
         self.take_found(node, workers, now);
     }
 
     /// Has our ports looked at for these rails of the peer, after so many looks that came to nothing.
-    fn look(
+    fn scan(
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
         (peers, failed): (Vec<AdvertisedRail>, u32),
         now: Instant,
     ) {
-        match Look::begin(node, workers, now) {
-            Ok(look) => {
+        match ScanState::begin(node, workers, now) {
+            Ok(scan) => {
                 self.finding = Some(Finding {
-                    look,
+                    scan,
                     peers,
                     is_again: false,
                     failed,
                 });
             }
-            Err(why) => self.look_later((peers, failed), why, now),
+            Err(why) => self.scan_later((peers, failed), why, now),
         }
     }
 
     /// Has our ports looked at a while later, since they could not be now. This failure says nothing about the peer, and the
     /// peer reports its address only once.
-    fn look_later(&mut self, (peers, failed): (Vec<AdvertisedRail>, u32), why: ConnectError, now: Instant) {
-        tell!(
+    fn scan_later(&mut self, (peers, failed): (Vec<AdvertisedRail>, u32), why: ConnectError, now: Instant) {
+        log!(
             warn,
             "our ports are not looked at: once more, later",
             reason = why
@@ -251,7 +251,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let failed = failed.saturating_add(1);
         let chance = now.to_ns() ^ self.session.id().to_u64();
         self.finding = Some(Finding {
-            look: Look::Again(Deadline::after(now, self.backoff.wait(failed, chance))),
+            scan: ScanState::RetryAt(Deadline::after(now, self.backoff.wait(failed, chance))),
             peers,
             is_again: false,
             failed,
@@ -264,10 +264,10 @@ impl<P: Provider, N: Network> Link<P, N> {
             .finding
             .take_if(|finding| !finding.is_on() && finding.deadline().has_passed(now));
         if let Some(Finding { peers, failed, .. }) = due {
-            self.look(node, workers, (peers, failed), now);
+            self.scan(node, workers, (peers, failed), now);
         }
         let finding = self.finding.as_ref();
-        let Some(looked) = finding.and_then(|finding| finding.take(node, workers)) else {
+        let Some(scanned) = finding.and_then(|finding| finding.take(node, workers)) else {
             return self.finding.is_none();
         };
         let Some(Finding {
@@ -279,26 +279,26 @@ impl<P: Provider, N: Network> Link<P, N> {
         else {
             return true;
         };
-        match looked.map(|rails| rails_to(&rails, &peers)) {
+        match scanned.map(|rails| rails_to(&rails, &peers)) {
             Ok(Ok(found)) => self.go_by(found, now),
             // One that was not there yet may be by the look that follows.
             Ok(Err(reason)) if is_again => self.note_unreached(reason),
             // No rail reaches the peer now: its present rails are tried as before.
             Ok(Err(reason)) => self.not_found(reason),
             Err(reason) => {
-                self.look_later((peers, failed), reason, now);
+                self.scan_later((peers, failed), reason, now);
                 return false;
             }
         }
         if is_again {
-            self.look(node, workers, (peers, 0), now);
+            self.scan(node, workers, (peers, 0), now);
         }
         self.finding.is_none()
     }
 
     /// Notes that no rail was found. A link that has none, and whose peer has said all of its, is over.
     fn not_found(&mut self, why: ConnectError) {
-        tell!(warn, "rails stay as they are", reason = why);
+        log!(warn, "rails stay as they are", reason = why);
         self.note_unreached(why);
         let has_said_all = !self.handle.as_ref().is_some_and(Handle::has_more);
         if self.unreached.is_some() && has_said_all {
@@ -364,7 +364,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 "a rail is to be connected whose peer is not known",
             ));
         };
-        let patience = Patience::OnceLooked(config.session.attach_within);
+        let patience = Patience::OnceScanned(config.session.attach_within);
         // The handshake proves it; what is said first on the connection has to be the same.
         let channel = ChannelConfig {
             session: Some(Resumption {

@@ -10,10 +10,10 @@ use doorbell_core::{Deadline, Instant, WcStatus};
 
 use super::arrivals::Who;
 use super::links::{LinkEvent, LinkId};
+use super::log::{log_accepted, log_failed, log_refused};
 use super::rail::At;
 use super::state::Link;
 use super::table::Core;
-use super::told::{tell_accepted, tell_failed, tell_refused};
 use crate::worker::Turn;
 use crate::worker::event::Event;
 use crate::worker::peer::Peer;
@@ -160,7 +160,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             ) => {
                 self.give_up(at, Deadline::at(now));
                 if let Whose::Rail(id, rail) = whose {
-                    tell_failed(id, rail, turn.channel.state());
+                    log_failed(id, rail, turn.channel.state());
                     let random = self.draw();
                     if let Some(link) = self.link_mut(id) {
                         if let Some(rail) = link.rail_mut(rail) {
@@ -197,7 +197,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             self.take_offer((at, turn.channel.port(), from), peer, &said, now, each)
         };
         if let Err(reason) = outcome {
-            tell_refused(reason);
+            log_refused(reason);
             let refusal = Refusal::new(said.epoch, reason).to_bytes();
             // If the refusal cannot be posted, the peer gives the connection up by itself.
             let _ = turn.channel.post_inline(Operation::Send, &refusal);
@@ -267,7 +267,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         }
         self.routes.set(at, Whose::Rail(id, offer.rail));
         if known.is_none() {
-            tell_accepted(id);
+            log_accepted(id);
             each(id, LinkEvent::Accepted);
         }
         Ok(())

@@ -13,9 +13,9 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 
 use super::dispatch::Whose;
+use super::log::log_closed;
 use super::rail::At;
 use super::table::Core;
-use super::told::tell_closed;
 use crate::connect::acceptances::Acceptances;
 use crate::connect::background::Background;
 use crate::connect::handshakes::{HandshakeCounts, Handshakes};
@@ -132,7 +132,7 @@ impl<P: Provider, N: Network> Door<P, N> {
             for (index, (acceptances, worker)) in self.acceptances.iter_mut().zip(&mut *workers).enumerate() {
                 for _ in 0..ACCEPTED_MAX {
                     let is_asked = acceptances.is_asked();
-                    let grant = |worker: &mut _, wanted: &_| core.grant((index, worker), wanted);
+                    let grant = |request: &_, worker: &mut _| core.grant((index, worker), request);
                     match acceptances.poll_accept_where(worker, grant) {
                         Ok(Some(channel)) => {
                             let at = At {
@@ -145,7 +145,7 @@ impl<P: Provider, N: Network> Door<P, N> {
                         Ok(None) => break,
                         Err(error @ (ConnectError::ListenerClosed | ConnectError::OtherWorkers)) => {
                             if self.closed.is_none() {
-                                tell_closed(&error);
+                                log_closed(&error);
                                 self.closed = Some(error);
                             }
                             break;

@@ -58,13 +58,13 @@ impl Fences {
         self.open.iter().any(|open| open.rail == rail)
     }
 
-    /// Up to which of a rail's connections the peer is to be told now that nothing of them is taken.
+    /// Up to which of a rail's connections the peer is to be notified now that nothing of them is taken.
     pub(super) fn due(&self, rail: u8) -> Option<Epoch> {
         let (through, is_shut) = self.owed.get(usize::from(rail)).copied().flatten()?;
         (is_shut && !self.is_open(rail)).then_some(through)
     }
 
-    /// Says that it was told so.
+    /// Notes that it was notified.
     pub(super) fn answered(&mut self, rail: u8) {
         if let Some(owed) = self.owed.get_mut(usize::from(rail)) {
             *owed = None;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_so_while_a_channel_could_not_be_shut_and_is_there() {
+    fn no_peer_is_notified_while_a_channel_could_not_be_shut_and_is_there() {
         let mut fences = Fences::default();
         for rail in [0, 1] {
             fences.asked(rail, epoch(2));

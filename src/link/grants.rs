@@ -38,17 +38,17 @@ struct Grant {
     access: RemoteAccess,
     is_withdrawn: bool,
     /// For each rail, the connection that announced it last.
-    told: [Epoch; RAILS],
+    sent: [Epoch; RAILS],
     /// For each rail, the connection that announced its withdrawal last, and the request that carried it.
-    told_withdrawn: [Option<(Epoch, Ticket)>; RAILS],
+    sent_withdrawn: [Option<(Epoch, Ticket)>; RAILS],
     /// The rail and connection whose announcement of the withdrawal completed: the peer's device has it.
     withdrawal_done: Option<(u8, Epoch)>,
 }
 
 impl Grant {
     /// Whether the peer may know it.
-    fn was_told(&self) -> bool {
-        self.told.iter().any(|told| *told != Epoch::NONE)
+    fn was_sent(&self) -> bool {
+        self.sent.iter().any(|sent| *sent != Epoch::NONE)
     }
 }
 
@@ -68,8 +68,8 @@ impl Ours {
             windows: windows.into(),
             access,
             is_withdrawn: false,
-            told: [Epoch::NONE; RAILS],
-            told_withdrawn: [None; RAILS],
+            sent: [Epoch::NONE; RAILS],
+            sent_withdrawn: [None; RAILS],
             withdrawal_done: None,
         });
         Some(number)
@@ -89,18 +89,18 @@ impl Ours {
     /// Next grant or withdrawal to announce on a rail's connection, for this Worker's device. A withdrawal is announced on
     /// every connection until one of them has delivered it, since the peer may have learned of the grant on a connection that
     /// is gone. If the connection that delivered it is lost, it is announced again.
-    pub(super) fn untold(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Granted> {
+    pub(super) fn unsent(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Granted> {
         let index = usize::from(rail);
         self.grants.iter().find_map(|grant| {
             let window = if grant.is_withdrawn {
-                let told_so = grant.told_withdrawn.get(index).copied().flatten();
-                let was_told_so = told_so.is_some_and(|(of, _)| of == epoch);
-                (grant.was_told() && grant.withdrawal_done.is_none() && !was_told_so).then_some(None)
+                let sent_so = grant.sent_withdrawn.get(index).copied().flatten();
+                let was_withdrawal_sent = sent_so.is_some_and(|(of, _)| of == epoch);
+                (grant.was_sent() && grant.withdrawal_done.is_none() && !was_withdrawal_sent).then_some(None)
             } else {
-                let was_told = grant.told.get(index) == Some(&epoch);
+                let was_sent = grant.sent.get(index) == Some(&epoch);
                 let window = grant.windows.iter().find(|(of, _)| *of == worker);
                 window
-                    .filter(|_| !was_told)
+                    .filter(|_| !was_sent)
                     .map(|(_, window)| Some((*window, grant.access)))
             };
             Some(Granted {
@@ -111,8 +111,8 @@ impl Ours {
         })
     }
 
-    /// Says that it was told on a rail's connection, as this request.
-    pub(super) fn did_tell(&mut self, rail: u8, granted: &Granted, ticket: Ticket) {
+    /// Notes that it was sent on a rail's connection, as this request.
+    pub(super) fn note_sent(&mut self, rail: u8, granted: &Granted, ticket: Ticket) {
         let index = usize::from(rail);
         let mut grants = self.grants.iter_mut();
         let Some(grant) = grants.find(|grant| grant.number == granted.number) else {
@@ -120,13 +120,13 @@ impl Ours {
         };
         match granted.window {
             Some(_) => {
-                if let Some(told) = grant.told.get_mut(index) {
-                    *told = granted.epoch;
+                if let Some(sent) = grant.sent.get_mut(index) {
+                    *sent = granted.epoch;
                 }
             }
             None => {
-                if let Some(told) = grant.told_withdrawn.get_mut(index) {
-                    *told = Some((granted.epoch, ticket));
+                if let Some(sent) = grant.sent_withdrawn.get_mut(index) {
+                    *sent = Some((granted.epoch, ticket));
                 }
             }
         }
@@ -135,8 +135,8 @@ impl Ours {
     /// Says that all up to a request on a rail's connection are done.
     pub(super) fn completed(&mut self, rail: u8, epoch: Epoch, through: Ticket) {
         for grant in &mut self.grants {
-            let told = grant.told_withdrawn.get(usize::from(rail)).copied().flatten();
-            if told.is_some_and(|(of, ticket)| of == epoch && is_through(through, ticket)) {
+            let sent = grant.sent_withdrawn.get(usize::from(rail)).copied().flatten();
+            if sent.is_some_and(|(of, ticket)| of == epoch && is_through(through, ticket)) {
                 grant.withdrawal_done = Some((rail, epoch));
             }
         }
@@ -155,7 +155,7 @@ impl Ours {
         }
     }
 
-    /// Forgets what was withdrawn and the peer does not know; what its device was told is put by, if the connection is there, of those
+    /// Forgets what was withdrawn and the peer does not know; what its device was sent is put by, if the connection is there, of those
     /// that rails have now.
     pub(super) fn forget(&mut self, connections: &[Option<Epoch>]) {
         let is_there =
@@ -163,12 +163,12 @@ impl Ours {
         let mut place = 0_usize;
         while let Some(grant) = self.grants.get_mut(place) {
             grant.withdrawal_done = grant.withdrawal_done.filter(is_there);
-            if !grant.is_withdrawn || grant.was_told() && grant.withdrawal_done.is_none() {
+            if !grant.is_withdrawn || grant.was_sent() && grant.withdrawal_done.is_none() {
                 place = place.saturating_add(1);
                 continue;
             }
             let over = self.grants.remove(place);
-            if over.was_told() {
+            if over.was_sent() {
                 if self.ended.len() >= usize::from(SESSION_GRANTS_MAX) {
                     self.ended.pop_front();
                 }
@@ -315,33 +315,33 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_is_told_once_and_its_key_is_of_it_alone() {
+    fn each_connection_is_notified_once_and_its_key_is_of_it_alone() {
         let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
         let number = ours
             .grant(&[(0, window(7)), (1, window(8))], RemoteAccess::READ)
             .unwrap();
-        let first = ours.untold(0, 0, epoch(1)).unwrap();
+        let first = ours.unsent(0, 0, epoch(1)).unwrap();
         let new = Change::New {
             bytes: 64,
             access: RemoteAccess::READ,
         };
         assert_eq!(theirs.hear(0, &first), new);
-        ours.did_tell(0, &first, ticket(1));
-        assert_eq!(ours.untold(0, 0, epoch(1)), None);
+        ours.note_sent(0, &first, ticket(1));
+        assert_eq!(ours.unsent(0, 0, epoch(1)), None);
         // On the other Worker's device it has another key; on a third there is none.
-        let second = ours.untold(1, 1, epoch(2)).unwrap();
+        let second = ours.unsent(1, 1, epoch(2)).unwrap();
         assert_eq!(theirs.hear(1, &second), Change::None);
-        ours.did_tell(1, &second, ticket(1));
-        assert_eq!(ours.untold(2, 2, epoch(3)), None);
+        ours.note_sent(1, &second, ticket(1));
+        assert_eq!(ours.unsent(2, 2, epoch(3)), None);
         let key = |theirs: &Theirs, rail, of| Some(theirs.address(number, (rail, of), (8, 8))?.rkey().0);
         assert_eq!(
             (key(&theirs, 0, epoch(1)), key(&theirs, 1, epoch(2))),
             (Some(7), Some(8))
         );
         assert_eq!(theirs.address(number, (0, epoch(1)), (57, 8)), None);
-        // The rail's next connection has none until it is told again.
+        // The rail's next connection has none until it is sent again.
         assert_eq!(key(&theirs, 0, epoch(4)), None);
-        let again = ours.untold(0, 0, epoch(4)).unwrap();
+        let again = ours.unsent(0, 0, epoch(4)).unwrap();
         assert_eq!(theirs.hear(0, &again), Change::None);
         assert_eq!(key(&theirs, 0, epoch(4)), Some(7));
     }
@@ -367,89 +367,89 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_is_told_to_who_knows_and_forgotten() {
+    fn a_withdrawal_is_sent_to_a_peer_that_knows_and_forgotten() {
         let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
         let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
-        let told = ours.untold(0, 0, epoch(1)).unwrap();
-        theirs.hear(0, &told);
-        ours.did_tell(0, &told, ticket(5));
+        let sent = ours.unsent(0, 0, epoch(1)).unwrap();
+        theirs.hear(0, &sent);
+        ours.note_sent(0, &sent, ticket(5));
         ours.withdraw(number);
         ours.forget(&[Some(epoch(1))]);
-        let withdrawn = ours.untold(0, 0, epoch(1)).unwrap();
+        let withdrawn = ours.unsent(0, 0, epoch(1)).unwrap();
         assert_eq!(withdrawn.window, None);
         assert_eq!(theirs.hear(0, &withdrawn), Change::Withdrawn);
         assert_eq!(theirs.hear(0, &withdrawn), Change::None);
         assert_eq!(theirs.get(number), None);
-        ours.did_tell(0, &withdrawn, ticket(6));
-        assert_eq!(ours.untold(0, 0, epoch(1)), None);
+        ours.note_sent(0, &withdrawn, ticket(6));
+        assert_eq!(ours.unsent(0, 0, epoch(1)), None);
         ours.completed(0, epoch(1), ticket(5));
         ours.forget(&[Some(epoch(1))]);
         assert_eq!(ours.grants.len(), 1);
         ours.completed(0, epoch(1), ticket(6));
-        assert_eq!(ours.untold(1, 0, epoch(2)), None);
+        assert_eq!(ours.unsent(1, 0, epoch(2)), None);
         ours.forget(&[Some(epoch(1))]);
         assert!(ours.grants.is_empty());
         let next = ours.grant(&[], RemoteAccess::ALL).unwrap();
         assert_ne!(next, number);
         // A grant that was never announced needs no withdrawal.
         ours.withdraw(next);
-        assert_eq!(ours.untold(0, 0, epoch(1)), None);
+        assert_eq!(ours.unsent(0, 0, epoch(1)), None);
         ours.forget(&[Some(epoch(1))]);
         assert!(ours.grants.is_empty());
     }
 
     #[test]
-    fn what_is_withdrawn_is_told_on_later_connections_until_it_was_said() {
+    fn a_withdrawal_is_sent_on_later_connections_until_it_completed() {
         let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
         let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
-        let told = ours.untold(0, 0, epoch(1)).unwrap();
-        theirs.hear(0, &told);
-        ours.did_tell(0, &told, ticket(1));
-        // No rail stands; then the one on which it was told is lost before it completed.
+        let sent = ours.unsent(0, 0, epoch(1)).unwrap();
+        theirs.hear(0, &sent);
+        ours.note_sent(0, &sent, ticket(1));
+        // No rail stands; then the one on which it was sent is lost before it completed.
         ours.withdraw(number);
         ours.forget(&[None, Some(epoch(4))]);
-        let lost = ours.untold(0, 0, epoch(2)).unwrap();
-        ours.did_tell(0, &lost, ticket(3));
+        let lost = ours.unsent(0, 0, epoch(2)).unwrap();
+        ours.note_sent(0, &lost, ticket(3));
         ours.completed(0, epoch(3), ticket(9));
         ours.forget(&[None, Some(epoch(4))]);
-        let withdrawn = ours.untold(1, 4, epoch(4)).unwrap();
+        let withdrawn = ours.unsent(1, 4, epoch(4)).unwrap();
         assert_eq!((withdrawn.number, withdrawn.window), (number, None));
         assert_eq!(theirs.hear(1, &withdrawn), Change::Withdrawn);
-        ours.did_tell(1, &withdrawn, ticket(2));
+        ours.note_sent(1, &withdrawn, ticket(2));
         ours.completed(1, epoch(4), ticket(2));
         ours.forget(&[None, Some(epoch(4))]);
         assert!(ours.grants.is_empty());
     }
 
     #[test]
-    fn what_is_withdrawn_is_told_again_where_its_connection_is_lost() {
+    fn a_withdrawal_is_sent_again_where_its_connection_is_lost() {
         let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
         let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
-        let told = ours.untold(0, 0, epoch(1)).unwrap();
-        theirs.hear(0, &told);
-        ours.did_tell(0, &told, ticket(1));
+        let sent = ours.unsent(0, 0, epoch(1)).unwrap();
+        theirs.hear(0, &sent);
+        ours.note_sent(0, &sent, ticket(1));
         ours.withdraw(number);
         // The peer's device has it, and the peer does not look before its queue pair is gone.
-        let unseen = ours.untold(0, 0, epoch(1)).unwrap();
-        ours.did_tell(0, &unseen, ticket(2));
+        let unseen = ours.unsent(0, 0, epoch(1)).unwrap();
+        ours.note_sent(0, &unseen, ticket(2));
         ours.completed(0, epoch(1), ticket(2));
         ours.forget(&[Some(epoch(1))]);
         assert!(ours.grants.is_empty());
         ours.lost(1);
-        assert_eq!(ours.untold(1, 0, epoch(2)), None);
+        assert_eq!(ours.unsent(1, 0, epoch(2)), None);
         ours.lost(0);
-        let again = ours.untold(1, 0, epoch(2)).unwrap();
+        let again = ours.unsent(1, 0, epoch(2)).unwrap();
         assert_eq!(theirs.hear(1, &again), Change::Withdrawn);
-        ours.did_tell(1, &again, ticket(1));
+        ours.note_sent(1, &again, ticket(1));
         // The completion is seen after the connection was lost.
         ours.completed(1, epoch(2), ticket(1));
         ours.forget(&[None, None]);
-        let again = ours.untold(0, 0, epoch(3)).unwrap();
+        let again = ours.unsent(0, 0, epoch(3)).unwrap();
         assert_eq!(theirs.hear(0, &again), Change::None);
-        ours.did_tell(0, &again, ticket(1));
+        ours.note_sent(0, &again, ticket(1));
         ours.completed(0, epoch(3), ticket(1));
         ours.forget(&[Some(epoch(3))]);
-        assert_eq!((ours.grants.len(), ours.untold(1, 0, epoch(4))), (0, None));
+        assert_eq!((ours.grants.len(), ours.unsent(1, 0, epoch(4))), (0, None));
     }
 
     #[test]
@@ -457,11 +457,11 @@ mod tests {
         let mut ours = Ours::default();
         for position in 1..=u64::from(SESSION_GRANTS_MAX) * 2 {
             let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
-            let told = ours.untold(0, 0, epoch(1)).unwrap();
-            ours.did_tell(0, &told, ticket(position));
+            let sent = ours.unsent(0, 0, epoch(1)).unwrap();
+            ours.note_sent(0, &sent, ticket(position));
             ours.withdraw(number);
-            let withdrawn = ours.untold(0, 0, epoch(1)).unwrap();
-            ours.did_tell(0, &withdrawn, ticket(position));
+            let withdrawn = ours.unsent(0, 0, epoch(1)).unwrap();
+            ours.note_sent(0, &withdrawn, ticket(position));
             ours.completed(0, epoch(1), ticket(position));
             ours.forget(&[Some(epoch(1))]);
         }
@@ -470,13 +470,13 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_comes_after_its_end_is_not_told() {
+    fn a_grant_that_comes_after_its_end_is_not_reported() {
         let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
         let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
-        let late = ours.untold(0, 0, epoch(1)).unwrap();
-        ours.did_tell(0, &late, ticket(1));
+        let late = ours.unsent(0, 0, epoch(1)).unwrap();
+        ours.note_sent(0, &late, ticket(1));
         ours.withdraw(number);
-        let withdrawn = ours.untold(1, 0, epoch(2)).unwrap();
+        let withdrawn = ours.unsent(1, 0, epoch(2)).unwrap();
         assert_eq!(theirs.hear(1, &withdrawn), Change::None);
         assert_eq!(theirs.hear(0, &late), Change::None);
         assert_eq!(theirs.get(number), None);
@@ -497,8 +497,8 @@ mod tests {
         let empty = RemoteWindow::new(4096, 0, Rkey(8));
         assert_eq!(ours.grant(&[(0, window(7))], nothing), None);
         assert_eq!(ours.grant(&[(0, window(7)), (1, empty)], RemoteAccess::ALL), None);
-        assert_eq!(ours.untold(0, 0, epoch(1)), None);
-        assert_eq!(ours.untold(0, 1, epoch(1)), None);
+        assert_eq!(ours.unsent(0, 0, epoch(1)), None);
+        assert_eq!(ours.unsent(0, 1, epoch(1)), None);
     }
 
     #[test]
@@ -506,9 +506,9 @@ mod tests {
         let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
         for _ in 0..SESSION_GRANTS_MAX {
             assert!(ours.grant(&[(0, window(7))], RemoteAccess::ALL).is_some());
-            let told = ours.untold(0, 0, epoch(1)).unwrap();
-            assert!(matches!(theirs.hear(0, &told), Change::New { .. }));
-            ours.did_tell(0, &told, ticket(1));
+            let sent = ours.unsent(0, 0, epoch(1)).unwrap();
+            assert!(matches!(theirs.hear(0, &sent), Change::New { .. }));
+            ours.note_sent(0, &sent, ticket(1));
         }
         assert_eq!(ours.grant(&[(0, window(7))], RemoteAccess::ALL), None);
         let mut other = Ours {
@@ -516,7 +516,7 @@ mod tests {
             ..Ours::default()
         };
         other.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
-        let told = other.untold(0, 0, epoch(1)).unwrap();
-        assert_eq!(theirs.hear(0, &told), Change::TooMany);
+        let sent = other.unsent(0, 0, epoch(1)).unwrap();
+        assert_eq!(theirs.hear(0, &sent), Change::TooMany);
     }
 }

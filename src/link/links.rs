@@ -21,12 +21,12 @@ use super::dialing::{Finding, rails_to};
 use super::dispatch::Routes;
 use super::door::Door;
 use super::ended::Ended;
+use super::log::{log_begun, log_late};
 use super::one_sided::Request;
 use super::rail::LinkRail;
 use super::report::Gone;
 use super::state::Link;
 use super::table::Core;
-use super::told::{tell_begun, tell_late};
 use crate::connect::acceptances::Acceptances;
 use crate::connect::handshakes::HandshakeCounts;
 use crate::connect::listener::Listener;
@@ -42,7 +42,7 @@ use crate::worker::{Turn, Worker};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
     pub(super) index: u32,
-    /// Tells links apart that had the same place one after the other.
+    /// Distinguishes links that had the same place one after the other.
     pub(super) generation: u32,
 }
 
@@ -174,7 +174,7 @@ pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     /// Result of that look, until it is reported.
     refreshed: Option<Result<(), ConnectError>>,
     /// Our new handle, until it is reported.
-    untold: Option<Handle>,
+    unreported: Option<Handle>,
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
@@ -204,7 +204,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             speeds_mbps: (0..workers.len())
                 .map(|worker| rails.speed_mbps_of(worker))
                 .collect(),
-            places: Vec::new(),
+            entries: Vec::new(),
             gone: Gone::default(),
             closing: Vec::new(),
             arrivals: Arrivals::default(),
@@ -218,7 +218,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             door: None,
             refreshing: None,
             refreshed: None,
-            untold: None,
+            unreported: None,
         })
     }
 
@@ -281,19 +281,20 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// The devices could not be listed.
     pub fn take_refreshed(&mut self) -> Option<Result<Option<Handle>, LinkError>> {
         let refreshed = self.refreshed.take()?;
-        Some(refreshed.map(|()| self.untold.take()).map_err(LinkError::Connect))
+        let handle = refreshed.map(|()| self.unreported.take());
+        Some(handle.map_err(LinkError::Connect))
     }
 
     /// Goes by what was seen, if our ports were looked at again.
     fn go_on_refreshing(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
         let refreshing = self.refreshing.as_ref();
-        let Some(looked) = refreshing.and_then(|finding| finding.take(node, workers)) else {
+        let Some(scanned) = refreshing.and_then(|finding| finding.take(node, workers)) else {
             return;
         };
         let is_again = self.refreshing.take().is_some_and(|finding| finding.is_again());
-        let is_late = matches!(looked, Err(ConnectError::PortsTimedOut));
+        let is_late = matches!(scanned, Err(ConnectError::PortsTimedOut));
         if is_late {
-            tell_late();
+            log_late();
         }
         // A late look, or a change during it, needs another look.
         let begun = match is_late || is_again {
@@ -303,8 +304,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         if is_late && begun.is_ok() {
             return;
         }
-        let seen = looked.map(|rails| {
-            self.untold = self.go_by(node, &rails, now).or(self.untold);
+        let seen = scanned.map(|rails| {
+            self.unreported = self.go_by(node, &rails, now).or(self.unreported);
         });
         self.refreshed = Some(seen.and(begun));
     }
@@ -394,11 +395,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         let listed = handle.rails().iter().collect();
         let finding = Finding::begin(node, workers, listed, node.network.now())?;
         // If a thread looks, polling reports the result, however soon it is there.
-        let looked = match finding.descriptor() {
+        let scanned = match finding.descriptor() {
             None => finding.take(node, workers),
             Some(_) => None,
         };
-        if let Some(rails) = looked {
+        if let Some(rails) = scanned {
             return self.connect_over(node, &rails?, handle);
         }
         let mut link = self.begin(node, handle)?;
@@ -437,7 +438,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     fn put(&mut self, link: Link<P, N>) -> Result<LinkId, LinkError> {
         let links_max = self.core.config.links_max;
         let id = self.core.add(link).ok_or(LinkError::TooManyLinks { links_max })?;
-        tell_begun(id);
+        log_begun(id);
         Ok(id)
     }
 

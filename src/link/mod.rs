@@ -32,6 +32,7 @@ mod ended;
 mod fences;
 mod grants;
 mod links;
+mod log;
 mod moved;
 mod one_sided;
 mod question;
@@ -40,7 +41,6 @@ mod report;
 mod state;
 mod store;
 mod table;
-mod told;
 
 pub use config::{LinkConfig, LinkError};
 pub use doorbell_core::session::{

@@ -6,12 +6,12 @@ use doorbell_core::wire::Handle;
 /// The handle that was announced last, and for each rail the connection that announced it. Each connection announces it once, as soon as
 /// it takes a frame.
 #[derive(Debug)]
-pub(super) struct ToldMoved {
+pub(super) struct SentMoves {
     handle: Option<Handle>,
     on: [Epoch; SESSION_RAILS_MAX as usize],
 }
 
-impl Default for ToldMoved {
+impl Default for SentMoves {
     fn default() -> Self {
         Self {
             handle: None,
@@ -20,14 +20,14 @@ impl Default for ToldMoved {
     }
 }
 
-impl ToldMoved {
+impl SentMoves {
     /// Whether a rail's connection has announced this handle.
-    pub(super) fn was_told(&self, handle: &Handle, rail: u8, epoch: Epoch) -> bool {
+    pub(super) fn was_sent(&self, handle: &Handle, rail: u8, epoch: Epoch) -> bool {
         self.handle.as_ref() == Some(handle) && self.on.get(usize::from(rail)) == Some(&epoch)
     }
 
     /// Notes that a rail's connection has announced this handle.
-    pub(super) fn did_tell(&mut self, handle: &Handle, rail: u8, epoch: Epoch) {
+    pub(super) fn note_sent(&mut self, handle: &Handle, rail: u8, epoch: Epoch) {
         if self.handle.as_ref() != Some(handle) {
             *self = Self {
                 handle: Some(*handle),
@@ -45,7 +45,7 @@ mod tests {
     use core::net::IpAddr;
     use core::num::NonZeroU16;
 
-    use super::ToldMoved;
+    use super::SentMoves;
     use doorbell_core::session::Epoch;
     use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId, SpeedClass};
     use doorbell_core::{Gid, IpPrefix};
@@ -61,19 +61,19 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_is_told_once_though_the_rails_take_turns() {
+    fn each_connection_is_notified_once_though_the_rails_take_turns() {
         let (first, second) = (handle(2), handle(99));
-        let mut told = ToldMoved::default();
+        let mut sent = SentMoves::default();
         let (one, two) = (Epoch::from_wire(1), Epoch::from_wire(2));
         for (rail, epoch) in [(0, one), (1, two)] {
-            assert!(!told.was_told(&first, rail, epoch));
-            told.did_tell(&first, rail, epoch);
+            assert!(!sent.was_sent(&first, rail, epoch));
+            sent.note_sent(&first, rail, epoch);
         }
-        assert!(told.was_told(&first, 0, one) && told.was_told(&first, 1, two));
+        assert!(sent.was_sent(&first, 0, one) && sent.was_sent(&first, 1, two));
         // The next connection may be to one that has not heard of it, and another handle is news to all.
-        assert!(!told.was_told(&first, 0, Epoch::from_wire(3)));
-        assert!(!told.was_told(&second, 0, one));
-        told.did_tell(&second, 0, one);
-        assert!(told.was_told(&second, 0, one) && !told.was_told(&second, 1, two));
+        assert!(!sent.was_sent(&first, 0, Epoch::from_wire(3)));
+        assert!(!sent.was_sent(&second, 0, one));
+        sent.note_sent(&second, 0, one);
+        assert!(sent.was_sent(&second, 0, one) && !sent.was_sent(&second, 1, two));
     }
 }

@@ -75,7 +75,7 @@ const SOON: Duration = Duration::from_millis(1);
 /// An aligned word.
 const WORD_BYTES: u32 = 8;
 
-/// Something about windows to be told.
+/// Something about windows to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     Granted {
@@ -252,7 +252,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.one_sided.begin(at, request, now)
     }
 
-    /// When to poll again at the latest: now, where it is over, since its end is yet to be told.
+    /// When to poll again at the latest: now, where it is over, since its end is yet to be reported.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         if self.session.over().is_some() {
             return Some(Deadline::at(now));
@@ -271,8 +271,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         core::iter::once(session).chain(requests).chain(owed).min()
     }
 
-    /// Tells what there is to tell beside messages.
-    pub(super) fn tell_beside(&mut self, mut each: impl FnMut(LinkEvent<'_>)) {
+    /// Reports all events that are not messages.
+    pub(super) fn report_beside(&mut self, mut each: impl FnMut(LinkEvent<'_>)) {
         while let Some(news) = self.one_sided.news.pop_front() {
             each(match news {
                 News::Granted {
@@ -394,14 +394,14 @@ impl<P: Provider, N: Network> Link<P, N> {
     ) {
         for rail in 0..SESSION_RAILS_MAX {
             while let Some((at, epoch)) = self.open_rail(rail) {
-                let Some(granted) = self.one_sided.ours.untold(rail, at.worker, epoch) else {
+                let Some(granted) = self.one_sided.ours.unsent(rail, at.worker, epoch) else {
                     break;
                 };
                 let bytes = Grant::new(&granted).to_bytes();
                 let Some(ticket) = self.say((rail, at), &bytes, workers, turn) else {
                     break;
                 };
-                self.one_sided.ours.did_tell(rail, &granted, ticket);
+                self.one_sided.ours.note_sent(rail, &granted, ticket);
             }
         }
         for rail in 0..SESSION_RAILS_MAX {
@@ -429,7 +429,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.say_moved(workers, ours, turn);
     }
 
-    /// Tells the peer how this process is reached now, on each connection once.
+    /// Notifies the peer how this process is reached now, on each connection once.
     fn say_moved(
         &mut self,
         workers: &mut [Worker<P>],
@@ -443,13 +443,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some((rail, at, epoch)) = self.any_rail() else {
             return;
         };
-        if self.told_moved.was_told(handle, rail, epoch) {
+        if self.sent_moves.was_sent(handle, rail, epoch) {
             return;
         }
         let header = SessionHeader::moved(epoch, *number).to_bytes();
         let bytes = [&header, handle.as_bytes()].concat();
         if self.say((rail, at), &bytes, workers, turn).is_some() {
-            self.told_moved.did_tell(handle, rail, epoch);
+            self.sent_moves.note_sent(handle, rail, epoch);
         }
     }
 
@@ -593,8 +593,8 @@ fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Opt
     best.1
 }
 
-/// Posts one request that tells when it is done. It fails where the device takes none such; of a queue pair that failed, the
-/// completion tells.
+/// Posts one request that completes with an event. It fails where the device takes none such; of a queue pair that failed, the
+/// completion says so.
 fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease: Lease<P>) -> Posted {
     let has_atomics = !operation.is_atomic() || worker.context().limits().atomics;
     let Some(channel) = worker.channel(at.channel) else {

@@ -123,7 +123,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let is_its = answer.is_ok_and(|handle| Some(handle.instance()) == instance);
             match asked.filter(|_| is_its) {
                 Some(asked) => {
-                    self.look_for(node, workers, asked.rails().to_vec(), now);
+                    self.find_rails(node, workers, asked.rails().to_vec(), now);
                     self.question.is_open = true;
                 }
                 // It did not answer, or another process did.

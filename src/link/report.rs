@@ -48,9 +48,9 @@ impl Gone {
         }
     }
 
-    /// Forgets the rails that no link has a like of: nothing is told of these any more.
-    pub(super) fn keep(&mut self, mut is_told: impl FnMut(&Leads) -> bool) {
-        self.rails.retain(|(leads, _)| is_told(leads));
+    /// Forgets the rails that no link has a like of: nothing is reported of these any more.
+    pub(super) fn keep(&mut self, mut is_reported: impl FnMut(&Leads) -> bool) {
+        self.rails.retain(|(leads, _)| is_reported(leads));
     }
 }
 

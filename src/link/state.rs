@@ -14,7 +14,7 @@ use doorbell_core::{Instant, Ticket};
 use super::arrivals::Who;
 use super::config::{LinkConfig, LinkError};
 use super::dialing::Finding;
-use super::moved::ToldMoved;
+use super::moved::SentMoves;
 use super::one_sided::OneSided;
 use super::question::Question;
 use super::rail::{At, LinkRail, NotConnected};
@@ -46,10 +46,10 @@ pub(super) struct Link<P: Provider, N: Network> {
     fragment_bytes: u32,
     /// One-sided requests and grants, beside messages.
     pub(super) one_sided: OneSided,
-    /// The end, until it is told: behind all else.
+    /// The end, until it is reported: behind all else.
     pub(super) last_event: Option<SessionEvent>,
-    /// How the peer was told that this process is reached, and on which connections.
-    pub(super) told_moved: ToldMoved,
+    /// The handle by which the peer was notified that this process is reached, and on which connections.
+    pub(super) sent_moves: SentMoves,
 }
 
 /// Outcome of posting a request.
@@ -95,7 +95,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             fragment_bytes: config.session.fragment_bytes.max(1),
             one_sided: OneSided::new(config)?,
             last_event: None,
-            told_moved: ToldMoved::default(),
+            sent_moves: SentMoves::default(),
         })
     }
 
@@ -233,7 +233,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         true
     }
 
-    /// Says on a channel that a rail had why the session is over, where its peer is to be told. Says whether that is to be waited
+    /// Says on a channel that a rail had why the session is over, where its peer is to be notified. Says whether that is to be waited
     /// for: not where the peer may write to memory of ours, which it may no more.
     pub(super) fn say_last(&self, rail: u8, at: At, workers: &mut [Worker<P>]) -> bool {
         let worker = workers.get_mut(at.worker);

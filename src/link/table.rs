@@ -11,10 +11,10 @@ use super::config::LinkConfig;
 use super::dispatch::{Routes, Whose};
 use super::ended::Ended;
 use super::links::{LinkEvent, LinkId};
+use super::log::log_session;
 use super::rail::{At, NotConnected};
 use super::report::Gone;
 use super::state::{Link, Posted, frame_bytes};
-use super::told::tell_session;
 use crate::connect::node::Node;
 use crate::worker::Worker;
 
@@ -26,7 +26,7 @@ pub(super) struct Core<P: Provider, N: Network> {
     pub(super) devices: Vec<String>,
     /// The speed of each Worker's fastest rail.
     pub(super) speeds_mbps: Vec<u32>,
-    pub(super) places: Vec<Place<P, N>>,
+    pub(super) entries: Vec<LinkEntry<P, N>>,
     /// Counts of links that are over.
     pub(super) gone: Gone,
     pub(super) closing: Vec<Ending>,
@@ -47,7 +47,7 @@ pub(super) struct Ending {
     of: Option<(LinkId, u8)>,
 }
 
-pub(super) struct Place<P: Provider, N: Network> {
+pub(super) struct LinkEntry<P: Provider, N: Network> {
     generation: u32,
     link: Option<Link<P, N>>,
     /// Why rails of the link before were not connected.
@@ -58,48 +58,48 @@ pub(super) struct Place<P: Provider, N: Network> {
 
 impl<P: Provider, N: Network> Core<P, N> {
     pub(super) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link<P, N>> {
-        let place = self.places.get_mut(id.index as usize)?;
-        if place.generation != id.generation {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        if entry.generation != id.generation {
             return None;
         }
-        place.link.as_mut()
+        entry.link.as_mut()
     }
 
     pub(super) fn link(&self, id: LinkId) -> Option<&Link<P, N>> {
-        let place = self.places.get(id.index as usize)?;
-        place.link.as_ref().filter(|_| place.generation == id.generation)
+        let entry = self.entries.get(id.index as usize)?;
+        entry.link.as_ref().filter(|_| entry.generation == id.generation)
     }
 
     pub(super) fn links(&self) -> impl Iterator<Item = (LinkId, &Link<P, N>)> {
-        (0_u32..).zip(&self.places).filter_map(|(index, place)| {
-            let generation = place.generation;
-            Some((LinkId { index, generation }, place.link.as_ref()?))
+        (0_u32..).zip(&self.entries).filter_map(|(index, entry)| {
+            let generation = entry.generation;
+            Some((LinkId { index, generation }, entry.link.as_ref()?))
         })
     }
 
     pub(super) fn links_mut(&mut self) -> impl Iterator<Item = &mut Link<P, N>> {
-        self.places.iter_mut().filter_map(|place| place.link.as_mut())
+        self.entries.iter_mut().filter_map(|entry| entry.link.as_mut())
     }
 
     /// Why a link is over, where no other has ended at its place since.
     pub(super) fn over(&self, id: LinkId) -> Option<FinalReason> {
-        let place = self.places.get(id.index as usize)?;
-        place
+        let entry = self.entries.get(id.index as usize)?;
+        entry
             .over
-            .filter(|_| place.generation == id.generation.wrapping_add(1))
+            .filter(|_| entry.generation == id.generation.wrapping_add(1))
     }
 
     /// Reasons why rails of a link that is over were not connected, if no other link has ended at its place since.
     pub(super) fn before(&self, id: LinkId) -> Option<&[NotConnected]> {
-        let place = self.places.get(id.index as usize)?;
-        (place.generation == id.generation.wrapping_add(1)).then_some(&place.before)
+        let entry = self.entries.get(id.index as usize)?;
+        (entry.generation == id.generation.wrapping_add(1)).then_some(&entry.before)
     }
 
     /// Takes those reasons; once.
     pub(super) fn take_before(&mut self, id: LinkId) -> Vec<NotConnected> {
-        let place = self.places.get_mut(id.index as usize);
-        let place = place.filter(|place| place.generation == id.generation.wrapping_add(1));
-        place.map_or_else(Vec::new, |place| core::mem::take(&mut place.before))
+        let entry = self.entries.get_mut(id.index as usize);
+        let entry = entry.filter(|entry| entry.generation == id.generation.wrapping_add(1));
+        entry.map_or_else(Vec::new, |entry| core::mem::take(&mut entry.before))
     }
 
     /// Puts a link in; `None` where there are as many as may be, or are to be.
@@ -107,32 +107,32 @@ impl<P: Provider, N: Network> Core<P, N> {
         if !self.has_room_for(link.who()) {
             return None;
         }
-        let free = self.places.iter().position(|place| place.link.is_none());
-        let at = free.unwrap_or(self.places.len());
+        let free = self.entries.iter().position(|entry| entry.link.is_none());
+        let at = free.unwrap_or(self.entries.len());
         let index = u32::try_from(at).ok()?;
         if free.is_none() {
-            self.places.push(Place {
+            self.entries.push(LinkEntry {
                 generation: 0,
                 link: None,
                 before: Vec::new(),
                 over: None,
             });
         }
-        let place = self.places.get_mut(at)?;
-        place.link = Some(link);
-        let generation = place.generation;
+        let entry = self.entries.get_mut(at)?;
+        entry.link = Some(link);
+        let generation = entry.generation;
         Some(LinkId { index, generation })
     }
 
     /// Takes a link out, and closes what it has.
     pub(super) fn remove(&mut self, id: LinkId, now: Instant) {
-        let Some(mut link) = self.places.get_mut(id.index as usize).and_then(|place| {
-            place.generation = place.generation.wrapping_add(1);
-            let mut link = place.link.take()?;
+        let Some(mut link) = self.entries.get_mut(id.index as usize).and_then(|entry| {
+            entry.generation = entry.generation.wrapping_add(1);
+            let mut link = entry.link.take()?;
             let rails = link.rails.iter_mut();
             let rails = rails.filter_map(|rail| rail.not_connected.take());
-            place.over = link.session.over();
-            place.before = link.unreached.take().into_iter().chain(rails).collect();
+            entry.over = link.session.over();
+            entry.before = link.unreached.take().into_iter().chain(rails).collect();
             Some(link)
         }) else {
             return;
@@ -146,9 +146,9 @@ impl<P: Provider, N: Network> Core<P, N> {
             self.ended.note(who, reason.to_refusal());
         }
         self.gone.add(&link);
-        let Self { gone, places, .. } = self;
+        let Self { gone, entries, .. } = self;
         gone.keep(|leads| {
-            let links = places.iter().filter_map(|place| place.link.as_ref());
+            let links = entries.iter().filter_map(|entry| entry.link.as_ref());
             let mut rails = links.flat_map(|link| &link.rails);
             rails.any(|rail| rail.leads.as_ref() == Some(leads))
         });
@@ -178,7 +178,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.chance
     }
 
-    /// Moves every link as far as it can, and tells what there is to tell.
+    /// Moves every link as far as it can, and reports its events.
     pub(super) fn advance(
         &mut self,
         node: &Node<P, N>,
@@ -186,19 +186,19 @@ impl<P: Provider, N: Network> Core<P, N> {
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
     ) {
-        for index in 0..self.places.len() {
+        for index in 0..self.entries.len() {
             let random = self.draw();
             let Self {
-                places,
+                entries,
                 routes,
                 closing,
                 config,
                 moved,
                 ..
             } = self;
-            let Some((generation, link)) = places
+            let Some((generation, link)) = entries
                 .get_mut(index)
-                .and_then(|place| Some((place.generation, place.link.as_mut()?)))
+                .and_then(|entry| Some((entry.generation, entry.link.as_mut()?)))
             else {
                 continue;
             };
@@ -241,15 +241,15 @@ impl<P: Provider, N: Network> Core<P, N> {
                     link.last_event = Some(event);
                     continue;
                 }
-                tell_session(id, &event);
+                log_session(id, &event);
                 each(id, LinkEvent::Session(event));
             }
-            link.tell_beside(|event| each(id, event));
+            link.report_beside(|event| each(id, event));
             if let Some(event) = link.last_event.take() {
-                tell_session(id, &event);
+                log_session(id, &event);
                 each(id, LinkEvent::Session(event));
             }
-            // Its end was told: now, or by an earlier poll whose callback panicked.
+            // Its end was reported: now, or by an earlier poll whose callback panicked.
             if link.session.over().is_some() {
                 self.remove(id, now);
             }

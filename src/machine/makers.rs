@@ -25,7 +25,7 @@ use crate::machine::unfinished::network;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
     /// A peer that came from this address.
-    Guest(IpAddr),
+    Address(IpAddr),
     /// A peer that is connected to, by whichever of its rails.
     Peer(InstanceId),
     /// All: a look at the ports, which comes behind what is made of one.
@@ -33,7 +33,7 @@ pub(crate) enum Whom {
 }
 
 /// When to look again for what is made, where nothing says that it is there: queue pairs take milliseconds.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
+pub(crate) const POLL_AGAIN: Duration = Duration::from_millis(1);
 
 /// Error for a call of a device that panicked.
 pub(crate) const PANICKED: ProviderError = ProviderError {
@@ -71,11 +71,11 @@ impl Makers {
     ///
     /// # Errors
     /// The system gave no thread.
-    pub(crate) fn beside_looks(threads: usize, reaper: &Reaper) -> io::Result<Self> {
+    pub(crate) fn with_scans(threads: usize, reaper: &Reaper) -> io::Result<Self> {
         Self::start(threads.max(1), 1, reaper)
     }
 
-    fn start(making: usize, looking: usize, reaper: &Reaper) -> io::Result<Self> {
+    fn start(making: usize, scanning: usize, reaper: &Reaper) -> io::Result<Self> {
         let jobs = Arc::new(Jobs {
             for_all: making,
             for_one: making.div_ceil(2),
@@ -89,7 +89,7 @@ impl Makers {
             threads: Vec::new(),
             reaper: reaper.clone(),
         };
-        for _ in 0..making.saturating_add(looking) {
+        for _ in 0..making.saturating_add(scanning) {
             let jobs = Arc::clone(&jobs);
             let thread = thread::Builder::new()
                 .name("doorbell-maker".into())
@@ -120,7 +120,7 @@ impl Makers {
         let (to, from) = mpsc::sync_channel(1);
         let delivery = Delivery {
             to,
-            told: Told(waker.cloned()),
+            wake: WakeOnDrop(waker.cloned()),
         };
         let reaper = self.reaper.clone();
         // A result that nobody waits for any more goes to the reaper from here.
@@ -207,22 +207,22 @@ impl<T: Send + 'static> Drop for Commission<T> {
 /// panicked.
 struct Delivery<T: Send + 'static> {
     to: mpsc::SyncSender<Result<Reaped<T>, ConnectError>>,
-    told: Told,
+    wake: WakeOnDrop,
 }
 
 impl<T: Send + 'static> Delivery<T> {
     fn hand_over(self, made: Result<Reaped<T>, ConnectError>) {
-        let Self { to, told } = self;
+        let Self { to, wake } = self;
         let _ = to.send(made);
         drop(to);
-        drop(told);
+        drop(wake);
     }
 }
 
 /// Wakes once it is dropped.
-struct Told(Option<Waker>);
+struct WakeOnDrop(Option<Waker>);
 
-impl Drop for Told {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
         if let Some(waker) = self.0.take() {
             waker.wake();
@@ -236,7 +236,7 @@ struct Jobs {
     for_all: usize,
     /// Limit on those of one peer.
     for_one: usize,
-    /// Limit on those of guests of one [`network`].
+    /// Limit on those of peers of one [`network`].
     for_network: usize,
     state: Mutex<State>,
     added: Condvar,
@@ -291,16 +291,16 @@ impl Jobs {
                 // One at a time, so that all who ask meanwhile have one to share.
                 Whom::All => of_it == 0,
                 Whom::Peer(_) => may_make && of_it < self.for_one,
-                Whom::Guest(guest) => {
+                Whom::Address(address) => {
                     let is_beside =
-                        |whom| matches!(whom, Whom::Guest(other) if network(other) == network(guest));
+                        |whom| matches!(whom, Whom::Address(other) if network(other) == network(address));
                     may_make && of_it < self.for_one && state.count(is_beside) < self.for_network
                 }
             }
         };
-        let turn = |is_look| {
+        let turn = |is_scan| {
             let mut waiting = state.waiting.iter();
-            waiting.position(|job| (job.whom == Whom::All) == is_look && has_room(job))
+            waiting.position(|job| (job.whom == Whom::All) == is_scan && has_room(job))
         };
         turn(false).or_else(|| turn(true))
     }

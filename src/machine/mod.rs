@@ -2,11 +2,11 @@
 //! destroy objects and make queue pairs; what is reported. Nothing here decides.
 
 pub(crate) mod clock;
+pub(crate) mod log;
 pub(crate) mod makers;
 pub(crate) mod plain_file;
 pub(crate) mod reaper;
 pub(crate) mod signal;
 pub(crate) mod tcp;
-pub(crate) mod tell;
 pub(crate) mod unfinished;
 mod watch;

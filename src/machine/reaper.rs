@@ -12,7 +12,7 @@ use std::thread;
 
 use scopeguard::ScopeGuard;
 
-use crate::machine::tell::tell;
+use crate::machine::log::log;
 
 /// Destroys the objects that it is handed, in order. A panic in a drop, such as that of an engine's own memory, is counted, and
 /// stops nothing behind it.
@@ -98,7 +98,7 @@ fn destroy(what: Box<dyn Send>, panicked: &AtomicU64) {
         // Its own drop might panic, too.
         mem::forget(panic);
         panicked.fetch_add(1, Ordering::Relaxed);
-        tell!(error, "a drop panicked");
+        log!(error, "a drop panicked");
     }
 }
 

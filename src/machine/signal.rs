@@ -121,14 +121,14 @@ mod tests {
         // Rounds of work done, and rounds seen.
         let work = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let order = Ordering::Relaxed;
-        let (raising, told) = (Arc::clone(&signal), Arc::clone(&work));
+        let (raising, done) = (Arc::clone(&signal), Arc::clone(&work));
         let thread = thread::spawn(move || {
             for round in 1..=ROUNDS {
-                told[0].store(round, order);
+                done[0].store(round, order);
                 raising.raise();
                 // Nobody else raises it: one that is lost is waited for in vain. The next comes at once, or a little later.
                 let mut looks = 0_u32;
-                while told[1].load(order) < round {
+                while done[1].load(order) < round {
                     looks += 1;
                     if looks % 4096 == 0 {
                         thread::yield_now();

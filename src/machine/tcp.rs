@@ -183,7 +183,7 @@ pub struct TcpHandshake {
 }
 
 impl TcpHandshake {
-    /// Begins to connect; whether it succeeds is told by the first read or write.
+    /// Begins to connect; whether it succeeds is known by the first read or write.
     fn begin(address: SocketAddr) -> io::Result<Self> {
         let family = if address.is_ipv4() {
             AddressFamily::INET

@@ -165,7 +165,7 @@ mod tests {
         !deadline.has_passed(Tcp.now())
     }
 
-    /// Takes what there is to be told, and finds nothing behind it.
+    /// Takes what there is to report, and finds nothing behind it.
     fn quiet(port: &TcpAcceptor, streams: &[&TcpHandshake]) {
         while waits(port, streams, MOMENT) {}
         for stream in streams {
@@ -241,7 +241,7 @@ mod tests {
         quiet(&port, &[]);
         let _other = TcpStream::connect(port.address()).unwrap();
         assert!(waits(&port, &[], SOON));
-        // Nobody was taken in, and that was told.
+        // Nobody was taken in, and that was reported.
         assert!(!waits(&port, &[], MOMENT));
         assert!(Tcp.accept(&port).unwrap().is_some());
         port.waker().unwrap().wake();

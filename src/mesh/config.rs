@@ -265,7 +265,7 @@ mod tests {
     use super::{Duration, MeshConfig, Rank};
 
     #[test]
-    fn what_came_is_told_before_it_goes_again_and_before_rails_are_given_up() {
+    fn what_came_is_reported_before_it_goes_again_and_before_rails_are_given_up() {
         let (at, past) = (Duration::from_millis(10), Duration::from_millis(11));
         let is_right = |resend_after, dead_after| {
             let mut config = MeshConfig::new(Rank::FIRST, 2, 0);

@@ -14,7 +14,7 @@ use super::unlinked::{Attempts, NotLinked};
 use crate::link::{LinkEvent, LinkId};
 
 impl State {
-    /// Takes in what a link tells.
+    /// Takes in what a link reports.
     pub(super) fn hear(&mut self, link: LinkId, event: LinkEvent<'_>, now: Instant) {
         match event {
             LinkEvent::Accepted => self.neighbours.push(Neighbour::new(link, None, None)),
@@ -144,7 +144,7 @@ impl State {
         }
         (neighbour.rank, neighbour.was_joined) = (Some(rank), true);
         neighbour.started = join.started;
-        neighbour.untold = all;
+        neighbour.unreported = all;
         let is_there = neighbour.joined().is_some() && !neighbour.is_without_rail;
         if let Some(attempts) = self.attempts.get_mut(rank.index()) {
             *attempts = Attempts::default();
@@ -192,7 +192,7 @@ impl State {
             .neighbours
             .iter_mut()
             .filter(|neighbour| neighbour.link != link);
-        others.for_each(|neighbour| neighbour.untold = neighbour.untold.with(rank));
+        others.for_each(|neighbour| neighbour.unreported = neighbour.unreported.with(rank));
         self.meet(rank, announcement.started());
         self.turn_away_earlier(rank, announcement.started(), now);
     }
@@ -226,7 +226,7 @@ impl State {
             pool,
             events,
             config,
-            told_ahead,
+            reported_ahead,
             map,
             is_map_new,
             announcements,
@@ -248,7 +248,7 @@ impl State {
                     }
                     *is_map_new = true;
                 }
-                *told_ahead = told_ahead.without(rank);
+                *reported_ahead = reported_ahead.without(rank);
                 member.begin(started, config.window, pool);
             }
         }

@@ -32,7 +32,7 @@ pub(super) struct Member {
     /// The number of the next message from it.
     expected: u32,
     /// Messages taken since the last grant to it.
-    untold: u32,
+    unreported: u32,
     /// Whether a grant to it is due now, by itself or with a message.
     owes_grant: bool,
     /// Whether a message arrived or was taken since the last grant to it.
@@ -199,13 +199,13 @@ impl Member {
     pub(super) fn take(&mut self, config: &MeshConfig) -> Option<Vec<u8>> {
         let frame = self.arrived.pop_front()?;
         self.counts.received = self.counts.received.wrapping_add(1);
-        self.untold = self.untold.saturating_add(1);
+        self.unreported = self.unreported.saturating_add(1);
         self.has_news = true;
-        self.owes_grant |= self.untold >= (config.window / 2).max(1);
+        self.owes_grant |= self.unreported >= (config.window / 2).max(1);
         Some(frame)
     }
 
-    /// Whether it is to be told now how far it got.
+    /// Whether it is to be notified now how far it got.
     pub(super) fn is_grant_due(&mut self, now: Instant, config: &MeshConfig) -> bool {
         if self.has_news {
             let after = || Deadline::after(now, config.acknowledge_after);
@@ -217,12 +217,12 @@ impl Member {
         self.owes_grant
     }
 
-    /// Has it told how far it got, since what was said may be lost.
+    /// Has it notified how far it got, since what was said may be lost.
     pub(super) fn grant_again(&mut self) {
         (self.owes_grant, self.grant_at) = (self.started.is_some(), None);
     }
 
-    /// When to poll again at the latest: to tell it how far it got, to send, or to send again. A frame that a link refused
+    /// When to poll again at the latest: to notify it how far it got, to send, or to send again. A frame that a link refused
     /// waits for a completion, which comes before that link takes more.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let has_unsent = self.sent < self.kept.len() && (self.room > 0 || self.probe_at.is_none());
@@ -245,7 +245,7 @@ impl Member {
 
     pub(super) const fn did_grant(&mut self) {
         (self.owes_grant, self.has_news, self.grant_at) = (false, false, None);
-        self.untold = 0;
+        self.unreported = 0;
     }
 }
 

@@ -26,8 +26,8 @@ use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
 use crate::connect::node::Node;
 use crate::link::{LinkError, LinkId, Links};
+use crate::machine::log::log;
 use crate::machine::tcp::Tcp;
-use crate::machine::tell::tell;
 use crate::rails::Rails;
 use crate::worker::Worker;
 
@@ -153,7 +153,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             Ranks::NONE,
         ));
         if config.hops_max < config.hops_needed() {
-            tell!(
+            log!(
                 warn,
                 "members may be out of reach: with hops_max messages go through fewer than a line of all has between its ends",
                 hops_max = config.hops_max,
@@ -172,7 +172,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 map,
                 config: *config,
                 began: node.network().now(),
-                told_ahead: Ranks::NONE,
+                reported_ahead: Ranks::NONE,
                 reached: Ranks::NONE.with(config.rank),
                 announced: 0,
                 said: (Ranks::NONE, Ranks::NONE),
@@ -291,7 +291,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     }
 
     /// Has the ports of the Workers' devices looked at again, as [`Links::refresh`] does where a device said that something
-    /// changed: members that are linked are told.
+    /// changed: members that are linked are notified.
     ///
     /// # Errors
     /// As for [`Links::refresh`].
@@ -377,7 +377,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         while let Some(event) = state.events.pop_front() {
             // Members are expected to go in parting: that is not logged.
             if !state.is_parting {
-                tell_event(&event);
+                log_event(&event);
             }
             each(event);
         }
@@ -533,23 +533,23 @@ impl<P: Provider> Mesh<P, Tcp> {
     }
 }
 
-/// Tells what happened in a mesh.
-fn tell_event(event: &MeshEvent) {
+/// Logs what happened in a mesh.
+fn log_event(event: &MeshEvent) {
     match event {
-        MeshEvent::Reachable(rank) => tell!(info, "a way leads to a member", rank = rank),
-        MeshEvent::Unreachable(rank) => tell!(warn, "no way leads to a member", rank = rank),
-        MeshEvent::HeldDown(rank) => tell!(
+        MeshEvent::Reachable(rank) => log!(info, "a way leads to a member", rank = rank),
+        MeshEvent::Unreachable(rank) => log!(warn, "no way leads to a member", rank = rank),
+        MeshEvent::HeldDown(rank) => log!(
             warn,
             "the link to a member comes and goes, and is gone round until it stays",
             rank = rank
         ),
-        MeshEvent::Restarted(rank) => tell!(warn, "a member was started again", rank = rank),
-        MeshEvent::StartedBefore(rank) => tell!(
+        MeshEvent::Restarted(rank) => log!(warn, "a member was started again", rank = rank),
+        MeshEvent::StartedBefore(rank) => log!(
             warn,
             "a member was turned away: it says that it was started earlier than it was last heard of",
             rank = rank
         ),
-        MeshEvent::StartedAhead(rank) => tell!(
+        MeshEvent::StartedAhead(rank) => log!(
             warn,
             "the start of a member is said to be further ahead than mesh.start_ahead_max, and is not believed",
             rank = rank
@@ -557,11 +557,11 @@ fn tell_event(event: &MeshEvent) {
         MeshEvent::LinkLost {
             rank: Some(rank),
             reason,
-        } => tell!(warn, "the link to a member is over", rank = rank, reason = reason),
+        } => log!(warn, "the link to a member is over", rank = rank, reason = reason),
         MeshEvent::LinkLost { rank: None, reason } => {
-            tell!(warn, "the link to somebody is over", reason = reason);
+            log!(warn, "the link to somebody is over", reason = reason);
         }
-        MeshEvent::TurnedAway => tell!(warn, "somebody who is no member was turned away"),
+        MeshEvent::TurnedAway => log!(warn, "somebody who is no member was turned away"),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Neighbour {
     /// Rank that it claims, if a later start of that member is known. It gets the later start, and is turned away.
     pub(super) outdated: Option<Rank>,
     /// Members whose neighbours are yet to be announced to it.
-    pub(super) untold: Ranks,
+    pub(super) unreported: Ranks,
 }
 
 impl Neighbour {
@@ -42,21 +42,21 @@ impl Neighbour {
             was_joined: false,
             started: 0,
             outdated: None,
-            untold: Ranks::NONE,
+            unreported: Ranks::NONE,
         }
     }
 
     /// Marks it as turned away under this rank: a later start of that member is known, and is announced to it.
     pub(super) fn turn_away_as(&mut self, rank: Rank) {
         self.was_joined = false;
-        (self.outdated, self.untold) = (Some(rank), Ranks::NONE.with(rank));
+        (self.outdated, self.unreported) = (Some(rank), Ranks::NONE.with(rank));
     }
 
     /// Whether a Join or an announcement is owed to it, and its link can carry one.
     pub(super) fn has_to_say(&self) -> bool {
         let is_heard = self.was_joined || self.outdated.is_some();
-        let is_untold = !self.has_joined || (is_heard && !self.untold.is_empty());
-        is_untold && self.is_up && !self.is_without_rail
+        let is_unreported = !self.has_joined || (is_heard && !self.unreported.is_empty());
+        is_unreported && self.is_up && !self.is_without_rail
     }
 
     /// The member there, once both sides said who they are.

@@ -73,7 +73,7 @@ impl State {
                 if !neighbour.has_to_say() || !neighbour.has_joined {
                     continue;
                 }
-                // So that it can say why: of what is told of it, it looks at the start alone.
+                // So that it can say why: of what is reported of it, it looks at the start alone.
                 let later = self.members.get(rank.index()).and_then(|member| member.started);
                 let later = Announcement::new(rank, later.unwrap_or(0), 0, Ranks::NONE, Ranks::NONE);
                 let header = RelayHeader::new(config.rank, rank, 0, Kind::Announcement as u16);
@@ -88,17 +88,17 @@ impl State {
             }
             let Some(to) = neighbour.joined() else { continue };
             let header = RelayHeader::new(config.rank, to, 0, Kind::Announcement as u16).to_bytes();
-            for rank in neighbour.untold.iter() {
+            for rank in neighbour.unreported.iter() {
                 let Some(Some(announcement)) = self.announcements.get(rank.index()) else {
                     continue;
                 };
                 let frame = self.pool.fill(&[&header, announcement]);
-                let is_told = links.send(neighbour.link, &frame).is_ok();
+                let is_sent = links.send(neighbour.link, &frame).is_ok();
                 self.pool.give_back(frame);
-                if !is_told {
+                if !is_sent {
                     break;
                 }
-                neighbour.untold = neighbour.untold.without(rank);
+                neighbour.unreported = neighbour.unreported.without(rank);
                 self.counts.announcements = self.counts.announcements.saturating_add(1);
             }
         }

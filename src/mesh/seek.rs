@@ -13,11 +13,11 @@ use doorbell_core::{Deadline, Instant};
 use super::membership::Mesh;
 use super::unlinked::NotLinked;
 use crate::connect::asking::Asking;
-use crate::connect::look::{LOOKED_WITHIN, Looking};
 use crate::connect::node::Node;
+use crate::connect::port_scan::{PendingScan, SCANNED_WITHIN};
 use crate::error::ConnectError;
 use crate::link::LinkError;
-use crate::machine::tell::tell;
+use crate::machine::log::log;
 use crate::worker::Worker;
 
 /// How long a member may take to answer, and how long a link may take to come of it.
@@ -39,13 +39,13 @@ pub(super) struct Sought<N: Network> {
 pub(super) struct Found {
     rank: Rank,
     handle: Handle,
-    look: Look,
+    scan: ScanState,
 }
 
-enum Look {
-    On(Looking),
+enum ScanState {
+    Pending(PendingScan),
     /// The look failed and is repeated then: the handle is given only once.
-    Again(Deadline),
+    RetryAt(Deadline),
 }
 
 impl Found {
@@ -55,9 +55,9 @@ impl Found {
 
     /// When our ports are looked at again, where they are not looked at now.
     pub(super) const fn again(&self) -> Option<Deadline> {
-        match self.look {
-            Look::On(_) => None,
-            Look::Again(at) => Some(at),
+        match self.scan {
+            ScanState::Pending(_) => None,
+            ScanState::RetryAt(at) => Some(at),
         }
     }
 }
@@ -99,7 +99,7 @@ impl<N: Network> Sought<N> {
     }
 
     fn failed(&mut self, why: ConnectError, backoff: &Backoff, now: Instant, chance: u64) {
-        tell!(
+        log!(
             warn,
             "a member was not found",
             rank = self.rank,
@@ -166,17 +166,17 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         (rank, handle): (Rank, &Handle),
         now: Instant,
     ) -> Result<(), LinkError> {
-        let until = Deadline::after(now, LOOKED_WITHIN);
+        let until = Deadline::after(now, SCANNED_WITHIN);
         // No signal: callers that wait for the mesh poll it now and then.
-        let looking = Looking::begin(node, workers, None, until)?;
+        let pending = PendingScan::begin(node, workers, None, until)?;
         // By this one from now on.
         self.found.retain(|found| found.rank != rank);
-        match looking.take(node, workers) {
+        match pending.take(node, workers) {
             Some(rails) => self.link_over(node, &rails?, (rank, handle), now),
             None => {
                 let handle = *handle;
-                let look = Look::On(looking);
-                self.found.push(Found { rank, handle, look });
+                let scan = ScanState::Pending(pending);
+                self.found.push(Found { rank, handle, scan });
                 Ok(())
             }
         }
@@ -184,18 +184,18 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 
     /// Links to those for which our ports were looked at.
     fn link_to_found(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
-        let looked = |found: &Found| match &found.look {
-            Look::On(looking) => looking.take(node, workers).map(Some),
-            Look::Again(at) => at.has_passed(now).then_some(None),
+        let scanned = |found: &Found| match &found.scan {
+            ScanState::Pending(pending) => pending.take(node, workers).map(Some),
+            ScanState::RetryAt(at) => at.has_passed(now).then_some(None),
         };
-        while let Some((at, looked)) = self
+        while let Some((at, scanned)) = self
             .found
             .iter()
             .enumerate()
-            .find_map(|(at, found)| Some((at, looked(found)?)))
+            .find_map(|(at, found)| Some((at, scanned(found)?)))
         {
             let Found { rank, handle, .. } = self.found.swap_remove(at);
-            let outcome = match looked {
+            let outcome = match scanned {
                 None => self.find(node, workers, (rank, &handle), now),
                 Some(Ok(rails)) => self.link_over(node, &rails, (rank, &handle), now),
                 Some(Err(error)) => Err(error.into()),
@@ -207,8 +207,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             if let Err(error) = outcome {
                 // A missing route is the handle's fault. All other errors are of this process, and may pass.
                 if !matches!(error, LinkError::NoRoute(_)) {
-                    let look = Look::Again(Deadline::after(now, ANSWERED_WITHIN));
-                    self.found.push(Found { rank, handle, look });
+                    let scan = ScanState::RetryAt(Deadline::after(now, ANSWERED_WITHIN));
+                    self.found.push(Found { rank, handle, scan });
                 }
                 self.state.note_not_begun(rank, Some(error));
             }

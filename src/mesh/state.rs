@@ -24,8 +24,8 @@ pub(super) struct State {
     pub(super) config: MeshConfig,
     /// When it was made, by the clock that it is polled by.
     pub(super) began: Instant,
-    /// Members of which it was told that their start is said to be too far ahead.
-    pub(super) told_ahead: Ranks,
+    /// Members of which it was reported that their start is said to be too far ahead.
+    pub(super) reported_ahead: Ranks,
     pub(super) map: Map,
     pub(super) routes: Routes,
     /// Whether the map may have changed since ways were looked for.
@@ -149,8 +149,8 @@ impl State {
             return;
         };
         attempts.start = Some(NotLinked::StartedAhead);
-        if !self.told_ahead.contains(rank) {
-            self.told_ahead = self.told_ahead.with(rank);
+        if !self.reported_ahead.contains(rank) {
+            self.reported_ahead = self.reported_ahead.with(rank);
             self.events.push_back(MeshEvent::StartedAhead(rank));
         }
     }
@@ -229,7 +229,7 @@ impl State {
             *latest = Some(announcement.to_bytes());
         }
         for neighbour in &mut self.neighbours {
-            neighbour.untold = neighbour.untold.with(own);
+            neighbour.unreported = neighbour.unreported.with(own);
         }
     }
 

@@ -45,7 +45,7 @@ mod tests {
     }
 
     /// Ways from a member of a mesh with these links, to each other one.
-    fn told(members: u8, links: &[(u8, u8)], from: u8) -> Vec<(u8, Vec<u8>)> {
+    fn named(members: u8, links: &[(u8, u8)], from: u8) -> Vec<(u8, Vec<u8>)> {
         let mut map = Map::new(members).unwrap();
         for at in 0..members {
             let beside = links.iter().filter_map(|(one, other)| match at {
@@ -64,11 +64,11 @@ mod tests {
     }
 
     #[test]
-    fn all_who_pass_on_are_told_in_their_order() {
+    fn all_that_pass_on_are_named_in_their_order() {
         let line = [(0, 3), (3, 2), (2, 1)];
-        assert_eq!(told(5, &line, 0), [(1, vec![3, 2]), (2, vec![3]), (3, vec![])]);
-        assert_eq!(told(5, &line, 1), [(0, vec![2, 3]), (2, vec![]), (3, vec![2])]);
-        assert_eq!(told(5, &line, 4), []);
+        assert_eq!(named(5, &line, 0), [(1, vec![3, 2]), (2, vec![3]), (3, vec![])]);
+        assert_eq!(named(5, &line, 1), [(0, vec![2, 3]), (2, vec![]), (3, vec![2])]);
+        assert_eq!(named(5, &line, 4), []);
     }
 
     /// Each of them chooses by its own rank.
@@ -76,7 +76,7 @@ mod tests {
     fn of_ways_that_are_equally_short_each_who_passes_on_chooses_the_rest() {
         let ladder = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)];
         let of = |from, to| {
-            let ways = told(7, &ladder, from);
+            let ways = named(7, &ladder, from);
             ways.into_iter().find(|(at, _)| *at == to).unwrap().1
         };
         assert_eq!(of(0, 6), [2, 3, 4]);

@@ -15,7 +15,7 @@ use doorbell_core::wire::RAILS_MAX;
 use doorbell_core::{Gid, Mtu, PortReport};
 
 use crate::error::{ConnectError, NoRoute};
-use crate::machine::tell::tell;
+use crate::machine::log::log;
 use crate::rails::scan::Scan;
 
 /// Every rail of the Workers' devices as it is now, those that can be used first.
@@ -53,7 +53,7 @@ impl Rails {
         sort_by_preference(&mut found);
         for rail in &found {
             if let Err(reason) = rail.source {
-                tell!(
+                log!(
                     debug,
                     "rail not used",
                     device = rail.device,
@@ -79,7 +79,7 @@ impl Rails {
         rails
     }
 
-    /// The rails that a peer is told, in order.
+    /// The rails that a peer is sent, in order.
     pub(crate) fn advertised(&self) -> &[AdvertisedRail] {
         &self.advertised
     }
@@ -116,7 +116,7 @@ impl Rails {
         let pairing = pairs(&ours, &peers);
         for (rail, verdict) in pairing.local_verdicts() {
             if let Verdict::NotChosen(reason) = verdict {
-                tell!(info, "rail in no pair", rail = rail, reason = reason);
+                log!(info, "rail in no pair", rail = rail, reason = reason);
             }
         }
         pairing.pairs().to_vec()
@@ -242,7 +242,7 @@ fn filtered(
 }
 
 /// Brings rails into the order they are used in: fast lanes, management lanes, and those that cannot be used; as
-/// they were found within each. Rails beyond those that a peer may be told of cannot be used.
+/// they were found within each. Rails beyond those that a peer may be sent cannot be used.
 pub fn sort_by_preference(rails: &mut [LocalRail]) {
     let speed = |rail: &LocalRail| SpeedClass::from_mbps(rail.speed_mbps);
     let usable = rails.iter().filter(|rail| rail.source.is_ok());

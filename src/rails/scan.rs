@@ -67,7 +67,7 @@ impl Scan {
             let mut reasons = sources.filter_map(Result::err);
             let reason = reasons.find(|reason| match reason {
                 Unusable::LeftOut { .. } => false,
-                // The addresses of a port that nothing is connected over are told of a used port, too.
+                // The addresses of a port that nothing is connected over are listed of a used port, too.
                 Unusable::BeyondGidsMax(_) | Unusable::BeyondRailsMax => true,
                 _ => !is_used,
             })?;
@@ -78,7 +78,7 @@ impl Scan {
 
     /// The devices and ports that could not be looked at.
     fn failed(&self) -> impl Iterator<Item = String> {
-        self.failures.iter().map(told)
+        self.failures.iter().map(described)
     }
 
     /// The ports of these devices that could not be looked at.
@@ -87,7 +87,7 @@ impl Scan {
             .failures
             .iter()
             .filter(|(device, _)| devices.contains(&device.as_str()));
-        of_them.map(told).collect()
+        of_them.map(described).collect()
     }
 
     /// Why none of the devices can be used, each with its reason.
@@ -101,15 +101,15 @@ impl Scan {
             let reason = |rail: LocalRail| rail.source.err();
             let mut reasons: Vec<Unusable> = rails_of(report, filter).filter_map(reason).collect();
             reasons.dedup();
-            let told = move |reason| format!("{} port {}: {reason}", report.device, report.port);
-            reasons.into_iter().map(told)
+            let described = move |reason| format!("{} port {}: {reason}", report.device, report.port);
+            reasons.into_iter().map(described)
         });
         unusable.chain(self.failed()).collect::<Vec<_>>().join("; ")
     }
 }
 
 /// A failure, in words: `mlx5_0 port 2: ibv_query_port failed: …`, or without a port, `mlx5_0: …`.
-fn told((device, failure): &(String, LookFailure)) -> String {
+fn described((device, failure): &(String, LookFailure)) -> String {
     match failure.port {
         Some(_) => format!("{device} {failure}"),
         None => format!("{device}: {failure}"),
@@ -151,9 +151,9 @@ mod tests {
 
     /// A port that is used, with more addresses than are.
     #[test]
-    fn addresses_that_are_too_many_are_told() {
+    fn addresses_that_are_too_many_are_listed() {
         let mut port = port();
-        let told = |port: &PortReport| {
+        let described = |port: &PortReport| {
             let scan = Scan {
                 ports: vec![port.clone()],
                 failures: Vec::new(),
@@ -162,10 +162,10 @@ mod tests {
         };
         let most = u8::try_from(PORT_GIDS_MAX).unwrap();
         port.take_gids((0..most).map(entry));
-        assert!(told(&port).is_empty());
+        assert!(described(&port).is_empty());
         port.take_gids((0..most + 2).map(entry));
         let why = "2 more of its GIDs could be used: those behind the first 64 are not";
-        assert_eq!(told(&port), [format!("mlx5_0 port 1: {why}")]);
+        assert_eq!(described(&port), [format!("mlx5_0 port 1: {why}")]);
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_port_is_told_by_its_number_and_the_other_one_is_used() {
+    fn a_broken_port_is_listed_by_its_number_and_the_other_one_is_used() {
         let mut port = port();
         port.take_gids([entry(1)].into_iter());
         let broken = LookFailure {
@@ -210,15 +210,15 @@ mod tests {
         };
         let filter = RailFilter::default();
         let why = "port 2: ibv_query_port failed: no such device (errno 19)";
-        let told = ["mlx5_0", "mlx5_1"].map(|device| format!("{device} {why}"));
-        assert_eq!(scan.passed_over(&filter), told);
+        let described = ["mlx5_0", "mlx5_1"].map(|device| format!("{device} {why}"));
+        assert_eq!(scan.passed_over(&filter), described);
         let rails = Rails::of_scan(&scan, &["mlx5_0"], &filter);
         assert_eq!(rails.advertised().len(), 1);
         // A peer that only the broken port could reach.
         let unreached = rails.route(&[]).unwrap_err();
-        assert_eq!(unreached.failed, told[..1]);
+        assert_eq!(unreached.failed, described[..1]);
         assert!(
-            unreached.to_string().ends_with(&format!("; {}", told[0])),
+            unreached.to_string().ends_with(&format!("; {}", described[0])),
             "{unreached}"
         );
     }

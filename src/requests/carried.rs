@@ -138,7 +138,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Takes what a poll tells of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
+    /// Takes what a poll reports of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
     /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear`] instead.
     #[inline]
     pub fn take<'m, P: Provider>(
@@ -179,7 +179,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Takes what a poll tells of the link: answers, and its end. Gives back what is not an answer, the end too.
+    /// Takes what a poll reports of the link: answers, and its end. Gives back what is not an answer, the end too.
     pub fn take_link<'m>(
         &mut self,
         event: LinkEvent<'m>,

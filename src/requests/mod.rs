@@ -47,7 +47,7 @@
 //!     worker.poll(|turn, event| {
 //!         if let Event::Received { message, .. } = event {
 //!             let answer = Asked::of(message).ok().and_then(|asked| asked.answer(b"all of it").ok());
-//!             // Where there is no room, the requester's deadline tells.
+//!             // Where there is no room, the requester's deadline ends it.
 //!             let _ = answer.map(|answer| turn.channel.send_lease(answer));
 //!         }
 //!     })?;

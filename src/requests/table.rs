@@ -42,7 +42,7 @@ pub struct Requests<T> {
     /// No request's deadline is before it.
     earliest: Option<Deadline>,
     /// Why all of them are to fail by the next call of [`Requests::expire`]: a flush whose cause was not seen yet, or what a callback
-    /// that panicked was being told.
+    /// that panicked was being called.
     failing: Option<RequestFailure>,
     counts: RequestCounts,
     pub(super) framing: Framing,
@@ -121,7 +121,7 @@ pub enum Heard<'m, T> {
     /// The answer to a request, which has ended by it: its context, and the answer's body.
     Answer(T, &'m [u8]),
     /// An answer to a request that has ended, counted in [`RequestCounts::late`]: the request's name, and the answer's body. The
-    /// first such answer of a request that timed out tells that the peer carried it out. Others are repetitions.
+    /// first such answer of a request that timed out says that the peer carried it out. Others are repetitions.
     Late(CorrelationId, &'m [u8]),
     /// An answer to no request, counted in [`RequestCounts::unasked`].
     Unasked,
@@ -226,7 +226,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Cancels a request: gives its context back, or nothing where it has ended. The peer is not told.
+    /// Cancels a request: gives its context back, or nothing where it has ended. The peer is not notified.
     pub fn cancel(&mut self, id: CorrelationId) -> Option<T> {
         let context = self.end(id).ok()?;
         self.counts.cancelled = self.counts.cancelled.wrapping_add(1);
@@ -253,7 +253,7 @@ impl<T> Requests<T> {
         if let Some(reason) = self.failing {
             return self.fail(reason, each);
         }
-        // Before anything is told: a panic in the callback leaves the rest for the next call.
+        // Before anything is reported: a panic in the callback leaves the rest for the next call.
         for index in (0..).take(self.entries.len()) {
             let entry = self.entries.get_mut(index as usize);
             let is_due = |(deadline, _): &mut (Deadline, T)| deadline.has_passed(now);
@@ -289,7 +289,7 @@ impl<T> Requests<T> {
         (self.earliest, self.failing) = (Some(Deadline::at(Instant::from_ns(0))), Some(reason));
     }
 
-    /// Notes that the channel failed. A flush may be told before its cause, in one poll, so it counts once [`Requests::expire`]
+    /// Notes that the channel failed. A flush may be reported before its cause, in one poll, so it counts once [`Requests::expire`]
     /// is called after the poll.
     pub(super) fn note_failure(&mut self, status: WcStatus, each: impl FnMut(T, Ended<'_>)) {
         let reason = RequestFailure::Channel(status);

@@ -93,7 +93,7 @@ fn a_length_without_limit_is_one_that_can_be_had() {
 }
 
 #[test]
-fn what_was_never_asked_is_told_apart_from_what_is_late() {
+fn a_request_that_was_never_made_is_distinguished_from_a_late_one() {
     let mut requests = Requests::new(2, 0);
     let id = requests.begin(at(10), ()).unwrap();
     // No entry of this index, a generation that is to come, and one that never was.
@@ -130,7 +130,7 @@ fn a_late_answer_is_shown_with_the_name_of_its_request() {
     assert_eq!((counts.timed_out, counts.late, counts.answered), (1, 1, 1));
 }
 
-/// A callback that panics loses nothing but what it was told.
+/// A callback that panics loses nothing but the event it was called with.
 #[test]
 fn a_panic_in_a_callback_loses_no_other_end() {
     let mut requests = Requests::new(4, 0);

@@ -46,7 +46,7 @@ fn check_ring(ring: &KeyRing, plain: &[(u32, Vec<u8>)]) {
         let again = KeyRing::from_text(&written.join(between));
         assert_eq!(again.map(|ring| keys(&ring)).ok().as_deref(), Some(plain));
     }
-    assert!(!tells(&format!("{ring:?}")));
+    assert!(!shows(&format!("{ring:?}")));
 }
 
 fn check_error(error: &KeyRingError, plain: &plain::Wrong) {
@@ -59,11 +59,11 @@ fn check_error(error: &KeyRingError, plain: &plain::Wrong) {
         other => panic!("of a text: {other}"),
     };
     assert_eq!(&as_plain, plain, "{error}");
-    assert!(!tells(&error.to_string()) && !tells(&format!("{error:?}")));
+    assert!(!shows(&error.to_string()) && !shows(&format!("{error:?}")));
 }
 
 /// Whether there are more hexadecimal digits in a row than a number or a word has.
-fn tells(text: &str) -> bool {
+fn shows(text: &str) -> bool {
     let is_other = |letter: char| !letter.is_ascii_hexdigit();
     text.split(is_other).any(|digits| digits.len() > 10)
 }

@@ -52,7 +52,7 @@ impl Trust {
 
     /// Trusts every peer that reaches the port: for a network without strangers, such as a lab's.
     ///
-    /// A peer that is connected may send messages, and reach windows whose keys it is told; one that is not may
+    /// A peer that is connected may send messages, and reach windows whose keys it was sent; one that is not may
     /// cost as many queue pairs as there are handshakes at a time. Peers that have keys do not take this side.
     #[must_use]
     pub fn unauthenticated_on_purpose() -> Self {

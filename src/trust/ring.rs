@@ -202,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_without_a_word_of_the_key() {
-        for (text, told) in [
+    fn an_error_is_reported_without_a_word_of_the_key() {
+        for (text, refusal) in [
             ("", "there is no key"),
             ("# none\n", "there is no key"),
             ("\n51aa", "line 2 is not a key: there is no colon behind an id"),
@@ -224,7 +224,7 @@ mod tests {
             ),
             ("1:é", "line 1 is not a key: not a hexadecimal digit"),
         ] {
-            assert_eq!(ids(text), Err(told.to_owned()), "{text}");
+            assert_eq!(ids(text), Err(refusal.to_owned()), "{text}");
         }
         assert_eq!(
             ids(&format!("0:{SECRET}")).unwrap_err(),

@@ -106,9 +106,9 @@ mod tests {
         for piece in b"Test Using Larger Than Block-Size Key - Hash Key First".chunks(7) {
             mac.absorb(piece);
         }
-        let told: String = mac.tag().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let tag: String = mac.tag().0.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
-            told,
+            tag,
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"
         );
         assert_eq!(format!("{mac:?}"), "HandshakeMac { .. }");

@@ -11,8 +11,8 @@ use doorbell_core::sync::AtomicU32;
 use doorbell_core::wire::CreditWord;
 use doorbell_hotpath::{Grants, WindowWord};
 
-use super::places::{Entry, Listed, Room};
-use super::promised::{Place, Supplied, Supply};
+use super::channel_table::{Entry, Listed, Room};
+use super::promised::{Promised, Supplied, Supply};
 use super::{CREDIT_WORD_BYTES, QueuePairNumber, Reservation, Worker};
 use crate::error::ConnectError;
 use crate::machine::unfinished::Unfinished;
@@ -43,7 +43,7 @@ impl<P: Provider> Worker<P> {
         let shared = self.receives.shared.as_mut();
         let is_shared = shared.is_some();
         let receives_most = shared.map_or(self.receives.completions.depth(), |shared| shared.promisable());
-        let entries = &mut self.places.entries;
+        let entries = &mut self.table.entries;
         let completions = &self.sends.completions;
         let is_free = |at: usize, entry: &Entry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
         let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
@@ -122,7 +122,7 @@ impl<P: Provider> Worker<P> {
         let reservation = Arc::new(Reservation {
             id,
             from,
-            told: AtomicU32::new(0),
+            news: AtomicU32::new(0),
             is_finished: AtomicU32::new(0),
             qpn: Arc::new(QueuePairNumber::none()),
         });
@@ -140,7 +140,7 @@ impl<P: Provider> Worker<P> {
 
     /// How many places peers have that connected from an address.
     fn channels_from(&self, from: IpAddr) -> u32 {
-        let reserved = self.places.entries.iter();
+        let reserved = self.table.entries.iter();
         let reserved = reserved.filter_map(|entry| entry.reserved.upgrade());
         let of_it = reserved.filter(|reserved| reserved.from == Some(from));
         u32::try_from(of_it.count()).unwrap_or(u32::MAX)
@@ -151,11 +151,11 @@ impl<P: Provider> Worker<P> {
     ///
     /// # Errors
     /// As for [`Worker::reserve`], or the place of a channel that was closed is not swept yet.
-    pub(crate) fn place(
+    pub(crate) fn promise(
         &mut self,
         config: &ChannelConfig,
         from: Option<IpAddr>,
-    ) -> Result<Place<P>, ConnectError> {
+    ) -> Result<Promised<P>, ConnectError> {
         let reservation = self.reserve(config.sends_in_flight(), config.receive_depth, from)?;
         let channel = reservation.id.index;
         let (word, credit) = credit_word(&self.credit_words, channel)?;
@@ -164,7 +164,7 @@ impl<P: Provider> Worker<P> {
             Some(shared) => ReceivesClaim::Shared(shared.queue().claim()),
             None => ReceivesClaim::Own(self.receives.completions.claim_receives(channel)?),
         };
-        Ok(Place {
+        Ok(Promised {
             sends,
             receives,
             word,
@@ -173,7 +173,7 @@ impl<P: Provider> Worker<P> {
         })
     }
 
-    /// Gives the receives that a peer is told of, which counts announcements from `start` on.
+    /// Gives the receives that a peer may use, which counts announcements from `start` on.
     ///
     /// # Errors
     /// There is no memory for all of them, or the device refused to post shared ones.
@@ -214,7 +214,7 @@ impl<P: Provider> Worker<P> {
     pub(crate) fn admit(&mut self, mut channel: Channel<P>) -> Result<ChannelId, ConnectError> {
         let id = channel.id();
         let reserved = self
-            .places
+            .table
             .entries
             .get(id.index as usize)
             .map(|entry| entry.reserved.as_ptr());
@@ -222,26 +222,26 @@ impl<P: Provider> Worker<P> {
             return Err(ConnectError::OtherWorkers);
         }
         // Here, so that polling never allocates, nor is the first to touch what was.
-        let places = self.places.entries.len();
+        let channels = self.table.entries.len();
         let sends = &mut self.sends;
-        self.receives.hungry.make_room(places);
-        sends.unannounced.make_room(places);
-        sends.wanting.make_room(places);
-        sends.lost.make_room(places);
-        self.closing.reserve(places.saturating_sub(self.closing.len()));
+        self.receives.hungry.make_room(channels);
+        sends.unannounced.make_room(channels);
+        sends.wanting.make_room(channels);
+        sends.lost.make_room(channels);
+        self.closing.reserve(channels.saturating_sub(self.closing.len()));
         let fetched_max = (channel.limits().send_depth as usize).saturating_mul(GATHER_MAX);
         // With the completion's own event.
         sends.events_max = sends.events_max.max(fetched_max.saturating_add(1));
-        sends.untold.reserve(sends.events_max);
+        sends.undelivered.reserve(sends.events_max);
         if sends.submissions.is_used() {
-            sends.submissions.make_room(places, &mut channel.send);
+            sends.submissions.make_room(channels, &mut channel.send);
         }
         in_place::touch(self.closing.spare_capacity_mut());
-        in_place::touch(sends.untold.spare_capacity_mut());
+        in_place::touch(sends.undelivered.spare_capacity_mut());
         if let Some(shared) = &mut self.receives.shared {
             shared.admit(channel.reservation(), channel.send.control.qpn());
         }
-        let Some(entry) = self.places.entries.get_mut(id.index as usize) else {
+        let Some(entry) = self.table.entries.get_mut(id.index as usize) else {
             return Err(ConnectError::OtherWorkers);
         };
         if channel.send.care.probe_after().is_some() {
@@ -266,7 +266,7 @@ pub(super) fn is_claimed<P: Provider>(completions: &P::CompletionQueue, at: usiz
     u32::try_from(at).is_ok_and(|channel| completions.is_claimed(channel))
 }
 
-/// The word in which a channel's peer announces receives, for us and as the peer is told.
+/// The word in which a channel's peer announces receives, for us and as it is sent to the peer.
 fn credit_word<W: Window>(
     words: &Arc<W>,
     channel: u32,
@@ -279,11 +279,11 @@ fn credit_word<W: Window>(
         // There is one for each channel that can be reserved.
         return Err(ConnectError::Unreachable("a reserved channel has no credit word"));
     };
-    let told = CreditWord {
+    let sent = CreditWord {
         address,
         rkey: remote.rkey(),
         // Counting goes on from what an earlier channel's peer left there.
         start: word.next_start(),
     };
-    Ok((word, told))
+    Ok((word, sent))
 }

@@ -52,7 +52,7 @@ use crate::worker::lease::Lease;
 ///     .map_err(|refused| refused.kind)
 ///     .map_err(|kind| kind.to_string())?;
 /// batch.ring()?;
-/// // Once polling told that the request is done, the page is back:
+/// // Once polling reported that the request is done, the page is back:
 /// while let Some(page) = arena.lease() {
 ///     let place = page.index() as usize;
 ///     pages[place] = Some(page);

@@ -29,7 +29,7 @@ pub struct Channel<P: Provider = Rdma> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelId {
     pub(crate) index: u32,
-    /// Tells channels apart that used the same index one after the other.
+    /// Distinguishes channels that used the same index one after the other.
     pub(crate) generation: u32,
 }
 
@@ -387,8 +387,8 @@ impl<P: Provider> Sends<P> for Channel<P> {
         self.receive.receiver.is_announcement_due()
     }
     fn ending(&mut self, is_emptied: bool) -> Lost<P> {
-        if self.is_told() {
-            return Lost::Told;
+        if self.is_reported() {
+            return Lost::Reported;
         }
         // A failure once it is being closed is a consequence of that.
         if self.send.is_closed {
@@ -397,7 +397,7 @@ impl<P: Provider> Sends<P> for Channel<P> {
         let ChannelState::Failed { cause } = self.state() else {
             return Lost::No;
         };
-        // A peer that found no receive to be told by left its word.
+        // A peer that found no receive for its last message left its word.
         let event = match self.receive.farewell_found() {
             Some(false) if !is_emptied => return Lost::Soon,
             Some(all_arrived) => {
@@ -406,15 +406,15 @@ impl<P: Provider> Sends<P> for Channel<P> {
             }
             None => Event::ChannelFailed { cause },
         };
-        self.send.ending.is_told = true;
+        self.send.ending.is_reported = true;
         Lost::Now(event)
     }
 }
 
 impl<P: Provider> Channel<P> {
-    /// Whether the application was told of its end, by either half.
-    pub(crate) const fn is_told(&self) -> bool {
-        self.send.ending.is_told || self.receive.ending.is_told
+    /// Whether its end was reported to the application, by either half.
+    pub(crate) const fn is_reported(&self) -> bool {
+        self.send.ending.is_reported || self.receive.ending.is_reported
     }
 
     fn note_peer_closed_as(&mut self, all_arrived: bool) {
@@ -433,14 +433,14 @@ impl<P: Provider> Receives<P> for Channel<P> {
         let _ = self.send.shut();
     }
     fn note_peer_closed(&mut self) -> bool {
-        let is_told = self.is_told();
+        let is_reported = self.is_reported();
         self.note_peer_closed_as(true);
-        self.send.ending.is_told = true;
+        self.send.ending.is_reported = true;
         self.send.notice.note_lost();
-        !is_told
+        !is_reported
     }
     fn note_failed(&mut self) -> Option<Event<'static, P>> {
-        // Told once both queues were polled: the cause may be in the other.
+        // Reported once both queues were polled: the cause may be in the other.
         self.send.notice.note_lost();
         None
     }

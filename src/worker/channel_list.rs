@@ -46,7 +46,7 @@ impl Notice {
         }
     }
 
-    /// A request was not staged; says what its owner is told.
+    /// A request was not staged; says what is reported to its owner.
     #[inline]
     pub(crate) fn note_refused(&mut self, reason: PushError) -> SendErrorKind {
         if self.is_peer_closed && matches!(reason, PushError::NoCredit | PushError::State(_)) {
@@ -59,7 +59,7 @@ impl Notice {
         reason.into()
     }
 
-    /// The channel is lost: the Worker is to tell of it, and to close it.
+    /// The channel is lost: the Worker is to report it, and to close it.
     #[cold]
     pub(crate) fn note_lost(&self) {
         self.list.notify(self.channel);

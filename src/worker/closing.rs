@@ -10,11 +10,11 @@ use doorbell_core::{Clock as _, Deadline, Instant};
 
 use doorbell_hotpath::{UnpostedReason, Wait};
 
-use super::places::Closed;
+use super::channel_table::Closed;
 use super::upkeep::TakenOfBoth;
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
-use crate::machine::tell::tell;
+use crate::machine::log::log;
 use crate::worker::channel::Channel;
 use crate::worker::channel::ChannelId;
 use crate::worker::event::{ChannelState, Event};
@@ -170,7 +170,7 @@ impl<P: Provider> Worker<P> {
             return CloseProgress::UnderWay;
         }
         match self
-            .places
+            .table
             .entries
             .get(id.index as usize)
             .and_then(|entry| entry.closed)
@@ -216,7 +216,7 @@ impl<P: Provider> Worker<P> {
     pub(super) fn advance_closings(&mut self, taken: TakenOfBoth) {
         let now = self.context.now();
         self.device_events
-            .look(&*self.context, &mut self.receives, &mut self.places.entries);
+            .look(&*self.context, &mut self.receives, &mut self.table.entries);
         let mut at = 0;
         while let Some(closing) = self.closing.get(at) {
             let (stage, outcome) = (closing.stage, closing.outcome);
@@ -237,13 +237,13 @@ impl<P: Provider> Worker<P> {
                         shared.release(closed.granted);
                     }
                     match &outcome {
-                        Ok(()) => tell!(debug, "channel closed", channel = gone.index),
+                        Ok(()) => log!(debug, "channel closed", channel = gone.index),
                         Err(reason) if is_left => {
-                            tell!(error, "channel not closed", channel = gone.index, reason = reason);
+                            log!(error, "channel not closed", channel = gone.index, reason = reason);
                         }
-                        Err(reason) => tell!(warn, "channel closed", channel = gone.index, reason = reason),
+                        Err(reason) => log!(warn, "channel closed", channel = gone.index, reason = reason),
                     }
-                    if let Some(entry) = self.places.entries.get_mut(gone.index as usize) {
+                    if let Some(entry) = self.table.entries.get_mut(gone.index as usize) {
                         entry.closed = Some(Closed {
                             generation: gone.generation,
                             outcome,
@@ -379,7 +379,7 @@ impl<P: Provider> Worker<P> {
             return (Some(self.hand_over(id)), outcome);
         }
         let shut = channel.shut();
-        // The waiting events are told by the next poll, which the channel is there for in any case.
+        // The waiting events are reported by the next poll, which the channel is there for in any case.
         channel.send.close();
         let (flush_max, outcome) = match shut {
             Ok(()) => (FLUSH_MAX, outcome),
@@ -392,11 +392,11 @@ impl<P: Provider> Worker<P> {
 
     /// Gives a channel to the reaper.
     fn hand_over(&mut self, id: ChannelId) -> Stage {
-        if let Some(entry) = self.places.entries.get_mut(id.index as usize) {
+        if let Some(entry) = self.table.entries.get_mut(id.index as usize) {
             if let Some(channel) = entry.channel.take() {
                 if let ChannelState::Failed { cause } = channel.state() {
                     let (peer, cause) = (channel.peer().address(), cause.status);
-                    tell!(
+                    log!(
                         warn,
                         "channel failed",
                         channel = id.index,
@@ -416,7 +416,7 @@ impl<P: Provider> Worker<P> {
                     closing.granted = channel.receives_posted();
                     closing.state = Some(channel.state());
                 }
-                self.places.reaper.take(channel);
+                self.table.reaper.take(channel);
             }
         }
         Stage::Destroying

@@ -78,7 +78,7 @@ pub struct SharedReceivesConfig {
     /// With fewer receives left than this the device says so, once:
     /// [`AsyncEvent::SharedReceiveLimit`](crate::provider::AsyncEvent), from [`crate::Worker::next_event`]. As many
     /// being posted again, it is asked to once more, which is a system call. Default 0, which is never: peers
-    /// are held back by credits, so it tells only that this side is slow to give memory back.
+    /// are held back by credits, so it says only that this side is slow to give memory back.
     pub limit: u32,
 }
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use doorbell_core::provider::{AsyncEvent, Context, Provider, ProviderError};
 
-use super::places::Entry;
+use super::channel_table::Entry;
 use super::receive_side::ReceiveSide;
 use super::{ReceiveWorker, Worker};
-use crate::machine::tell::tell;
+use crate::machine::log::log;
 use crate::worker::half::Receives;
 
 /// Events kept at most that nobody asked for: more than there are of one closing, and of ports that come
@@ -31,7 +31,7 @@ impl DeviceEvents {
         }
     }
 
-    /// Keeps an event for later callers: the latest ones, since they tell the present state.
+    /// Keeps an event for later callers: the latest ones, since they give the present state.
     fn keep(&mut self, event: AsyncEvent) {
         if self.waiting.len() >= KEPT_MAX {
             self.waiting.pop_front();
@@ -45,20 +45,20 @@ impl DeviceEvents {
         &mut self,
         context: &P::Context,
         receives: &mut ReceiveSide<P>,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
     ) -> Result<Option<AsyncEvent>, ProviderError> {
         if let Some(event) = self.waiting.pop_front() {
             return Ok(Some(event));
         }
         let Some(shared) = &mut receives.shared else {
-            return context.next_event().inspect(tell_event);
+            return context.next_event().inspect(log_event);
         };
         if let Some(error) = shared.limit_refused() {
             return Err(error);
         }
-        let event = context.next_event().inspect(tell_event)?;
+        let event = context.next_event().inspect(log_event)?;
         if let Some(event) = event {
-            shared.note(event, places);
+            shared.note(event, table);
         }
         Ok(event)
     }
@@ -69,14 +69,14 @@ impl DeviceEvents {
         &mut self,
         context: &P::Context,
         receives: &mut ReceiveSide<P>,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
     ) {
         let Some(shared) = &mut receives.shared else {
             return;
         };
         // A failed descriptor is reported to callers that ask for events.
-        while let Ok(Some(event)) = context.next_event().inspect(tell_event) {
-            shared.note(event, places);
+        while let Ok(Some(event)) = context.next_event().inspect(log_event) {
+            shared.note(event, table);
             if !matches!(event, AsyncEvent::LastReceiveReached(_)) {
                 self.keep(event);
             }
@@ -88,16 +88,15 @@ impl<P: Provider> Worker<P> {
     /// Takes the next asynchronous event of the device, without blocking: `None` where none waits. One makes
     /// the descriptor of [`Worker::context`] readable; ask after a closing, too, which may have found some.
     ///
-    /// With shared receives, take the events here and not from the context: the limit is set again only after it was told here.
+    /// With shared receives, take the events here and not from the context: the limit is set again only after it was reported here.
     /// The last 64 events that closings found are kept; see [`Worker::events_dropped`].
     ///
     /// # Errors
     /// The descriptor failed, or the device refused to set the limit of the shared receives again; then
-    /// it tells no more of it.
+    /// it reports no more of it.
     pub fn next_event(&mut self) -> Result<Option<AsyncEvent>, ProviderError> {
-        let places = &mut self.places.entries;
-        self.device_events
-            .next(&*self.context, &mut self.receives, places)
+        let table = &mut self.table.entries;
+        self.device_events.next(&*self.context, &mut self.receives, table)
     }
 
     /// How many asynchronous events were dropped, closings having found more than are kept, and nobody having
@@ -114,25 +113,24 @@ impl<P: Provider> ReceiveWorker<P> {
     /// # Errors
     /// As for [`Worker::next_event`].
     pub fn next_event(&mut self) -> Result<Option<AsyncEvent>, ProviderError> {
-        let places = &mut self.places.entries;
-        self.device_events
-            .next(&*self.context, &mut self.receives, places)
+        let table = &mut self.table.entries;
+        self.device_events.next(&*self.context, &mut self.receives, table)
     }
 }
 
-/// Tells what the device said: loudly where something of it works no more.
-fn tell_event(event: &Option<AsyncEvent>) {
+/// Logs what the device said: loudly where something of it works no more.
+fn log_event(event: &Option<AsyncEvent>) {
     let Some(event) = event else { return };
     match event {
         AsyncEvent::QueuePairFatal(_)
         | AsyncEvent::SharedReceiveFatal(_)
         | AsyncEvent::CompletionQueueError
-        | AsyncEvent::DeviceFatal => tell!(error, "device event", event = format_args!("{event:?}")),
+        | AsyncEvent::DeviceFatal => log!(error, "device event", event = format_args!("{event:?}")),
         AsyncEvent::PortError(_) | AsyncEvent::GidChange(_) => {
-            tell!(warn, "device event", event = format_args!("{event:?}"))
+            log!(warn, "device event", event = format_args!("{event:?}"))
         }
-        AsyncEvent::PortActive(_) => tell!(info, "device event", event = format_args!("{event:?}")),
-        _ => tell!(debug, "device event", event = format_args!("{event:?}")),
+        AsyncEvent::PortActive(_) => log!(info, "device event", event = format_args!("{event:?}")),
+        _ => log!(debug, "device event", event = format_args!("{event:?}")),
     }
 }
 

@@ -51,20 +51,20 @@ impl<P: Provider> Early<P> {
     }
 
     /// Begins to look at each of them again: it is taken, and kept anew where it is still early.
-    pub(super) fn look_anew(&mut self) -> Looking<'_, P> {
+    pub(super) fn pass_again(&mut self) -> SecondPass<'_, P> {
         let left = self.waiting.len();
-        Looking { early: self, left }
+        SecondPass { early: self, left }
     }
 }
 
 /// A second look at early completions. They stay in order, even if it ends before the last one.
-pub(super) struct Looking<'e, P: Provider> {
+pub(super) struct SecondPass<'e, P: Provider> {
     early: &'e mut Early<P>,
     /// How many were not looked at.
     left: usize,
 }
 
-impl<P: Provider> Looking<'_, P> {
+impl<P: Provider> SecondPass<'_, P> {
     /// Takes the one that came first of those that were not looked at.
     pub(super) fn take(&mut self) -> Option<P::Completion> {
         self.left = self.left.checked_sub(1)?;
@@ -77,7 +77,7 @@ impl<P: Provider> Looking<'_, P> {
     }
 }
 
-impl<P: Provider> Drop for Looking<'_, P> {
+impl<P: Provider> Drop for SecondPass<'_, P> {
     /// Some are left by a callback that panicked: they came behind those that were kept anew.
     fn drop(&mut self) {
         if self.left <= self.early.waiting.len() {

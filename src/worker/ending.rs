@@ -26,7 +26,7 @@ use crate::worker::event::ChannelState;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ending {
     /// Whether the application got the event.
-    pub(crate) is_told: bool,
+    pub(crate) is_reported: bool,
     /// Set once the peer closed it: whether all that it had sent has arrived.
     pub(crate) peer_closed: Option<bool>,
 }

@@ -16,7 +16,7 @@ use crate::worker::submission::SubmissionError;
 pub enum Event<'m, P: Provider = Rdma> {
     /// A message came: once and in order, as long as its queue pair lives. As that fails, Soft-RoCE of Linux 6.4 and later
     /// delivers the last message again, into every receive that is posted (corrected in July 2026). Nothing but its bytes
-    /// tells: who must not take a message twice there has to number them.
+    /// reports: who must not take a message twice there has to number them.
     Received {
         /// The message, lent as long as the call that gets it. [`Message::keep`] keeps its memory.
         message: Message<'m, P>,

@@ -98,7 +98,7 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
 
 /// The half of a channel that sends, on a [`SendWorker`](crate::worker::SendWorker).
 pub struct SendHalf<P: Provider = Rdma> {
-    // Goes first: what is in flight is told of before it goes home.
+    // Goes first: what is in flight is reported before it goes home.
     pub(crate) records: Records<P>,
     /// The submissions that wait for the Worker's poll; there once the Worker has submitters.
     pub(crate) deferred: Option<Box<Deferred<P>>>,
@@ -449,10 +449,10 @@ impl<P: Provider> ReceiveHalf<P> {
     /// Whether a WRITE with immediate that came last is the peer's farewell.
     #[cold]
     pub(crate) fn is_farewell(&self) -> bool {
-        let told = self.farewell.load();
+        let farewell = self.farewell.load();
         // A device that delivers the last message again, as it fails, has nothing behind a farewell but that.
         self.ending.peer_closed.is_some()
-            || told.is_some_and(|messages| messages.wrapping_add(1) == self.receiver.received())
+            || farewell.is_some_and(|messages| messages.wrapping_add(1) == self.receiver.received())
     }
 
     /// Whether the peer said farewell in its word, and then whether all that it had sent has arrived.
@@ -555,7 +555,7 @@ pub(crate) trait Sends<P: Provider>: Held {
     /// Whether receives of a channel that was listed are still to be announced by themselves,
     /// as far as can be known here.
     fn is_announcement_due(&self) -> bool;
-    /// The event that tells the application of a channel that is lost, once; `is_emptied` says that nothing more is to come of it.
+    /// The event that reports a lost channel to the application, once; `is_emptied` says that nothing more is to come of it.
     fn ending(&mut self, is_emptied: bool) -> Lost<P>;
 }
 
@@ -568,7 +568,7 @@ pub(crate) enum Lost<P: Provider> {
     /// The event of its end is to be delivered now.
     Now(Event<'static, P>),
     /// The event of its end was delivered.
-    Told,
+    Reported,
 }
 
 /// The half that sends of a channel that can still be used.
@@ -621,9 +621,9 @@ impl<P: Provider> Sends<P> for SendHalf<P> {
         match self.sender.cause() {
             _ if self.is_closed => Lost::No,
             None => Lost::No,
-            Some(_) if self.ending.is_told => Lost::Told,
+            Some(_) if self.ending.is_reported => Lost::Reported,
             Some(cause) => {
-                self.ending.is_told = true;
+                self.ending.is_reported = true;
                 Lost::Now(Event::ChannelFailed { cause })
             }
         }
@@ -644,18 +644,18 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
     fn receive_half(&mut self) -> &mut Self {
         self
     }
-    /// The queue pair is the other half's to fail, when it is told of the channel.
+    /// The queue pair is the other half's to fail, when it is notified of the channel.
     fn refuse(&mut self) {
         self.reservation.refuse();
     }
     fn note_peer_closed(&mut self) -> bool {
         self.ending.peer_closed = Some(true);
         self.reservation.note_peer_closed(true);
-        !core::mem::replace(&mut self.ending.is_told, true)
+        !core::mem::replace(&mut self.ending.is_reported, true)
     }
     fn note_failed(&mut self) -> Option<Event<'static, P>> {
         let cause = self.receiver.cause()?;
-        if core::mem::replace(&mut self.ending.is_told, true) {
+        if core::mem::replace(&mut self.ending.is_reported, true) {
             return None;
         }
         // Its own receives end behind the messages that came.

@@ -16,7 +16,7 @@ impl<P: Provider> Worker<P> {
     /// The sizes are zero, the device refused, or what is required of its placement cannot be
     /// had.
     pub fn arena(&self, config: &ArenaConfig) -> Result<Arena<P>, MemoryError> {
-        Ok(Arena::new(self.domain.arena(config)?, self.places.reaper.clone()))
+        Ok(Arena::new(self.domain.arena(config)?, self.table.reaper.clone()))
     }
 }
 
@@ -31,10 +31,10 @@ impl Worker<Rdma> {
     /// Not one slot fits (`EINVAL`), or the device refused.
     pub fn adopt(&self, memory: impl StableMemory, slot_bytes: u32) -> Result<Arena, ProviderError> {
         let arena = self.domain.adopt_arena(memory, slot_bytes)?;
-        Ok(Arena::new(arena, self.places.reaper.clone()))
+        Ok(Arena::new(arena, self.table.reaper.clone()))
     }
 
-    /// Registers memory of the caller's that peers may reach once they are told of it. It is
+    /// Registers memory of the caller's that peers may reach once they are sent its key. It is
     /// given back, by its drop, when the device has let go of it.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ pub(crate) mod batch;
 pub(crate) mod cells;
 pub(crate) mod channel;
 mod channel_list;
+mod channel_table;
 pub(crate) mod claim;
 mod closing;
 pub(crate) mod config;
@@ -33,7 +34,6 @@ pub(crate) mod lease;
 mod memory;
 pub(crate) mod message;
 pub(crate) mod peer;
-mod places;
 mod polling;
 mod posting;
 pub(crate) mod promised;
@@ -47,7 +47,7 @@ pub(crate) mod submission;
 mod submissions;
 mod submitting;
 mod turn;
-mod untold;
+mod undelivered;
 mod upkeep;
 mod waiting;
 pub(crate) mod window;
@@ -88,12 +88,12 @@ pub use doorbell_hotpath::{
 pub use event::{ChannelState, Event};
 pub use half::{ReceiveHalf, SendHalf};
 
+use channel_table::ChannelTable;
 use device_events::DeviceEvents;
 pub use halves::{NotAPair, NotSplit, ReceiveWorker, SendWorker, SplitError};
 pub use lease::{Lease, TooLong};
 pub use message::Message;
 pub use peer::Peer;
-use places::Places;
 use receive_side::ReceiveSide;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
 use send_side::SendSide;
@@ -111,7 +111,7 @@ pub use window::LocalWindow;
 /// channels are idle.
 pub struct Worker<P: Provider = Rdma> {
     // Channels go first: their queue pairs give their slots back to the arena.
-    places: Places<Channel<P>>,
+    table: ChannelTable<Channel<P>>,
     pub(crate) sends: SendSide<P>,
     pub(crate) receives: ReceiveSide<P>,
     pub(crate) arena: Reaped<P::Arena>,
@@ -166,7 +166,7 @@ pub(crate) struct Reservation {
     /// The address that the peer's stream came from, if it connected.
     from: Option<IpAddr>,
     /// The news of the half that receives for the other: [`REFUSED`], [`PEER_CLOSED`], [`PEER_CLOSED_EARLY`], or nothing.
-    told: AtomicU32,
+    news: AtomicU32,
     /// Whether the peer's handshake is finished, and the channel waits to be admitted.
     is_finished: AtomicU32,
     /// The number of its queue pair, once that is made: on whichever thread.
@@ -184,7 +184,7 @@ impl QueuePairNumber {
     }
 
     fn is(&self, qpn: Qpn) -> bool {
-        // Relaxed: what comes on the queue pair comes after the peer was told, by way of the network.
+        // Relaxed: what comes on the queue pair comes after the peer learned it, by way of the network.
         self.0.load(Ordering::Relaxed) == qpn.to_u32()
     }
 }
@@ -199,7 +199,7 @@ pub(crate) const PEER_CLOSED: u32 = 2;
 pub(crate) const PEER_CLOSED_EARLY: u32 = 3;
 
 impl Reservation {
-    /// Says which queue pair was made for it: before the peer is told of that.
+    /// Says which queue pair was made for it: before the peer learns that.
     pub(crate) fn note_queue_pair(&self, qpn: Qpn) {
         // Relaxed, as the load.
         self.qpn.0.store(qpn.to_u32(), Ordering::Relaxed);
@@ -219,33 +219,33 @@ impl Reservation {
     }
 
     /// Says that the queue pair is to be failed; then the channel is put on the list by which the other half
-    /// is told.
+    /// is notified.
     #[cold]
     pub(crate) fn refuse(&self) {
-        // Relaxed: the list that tells of it orders it.
-        self.told.store(REFUSED, Ordering::Relaxed);
+        // Relaxed: the list that names it orders it.
+        self.news.store(REFUSED, Ordering::Relaxed);
     }
 
     /// Says that the peer closed the channel; then it is put on that list.
     #[cold]
     pub(crate) fn note_peer_closed(&self, all_arrived: bool) {
-        let told = if all_arrived {
+        let news = if all_arrived {
             PEER_CLOSED
         } else {
             PEER_CLOSED_EARLY
         };
         // Relaxed, as above.
-        self.told.store(told, Ordering::Relaxed);
+        self.news.store(news, Ordering::Relaxed);
     }
 
     /// The news of the half that receives for the other, once.
-    pub(crate) fn take_told(&self) -> u32 {
+    pub(crate) fn take_news(&self) -> u32 {
         // Relaxed, as the store; it is taken on one thread.
-        let told = self.told.load(Ordering::Relaxed);
-        if told != 0 {
-            self.told.store(0, Ordering::Relaxed);
+        let news = self.news.load(Ordering::Relaxed);
+        if news != 0 {
+            self.news.store(0, Ordering::Relaxed);
         }
-        told
+        news
     }
 }
 
@@ -333,7 +333,7 @@ impl<P: Provider> Worker<P> {
                 shared.map(|shared| Box::new(reaper.keep(shared))),
             ),
             arena: reaper.keep(arena),
-            places: Places::new(reaper),
+            table: ChannelTable::new(reaper),
             credit_words,
             cells,
             domain,
@@ -353,7 +353,7 @@ impl<P: Provider> Worker<P> {
 
     /// The reaper that destroys for it.
     pub(crate) const fn reaper(&self) -> &Reaper {
-        &self.places.reaper
+        &self.table.reaper
     }
 
     /// The RDMA device it works on.
@@ -414,7 +414,7 @@ impl<P: Provider> Worker<P> {
         self.arena.placement()
     }
 
-    /// Registers zeroed memory that peers may reach once they are told of it.
+    /// Registers zeroed memory that peers may reach once they are sent its key.
     ///
     /// # Errors
     /// The size is zero, the device refused, or what is required of its placement cannot be
@@ -426,7 +426,7 @@ impl<P: Provider> Worker<P> {
     /// A channel, while it is open or failed and not closed.
     #[inline]
     pub fn channel(&mut self, id: ChannelId) -> Option<&mut Channel<P>> {
-        self.places.named(id)
+        self.table.named(id)
     }
 
     /// Sends one message of these bytes on a channel, as [`Channel::send`] does, and from a lease they are copied to if they are longer
@@ -436,7 +436,7 @@ impl<P: Provider> Worker<P> {
     /// The bytes are the caller's still. [`SendErrorKind`] says what failed; [`SendErrorKind::is_temporary`] whether to poll and try again.
     #[inline]
     pub fn send(&mut self, id: ChannelId, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
-        usable(self.places.named(id))?.send_bytes(&mut self.arena, bytes)
+        usable(self.table.named(id))?.send_bytes(&mut self.arena, bytes)
     }
 
     /// Leases memory for a message that the channel could send now: nothing is filled in vain.
@@ -446,13 +446,13 @@ impl<P: Provider> Worker<P> {
     /// closed or failed.
     #[inline]
     pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
-        usable(self.places.named(id))?.lease_for(&mut self.arena)
+        usable(self.table.named(id))?.lease_for(&mut self.arena)
     }
 
     /// How a channel is, or was when it was closed: kept until its place is used again and closed again.
     #[must_use]
     pub fn state(&self, id: ChannelId) -> Option<ChannelState> {
-        let entry = self.places.entries.get(id.index as usize)?;
+        let entry = self.table.entries.get(id.index as usize)?;
         if entry.generation == id.generation {
             return entry.channel.as_ref().map(Channel::state);
         }
@@ -465,15 +465,15 @@ impl<P: Provider> Worker<P> {
 
     /// The channels there are.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
-        self.places.names()
+        self.table.names()
     }
 
     /// How many queue pairs of channels, or of connections that came to nothing, the device would not destroy
     /// ([`CloseError::NotDestroyed`]).
     #[must_use]
     pub fn not_destroyed(&self) -> u32 {
-        let places = self.places.entries.iter().enumerate();
-        let left = places.filter(|(at, entry)| {
+        let table = self.table.entries.iter().enumerate();
+        let left = table.filter(|(at, entry)| {
             !entry.is_promised() && admission::is_claimed::<P>(&self.sends.completions, *at)
         });
         // There are no more places than channels.

@@ -2,7 +2,7 @@
 
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
 
-use super::places::Listed;
+use super::channel_table::Listed;
 use super::{Turn, Worker};
 use crate::worker::event::Event;
 
@@ -20,7 +20,7 @@ impl<P: Provider> Worker<P> {
     /// # Panics
     /// If `each` does, and loses nothing by it. The event that `each` had is delivered, and its lease goes home. Every
     /// other event comes with the next polls, in order. Credits, counts and receives are right. Poll again before
-    /// sleeping: no descriptor tells of events that are left.
+    /// sleeping: no descriptor announces events that are left.
     ///
     /// The same holds for every call that polls: [`Worker::wait`], [`Worker::ready_to_sleep`], [`Worker::close`] and
     /// the polls of halves, links and meshes.
@@ -80,7 +80,7 @@ impl<P: Provider> Worker<P> {
         each: &mut impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Polled, ProviderError> {
         let Self {
-            places,
+            table,
             sends,
             receives,
             arena,
@@ -89,19 +89,19 @@ impl<P: Provider> Worker<P> {
             upkeep,
             ..
         } = self;
-        let places = &mut places.entries;
+        let table = &mut table.entries;
         let unannounced = &mut sends.unannounced;
         let mut due = |index: u32, listed: &mut Listed| listed.note_unannounced(index, unannounced);
-        let early = receives.poll_early(places, arena, statistics, &mut due, each);
-        let received = receives.poll(places, arena, statistics, &mut due, each)?;
-        let sent = sends.poll(places, arena, statistics, each)?;
+        let early = receives.poll_early(table, arena, statistics, &mut due, each);
+        let received = receives.poll(table, arena, statistics, &mut due, each)?;
+        let sent = sends.poll(table, arena, statistics, each)?;
         // Behind the completions, which made room.
         let unsent = if sends.submissions.is_used() {
-            sends.submissions.run(places, arena, each)
+            sends.submissions.run(table, arena, each)
         } else {
             0
         };
-        if sends.look_noticed(places, received) {
+        if sends.look_noticed(table, received) {
             upkeep.is_wanted();
         }
         if !closing.is_empty() {
@@ -111,7 +111,7 @@ impl<P: Provider> Worker<P> {
         let late = if sends.unannounced.is_empty() {
             0
         } else {
-            sends.announce(places, arena, each)
+            sends.announce(table, arena, each)
         };
         Ok(Polled {
             early,

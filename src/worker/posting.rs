@@ -118,9 +118,9 @@ fn ring<P: Provider>(
         inline_bytes_max: is_alone.then_some(*inline_alone_bytes_max as usize),
     };
     // Looked at before anything is staged, since it may wait for many polls.
-    let can_others = inlets.at(queue.head).is_some_and(|(_, place)| {
-        place.request.channel() != id || left.admits(place.request.takes_receive())
-    });
+    let can_others = inlets
+        .at(queue.head)
+        .is_some_and(|(_, node)| node.request.channel() != id || left.admits(node.request.takes_receive()));
     let is_their_turn = queue.is_their_turn && can_others;
     let aside = left.set_aside(if is_their_turn { queue.count } else { 0 });
     let can_own = deferred
@@ -236,33 +236,33 @@ fn stage_others<P: Provider>(
     batch: &mut Staged<'_, P>,
     left: &mut Left,
 ) {
-    while let Some((desk, place)) = inlets.at(queue.head) {
-        let request = place.request;
+    while let Some((return_path, node)) = inlets.at(queue.head) {
+        let request = node.request;
         let takes_receive = request.takes_receive();
         if request.channel() == id && !left.admits(takes_receive) {
             break;
         }
         // It is there.
-        if let Some(slot) = place.slot.take() {
+        if let Some(slot) = node.slot.take() {
             if request.channel() != id {
-                desk.failed(request.channel(), slot, SubmissionError::NoChannel);
+                return_path.failed(request.channel(), slot, SubmissionError::NoChannel);
                 queue.pop(inlets);
                 continue;
             }
             let index = slot.index();
-            let operation = request.operation(|| desk.detail(index));
+            let operation = request.operation(|| return_path.detail(index));
             let flags = left.flags(operation, slot.len_bytes(), request.flags());
             match batch.push(operation, [slot], flags) {
                 Ok(ticket) => {
-                    records.note(ticket, desk.number(), index);
+                    records.note(ticket, return_path.number(), index);
                     left.take(takes_receive);
                 }
                 Err(Refused { reason, item: [slot] }) => match reason {
                     PushError::Full | PushError::NoCredit => {
-                        place.slot = Some(slot);
+                        node.slot = Some(slot);
                         break;
                     }
-                    reason => desk.failed(id, slot, reason.into()),
+                    reason => return_path.failed(id, slot, reason.into()),
                 },
             }
         }

@@ -10,13 +10,13 @@ use super::Reservation;
 
 /// Resources that a Worker promised to a channel, on its own thread; the queue pair may be made on another. Dropped, they are
 /// free again.
-pub(crate) struct Place<P: Provider> {
+pub(crate) struct Promised<P: Provider> {
     pub(crate) sends: <P::CompletionQueue as CompletionQueue>::Claim,
     pub(crate) receives: ReceivesClaim<P>,
     pub(crate) word: WindowWord<Arc<P::Window>>,
-    /// The word, as the peer is told of it.
+    /// The word, as it is sent to the peer.
     pub(crate) credit: CreditWord,
-    // Goes last: with it the place may be another's.
+    // Goes last: then the place may be another's.
     pub(crate) reservation: Arc<Reservation>,
 }
 

@@ -11,8 +11,8 @@ use doorbell_hotpath::Statistics;
 
 use super::Turn;
 use super::channel_list::ChannelList;
+use super::channel_table::{Entry, Listed, Others, apart, channel_apart, listed_apart};
 use super::early::Early;
-use super::places::{Entry, Listed, Others, apart, channel_apart, listed_apart};
 use super::shared::{Around, Shared};
 use crate::machine::reaper::Reaped;
 use crate::worker::event::Event;
@@ -46,7 +46,7 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Whether receives could not be posted for want of memory: nothing tells when there is some.
+    /// Whether receives could not be posted for want of memory: nothing announces when there is some.
     pub(super) fn awaits_memory(&self) -> bool {
         match &self.shared {
             Some(shared) => shared.awaits_memory(),
@@ -62,18 +62,18 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Takes what was received. `due` is told of channels that have receives to announce.
+    /// Takes what was received. `due` is notified of channels that have receives to announce.
     #[inline]
     pub(super) fn poll<C: Receives<P>>(
         &mut self,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         if self.interrupted.is_some() {
-            self.note_interrupted(places);
+            self.note_interrupted(table);
         }
         let Self {
             completions,
@@ -83,7 +83,7 @@ impl<P: Provider> ReceiveSide<P> {
             interrupted,
         } = self;
         let mut around = Around {
-            places: &mut *places,
+            table: &mut *table,
             arena: &mut *arena,
             hungry,
             early,
@@ -94,7 +94,7 @@ impl<P: Provider> ReceiveSide<P> {
         })?;
         if let Some(shared) = &mut self.shared {
             let around = Around {
-                places,
+                table,
                 arena,
                 hungry: &mut self.hungry,
                 early: &mut self.early,
@@ -102,18 +102,18 @@ impl<P: Provider> ReceiveSide<P> {
             };
             shared.tend(count, around, &mut due, each);
         } else if !self.hungry.is_empty() {
-            self.feed(places, arena, due, each);
+            self.feed(table, arena, due, each);
         }
         Ok(count)
     }
 
-    /// A callback panicked as it was told of a message: its receive is posted again, and announced, with those that went without.
+    /// A callback panicked as a message was delivered to it: its receive is posted again, and announced, with those that went without.
     #[cold]
-    fn note_interrupted<C: Receives<P>>(&mut self, places: &mut [Entry<C>]) {
+    fn note_interrupted<C: Receives<P>>(&mut self, table: &mut [Entry<C>]) {
         let Some(index) = self.interrupted.take() else {
             return;
         };
-        if let Some(entry) = places.get_mut(index as usize) {
+        if let Some(entry) = table.get_mut(index as usize) {
             entry.listed.note_hungry(index, &mut self.hungry);
         }
     }
@@ -123,7 +123,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[inline]
     pub(super) fn poll_early<C: Receives<P>>(
         &mut self,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         due: impl FnMut(u32, &mut Listed),
@@ -132,30 +132,30 @@ impl<P: Provider> ReceiveSide<P> {
         if self.early.is_empty() {
             return 0;
         }
-        self.take_early(places, arena, statistics, due, each)
+        self.take_early(table, arena, statistics, due, each)
     }
 
     #[cold]
     fn take_early<C: Receives<P>>(
         &mut self,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
-        self.note_interrupted(places);
+        self.note_interrupted(table);
         if let Some(shared) = &mut self.shared {
             shared.count_early_anew();
         }
         let mut count = 0_u32;
-        let mut looking = self.early.look_anew();
-        while let Some(completion) = looking.take() {
+        let mut pass = self.early.pass_again();
+        while let Some(completion) = pass.take() {
             let mut around = Around {
-                places: &mut *places,
+                table: &mut *table,
                 arena: &mut *arena,
                 hungry: &mut self.hungry,
-                early: looking.early(),
+                early: pass.early(),
                 statistics,
             };
             let (shared, interrupted) = (&mut self.shared, &mut self.interrupted);
@@ -176,13 +176,13 @@ impl<P: Provider> ReceiveSide<P> {
     #[cold]
     fn feed<C: Receives<P>>(
         &mut self,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
         arena: &mut P::Arena,
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) {
         self.hungry.retain(|index| {
-            let Some((entry, others)) = apart(places, index as usize) else {
+            let Some((entry, others)) = apart(table, index as usize) else {
                 return false;
             };
             let Some((listed, channel)) = entry.split_open() else {
@@ -210,7 +210,7 @@ fn take<P: Provider, C: Receives<P>>(
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> bool {
     let id = completion.work_id();
-    let place = channel_apart(around.places, id.channel_among(WorkKind::Receive));
+    let place = channel_apart(around.table, id.channel_among(WorkKind::Receive));
     let Some((channel, others)) = place else {
         return take_elsewhere(completion, shared, around, due, each);
     };
@@ -245,7 +245,7 @@ fn take_elsewhere<P: Provider, C: Receives<P>>(
     if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), shared) {
         return shared.take(completion, around.again(), due, each);
     }
-    let entry = around.places.get(id.channel_among(WorkKind::Receive));
+    let entry = around.table.get(id.channel_among(WorkKind::Receive));
     let is_early = entry.is_some_and(Entry::awaits_admission);
     keep_or_orphan(completion, is_early, around.early, around.statistics)
 }
@@ -260,7 +260,7 @@ fn take_other<P: Provider, C: Receives<P>>(
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) {
     let id = completion.work_id();
-    let place = listed_apart(around.places, id.channel_among(WorkKind::Receive));
+    let place = listed_apart(around.table, id.channel_among(WorkKind::Receive));
     let Some((listed, channel, others)) = place else {
         // The caller found it.
         around.statistics.orphaned.add_from_any(1);
@@ -287,10 +287,10 @@ fn take_other<P: Provider, C: Receives<P>>(
             if let Some(slot) = slot {
                 around.arena.release(slot);
             }
-            // The other half of a Worker taken apart is told. Before `each` is called, which may panic.
-            let told = note_end(channel, event);
+            // The other half of a Worker taken apart is notified. Before `each` is called, which may panic.
+            let reported = note_end(channel, event);
             due(id.channel(), listed);
-            if let Some(event) = told {
+            if let Some(event) = reported {
                 each(Turn::new(channel, others, around.arena), event);
             }
             return;
@@ -304,7 +304,7 @@ fn take_other<P: Provider, C: Receives<P>>(
 }
 
 /// Posts the receives that are missing of a channel's own queue, and has them announced where that is due. A refusal of the device is
-/// told to `each`.
+/// reported to `each`.
 // Once for many messages: apart, it takes no registers from what happens for each.
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 fn look_after<P: Provider, C: Receives<P>>(
@@ -313,7 +313,7 @@ fn look_after<P: Provider, C: Receives<P>>(
     due: &mut impl FnMut(u32, &mut Listed),
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) {
-    let place = listed_apart(around.places, index as usize);
+    let place = listed_apart(around.table, index as usize);
     let Some((listed, channel, others)) = place else {
         return;
     };
@@ -325,7 +325,7 @@ fn look_after<P: Provider, C: Receives<P>>(
     }
 }
 
-/// Notes how a channel ended, and what of it the application is to be told now.
+/// Notes how a channel ended, and what of it is to be reported to the application now.
 #[cold]
 pub(super) fn note_end<P: Provider, C: Receives<P>>(
     channel: &mut C,
@@ -354,7 +354,7 @@ fn keep_or_orphan<P: Provider>(
     !is_kept
 }
 
-/// Posts the receives that are missing, and says whether none is left to post. A refusal of the device is told to `each`.
+/// Posts the receives that are missing, and says whether none is left to post. A refusal of the device is reported to `each`.
 #[inline]
 fn repost<P: Provider, C: Receives<P>>(
     channel: &mut C,

@@ -80,10 +80,10 @@ pub struct RingOpening<P: Provider = Rdma> {
     deadline: Deadline,
     is_sent: bool,
     answer: Option<Result<RingInvitation, WireError>>,
-    /// A peer that was invited writes at once: its first messages may be told together with its invitation. There
+    /// A peer that was invited writes at once: its first messages may be reported together with its invitation. There
     /// are no more of them than our ring has cells.
     written: Vec<u32>,
-    /// Whether it told of a message that cannot be there.
+    /// Whether it announced a message that cannot be there.
     is_out_of_turn: bool,
 }
 
@@ -104,7 +104,7 @@ impl<P: Provider> RingOpening<P> {
         }
     }
 
-    /// Takes an event that polling the Worker told, and gives back what is not for it.
+    /// Takes an event that polling the Worker reported, and gives back what is not for it.
     pub fn hear<'m>(&mut self, channel: ChannelId, event: Event<'m, P>) -> Option<Event<'m, P>> {
         if channel != self.channel {
             return Some(event);
@@ -145,11 +145,11 @@ impl<P: Provider> RingOpening<P> {
         }
     }
 
-    /// Keeps the word of a message until there is a ring to tell.
+    /// Keeps the word of a message until there is a ring for it.
     fn note_written(&mut self, immediate: u32) {
-        let told = u32::try_from(self.written.len()).unwrap_or(u32::MAX);
+        let kept = u32::try_from(self.written.len()).unwrap_or(u32::MAX);
         // Its invitation is its first message, and goes in front.
-        if self.answer.is_none() || told >= self.ours.cells() {
+        if self.answer.is_none() || kept >= self.ours.cells() {
             self.is_out_of_turn = true;
         } else {
             self.written.push(immediate);
@@ -248,7 +248,7 @@ impl<P: Provider> RingChannel<P> {
             if let Some(ring) = opening.go_on(worker)? {
                 return Ok(ring);
             }
-            // Not a wait: that credits of other channels came is told by the next one, once.
+            // Not a wait: that credits of other channels came is reported by the next one, once.
             worker
                 .poll_tending(|turn, event| opening.sift(turn, event, &mut each))
                 .map_err(RingError::Poll)?;
@@ -256,7 +256,7 @@ impl<P: Provider> RingChannel<P> {
         }
     }
 
-    /// `None` where the words that tell of what was read do not lie within the windows: never, for
+    /// `None` where the words that report what was read do not lie within the windows: never, for
     /// invitations that were made or parsed.
     fn new(
         channel: ChannelId,
@@ -371,7 +371,7 @@ impl<P: Provider> RingChannel<P> {
         Ok(message)
     }
 
-    /// Copies the next message out, and says how many bytes it has; `None` where none came yet. Tells the
+    /// Copies the next message out, and says how many bytes it has; `None` where none came yet. Reports the
     /// peer from time to time how far was read.
     ///
     /// # Errors
@@ -393,7 +393,7 @@ impl<P: Provider> RingChannel<P> {
     }
 
     /// Copies the next message out as [`RingChannel::receive`] does, without a channel: once that is closed, the messages that came
-    /// before are still in this side's memory. The peer is not told how far was read.
+    /// before are still in this side's memory. The peer is not notified how far was read.
     ///
     /// # Errors
     /// As for [`RingChannel::receive`].
@@ -401,7 +401,7 @@ impl<P: Provider> RingChannel<P> {
         self.reader.read(into)
     }
 
-    /// Takes the word of an [`Event::Written`] of the channel, where messages are told by immediates.
+    /// Takes the word of an [`Event::Written`] of the channel, where messages are announced by immediates.
     #[inline]
     pub const fn note_written(&mut self, immediate: u32) {
         self.reader.note_written(immediate);
@@ -451,7 +451,7 @@ pub enum RingError {
     PeerClosed,
     /// The peer's first message is no invitation.
     Invitation(WireError),
-    /// The peer told of messages before it invited us, or of more than our ring has cells.
+    /// The peer announced messages before it invited us, or of more than our ring has cells.
     OutOfTurn,
     /// The peer sent none by the deadline, or had no receive for ours.
     TimedOut,

@@ -9,9 +9,9 @@ use doorbell_hotpath::{Outcome, Statistics};
 
 use super::Turn;
 use super::channel_list::{ChannelList, Due, due};
-use super::places::{Entry, Others, apart, channel_apart};
+use super::channel_table::{Entry, Others, apart, channel_apart};
 use super::submissions::Submissions;
-use super::untold::{Telling, Untold, keep_untold, tell_untold};
+use super::undelivered::{Delivering, Undelivered, deliver, keep_undelivered};
 use crate::machine::reaper::Reaped;
 use crate::worker::event::Event;
 use crate::worker::half::{Lost, SendHalf, Sends};
@@ -21,7 +21,7 @@ use crate::worker::lease::Lease;
 pub(crate) struct SendSide<P: Provider> {
     pub(crate) completions: Reaped<P::CompletionQueue>,
     /// The events of a completion of READs and atomics, until they are delivered.
-    pub(super) untold: Vec<Untold<P>>,
+    pub(super) undelivered: Vec<Undelivered<P>>,
     /// How many events one completion has at most.
     pub(super) events_max: usize,
     /// Channels that have receives to announce, and nothing yet that goes out.
@@ -31,7 +31,7 @@ pub(crate) struct SendSide<P: Provider> {
     pub(crate) noticed: Arc<Due>,
     /// Channels on which a message was refused for want of a credit.
     pub(super) wanting: ChannelList,
-    /// Channels that are lost, which the application was told, and that the Worker is to close.
+    /// Channels that are lost, which were reported to the application, and that the Worker is to close.
     pub(super) lost: ChannelList,
     pub(super) submissions: Submissions<P>,
 }
@@ -44,7 +44,7 @@ impl<P: Provider> SendSide<P> {
     ) -> Self {
         Self {
             completions,
-            untold: Vec::new(),
+            undelivered: Vec::new(),
             events_max: 0,
             unannounced: ChannelList::default(),
             noticed: due(channels_max as usize),
@@ -55,43 +55,43 @@ impl<P: Provider> SendSide<P> {
     }
 
     /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
-    /// signaled, those of whose doorbell the device took a part. Has those told of that are lost, after a poll that took so
+    /// signaled, those of whose doorbell the device took a part. Has those reported that are lost, after a poll that took so
     /// many receives; says whether the Worker is to close any.
     #[inline]
-    pub(super) fn look_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>], received: u32) -> bool {
-        !self.noticed.is_empty() && self.list_noticed(places, received)
+    pub(super) fn look_noticed<C: Sends<P>>(&mut self, table: &mut [Entry<C>], received: u32) -> bool {
+        !self.noticed.is_empty() && self.list_noticed(table, received)
     }
 
     #[cold]
-    fn list_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>], received: u32) -> bool {
+    fn list_noticed<C: Sends<P>>(&mut self, table: &mut [Entry<C>], received: u32) -> bool {
         let Self {
             noticed,
             unannounced,
             wanting,
-            untold,
+            undelivered,
             lost,
             ..
         } = self;
-        let is_left = !untold.is_empty();
+        let is_left = !undelivered.is_empty();
         noticed.take(|index| {
-            let entry = places.get_mut(index as usize);
+            let entry = table.get_mut(index as usize);
             let Some((listed, channel)) = entry.and_then(Entry::split) else {
                 return;
             };
-            if untold.len() >= untold.capacity() {
-                // The next poll tells its end.
+            if undelivered.len() >= undelivered.capacity() {
+                // The next poll reports its end.
                 noticed.notify(index);
             } else {
                 match channel.ending(received == 0) {
                     Lost::No => {}
                     Lost::Soon => noticed.notify(index),
                     Lost::Now(event) => {
-                        keep_untold(untold, index, event);
+                        keep_undelivered(undelivered, index, event);
                         listed.note_lost(index, lost);
-                        // By which it is told.
+                        // By which it is reported.
                         listed.note_unannounced(index, unannounced);
                     }
-                    Lost::Told => listed.note_lost(index, lost),
+                    Lost::Reported => listed.note_lost(index, lost),
                 }
             }
             let is_open = channel.is_open();
@@ -106,25 +106,25 @@ impl<P: Provider> SendSide<P> {
         !lost.is_empty()
     }
 
-    /// Announces receives of channels on which nothing went out to carry that, or to tell of what is untold. Tells first
+    /// Announces receives of channels on which nothing went out to carry that, or to report what is undelivered. Reports first
     /// what a callback that panicked left, and returns how much that is.
     pub(super) fn announce<C: Sends<P>>(
         &mut self,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
         arena: &mut P::Arena,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
-        let left = u32::try_from(self.untold.len()).unwrap_or(u32::MAX);
+        let left = u32::try_from(self.undelivered.len()).unwrap_or(u32::MAX);
         if left > 0 {
-            let telling = Telling {
-                untold: &mut self.untold,
+            let delivering = Delivering {
+                undelivered: &mut self.undelivered,
                 events_max: self.events_max,
                 noticed: &self.noticed,
             };
-            tell_untold(telling, places, arena, each);
+            deliver(delivering, table, arena, each);
         }
         self.unannounced.retain(|index| {
-            let Some((entry, others)) = apart(places, index as usize) else {
+            let Some((entry, others)) = apart(table, index as usize) else {
                 return false;
             };
             let Some((listed, channel)) = entry.split_open() else {
@@ -143,14 +143,14 @@ impl<P: Provider> SendSide<P> {
     #[inline]
     pub(super) fn poll<C: Sends<P>>(
         &mut self,
-        places: &mut [Entry<C>],
+        table: &mut [Entry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let Self {
             completions,
-            untold,
+            undelivered,
             events_max,
             noticed,
             submissions,
@@ -158,7 +158,7 @@ impl<P: Provider> SendSide<P> {
         } = self;
         completions.poll(|completion| {
             let id = completion.work_id();
-            let place = channel_apart(places, id.channel_among(WorkKind::Send));
+            let place = channel_apart(table, id.channel_among(WorkKind::Send));
             let Some((channel, others)) = place else {
                 statistics.orphaned.add_from_any(1);
                 return;
@@ -171,7 +171,7 @@ impl<P: Provider> SendSide<P> {
                 completion,
                 |ticket, slot| {
                     let data = Lease { slot };
-                    keep_untold(untold, id.channel(), Event::Fetched { ticket, data });
+                    keep_undelivered(undelivered, id.channel(), Event::Fetched { ticket, data });
                 },
                 |slot| {
                     if success {
@@ -195,7 +195,7 @@ impl<P: Provider> SendSide<P> {
             if !success {
                 channel.send_half().notice.note_lost();
             }
-            // Made where it is told: an event that may be none would be copied.
+            // Made where it is delivered: an event that may be none would be copied.
             let event = |through: Ticket| {
                 if success || through != retired.last {
                     Event::Done { through }
@@ -206,32 +206,32 @@ impl<P: Provider> SendSide<P> {
                     }
                 }
             };
-            if untold.is_empty() {
+            if undelivered.is_empty() {
                 // There is none of nothing but announcements.
                 if let Some(through) = through {
                     each(Turn::new(channel, others, arena), event(through));
                 }
                 return;
             }
-            let is_lost = |last: &Untold<P>| !success && last.is_fetched_by(id.channel(), retired.last);
-            while untold.last().is_some_and(is_lost) {
-                untold.pop();
+            let is_lost = |last: &Undelivered<P>| !success && last.is_fetched_by(id.channel(), retired.last);
+            while undelivered.last().is_some_and(is_lost) {
+                undelivered.pop();
             }
             if let Some(through) = through {
-                keep_untold(untold, id.channel(), event(through));
+                keep_undelivered(undelivered, id.channel(), event(through));
             }
-            let telling = Telling {
-                untold,
+            let delivering = Delivering {
+                undelivered,
                 events_max: *events_max,
                 noticed,
             };
-            tell_untold(telling, places, arena, each);
+            deliver(delivering, table, arena, each);
         })
     }
 }
 
 /// Announces by itself what receives the peer does not know of, and says whether none is left to
-/// announce. A refusal of the device is told to `each`.
+/// announce. A refusal of the device is reported to `each`.
 fn announce<P: Provider, C: Sends<P>>(
     channel: &mut C,
     others: Others<'_, C>,

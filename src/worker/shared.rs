@@ -23,8 +23,8 @@ use doorbell_ffi::Loan;
 use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 
 use super::channel_list::ChannelList;
+use super::channel_table::{Entry, Listed, apart, listed_apart};
 use super::early::Early;
-use super::places::{Entry, Listed, apart, listed_apart};
 use super::qpn_table::QpnTable;
 use super::receive_side::note_end;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
@@ -60,7 +60,7 @@ struct Opened {
 
 /// State of a Worker beside the receives, which polling them needs.
 pub(super) struct Around<'w, P: Provider, C> {
-    pub(super) places: &'w mut [Entry<C>],
+    pub(super) table: &'w mut [Entry<C>],
     pub(super) arena: &'w mut P::Arena,
     /// Channels whose peers used receives that are not granted again for want of spare ones.
     pub(super) hungry: &'w mut ChannelList,
@@ -73,7 +73,7 @@ impl<P: Provider, C> Around<'_, P, C> {
     #[inline]
     pub(super) const fn again(&mut self) -> Around<'_, P, C> {
         Around {
-            places: self.places,
+            table: self.table,
             arena: self.arena,
             hungry: self.hungry,
             early: self.early,
@@ -269,7 +269,7 @@ impl<P: Provider> Shared<P> {
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> bool {
         let Around {
-            places,
+            table,
             arena,
             hungry,
             early,
@@ -286,7 +286,7 @@ impl<P: Provider> Shared<P> {
             statistics.rejected.add_from_any(1);
             return true;
         };
-        let place = index.and_then(|index| Some((index, listed_apart(places, index as usize)?)));
+        let place = index.and_then(|index| Some((index, listed_apart(table, index as usize)?)));
         let Some((index, (listed, channel, others))) = place else {
             self.take_orphan(slot, arena, statistics);
             return true;
@@ -306,7 +306,7 @@ impl<P: Provider> Shared<P> {
                     Taken::OverdrawnAgain => statistics.rejected.add_from_any(1),
                     Taken::Overdrawn => {
                         channel.refuse();
-                        // Its end is told behind that.
+                        // Its end is reported behind that.
                         let _ = channel.note_failed();
                         event = Some(Event::Overdrawn);
                     }
@@ -326,9 +326,9 @@ impl<P: Provider> Shared<P> {
             if let Some(slot) = slot {
                 arena.release(slot);
             }
-            let told = note_end(channel, event);
+            let reported = note_end(channel, event);
             due(index, listed);
-            if let Some(event) = told {
+            if let Some(event) = reported {
                 each(Turn::new(channel, others, arena), event);
             }
             return true;
@@ -399,7 +399,7 @@ impl<P: Provider> Shared<P> {
         }
     }
 
-    /// Grants receives that are spare to the channels that used some. A refusal of the device is told to each of them.
+    /// Grants receives that are spare to the channels that used some. A refusal of the device is reported to each of them.
     fn feed<C: Receives<P>>(
         &mut self,
         refused: Option<PostError>,
@@ -408,13 +408,10 @@ impl<P: Provider> Shared<P> {
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) {
         let Around {
-            places,
-            arena,
-            hungry,
-            ..
+            table, arena, hungry, ..
         } = around;
         hungry.retain(|index| {
-            let Some((entry, others)) = apart(places, index as usize) else {
+            let Some((entry, others)) = apart(table, index as usize) else {
                 return false;
             };
             let Some((listed, channel)) = entry.split_open() else {
@@ -441,12 +438,12 @@ impl<P: Provider> Shared<P> {
     }
 
     /// Looks whether an event of the device is about these receives. Events about queue pairs are noted at their channels.
-    pub(super) fn note<C: Receives<P>>(&mut self, event: AsyncEvent, places: &mut [Entry<C>]) {
+    pub(super) fn note<C: Receives<P>>(&mut self, event: AsyncEvent, table: &mut [Entry<C>]) {
         match event {
             AsyncEvent::SharedReceiveLimit(id) if id == self.queue().id() => self.limit.is_passed = true,
             AsyncEvent::LastReceiveReached(qpn) => {
                 let index = self.channels.get(qpn);
-                let entry = index.and_then(|index| places.get_mut(index as usize));
+                let entry = index.and_then(|index| table.get_mut(index as usize));
                 let channel = entry.and_then(|entry| entry.channel.as_mut());
                 if let Some(Receiving::Shared { has_ended, .. }) =
                     channel.map(|channel| &mut channel.receive_half().receiver)

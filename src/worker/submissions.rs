@@ -15,7 +15,7 @@ use doorbell_hotpath::ring::TakeError;
 
 use super::Turn;
 use super::channel_list::{ChannelList, Due, due};
-use super::places::{Entry, Others, channel_apart};
+use super::channel_table::{Entry, Others, channel_apart};
 use super::posting::post;
 use super::submitting::Maker;
 use super::waiting::NAP;
@@ -26,7 +26,7 @@ use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, Sends};
 use crate::worker::lease::Lease;
 use crate::worker::submission::{
-    Bell, Deferred, Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing,
+    Bell, Deferred, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, ReturnPath,
     SHARING_MAX,
 };
 use crate::worker::submission::{SubmissionError, Submitter};
@@ -62,37 +62,37 @@ struct Inlet<P: Provider> {
     requests: RequestConsumer,
     /// All that was submitted was taken, and those who did are gone.
     is_over: bool,
-    seats: Box<[Seat<P>]>,
+    states: Box<[SubmitterState<P>]>,
     intake: Arc<Intake<P>>,
 }
 
 /// State of one submitter.
-struct Seat<P: Provider> {
-    desk: Arc<Desk<P>>,
+struct SubmitterState<P: Provider> {
+    return_path: Arc<ReturnPath<P>>,
     /// One for each slot.
-    places: Box<[Place<P>]>,
+    nodes: Box<[RequestNode<P>]>,
 }
 
-/// Place of a waiting request. Its slot is there as long as the request waits.
-pub(super) struct Place<P: Provider> {
+/// A waiting request. Its slot is there as long as the request waits.
+pub(super) struct RequestNode<P: Provider> {
     pub(super) slot: Option<P::Slot>,
     pub(super) request: Request,
     /// The next request that waits for the same channel.
     next: Link,
 }
 
-/// Which place: its inlet, its seat there, and its slot.
+/// Which waiting request: its inlet, its submitter there, and its slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link {
     inlet: u32,
-    seat: u32,
+    submitter: u32,
     slot: u32,
 }
 
 impl Link {
     const NONE: Self = Self {
         inlet: u32::MAX,
-        seat: u32::MAX,
+        submitter: u32::MAX,
         slot: u32::MAX,
     };
 }
@@ -135,8 +135,8 @@ impl Queue {
     /// Puts a request at the end that stands in its place.
     #[inline]
     fn push<P: Provider>(&mut self, inlets: &mut Inlets<P>, link: Link) {
-        if let Some((_, place)) = inlets.at(link) {
-            place.next = Link::NONE;
+        if let Some((_, node)) = inlets.at(link) {
+            node.next = Link::NONE;
         }
         if self.is_empty() {
             self.head = link;
@@ -151,8 +151,8 @@ impl Queue {
     #[cold]
     pub(super) fn push_back<P: Provider>(&mut self, inlets: &mut Inlets<P>, record: &Record, slot: P::Slot) {
         if let Some(link) = inlets.of(record.number, slot.index()) {
-            if let Some((_, place)) = inlets.at(link) {
-                place.slot = Some(slot);
+            if let Some((_, node)) = inlets.at(link) {
+                node.slot = Some(slot);
             }
             self.push(inlets, link);
         }
@@ -176,7 +176,7 @@ impl Queue {
     #[inline]
     pub(super) fn pop<P: Provider>(&mut self, inlets: &mut Inlets<P>) {
         let first = inlets.at(self.head);
-        self.head = first.map_or(Link::NONE, |(_, place)| place.next);
+        self.head = first.map_or(Link::NONE, |(_, node)| node.next);
         self.count = self.count.wrapping_sub(1);
     }
 
@@ -187,10 +187,10 @@ impl Queue {
         inlets: &mut Inlets<P>,
         error: impl Fn(ChannelId) -> SubmissionError,
     ) {
-        while let Some((desk, place)) = inlets.at(self.head) {
-            let channel = place.request.channel();
-            if let Some(slot) = place.slot.take() {
-                desk.failed(channel, slot, error(channel));
+        while let Some((return_path, node)) = inlets.at(self.head) {
+            let channel = node.request.channel();
+            if let Some(slot) = node.slot.take() {
+                return_path.failed(channel, slot, error(channel));
             }
             self.pop(inlets);
         }
@@ -203,21 +203,25 @@ impl<P: Provider> Inlets<P> {
         self.0.get_mut(at)?.as_mut()
     }
 
-    /// A place, and where its submitter is told.
+    /// A waiting request, and the return path to its submitter.
     #[inline]
-    pub(super) fn at(&mut self, link: Link) -> Option<(&Desk<P>, &mut Place<P>)> {
+    pub(super) fn at(&mut self, link: Link) -> Option<(&ReturnPath<P>, &mut RequestNode<P>)> {
         let inlet = self.inlet(link.inlet as usize)?;
-        let Seat { desk, places } = inlet.seats.get_mut(link.seat as usize)?;
-        Some((&**desk, places.get_mut(link.slot as usize)?))
+        let SubmitterState { return_path, nodes } = inlet.states.get_mut(link.submitter as usize)?;
+        Some((&**return_path, nodes.get_mut(link.slot as usize)?))
     }
 
-    /// The place of a slot of the submitter whose desk has this number.
+    /// The place of a slot of the submitter whose return path has this number.
     #[cold]
     fn of(&self, number: u64, slot: u32) -> Option<Link> {
         (0..).zip(&self.0).find_map(|(inlet, entry)| {
-            let mut seats = (0..).zip(&entry.as_ref()?.seats);
-            let (seat, _) = seats.find(|(_, seat)| seat.desk.number() == number)?;
-            Some(Link { inlet, seat, slot })
+            let mut states = (0..).zip(&entry.as_ref()?.states);
+            let (submitter, _) = states.find(|(_, submitter)| submitter.return_path.number() == number)?;
+            Some(Link {
+                inlet,
+                submitter,
+                slot,
+            })
         })
     }
 
@@ -240,8 +244,8 @@ impl<P: Provider> Inlets<P> {
     fn forget_gone(&mut self, reaper: &Reaper) {
         for entry in &mut self.0 {
             let is_gone = entry.as_ref().is_some_and(|inlet| {
-                let mut places = inlet.seats.iter().flat_map(|seat| &seat.places);
-                inlet.is_over && places.all(|place| place.slot.is_none())
+                let mut nodes = inlet.states.iter().flat_map(|submitter| &submitter.nodes);
+                inlet.is_over && nodes.all(|node| node.slot.is_none())
             });
             if is_gone {
                 reaper.take(entry.take());
@@ -299,10 +303,10 @@ impl<P: Provider> Submissions<P> {
     }
 
     /// Makes room for a channel among so many, as the first submitter or the channel is made.
-    pub(super) fn make_room(&mut self, places: usize, half: &mut SendHalf<P>) {
-        self.waiting.make_room(places);
-        if places > self.queues.len() {
-            self.queues.resize(places, Queue::EMPTY);
+    pub(super) fn make_room(&mut self, channels: usize, half: &mut SendHalf<P>) {
+        self.waiting.make_room(channels);
+        if channels > self.queues.len() {
+            self.queues.resize(channels, Queue::EMPTY);
         }
         let depth = half.limits().send_depth;
         half.records.make_room(depth, &self.registry);
@@ -339,9 +343,9 @@ impl<P: Provider> Submissions<P> {
                 }
             });
         }
-        let mut told = 0_u32;
+        let mut reported = 0_u32;
         if waiting.is_empty() {
-            return told;
+            return reported;
         }
         waiting.retain(|index| {
             let Some(queue) = queues.get_mut(index as usize) else {
@@ -351,10 +355,11 @@ impl<P: Provider> Submissions<P> {
             match channel_apart(entries, index as usize) {
                 Some((channel, others)) => {
                     post(queue, inlets, channel);
-                    told = told.saturating_add(tell_refused(channel, others, arena, each));
+                    reported = reported.saturating_add(report_refused(channel, others, arena, each));
                     waits = channel.send_half().deferred.as_ref().is_none_or(|deferred| {
                         // If channels of two Workers were exchanged, only the list of this place's channel counts.
-                        deferred.waiting() > 0 || !due.as_ref().is_some_and(|due| deferred.tells(due, index))
+                        deferred.waiting() > 0
+                            || !due.as_ref().is_some_and(|due| deferred.notifies(due, index))
                     });
                 }
                 None => queue.fail(inlets, |_| SubmissionError::NoChannel),
@@ -362,7 +367,7 @@ impl<P: Provider> Submissions<P> {
             queue.is_listed = waits || !queue.is_empty();
             queue.is_listed
         });
-        told
+        reported
     }
 
     /// Takes requests out of the rings, each time beginning with another.
@@ -400,42 +405,44 @@ impl<P: Provider> Submissions<P> {
             waiting,
             ..
         } = self;
-        // Only a holder of a seat pushes a request, and the request names a detached slot: no other code makes such words.
+        // Only a submitter of the inlet pushes a request, and the request names a detached slot: no other code makes such words.
         let inlet = inlets.inlet(at);
-        let Some(seat) = inlet.and_then(|inlet| inlet.seats.get_mut(request.who())) else {
+        let Some(submitter) = inlet.and_then(|inlet| inlet.states.get_mut(request.who())) else {
             return;
         };
-        let Some(slot) = seat.desk.attach(&request) else {
+        let Some(slot) = submitter.return_path.attach(&request) else {
             return;
         };
         let channel = request.channel();
         let index = slot.index();
-        let (Some(queue), Some(place)) = (
+        let (Some(queue), Some(node)) = (
             queues.get_mut(channel.index as usize),
-            seat.places.get_mut(index as usize),
+            submitter.nodes.get_mut(index as usize),
         ) else {
-            return seat.desk.failed(channel, slot, SubmissionError::NoChannel);
+            return submitter
+                .return_path
+                .failed(channel, slot, SubmissionError::NoChannel);
         };
         // Empty: the slot was the submitter's.
-        place.slot = Some(slot);
-        place.request = request;
+        node.slot = Some(slot);
+        node.request = request;
         queue.list(channel.index, waiting);
         #[expect(clippy::cast_possible_truncation, reason = "there are never as many")]
         let link = Link {
             inlet: at as u32,
-            seat: request.who() as u32,
+            submitter: request.who() as u32,
             slot: index,
         };
         queue.push(inlets, link);
     }
 
-    /// A submitted request ended with an error: tells who submitted it.
+    /// A submitted request ended with an error: reports that to its submitter.
     #[cold]
     pub(super) fn ended(&mut self, channel: ChannelId, record: Record, slot: P::Slot, status: WcStatus) {
         let link = self.inlets.of(record.number, slot.index());
         // If the submitter and its ring are gone, the slot returns to its arena.
-        if let Some((desk, _)) = link.and_then(|link| self.inlets.at(link)) {
-            desk.failed(channel, slot, SubmissionError::Ended(status));
+        if let Some((return_path, _)) = link.and_then(|link| self.inlets.at(link)) {
+            return_path.failed(channel, slot, SubmissionError::Ended(status));
         }
     }
 
@@ -469,23 +476,23 @@ impl<P: Provider> Submissions<P> {
             return Err(invalid.into());
         }
         let mut arenas = Vec::with_capacity(count);
-        let mut desks = Vec::with_capacity(count);
-        let mut seats = Vec::with_capacity(count);
+        let mut return_paths = Vec::with_capacity(count);
+        let mut states = Vec::with_capacity(count);
         for _ in 0..count {
             let arena = maker.domain.arena(&ArenaConfig {
                 slots: config.slots,
                 slot_bytes: config.slot_bytes,
                 placement: config.placement,
             })?;
-            let desk = Arc::new(Desk::new(&arena).ok_or(invalid)?);
-            let mut places: Box<[_]> = (0..arena.slots()).map(|_| Place::empty()).collect();
-            in_place::put(&mut places, Place::empty);
-            self.registry.enter(&desk);
-            seats.push(Seat {
-                desk: Arc::clone(&desk),
-                places,
+            let return_path = Arc::new(ReturnPath::new(&arena).ok_or(invalid)?);
+            let mut nodes: Box<[_]> = (0..arena.slots()).map(|_| RequestNode::empty()).collect();
+            in_place::put(&mut nodes, RequestNode::empty);
+            self.registry.enter(&return_path);
+            states.push(SubmitterState {
+                return_path: Arc::clone(&return_path),
+                nodes,
             });
-            desks.push(desk);
+            return_paths.push(return_path);
             arenas.push(Arena::new(arena, maker.reaper.clone()));
         }
         let ring = RequestRing::new(config.depth, is_shared).ok_or(invalid)?;
@@ -496,7 +503,7 @@ impl<P: Provider> Submissions<P> {
         }
         let intake = Arc::new(Intake {
             ring,
-            desks: desks.into(),
+            return_paths: return_paths.into(),
             bell: self.bell.clone(),
         });
         let submitters: Option<Vec<_>> = (0..)
@@ -513,7 +520,7 @@ impl<P: Provider> Submissions<P> {
         let inlet = Some(Inlet {
             requests,
             is_over: false,
-            seats: seats.into(),
+            states: states.into(),
             intake,
         });
         match self.inlets.0.iter_mut().find(|entry| entry.is_none()) {
@@ -533,7 +540,7 @@ const INVALID: ProviderError = ProviderError {
     errno: 22,
 };
 
-impl<P: Provider> Place<P> {
+impl<P: Provider> RequestNode<P> {
     fn empty() -> Self {
         Self {
             slot: None,
@@ -543,15 +550,15 @@ impl<P: Provider> Place<P> {
     }
 }
 
-/// Tells what was submitted on the channel's own thread and comes back; says how much.
+/// Reports what was submitted on the channel's own thread and comes back; says how much.
 #[inline]
-fn tell_refused<P: Provider, C: Sends<P>>(
+fn report_refused<P: Provider, C: Sends<P>>(
     channel: &mut C,
     mut others: Others<'_, C>,
     arena: &mut P::Arena,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> u32 {
-    let mut told = 0_u32;
+    let mut reported = 0_u32;
     while let Some((slot, error)) = channel
         .send_half()
         .deferred
@@ -561,9 +568,9 @@ fn tell_refused<P: Provider, C: Sends<P>>(
         let lease = slot.map(|slot| Lease { slot });
         let turn = Turn::new(channel, others.again(), arena);
         each(turn, Event::Unsent { lease, error });
-        told = told.saturating_add(1);
+        reported = reported.saturating_add(1);
     }
-    told
+    reported
 }
 
 impl<P: Provider> Drop for Submissions<P> {

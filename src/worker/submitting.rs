@@ -51,8 +51,8 @@ impl<P: Provider> Worker<P> {
     /// The sizes are zero or too large, the device refused, or what is required of the placement
     /// cannot be had.
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
-        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
-        submissions.add_one(&mut self.places.entries, &maker)
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.table.reaper, config);
+        submissions.add_one(&mut self.table.entries, &maker)
     }
 
     /// Makes so many submitters, 1,024 at most, that share one ring: each for a thread of its own, with memory of its own.
@@ -65,8 +65,8 @@ impl<P: Provider> Worker<P> {
         count: usize,
         config: &SubmitterConfig,
     ) -> Result<Vec<Submitter<P>>, MemoryError> {
-        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
-        submissions.add(&mut self.places.entries, count, true, &maker)
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.table.reaper, config);
+        submissions.add(&mut self.table.entries, count, true, &maker)
     }
 }
 
@@ -76,8 +76,8 @@ impl<P: Provider> SendWorker<P> {
     /// # Errors
     /// As for [`Worker::submitter`].
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
-        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
-        submissions.add_one(&mut self.places.entries, &maker)
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.table.reaper, config);
+        submissions.add_one(&mut self.table.entries, &maker)
     }
 
     /// Makes so many submitters that share one ring; see [`Worker::submitters`].
@@ -89,7 +89,7 @@ impl<P: Provider> SendWorker<P> {
         count: usize,
         config: &SubmitterConfig,
     ) -> Result<Vec<Submitter<P>>, MemoryError> {
-        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
-        submissions.add(&mut self.places.entries, count, true, &maker)
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.table.reaper, config);
+        submissions.add(&mut self.table.entries, count, true, &maker)
     }
 }

@@ -6,7 +6,7 @@ use doorbell_core::Ticket;
 use doorbell_core::provider::{Arena as _, Provider};
 use doorbell_ffi::Rdma;
 
-use super::places::Others;
+use super::channel_table::Others;
 use crate::worker::channel::{Channel, ChannelId, SendErrorKind};
 use crate::worker::half::{SendHalf, Sends, usable};
 use crate::worker::lease::Lease;

@@ -23,7 +23,7 @@ const LOOK_WITHIN: Duration = Duration::from_millis(20);
 /// this much late at most.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// When a Worker is to look at what no completion tells.
+/// When a Worker is to look at what no completion reports.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     /// Polls left until it looks.
@@ -176,11 +176,11 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Begins to close the channels that are lost, of which the application was told.
+    /// Begins to close the channels that are lost, which were reported to the application.
     fn close_lost(&mut self) {
         let now = self.context.now();
         let Self {
-            places,
+            table,
             sends,
             receives,
             closing,
@@ -188,7 +188,7 @@ impl<P: Provider> Worker<P> {
         } = self;
         let depth = receives.completions.depth();
         sends.lost.retain(|index| {
-            let Some(entry) = places.entries.get_mut(index as usize) else {
+            let Some(entry) = table.entries.get_mut(index as usize) else {
                 return false;
             };
             entry.listed.is_lost = false;
@@ -205,7 +205,7 @@ impl<P: Provider> Worker<P> {
 
     /// Takes up what the halves found out while they were apart.
     pub(super) fn take_up_lost(&mut self) {
-        for entry in &mut self.places.entries {
+        for entry in &mut self.table.entries {
             let Some(channel) = &mut entry.channel else {
                 continue;
             };
@@ -234,7 +234,7 @@ impl<P: Provider> Worker<P> {
             return;
         }
         let mut next: Option<Instant> = None;
-        for entry in &mut self.places.entries {
+        for entry in &mut self.table.entries {
             let due = entry.channel.as_mut().and_then(|channel| look_at(channel, now));
             next = next.into_iter().chain(due).min();
         }
@@ -278,7 +278,7 @@ impl<P: Provider> Worker<P> {
         if let Some(closing) = self.closing.iter_mut().find(|closing| closing.is_of(id)) {
             return core::mem::take(&mut closing.is_by_itself);
         }
-        let entry = self.places.entries.get_mut(id.index as usize);
+        let entry = self.table.entries.get_mut(id.index as usize);
         let closed = entry.and_then(|entry| entry.closed.as_mut());
         let of_it = closed.filter(|closed| closed.generation == id.generation);
         of_it.is_some_and(|closed| core::mem::take(&mut closed.is_by_itself))

@@ -11,7 +11,7 @@ use doorbell_core::{Clock, Deadline, Instant};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 
-use super::places::Entry;
+use super::channel_table::Entry;
 use super::polling::Polled;
 use super::send_side::SendSide;
 use super::submissions::Submissions;
@@ -20,7 +20,7 @@ use crate::worker::config::Notify;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, Sends};
 
-/// No sleep is longer while something is awaited that no completion tells: credits, memory for
+/// No sleep is longer while something is awaited that no completion reports: credits, memory for
 /// receives, the end of a closing. About as long as a peer that found no receive waits by default.
 pub(super) const NAP: Duration = Duration::from_millis(1);
 
@@ -43,20 +43,20 @@ impl Waiting {
 impl<P: Provider> SendSide<P> {
     /// Looks for credits of channels that want some; says how many of them have some now.
     #[inline]
-    pub(super) fn credits_came<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) -> u32 {
+    pub(super) fn credits_came<C: Sends<P>>(&mut self, table: &mut [Entry<C>]) -> u32 {
         if self.wanting.is_empty() {
             return 0;
         }
-        self.find_credits(places)
+        self.find_credits(table)
     }
 
     /// Says how many of the channels that wanted credits have some now.
     #[cold]
-    fn find_credits<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) -> u32 {
+    fn find_credits<C: Sends<P>>(&mut self, table: &mut [Entry<C>]) -> u32 {
         let Self { wanting, noticed, .. } = self;
         let mut came = 0_u32;
         wanting.retain(|index| {
-            let Some(entry) = places.get_mut(index as usize) else {
+            let Some(entry) = table.get_mut(index as usize) else {
                 return false;
             };
             entry.listed.is_wanting = false;
@@ -71,7 +71,7 @@ impl<P: Provider> SendSide<P> {
         came
     }
 
-    /// Whether credits are awaited, which no completion tells.
+    /// Whether credits are awaited, which no completion reports.
     fn awaits_credits(&self) -> bool {
         !self.wanting.is_empty() || !self.noticed.is_empty()
     }
@@ -88,7 +88,7 @@ pub(super) trait Sleeper<P: Provider> {
     fn sleep(&self) -> Sleep<'_, P>;
     /// Submissions to it, if it takes any.
     fn submissions(&self) -> Option<&Submissions<P>>;
-    /// The clock that deadlines are told by.
+    /// The clock of deadlines.
     fn clock(&self) -> &P::Context;
     /// It is about to sleep, or to let others: what is done at times is to be looked at before.
     fn note_sleep(&mut self) {}
@@ -276,8 +276,8 @@ impl<P: Provider> Worker<P> {
         if events > 0 {
             return events;
         }
-        let places = &mut self.places.entries;
-        self.sends.credits_came(places)
+        let table = &mut self.table.entries;
+        self.sends.credits_came(table)
     }
 }
 
@@ -332,7 +332,7 @@ impl<P: Provider> Sleep<'_, P> {
     }
 
     /// The most an event loop may sleep before it asks again, whatever the descriptors say:
-    /// something is awaited that no completion tells, as credits and memory. `None` is no limit.
+    /// something is awaited that no completion reports, as credits and memory. `None` is no limit.
     #[must_use]
     pub const fn at_most(&self) -> Option<Duration> {
         self.at_most

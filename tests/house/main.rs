@@ -375,15 +375,15 @@ fn clocks_sockets_and_entropy_stay_at_the_boundary() {
 
 /// Only these files log events, and none of them is on the way of a message.
 #[test]
-fn the_data_path_tells_nothing() {
-    let telling = [
+fn the_data_path_logs_nothing() {
+    let logging = [
         "src/connect/connecting.rs",
-        "src/connect/dial.rs",
+        "src/connect/connector.rs",
         "src/machine/reaper.rs",
         "src/connect/handshakes/backlog.rs",
         "src/connect/handshakes/rejection_log.rs",
         "src/link/dialing.rs",
-        "src/link/told.rs",
+        "src/link/log.rs",
         "src/connect/listener.rs",
         "src/mesh/membership.rs",
         "src/mesh/seek.rs",
@@ -396,19 +396,19 @@ fn the_data_path_tells_nothing() {
     for folder in ["core/src", "hotpath/src", "ffi/src", "src"] {
         for path in sources(&root().join(folder)) {
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-            if name == "src/machine/tell.rs" || name.starts_with("src/program/") {
+            if name == "src/machine/log.rs" || name.starts_with("src/program/") {
                 continue;
             }
             for (line, text) in code(&path) {
                 assert!(!text.contains("tracing::"), "{name}:{line}: {text}");
-                if text.contains("tell!(") || text.contains("tell::tell") {
-                    assert!(telling.contains(&name.as_str()), "{name}:{line}: {text}");
+                if text.contains("log!(") || text.contains("machine::log") {
+                    assert!(logging.contains(&name.as_str()), "{name}:{line}: {text}");
                     seen.insert(name.clone());
                 }
             }
         }
     }
-    assert_eq!(seen.len(), telling.len(), "{seen:?}");
+    assert_eq!(seen.len(), logging.len(), "{seen:?}");
 }
 
 /// The floors of `src`, from the ground: a file, or a folder. A file imports from its own floor and from those below.

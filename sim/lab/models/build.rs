@@ -1,4 +1,4 @@
-//! Writes copies of `src/connect/handshakes/places.rs` for the models of the desk: one as it is shipped, and others with one mistake each,
+//! Writes copies of `src/connect/handshakes/accept_queue.rs` for the models of the accept queue: one as it is shipped, and others with one mistake each,
 //! on which a model has to fail.
 //!
 //! The build fails if the text that a mistake replaces does not occur exactly once. The file has then changed, and the mistake has to be
@@ -12,10 +12,10 @@ use std::path::Path;
 include!("wrong.rs");
 
 fn main() -> Result<(), Box<dyn Error>> {
-    const PLACES: &str = "../../../src/connect/handshakes/places.rs";
-    println!("cargo::rerun-if-changed={PLACES}");
+    const SHIPPED: &str = "../../../src/connect/handshakes/accept_queue.rs";
+    println!("cargo::rerun-if-changed={SHIPPED}");
     println!("cargo::rerun-if-changed=wrong.rs");
-    let text = fs::read_to_string(PLACES)?;
+    let text = fs::read_to_string(SHIPPED)?;
     // Without its module doc: the text is included inside a module, where such a doc is an error.
     let shipped: String = text
         .split_inclusive('\n')
@@ -38,6 +38,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         Path::new(&out).join("wrong.rs"),
         format!("wrong! {{ {} }}\n", names.join(" ")),
     )?;
-    println!("cargo::rustc-env=WRONG_PLACES={}", names.join(" "));
+    println!("cargo::rustc-env=WRONG_QUEUES={}", names.join(" "));
     Ok(())
 }

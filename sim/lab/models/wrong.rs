@@ -9,28 +9,28 @@ struct Wrong {
 const WRONG: &[Wrong] = &[
     // Wake-ups.
     Wrong {
-        name: "asked_untold",
+        name: "asked_without_a_wake_up",
         steps: &[(
-            "        places.signals.tell_accepting();\n        Ok(Place {",
+            "        queue.signals.wake_accepting();\n        Ok(Place {",
             "        Ok(Place {",
         )],
     },
     Wrong {
-        name: "told_before_it_is_asked_for",
+        name: "woken_before_it_is_asked_for",
         steps: &[
             (
-                "        let mut asked = places.asked();",
-                "        places.signals.tell_accepting();\n        let mut asked = places.asked();",
+                "        let mut asked = queue.asked();",
+                "        queue.signals.wake_accepting();\n        let mut asked = queue.asked();",
             ),
             (
-                "        drop(asked);\n        places.signals.tell_accepting();\n        Ok(Place {",
+                "        drop(asked);\n        queue.signals.wake_accepting();\n        Ok(Place {",
                 "        drop(asked);\n        Ok(Place {",
             ),
         ],
     },
     Wrong {
         name: "asked_uncounted",
-        steps: &[("        places.count_asked(&asked);\n", "")],
+        steps: &[("        queue.count_asked(&asked);\n", "")],
     },
     Wrong {
         name: "signal_taken_behind_the_look",
@@ -43,20 +43,20 @@ const WRONG: &[Wrong] = &[
         ],
     },
     Wrong {
-        name: "answered_untold",
+        name: "answered_without_a_wake_up",
         steps: &[(
-            "                self.signals.tell_handshakes();\n",
-            "                let _ = false.then(|| self.signals.tell_handshakes());\n",
+            "                self.signals.wake_handshakes();\n",
+            "                let _ = false.then(|| self.signals.wake_handshakes());\n",
         )],
     },
     Wrong {
-        name: "told_before_it_is_answered",
+        name: "woken_before_it_is_answered",
         steps: &[
             (
                 "            if self.serve(|wanted|",
-                "            self.signals.tell_handshakes();\n            if self.serve(|wanted|",
+                "            self.signals.wake_handshakes();\n            if self.serve(|wanted|",
             ),
-            ("                self.signals.tell_handshakes();\n", ""),
+            ("                self.signals.wake_handshakes();\n", ""),
         ],
     },
     Wrong {
@@ -67,22 +67,22 @@ const WRONG: &[Wrong] = &[
         )],
     },
     Wrong {
-        name: "published_untold",
+        name: "published_without_a_wake_up",
         steps: &[(
-            "                drop(self.places.abandon());\n            }\n            \
-             self.places.signals.tell_accepting();\n",
-            "                drop(self.places.abandon());\n            }\n",
+            "                drop(self.queue.abandon());\n            }\n            \
+             self.queue.signals.wake_accepting();\n",
+            "                drop(self.queue.abandon());\n            }\n",
         )],
     },
     Wrong {
-        name: "closed_untold",
+        name: "closed_without_a_wake_up",
         steps: &[(
-            "        self.pass(|turns| turns.is_closed = true);\n        self.signals.tell_accepting();\n",
-            "        self.pass(|turns| turns.is_closed = true);\n",
+            "        self.pass(|owners| owners.is_closed = true);\n        self.signals.wake_accepting();\n",
+            "        self.pass(|owners| owners.is_closed = true);\n",
         )],
     },
     Wrong {
-        name: "given_up_last_untold",
+        name: "given_up_last_without_a_wake_up",
         steps: &[(
             "        if is_closed {\n",
             "        if false && is_closed {\n",
@@ -93,12 +93,12 @@ const WRONG: &[Wrong] = &[
         name: "published_before_it_is_there",
         steps: &[
             (
-                "            self.places.exchange(index, Entry::Connected(connected));\n",
+                "            self.queue.exchange(index, Entry::Connected(connected));\n",
                 "",
             ),
             (
                 "            if is_abandoned {\n",
-                "            self.places.exchange(index, Entry::Connected(connected));\n            if is_abandoned {\n",
+                "            self.queue.exchange(index, Entry::Connected(connected));\n            if is_abandoned {\n",
             ),
         ],
     },
@@ -120,37 +120,37 @@ const WRONG: &[Wrong] = &[
         name: "abandoned_behind_the_last_look",
         steps: &[
             (
-                "        self.pass(|turns| (turns.is_closed, turns.is_abandoned) = (true, true));\n",
-                "        self.pass(|turns| turns.is_closed = true);\n",
+                "        self.pass(|owners| (owners.is_closed, owners.is_abandoned) = (true, true));\n",
+                "        self.pass(|owners| owners.is_closed = true);\n",
             ),
             (
                 "        }\n        left\n",
-                "        }\n        self.pass(|turns| turns.is_abandoned = true);\n        left\n",
+                "        }\n        self.pass(|owners| owners.is_abandoned = true);\n        left\n",
             ),
         ],
     },
     Wrong {
         name: "abandoned_is_looked_at_first",
         steps: &[
-            ("                turns.is_abandoned\n", ""),
+            ("                owners.is_abandoned\n", ""),
             (
-                "            let is_abandoned = self.places.pass(",
-                "            let is_abandoned = self.places.turns().is_abandoned;\n            self.places.pass(",
+                "            let is_abandoned = self.queue.pass(",
+                "            let is_abandoned = self.queue.owners().is_abandoned;\n            self.queue.pass(",
             ),
         ],
     },
     Wrong {
         name: "published_as_no_news",
         steps: &[(
-            "        let news = !turns.published.is_empty() || turns.is_over();\n",
-            "        let news = turns.is_over();\n",
+            "        let news = !owners.published.is_empty() || owners.is_over();\n",
+            "        let news = owners.is_over();\n",
         )],
     },
     Wrong {
         name: "over_as_no_news",
         steps: &[(
-            "        let news = !turns.published.is_empty() || turns.is_over();\n",
-            "        let news = !turns.published.is_empty();\n",
+            "        let news = !owners.published.is_empty() || owners.is_over();\n",
+            "        let news = !owners.published.is_empty();\n",
         )],
     },
     Wrong {
@@ -168,32 +168,32 @@ const WRONG: &[Wrong] = &[
     },
     Wrong {
         name: "taken_stays_held",
-        steps: &[("                turns.free.push(index);\n", "")],
+        steps: &[("                owners.free.push(index);\n", "")],
     },
     Wrong {
         name: "given_up_stays_held",
         steps: &[(
-            "            turns.free.push(index);\n            turns.is_closed\n",
-            "            turns.is_closed\n",
+            "            owners.free.push(index);\n            owners.is_closed\n",
+            "            owners.is_closed\n",
         )],
     },
     Wrong {
         name: "last_published_first",
-        steps: &[("turns.published.pop_front()", "turns.published.pop_back()")],
+        steps: &[("owners.published.pop_front()", "owners.published.pop_back()")],
     },
     // Locks that do not lock.
     Wrong {
-        name: "turns_without_a_lock",
+        name: "owners_without_a_lock",
         steps: &[
             (
                 "use super::locks::{Arc, Mutex, MutexGuard};",
                 "use super::locks::{Arc, Mutex, MutexGuard, Torn, TornGuard};",
             ),
-            ("    turns: Mutex<Turns>,", "    turns: Torn<Turns>,"),
-            ("turns: Mutex::new(Turns", "turns: Torn::new(Turns"),
+            ("    owners: Mutex<Owners>,", "    owners: Torn<Owners>,"),
+            ("owners: Mutex::new(Owners", "owners: Torn::new(Owners"),
             (
-                "fn turns(&self) -> MutexGuard<",
-                "fn turns(&self) -> TornGuard<",
+                "fn owners(&self) -> MutexGuard<",
+                "fn owners(&self) -> TornGuard<",
             ),
         ],
     },

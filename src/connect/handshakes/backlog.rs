@@ -1,7 +1,7 @@
 //! The handshakes at one port: admission and rejection of peers, and the progress of each handshake.
 //!
 //! This is the engine of every way to accept. It advances by polling, and has no thread, socket or clock of its own. It asks Workers
-//! for places at a [`desk`](super::desk), on this thread or another.
+//! for places at an [`admission`](super::admission), on this thread or another.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -13,20 +13,20 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
+use super::admission::Admission;
 use super::counts::Counts;
-use super::desk::Desk;
-use super::limits::{Crowd, Crowding, Guest, Guests, busy};
-use super::refusals::Refusals;
+use super::limits::{Crowd, Crowding, Source, Sources, busy};
 use super::rejection_log::RejectionLog;
+use super::rejections::Rejections;
 use super::under_way::{Around, UnderWay};
 use super::{HandshakeLimits, Port, Settings};
 use crate::connect::answer::Answer;
-use crate::connect::look::Looking;
 use crate::connect::node::Node;
+use crate::connect::port_scan::PendingScan;
 use crate::connect::scan_queue::{ScanQueue, send_reject};
 use crate::error::ConnectError;
-use crate::machine::makers::{LOOK_AGAIN, Makers};
-use crate::machine::tell::tell;
+use crate::machine::log::log;
+use crate::machine::makers::{Makers, POLL_AGAIN};
 use crate::rails::Rails;
 use crate::trust::Trust;
 
@@ -47,7 +47,7 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     under_way: Vec<Box<UnderWay<P, N>>>,
     /// The handshakes that begin once our ports were looked at.
     arrived: ScanQueue<Arrived<N>>,
-    refusals: Refusals<N>,
+    rejections: Rejections<N>,
     rejection_log: RejectionLog,
     /// Its own, where they are not the Node's.
     makers: Option<Makers>,
@@ -55,10 +55,10 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     waker: Option<Waker>,
     /// When to poll again: more peers have arrived, or threads have work that no signal announces.
     again: Option<Deadline>,
-    desks: Vec<Arc<Desk<P>>>,
-    /// The desk to ask next, so that Workers of one device have their turns.
-    next_desk: usize,
-    guests: Guests,
+    admissions: Vec<Arc<Admission<P>>>,
+    /// The admission to ask next, so that Workers of one device have their turns.
+    next_admission: usize,
+    sources: Sources,
     counts: Arc<Counts>,
     rails: Option<(Instant, Rails)>,
     /// Until this time no peer is admitted; `next_rest` is the length of the next rest.
@@ -73,7 +73,7 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
 /// A peer that was let in.
 struct Arrived<N: Network> {
     stream: N::Stream,
-    guest: Guest,
+    from: Source,
     trust: Trust,
 }
 
@@ -85,13 +85,13 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             port,
             under_way: Vec::new(),
             arrived: ScanQueue::new(),
-            refusals: Refusals::new(),
+            rejections: Rejections::new(),
             rejection_log: RejectionLog::default(),
             makers: None,
             again: None,
-            desks: Vec::new(),
-            next_desk: 0,
-            guests: Guests::new(*limits),
+            admissions: Vec::new(),
+            next_admission: 0,
+            sources: Sources::new(*limits),
             counts: Arc::new(Counts::default()),
             rails: None,
             rest: None,
@@ -129,18 +129,18 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         &self.settings
     }
 
-    pub(crate) fn desks(&self) -> &[Arc<Desk<P>>] {
-        &self.desks
+    pub(crate) fn admissions(&self) -> &[Arc<Admission<P>>] {
+        &self.admissions
     }
 
-    /// Asks for places at these desks from now on.
-    pub(crate) fn ask_at(&mut self, desks: Vec<Arc<Desk<P>>>) {
-        self.desks = desks;
+    /// Asks for places at these admissions from now on.
+    pub(crate) fn admit_by(&mut self, admissions: Vec<Arc<Admission<P>>>) {
+        self.admissions = admissions;
         // They are of the Workers of then.
         self.rails = None;
     }
 
-    /// Has handshakes made with other settings from now on, and at other desks ([`Self::ask_at`]). Handshakes under way are
+    /// Has handshakes made with other settings from now on, and at other admissions ([`Self::admit_by`]). Handshakes under way are
     /// given up, and count as failed: their peers see the stream end.
     pub(crate) fn reconfigure(&mut self, settings: Settings) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
@@ -159,10 +159,10 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     /// Gives up what is under way; says how many that were.
     fn give_up(&mut self) -> usize {
-        self.desks.clear();
+        self.admissions.clear();
         let given_up = core::mem::take(&mut self.under_way);
         for one in &given_up {
-            self.guests.leave(one.guest);
+            self.sources.leave(one.from);
         }
         given_up.len()
     }
@@ -192,14 +192,14 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.begin_arrived(now, node);
         self.advance(now, node);
         self.turn_away_unproven(now);
-        self.refusals.poll(now);
+        self.rejections.poll(now);
         self.rejection_log.poll(now);
-        let is_awaited = self.arrived.is_looking() || self.under_way.iter().any(|one| one.is_making());
+        let is_awaited = self.arrived.is_scanning() || self.under_way.iter().any(|one| one.is_making());
         self.again = if has_more {
             Some(Deadline::at(now))
         } else {
             let is_notified = self.waker.is_some();
-            (is_awaited && !is_notified).then(|| Deadline::after(now, LOOK_AGAIN))
+            (is_awaited && !is_notified).then(|| Deadline::after(now, POLL_AGAIN))
         };
     }
 
@@ -207,7 +207,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         let under_way = self.under_way.iter().map(|one| one.deadline());
         let rejections = self
-            .refusals
+            .rejections
             .deadline()
             .into_iter()
             .chain(self.rejection_log.deadline());
@@ -222,7 +222,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         // While it rests, an arrival is no reason to poll.
         let acceptor = self.rest.is_none().then_some(&self.port.acceptor);
         let under_way = self.under_way.iter().map(|one| one.waited());
-        let waited = under_way.chain(self.refusals.waited());
+        let waited = under_way.chain(self.rejections.waited());
         Ok(node.network.wait(acceptor, waited, deadline)?)
     }
 
@@ -241,7 +241,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
                 Ok(None) => return false,
                 Err(error) => {
                     // The arrivals stay there: asked at once again, the port would only fail again.
-                    tell!(error, "the port takes nobody in", reason = error);
+                    log!(error, "the port takes nobody in", reason = error);
                     self.note_port_failure(error.into());
                     self.rest = Some(Deadline::after(now, self.next_rest));
                     self.next_rest = self.next_rest.saturating_mul(2).min(*REST.end());
@@ -271,56 +271,56 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     /// Lets a peer in, or turns it away.
     fn welcome(&mut self, now: Instant, node: &Node<P, N>, stream: N::Stream) {
         let address = stream.peer_address();
-        let (guest, trust) = (Guest::of(address), node.trust());
+        let (from, trust) = (Source::of(address), node.trust());
         if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
             // Nothing is read of it, and nothing is kept for it.
-            self.log_refused(now, guest, &error);
-            let reject = crate::connect::bring_up::reject_for(&error);
+            self.log_rejected(now, from, &error);
+            let reject = crate::connect::attempt::reject_for(&error);
             self.counts.count_failed(&error);
             if self.failures.is_none() {
                 self.counts.keep(error);
             }
-            self.refusals.refuse(now, stream, &reject);
+            self.rejections.reject(now, stream, &reject);
             return;
         }
-        let entered = match self.guests.enter(guest) {
-            Err(crowd) if self.make_room(now, crowd) => self.guests.enter(guest),
+        let entered = match self.sources.enter(from) {
+            Err(crowd) if self.make_room(now, crowd) => self.sources.enter(from),
             entered => entered,
         };
         if entered.is_err() {
-            self.turn_away(now, guest, stream);
+            self.turn_away(now, from, stream);
             return;
         }
         // As long as a stage may take for which it is our turn.
         let until = Deadline::after(now, self.settings().timing.stage);
-        let arrived = Arrived { stream, guest, trust };
+        let arrived = Arrived { stream, from, trust };
         match self.fresh_rails(now) {
             Some(rails) => self.begin(now, node, arrived, Ok(rails)),
             None => {
                 let waker = self.waker.clone();
                 self.arrived
-                    .enter(arrived, || Looking::beside(node, waker, until));
+                    .enter(arrived, || PendingScan::beside(node, waker, until));
             }
         }
     }
 
-    fn log_refused(&mut self, now: Instant, guest: Guest, error: &ConnectError) {
+    fn log_rejected(&mut self, now: Instant, from: Source, error: &ConnectError) {
         if self.rejection_log.is_first(now, Some(error)) {
             let at = self.port.acceptor.address();
-            tell!(warn, "handshake refused", from = guest, at = at, reason = error);
+            log!(warn, "handshake refused", from = from, at = at, reason = error);
         }
     }
 
-    fn turn_away(&mut self, now: Instant, guest: Guest, stream: N::Stream) {
+    fn turn_away(&mut self, now: Instant, from: Source, stream: N::Stream) {
         if self.rejection_log.is_first(now, None) {
-            tell!(warn, "handshake refused: too many", from = guest);
+            log!(warn, "handshake refused: too many", from = from);
         }
         self.counts.note_refused();
         let reject = self.busy(now);
-        self.refusals.refuse(now, stream, &reject);
+        self.rejections.reject(now, stream, &reject);
     }
 
-    /// The refusal of one too many, with when to come again.
+    /// The Reject of one too many, with when to come again.
     fn busy(&self, now: Instant) -> Reject {
         let under_way = self.under_way.iter().map(|one| one.end());
         busy(now, under_way.chain(self.arrived.deadline()))
@@ -331,38 +331,38 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     fn make_room(&mut self, now: Instant, crowd: Crowd) -> bool {
         let is_made = crowd
             .above
-            .is_some_and(|above| self.make_room_unproven(now, above) || self.make_room_in_line(now, above));
+            .is_some_and(|above| self.make_room_unproven(now, above) || self.make_room_waiting(now, above));
         is_made || self.make_room_unproven(now, crowd.even)
     }
 
     fn make_room_unproven(&mut self, now: Instant, crowding: Crowding) -> bool {
         let mut under_way = self.under_way.iter();
-        let (guest, stream) =
-            if let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_unproven()) {
+        let (from, stream) =
+            if let Some(at) = under_way.position(|one| crowding.has(one.from) && one.is_unproven()) {
                 let one = self.under_way.remove(at);
-                (one.guest, one.into_stream())
+                (one.from, one.into_stream())
             } else {
                 let arrived = self.arrived.waiting();
-                let Some(at) = arrived.iter().position(|one| crowding.has(one.guest)) else {
+                let Some(at) = arrived.iter().position(|one| crowding.has(one.from)) else {
                     return false;
                 };
-                let Arrived { stream, guest, .. } = arrived.remove(at);
-                (guest, stream)
+                let Arrived { stream, from, .. } = arrived.remove(at);
+                (from, stream)
             };
-        self.guests.leave(guest);
-        self.turn_away(now, guest, stream);
+        self.sources.leave(from);
+        self.turn_away(now, from, stream);
         true
     }
 
-    fn make_room_in_line(&mut self, now: Instant, crowding: Crowding) -> bool {
+    fn make_room_waiting(&mut self, now: Instant, crowding: Crowding) -> bool {
         let mut under_way = self.under_way.iter();
-        let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_in_line()) else {
+        let Some(at) = under_way.position(|one| crowding.has(one.from) && one.is_waiting()) else {
             return false;
         };
         let mut one = self.under_way.remove(at);
-        one.refuse(now, self.busy(now));
-        self.guests.leave(one.guest);
-        self.note_failed(ConnectError::TooManyUnfinishedFrom(one.guest.address()));
+        one.reject(now, self.busy(now));
+        self.sources.leave(one.from);
+        self.note_failed(ConnectError::TooManyUnfinishedFrom(one.from.address()));
         true
     }
 
@@ -370,10 +370,10 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     fn turn_away_unproven(&mut self, now: Instant) {
         let mut index = 0_usize;
         while let Some(one) = self.under_way.get_mut(index) {
-            if one.has_lost_patience(now, self.guests.patience(one.guest)) {
+            if one.has_lost_patience(now, self.sources.patience(one.from)) {
                 let one = self.under_way.remove(index);
-                self.guests.leave(one.guest);
-                self.turn_away(now, one.guest, one.into_stream());
+                self.sources.leave(one.from);
+                self.turn_away(now, one.from, one.into_stream());
             } else {
                 index = index.saturating_add(1);
             }
@@ -393,10 +393,14 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     /// Begins the handshakes of those for whom our ports were looked at.
     fn begin_arrived(&mut self, now: Instant, node: &Node<P, N>) {
-        if !self.arrived.is_looking() {
+        if !self.arrived.is_scanning() {
             return;
         }
-        let devices: Vec<_> = self.desks.iter().map(|desk| desk.device()).collect();
+        let devices: Vec<_> = self
+            .admissions
+            .iter()
+            .map(|admission| admission.device())
+            .collect();
         let Some((arrived, rails)) = self.arrived.leave(node, &devices) else {
             return;
         };
@@ -415,19 +419,19 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         arrived: Arrived<N>,
         rails: Result<Rails, ConnectError>,
     ) {
-        let Arrived { stream, guest, trust } = arrived;
-        match rails.and_then(|rails| self.answer(node, guest, trust, rails)) {
+        let Arrived { stream, from, trust } = arrived;
+        match rails.and_then(|rails| self.answer(node, from, trust, rails)) {
             Ok(answer) => {
                 self.counts.note_begun();
                 self.under_way
-                    .push(Box::new(UnderWay::new(now, stream, guest, answer)));
+                    .push(Box::new(UnderWay::new(now, stream, from, answer)));
             }
             Err(error) => {
-                self.guests.leave(guest);
-                self.log_refused(now, guest, &error);
-                let reject = crate::connect::bring_up::reject_for(&error);
+                self.sources.leave(from);
+                self.log_rejected(now, from, &error);
+                let reject = crate::connect::attempt::reject_for(&error);
                 self.note_failed(error);
-                self.refusals.refuse(now, stream, &reject);
+                self.rejections.reject(now, stream, &reject);
             }
         }
     }
@@ -435,15 +439,19 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     fn answer(
         &self,
         node: &Node<P, N>,
-        guest: Guest,
+        from: Source,
         trust: Trust,
         rails: Rails,
     ) -> Result<Answer, ConnectError> {
-        if self.desks.iter().any(|desk| desk.node() != node.instance()) {
+        if self
+            .admissions
+            .iter()
+            .any(|admission| admission.node() != node.instance())
+        {
             return Err(ConnectError::OtherTrust);
         }
         let (instance, settings) = (self.port.instance, self.settings());
-        Answer::new(&node.network, instance, rails, &settings, trust, guest.address())
+        Answer::new(&node.network, instance, rails, &settings, trust, from.address())
     }
 
     fn advance(&mut self, now: Instant, node: &Node<P, N>) {
@@ -451,12 +459,12 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         let mut around = Around {
             busy,
             counts: &self.counts,
-            desks: &self.desks,
-            next_desk: &mut self.next_desk,
+            admissions: &self.admissions,
+            next_admission: &mut self.next_admission,
             makers: self.makers.as_ref().unwrap_or_else(|| node.makers()),
             waker: self.waker.as_ref(),
         };
-        let (guests, mut failed) = (&mut self.guests, Vec::new());
+        let (sources, mut failed) = (&mut self.sources, Vec::new());
         self.under_way.retain_mut(|one| {
             if !one.is_due(now) {
                 return true;
@@ -464,15 +472,15 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             let Some(outcome) = one.poll(now, &mut around) else {
                 return true;
             };
-            guests.leave(one.guest);
+            sources.leave(one.from);
             match outcome {
-                Ok(()) => tell!(info, "handshake done", from = one.guest),
-                Err(error) => failed.push((one.guest, error)),
+                Ok(()) => log!(info, "handshake done", from = one.from),
+                Err(error) => failed.push((one.from, error)),
             }
             false
         });
-        for (guest, error) in failed {
-            self.log_refused(now, guest, &error);
+        for (from, error) in failed {
+            self.log_rejected(now, from, &error);
             self.note_failed(error);
         }
     }
@@ -486,8 +494,8 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         for one in self.arrived.waiting() {
             send_reject(&mut one.stream, &Reject::new(RejectReason::CLOSING));
         }
-        for desk in &self.desks {
-            desk.close();
+        for admission in &self.admissions {
+            admission.close();
         }
     }
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
-use crate::error::ConnectError;
 use crate::machine::unfinished::network;
 
 /// Limits on handshakes beside the threads that accept.
@@ -56,7 +55,7 @@ impl Default for HandshakeLimits {
 }
 
 /// Source address of a stream, for limits. Streams without an address all count as one source.
-pub(crate) fn source(address: Option<SocketAddr>) -> IpAddr {
+pub(crate) fn source_address(address: Option<SocketAddr>) -> IpAddr {
     address.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |address| {
         address.ip().to_canonical()
     })
@@ -64,15 +63,15 @@ pub(crate) fn source(address: Option<SocketAddr>) -> IpAddr {
 
 /// Source of handshakes under way, for limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Guest {
+pub(crate) struct Source {
     network: IpAddr,
     address: IpAddr,
 }
 
-impl Guest {
+impl Source {
     /// Whose address this is.
     pub(crate) fn of(address: Option<SocketAddr>) -> Self {
-        let address = source(address);
+        let address = source_address(address);
         Self {
             network: network(address),
             address,
@@ -84,7 +83,7 @@ impl Guest {
     }
 }
 
-impl fmt::Display for Guest {
+impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.address, f)
     }
@@ -105,20 +104,20 @@ pub(crate) fn busy(now: Instant, under_way: impl Iterator<Item = Deadline>) -> R
 
 /// Longest time that a peer waits for others of its address, and the time between two looks. The others finish in milliseconds,
 /// or never intend to. A rail of a link has half a second, so it still hears the reason for its rejection.
-const IN_LINE: Duration = Duration::from_millis(250);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const SHARE_WAIT_MAX: Duration = Duration::from_millis(250);
+const SHARE_RETRY: Duration = Duration::from_millis(20);
 
-/// The turn of a peer whose address has unfinished handshakes with as much as it leaves to others. The peer waits until these are done. So
+/// The wait of a peer whose address has unfinished handshakes with as much as it leaves to others. The peer waits until these are done. So
 /// many processes of one host that connect at once all come in. Handshakes that never finish hold no more than their share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct ShareWait {
     again: Option<Deadline>,
     until: Option<Deadline>,
 }
 
-impl Line {
-    /// Whether it waits for its turn.
-    pub(crate) const fn is_in_it(self) -> bool {
+impl ShareWait {
+    /// Whether it waits.
+    pub(crate) const fn is_on(self) -> bool {
         self.again.is_some()
     }
 
@@ -127,34 +126,19 @@ impl Line {
         self.again.map_or(end, |again| again.min(end))
     }
 
-    /// Takes what it wants, of a handshake that ends then; `None` where it is not its turn.
-    ///
-    /// # Errors
-    /// Errors of `take`. The error that others hold too much is returned only if the handshake may not wait for them, or has
-    /// waited long enough.
-    pub(crate) fn turn<T>(
-        &mut self,
-        now: Instant,
-        end: Deadline,
-        may_wait: bool,
-        take: impl FnOnce() -> Result<T, ConnectError>,
-    ) -> Result<Option<T>, ConnectError> {
-        if self.again.is_some_and(|again| !again.has_passed(now)) {
-            return Ok(None);
-        }
-        self.again = None;
-        match take() {
-            Err(ConnectError::TooManyUnfinishedFrom(_)) if may_wait && self.waits(now, end) => Ok(None),
-            outcome => outcome.map(Some),
-        }
+    /// Whether the wait goes on; otherwise the peer asks again.
+    pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
+        self.again = self.again.filter(|again| !again.has_passed(now));
+        self.is_on()
     }
 
-    /// Whether it may wait for its turn; and not to the end, so that its Reject can still be sent.
-    fn waits(&mut self, now: Instant, end: Deadline) -> bool {
+    /// Whether the peer may wait, and not to the end of its handshake, so that its Reject can still be sent.
+    pub(crate) fn may_begin(&mut self, now: Instant, end: Deadline) -> bool {
         let half = end.remaining(now).checked_div(2).unwrap_or_default();
-        let until = *self.until.get_or_insert(Deadline::after(now, half.min(IN_LINE)));
-        self.again = Some(Deadline::after(now, LOOK_AGAIN)).filter(|_| !until.has_passed(now));
-        self.again.is_some()
+        let most = Deadline::after(now, half.min(SHARE_WAIT_MAX));
+        let until = *self.until.get_or_insert(most);
+        self.again = Some(Deadline::after(now, SHARE_RETRY)).filter(|_| !until.has_passed(now));
+        self.is_on()
     }
 }
 
@@ -177,24 +161,24 @@ pub(crate) enum Crowding {
 
 impl Crowding {
     /// Whether this one is among them.
-    pub(super) fn has(self, guest: Guest) -> bool {
+    pub(super) fn has(self, source: Source) -> bool {
         match self {
             Self::All => true,
-            Self::Network(network) => guest.network == network,
-            Self::Address(address) => guest.address == address,
+            Self::Network(network) => source.network == network,
+            Self::Address(address) => source.address == address,
         }
     }
 }
 
 /// How many handshakes of whom are under way.
 #[derive(Debug)]
-pub(crate) struct Guests {
+pub(crate) struct Sources {
     limits: HandshakeLimits,
-    counts: BTreeMap<Guest, usize>,
+    counts: BTreeMap<Source, usize>,
     total: usize,
 }
 
-impl Guests {
+impl Sources {
     pub(crate) const fn new(limits: HandshakeLimits) -> Self {
         Self {
             limits,
@@ -203,20 +187,20 @@ impl Guests {
         }
     }
 
-    fn count(&self, guest: Guest) -> usize {
-        self.counts.get(&guest).copied().unwrap_or_default()
+    fn count(&self, source: Source) -> usize {
+        self.counts.get(&source).copied().unwrap_or_default()
     }
 
-    /// The guests of a network, each with its count.
-    fn of_network(&self, network: IpAddr) -> impl Iterator<Item = (Guest, usize)> {
-        let first = Guest {
+    /// The sources of a network, each with its count.
+    fn of_network(&self, network: IpAddr) -> impl Iterator<Item = (Source, usize)> {
+        let first = Source {
             network,
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         };
         let of_it = self.counts.range(first..);
         of_it
-            .take_while(move |(guest, _)| guest.network == network)
-            .map(|(guest, count)| (*guest, *count))
+            .take_while(move |(source, _)| source.network == network)
+            .map(|(source, count)| (*source, *count))
     }
 
     fn count_of_network(&self, network: IpAddr) -> usize {
@@ -227,12 +211,12 @@ impl Guests {
     /// The network that has most, and how many. Guests of one network stand together.
     fn most_of_a_network(&self) -> Option<(IpAddr, usize)> {
         let (mut most, mut last) = (None, None);
-        for (guest, count) in &self.counts {
+        for (source, count) in &self.counts {
             let sum = match last {
-                Some((network, sum)) if network == guest.network => count.saturating_add(sum),
+                Some((network, sum)) if network == source.network => count.saturating_add(sum),
                 _ => *count,
             };
-            last = Some((guest.network, sum));
+            last = Some((source.network, sum));
             most = most.max(last.map(|(network, sum)| (sum, network)));
         }
         most.map(|(count, network)| (network, count))
@@ -242,18 +226,18 @@ impl Guests {
     ///
     /// # Errors
     /// It is one too many.
-    pub(crate) fn enter(&mut self, guest: Guest) -> Result<(), Crowd> {
-        let own = self.count(guest);
-        let of_network = self.count_of_network(guest.network);
+    pub(crate) fn enter(&mut self, source: Source) -> Result<(), Crowd> {
+        let own = self.count(source);
+        let of_network = self.count_of_network(source.network);
         // Between two with equal counts neither makes room for the other, since then the other would make room for it.
         if of_network >= self.limits.per_address {
-            let most = self.of_network(guest.network).max_by_key(|(_, count)| *count);
+            let most = self.of_network(source.network).max_by_key(|(_, count)| *count);
             let above = most.filter(|(_, count)| *count > own.saturating_add(1));
             return Err(Crowd {
                 above: above.map(|(other, _)| Crowding::Address(other.address)),
                 even: match own {
-                    0 => Crowding::Network(guest.network),
-                    _ => Crowding::Address(guest.address),
+                    0 => Crowding::Network(source.network),
+                    _ => Crowding::Address(source.address),
                 },
             });
         }
@@ -264,28 +248,28 @@ impl Guests {
                 above: above.map(|(other, _)| Crowding::Network(other)),
                 even: match of_network {
                     0 => Crowding::All,
-                    _ => Crowding::Network(guest.network),
+                    _ => Crowding::Network(source.network),
                 },
             });
         }
-        self.counts.insert(guest, own.saturating_add(1));
+        self.counts.insert(source, own.saturating_add(1));
         self.total = self.total.saturating_add(1);
         Ok(())
     }
 
     /// How long this one may go without a proof, where more than half of the places are taken.
-    pub(super) fn patience(&self, guest: Guest) -> Option<Duration> {
+    pub(super) fn patience(&self, source: Source) -> Option<Duration> {
         let is_over_half = |count: usize, of: usize| count > of / 2;
         let is_crowded = is_over_half(self.total, self.limits.under_way)
-            || is_over_half(self.count_of_network(guest.network), self.limits.per_address);
+            || is_over_half(self.count_of_network(source.network), self.limits.per_address);
         is_crowded.then_some(self.limits.crowded_stage)
     }
 
     /// One that was let in is done.
-    pub(crate) fn leave(&mut self, guest: Guest) {
-        match self.count(guest) {
-            0 | 1 => drop(self.counts.remove(&guest)),
-            more => drop(self.counts.insert(guest, more.saturating_sub(1))),
+    pub(crate) fn leave(&mut self, source: Source) {
+        match self.count(source) {
+            0 | 1 => drop(self.counts.remove(&source)),
+            more => drop(self.counts.insert(source, more.saturating_sub(1))),
         }
         self.total = self.total.saturating_sub(1);
     }
@@ -293,15 +277,15 @@ impl Guests {
 
 #[cfg(test)]
 mod tests {
-    use super::{Crowd, Crowding, Guest, Guests, HandshakeLimits};
+    use super::{Crowd, Crowding, HandshakeLimits, Source, Sources};
     use crate::machine::unfinished::Unfinished;
 
-    fn guest(address: &str) -> Guest {
-        Guest::of(Some(address.parse().unwrap()))
+    fn source(address: &str) -> Source {
+        Source::of(Some(address.parse().unwrap()))
     }
 
-    fn guests(under_way: usize, per_address: usize) -> Guests {
-        Guests::new(HandshakeLimits {
+    fn sources(under_way: usize, per_address: usize) -> Sources {
+        Sources::new(HandshakeLimits {
             under_way,
             per_address,
             ..HandshakeLimits::default()
@@ -319,25 +303,25 @@ mod tests {
 
     #[test]
     fn time_is_short_once_more_than_half_of_the_places_are_taken() {
-        let mut guests = guests(8, 4);
-        let [one, two, three] = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(guest);
+        let mut sources = sources(8, 4);
+        let [one, two, three] = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(source);
         let short = Some(HandshakeLimits::default().crowded_stage);
-        assert_eq!([guests.enter(one), guests.enter(one)], [Ok(()), Ok(())]);
-        assert_eq!(guests.patience(one), None);
-        assert_eq!(guests.enter(one), Ok(()));
+        assert_eq!([sources.enter(one), sources.enter(one)], [Ok(()), Ok(())]);
+        assert_eq!(sources.patience(one), None);
+        assert_eq!(sources.enter(one), Ok(()));
         // Short for its address, and then short for all.
-        assert_eq!((guests.patience(one), guests.patience(two)), (short, None));
-        assert_eq!(guests.enter(two), Ok(()));
-        assert_eq!(guests.patience(three), None);
-        assert_eq!(guests.enter(two), Ok(()));
-        assert_eq!(guests.patience(three), short);
+        assert_eq!((sources.patience(one), sources.patience(two)), (short, None));
+        assert_eq!(sources.enter(two), Ok(()));
+        assert_eq!(sources.patience(three), None);
+        assert_eq!(sources.enter(two), Ok(()));
+        assert_eq!(sources.patience(three), short);
     }
 
     #[test]
     fn what_one_host_may_have_is_an_address_or_a_network_of_64_bits() {
-        let network = |address| guest(address).network;
-        assert_eq!(guest("10.0.0.1:1"), guest("10.0.0.1:2"));
-        assert_eq!(guest("10.0.0.1:1"), guest("[::ffff:10.0.0.1]:2"));
+        let network = |address| source(address).network;
+        assert_eq!(source("10.0.0.1:1"), source("10.0.0.1:2"));
+        assert_eq!(source("10.0.0.1:1"), source("[::ffff:10.0.0.1]:2"));
         assert_ne!(network("10.0.0.1:1"), network("10.0.0.2:1"));
         assert_eq!(network("[2001:db8::1]:1"), network("[2001:db8::ffff:1]:1"));
         assert_ne!(network("[2001:db8::1]:1"), network("[2001:db8:0:1::1]:1"));
@@ -345,22 +329,22 @@ mod tests {
 
     #[test]
     fn in_a_network_that_has_all_it_may_an_address_with_more_makes_room() {
-        let mut guests = guests(10, 3);
-        let [many, few, third] = ["[fd00::66]:1", "[fd00::3]:1", "[fd00::4]:1"].map(guest);
+        let mut sources = sources(10, 3);
+        let [many, few, third] = ["[fd00::66]:1", "[fd00::3]:1", "[fd00::4]:1"].map(source);
         for _ in 0..3 {
-            assert_eq!(guests.enter(many), Ok(()));
+            assert_eq!(sources.enter(many), Ok(()));
         }
         let own = Crowding::Address(many.address);
-        assert_eq!(guests.enter(many), even(own));
-        assert_eq!(guests.enter(few), above(own, Crowding::Network(few.network)));
+        assert_eq!(sources.enter(many), even(own));
+        assert_eq!(sources.enter(few), above(own, Crowding::Network(few.network)));
         assert!(own.has(many) && !own.has(few));
-        guests.leave(many);
-        assert_eq!(guests.enter(few), Ok(()));
+        sources.leave(many);
+        assert_eq!(sources.enter(few), Ok(()));
         // Two and one: with one more of these nobody would have less than before.
-        assert_eq!(guests.enter(few), even(Crowding::Address(few.address)));
-        assert_eq!(guests.enter(third), above(own, Crowding::Network(few.network)));
+        assert_eq!(sources.enter(few), even(Crowding::Address(few.address)));
+        assert_eq!(sources.enter(third), above(own, Crowding::Network(few.network)));
         // Another network has places of its own.
-        assert_eq!(guests.enter(guest("[fd00:1::1]:1")), Ok(()));
+        assert_eq!(sources.enter(source("[fd00:1::1]:1")), Ok(()));
     }
 
     /// How many each of these gets of so many, one after the other.
@@ -390,40 +374,43 @@ mod tests {
 
     #[test]
     fn at_the_limit_of_an_address_is_in_and_one_past_it_is_not() {
-        let mut guests = guests(10, 2);
-        let (one, other) = (guest("10.0.0.1:1"), guest("10.0.0.2:1"));
-        assert_eq!([guests.enter(one), guests.enter(one)], [Ok(()), Ok(())]);
-        assert_eq!(guests.enter(one), even(Crowding::Address(one.address)));
-        assert_eq!(guests.enter(other), Ok(()));
-        guests.leave(one);
-        assert_eq!(guests.enter(one), Ok(()));
+        let mut sources = sources(10, 2);
+        let (one, other) = (source("10.0.0.1:1"), source("10.0.0.2:1"));
+        assert_eq!([sources.enter(one), sources.enter(one)], [Ok(()), Ok(())]);
+        assert_eq!(sources.enter(one), even(Crowding::Address(one.address)));
+        assert_eq!(sources.enter(other), Ok(()));
+        sources.leave(one);
+        assert_eq!(sources.enter(one), Ok(()));
     }
 
     #[test]
     fn with_all_places_taken_who_has_more_makes_room() {
-        let mut guests = guests(4, 4);
-        let (many, few) = (guest("10.0.0.1:1"), guest("10.0.0.2:1"));
+        let mut sources = sources(4, 4);
+        let (many, few) = (source("10.0.0.1:1"), source("10.0.0.2:1"));
         for _ in 0..4 {
-            assert_eq!(guests.enter(many), Ok(()));
+            assert_eq!(sources.enter(many), Ok(()));
         }
         let crowding = Crowding::Network(many.network);
-        assert_eq!(guests.enter(few), above(crowding, Crowding::All));
+        assert_eq!(sources.enter(few), above(crowding, Crowding::All));
         assert!(crowding.has(many) && !crowding.has(few));
-        guests.leave(many);
-        assert_eq!(guests.enter(few), Ok(()));
-        assert_eq!(guests.enter(few), above(crowding, Crowding::Network(few.network)));
-        guests.leave(many);
-        assert_eq!(guests.enter(few), Ok(()));
-        // Two and two: each makes room for its own, and any for one that has none.
-        assert_eq!(guests.enter(few), even(Crowding::Network(few.network)));
-        assert_eq!(guests.enter(many), even(crowding));
+        sources.leave(many);
+        assert_eq!(sources.enter(few), Ok(()));
         assert_eq!(
-            guests.enter(guest("10.0.0.3:1")),
+            sources.enter(few),
+            above(crowding, Crowding::Network(few.network))
+        );
+        sources.leave(many);
+        assert_eq!(sources.enter(few), Ok(()));
+        // Two and two: each makes room for its own, and any for one that has none.
+        assert_eq!(sources.enter(few), even(Crowding::Network(few.network)));
+        assert_eq!(sources.enter(many), even(crowding));
+        assert_eq!(
+            sources.enter(source("10.0.0.3:1")),
             above(Crowding::Network(few.network), Crowding::All)
         );
-        for guest in [many, many, few, few] {
-            guests.leave(guest);
+        for source in [many, many, few, few] {
+            sources.leave(source);
         }
-        assert_eq!((guests.total, guests.counts.len()), (0, 0));
+        assert_eq!((sources.total, sources.counts.len()), (0, 0));
     }
 }

@@ -1,15 +1,15 @@
 //! Handshakes of every way to accept: on a thread that polls them, on threads of their own, or on the Worker's.
 //!
 //! The [`backlog`] decides, by polling and without a thread, a socket or a clock of its own; the threads are in `background`. Work
-//! that only a Worker's thread may do is requested at a [`desk`].
+//! that only a Worker's thread may do is requested at a [`admission`].
 
+pub(crate) mod accept_queue;
+pub(crate) mod admission;
 pub(crate) mod backlog;
 mod counts;
-pub(crate) mod desk;
 mod limits;
-pub(crate) mod places;
-mod refusals;
 mod rejection_log;
+mod rejections;
 mod under_way;
 
 /// Locks of `places`, which the models replace.
@@ -39,10 +39,10 @@ use crate::machine::tcp::Tcp;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
+use admission::{Admission, Signals};
 use backlog::Backlog;
 pub(crate) use counts::Counts;
 pub use counts::HandshakeCounts;
-use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
 
 /// Settings for handshakes that begin from now on.
@@ -103,25 +103,25 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         makers: Option<Makers>,
         accepting: impl Fn() -> Result<Option<Signal>, E>,
     ) -> Result<(Self, Vec<Acceptances<P>>), E> {
-        let mut desks = Vec::with_capacity(workers.len());
+        let mut admissions = Vec::with_capacity(workers.len());
         for worker in workers {
             let accepting = accepting()?;
             let signals = port.acceptor.waker().map(|handshakes| Signals {
                 handshakes,
                 accepting,
             });
-            desks.push(Arc::new(Desk::new(worker, limits.unaccepted, signals)));
+            admissions.push(Arc::new(Admission::new(worker, limits.unaccepted, signals)));
         }
         let way = (port.handle, port.acceptor.address());
         let mut backlog = Backlog::new(port, limits).made_by(makers);
-        let acceptances = desks
+        let acceptances = admissions
             .iter()
-            .map(|desk| {
+            .map(|admission| {
                 let counts = Arc::clone(backlog.counts());
-                Acceptances::new(Arc::clone(desk), counts, node.reaper().clone(), way)
+                Acceptances::new(Arc::clone(admission), counts, node.reaper().clone(), way)
             })
             .collect();
-        backlog.ask_at(desks);
+        backlog.admit_by(admissions);
         let node = Arc::clone(node);
         Ok((Self { node, backlog }, acceptances))
     }

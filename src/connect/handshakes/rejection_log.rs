@@ -7,28 +7,28 @@ use doorbell_core::handshake::Cause;
 use doorbell_core::{Deadline, Instant};
 
 use crate::error::ConnectError;
-use crate::machine::tell::tell;
+use crate::machine::log::log;
 
-/// Interval of the event with the count of refusals that had no event of their own.
+/// Interval of the event with the count of rejections that had no event of their own.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Kind of a refusal. It leaves out the values in the error, so each attempt of one peer has the same kind.
+/// Kind of a rejection. It leaves out the values in the error, so each attempt of one peer has the same kind.
 type Reason = Option<(Discriminant<ConnectError>, Option<Discriminant<Cause>>)>;
 
-/// Rate limit: the first refusal of each kind has an event with all details. Further ones are counted, in one event a second. After a
-/// second without any, the next refusal is the first again.
+/// Rate limit: the first rejection of each kind has an event with all details. Further ones are counted, in one event a second. After a
+/// second without any, the next rejection is the first again.
 #[derive(Debug, Default)]
 pub(crate) struct RejectionLog {
     /// Kinds that had an event. Their number is bounded by the kinds that exist.
     logged: Vec<Reason>,
-    /// Refusals without an event.
+    /// Rejections without an event.
     more: u64,
     /// End of the current second.
     until: Option<Deadline>,
 }
 
 impl RejectionLog {
-    /// Returns whether this refusal gets an event of its own; otherwise it is counted. An `error` of `None` is a refusal for too many
+    /// Returns whether this rejection gets an event of its own; otherwise it is counted. An `error` of `None` is a rejection for too many
     /// handshakes.
     pub(crate) fn is_first(&mut self, now: Instant, error: Option<&ConnectError>) -> bool {
         self.poll(now);
@@ -55,7 +55,7 @@ impl RejectionLog {
             return;
         }
         if self.more > 0 {
-            tell!(warn, "more handshakes refused", count = self.more);
+            log!(warn, "more handshakes refused", count = self.more);
             self.more = 0;
             self.until = Some(Deadline::after(now, EVERY));
         } else {

@@ -9,11 +9,11 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
+use super::admission::{Admission, ReservedPlace};
 use super::counts::Counts;
-use super::desk::{Desk, Seat};
-use super::limits::{Guest, Line};
-use crate::connect::answer::{Answer, Made, Next, Wanted};
-use crate::connect::bring_up;
+use super::limits::{ShareWait, Source};
+use crate::connect::answer::{Answer, Next, PeerRequest};
+use crate::connect::attempt::{self, Connected};
 use crate::error::ConnectError;
 use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
@@ -21,10 +21,12 @@ use crate::machine::reaper::Reaped;
 /// A peer, and how far it is.
 pub(super) struct UnderWay<P: Provider, N: Network> {
     stream: N::Stream,
-    pub(super) guest: Guest,
+    pub(super) from: Source,
     answer: Answer,
     stage: Stage<P>,
-    line: Line,
+    /// From the request on, until the connection is handed over.
+    place: Option<ReservedPlace<P>>,
+    share_wait: ShareWait,
     began: Instant,
     /// Whether its Connect has come, and proves it where there are keys.
     is_proven: bool,
@@ -39,17 +41,16 @@ enum Stage<P: Provider> {
     /// None is wanted yet.
     Talking,
     /// The Worker was asked for a place.
-    Asking(Seat<P>),
-    /// The Worker gave one, and a queue pair is being made.
-    Making(Commission<Made<P>>, Seat<P>),
+    Reserving,
+    Creating(Commission<Connected<P>>),
     /// The peer's handshake was accepted.
-    Accepted(Box<Reaped<Made<P>>>, Seat<P>),
+    Accepted(Box<Reaped<Connected<P>>>),
 }
 
 /// State that a handshake needs beside its peer.
 pub(super) struct Around<'h, P: Provider> {
-    pub(super) desks: &'h [Arc<Desk<P>>],
-    pub(super) next_desk: &'h mut usize,
+    pub(super) admissions: &'h [Arc<Admission<P>>],
+    pub(super) next_admission: &'h mut usize,
     pub(super) makers: &'h Makers,
     /// The signal that wakes the handshakes, where they may sleep.
     pub(super) waker: Option<&'h Waker>,
@@ -59,13 +60,14 @@ pub(super) struct Around<'h, P: Provider> {
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
-    pub(super) fn new(now: Instant, stream: N::Stream, guest: Guest, answer: Answer) -> Self {
+    pub(super) fn new(now: Instant, stream: N::Stream, from: Source, answer: Answer) -> Self {
         Self {
             stream,
-            guest,
+            from,
             answer,
             stage: Stage::Talking,
-            line: Line::default(),
+            place: None,
+            share_wait: ShareWait::default(),
             began: now,
             is_proven: false,
             patience: None,
@@ -75,7 +77,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// When to poll again at the latest.
     pub(super) fn deadline(&self) -> Deadline {
-        self.line.deadline(self.end())
+        self.share_wait.deadline(self.end())
     }
 
     /// When its peer has had its time.
@@ -93,7 +95,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether its queue pair is being made.
     pub(super) const fn is_making(&self) -> bool {
-        matches!(self.stage, Stage::Making(..))
+        matches!(self.stage, Stage::Creating(_))
     }
 
     /// Whether its peer has proven nothing yet: then it is nobody.
@@ -109,18 +111,18 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     }
 
     /// Whether it waits until others of its address are done.
-    pub(super) const fn is_in_line(&self) -> bool {
-        matches!(self.stage, Stage::Talking) && self.line.is_in_it()
+    pub(super) const fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Talking) && self.share_wait.is_on()
     }
 
     /// Rejects a peer whose handshake was not accepted yet.
-    pub(super) fn refuse(&mut self, now: Instant, reject: Reject) {
-        self.answer.refuse(now, &mut self.stream, reject);
+    pub(super) fn reject(&mut self, now: Instant, reject: Reject) {
+        self.answer.reject(now, &mut self.stream, reject);
     }
 
     /// Whether it may move: not where it is the peer's turn, and nothing came of it.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Accepted(..));
+        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Accepted(_));
         self.is_due |= self.stream.is_due();
         self.is_due || !is_its_turn || self.deadline().has_passed(now)
     }
@@ -137,31 +139,31 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     ) -> Option<Result<(), ConnectError>> {
         self.is_due = false;
         loop {
-            let wanted = match self.answer.poll(now, &mut self.stream) {
+            let request = match self.answer.poll(now, &mut self.stream) {
                 Ok(Next::Nothing) => return None,
-                Ok(Next::QueuePair(wanted)) => {
+                Ok(Next::QueuePair(request)) => {
                     (self.is_proven, self.patience) = (true, None);
-                    wanted
+                    request
                 }
                 Ok(Next::Admission(established)) => {
-                    let Stage::Accepted(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking)
-                    else {
+                    let stage = core::mem::replace(&mut self.stage, Stage::Talking);
+                    let (Stage::Accepted(connected), Some(place)) = (stage, self.place.take()) else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
                     // Before it may be accepted: who has accepted it finds it counted.
                     around.counts.note_connected();
-                    seat.publish(Reaped::into_inner(*made).ready, established);
+                    place.publish(Reaped::into_inner(*connected).finish(established));
                     return Some(Ok(()));
                 }
                 Err(error) => return Some(Err(error)),
             };
-            match self.prepare(now, &wanted, around) {
+            match self.prepare(now, &request, around) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
                     // The peer gets one Reject; the cause is kept, and not that we gave up.
-                    let reject = bring_up::reject_or(&error, around.busy);
-                    self.refuse(now, reject);
+                    let reject = attempt::reject_or(&error, around.busy);
+                    self.reject(now, reject);
                     return Some(Err(error));
                 }
             }
@@ -172,87 +174,87 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     fn prepare(
         &mut self,
         now: Instant,
-        wanted: &Wanted,
+        request: &PeerRequest,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
-        let (mut line, end) = (self.line, self.end());
-        let moved = line.turn(now, end, true, || self.get_on(now, wanted, around));
-        self.line = line;
-        Ok(moved?.unwrap_or(false))
+        if self.share_wait.goes_on(now) {
+            return Ok(false);
+        }
+        let outcome = self.get_on(now, request, around);
+        if outcome.is_err() {
+            (self.stage, self.place) = (Stage::Talking, None);
+        }
+        match outcome {
+            Err(ConnectError::TooManyUnfinishedFrom(_)) if self.share_wait.may_begin(now, self.end()) => {
+                Ok(false)
+            }
+            outcome => outcome,
+        }
     }
 
     fn get_on(
         &mut self,
         now: Instant,
-        wanted: &Wanted,
+        request: &PeerRequest,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
-        match core::mem::replace(&mut self.stage, Stage::Talking) {
+        self.stage = match &self.stage {
             Stage::Talking => {
-                self.stage = Stage::Asking(around.ask(wanted)?);
-                Ok(true)
+                self.place = Some(around.ask(request)?);
+                Stage::Reserving
             }
-            Stage::Asking(seat) => match seat.answer() {
-                None => {
-                    self.stage = Stage::Asking(seat);
-                    Ok(false)
-                }
-                Some(granted) => {
-                    let (granted, wanted, desk) = (granted?, *wanted, Arc::clone(seat.desk()));
-                    let whom = Whom::Guest(self.guest.address());
-                    let making = around
-                        .makers
-                        .make(whom, around.waker, move || granted.make(&wanted, desk.ground()));
-                    self.stage = Stage::Making(making, seat);
-                    Ok(true)
-                }
-            },
-            Stage::Making(making, seat) => match making.take()? {
-                Some(made) => {
-                    self.answer.accept(now, made.local)?;
-                    self.stage = Stage::Accepted(Box::new(made), seat);
-                    Ok(true)
-                }
-                None => {
-                    self.stage = Stage::Making(making, seat);
-                    Ok(false)
-                }
-            },
-            accepted @ Stage::Accepted(..) => {
-                self.stage = accepted;
-                Ok(false)
+            Stage::Reserving => {
+                let Some(reserved) = self.place.as_ref().and_then(ReservedPlace::answer) else {
+                    return Ok(false);
+                };
+                let (reserved, peer) = (reserved?, request.peer);
+                let whom = Whom::Address(self.from.address());
+                let create = move || reserved.create()?.connect(&peer);
+                Stage::Creating(around.makers.make(whom, around.waker, create))
             }
-        }
+            Stage::Creating(creating) => {
+                let Some(connected) = creating.take()? else {
+                    return Ok(false);
+                };
+                self.answer.accept(now, connected.local)?;
+                Stage::Accepted(Box::new(connected))
+            }
+            Stage::Accepted(_) => return Ok(false),
+        };
+        Ok(true)
     }
 
     /// Gives the handshake up, and rejects the peer if it was not accepted yet.
     pub(super) fn break_off(&mut self, now: Instant) {
-        if !matches!(self.stage, Stage::Accepted(..)) {
+        if !matches!(self.stage, Stage::Accepted(_)) {
             let closing = Reject::new(RejectReason::CLOSING);
-            self.refuse(now, closing);
+            self.reject(now, closing);
         }
     }
 }
 
 impl<P: Provider> Around<'_, P> {
     /// Asks for a place on a Worker of the rail's device: each has its turn, and one that is full is passed over.
-    fn ask(&mut self, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
-        let device = self.desks.get(wanted.rail.worker).map(|desk| desk.device());
-        let of_device = |desk: &&Arc<Desk<P>>| Some(desk.device()) == device;
-        let count = self.desks.iter().filter(of_device).count();
-        let first = self.next_desk.checked_rem(count).unwrap_or_default();
-        *self.next_desk = self.next_desk.wrapping_add(1);
+    fn ask(&mut self, request: &PeerRequest) -> Result<ReservedPlace<P>, ConnectError> {
+        let device = self
+            .admissions
+            .get(request.requested.rail.worker)
+            .map(|admission| admission.device());
+        let of_device = |admission: &&Arc<Admission<P>>| Some(admission.device()) == device;
+        let count = self.admissions.iter().filter(of_device).count();
+        let first = self.next_admission.checked_rem(count).unwrap_or_default();
+        *self.next_admission = self.next_admission.wrapping_add(1);
         let mut refused = ConnectError::ListenerClosed;
-        for desk in self
-            .desks
+        for admission in self
+            .admissions
             .iter()
             .filter(of_device)
             .cycle()
             .skip(first)
             .take(count)
         {
-            match desk.ask(wanted) {
-                Ok(seat) => return Ok(seat),
+            match admission.ask(request) {
+                Ok(place) => return Ok(place),
                 Err(ConnectError::ListenerClosed) => {}
                 // The handshake may wait for that one.
                 Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom(_)) => {}

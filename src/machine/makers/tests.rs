@@ -11,8 +11,8 @@ use std::time::Instant;
 const SOON: Duration = Duration::from_secs(20);
 const A_WHILE: Duration = Duration::from_millis(20);
 
-const fn guest(last: u8) -> Whom {
-    Whom::Guest(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
+const fn address(last: u8) -> Whom {
+    Whom::Address(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
 }
 
 fn peer(number: u64) -> Whom {
@@ -41,7 +41,7 @@ fn taken<T: Send + 'static>(made: &Commission<T>) -> Option<T> {
 }
 
 /// Waits until who makes something says that there is something.
-fn told(signal: &Signal) {
+fn assert_raised(signal: &Signal) {
     let began = Instant::now();
     signal.wait(SOON).unwrap();
     assert!(began.elapsed() < SOON);
@@ -66,7 +66,7 @@ fn one_that_takes_long_holds_up_no_other() {
     assert_eq!(begins.recv_timeout(SOON), Ok(9));
     for number in 0..3 {
         let made = makers.make(peer(2), Some(&signal.clone().into()), move || Ok(number));
-        told(&signal);
+        assert_raised(&signal);
         assert_eq!(taken(&made), Some(number));
     }
     assert_eq!(taken(&long.made), None);
@@ -85,7 +85,7 @@ fn half_of_those_at_a_time_are_a_peer_s_at_most() {
     let (began, begins) = mpsc::channel();
     // One whose neighbour does not answer leaves the others half of them.
     let mut all: Vec<_> = (1..=3)
-        .map(|number| slow(&makers, guest(1), number, &began))
+        .map(|number| slow(&makers, address(1), number, &began))
         .collect();
     all.extend((4..=5).map(|number| slow(&makers, peer(number.into()), number, &began)));
     let mut first: Vec<_> = (0..4).map(|_| begins.recv_timeout(SOON).unwrap()).collect();
@@ -100,7 +100,7 @@ fn half_of_those_at_a_time_are_a_peer_s_at_most() {
     assert!(makers.settle(SOON));
     // With one job at a time, any peer may have it.
     let one = Makers::background(0, &Reaper::default()).unwrap();
-    let alone = slow(&one, guest(1), 6, &began);
+    let alone = slow(&one, address(1), 6, &began);
     assert_eq!(begins.recv_timeout(SOON), Ok(6));
     drop(alone);
 }
@@ -109,7 +109,7 @@ fn half_of_those_at_a_time_are_a_peer_s_at_most() {
 fn a_network_that_one_host_may_have_leaves_the_others_one() {
     let makers = Makers::background(4, &Reaper::default()).unwrap();
     let (began, begins) = mpsc::channel();
-    let of = |address: &str| Whom::Guest(address.parse().unwrap());
+    let of = |address: &str| Whom::Address(address.parse().unwrap());
     let mut all: Vec<_> = (1..=4)
         .map(|number| slow(&makers, of(&format!("fd00::{}", number / 3)), number, &began))
         .collect();
@@ -127,7 +127,7 @@ fn a_network_that_one_host_may_have_leaves_the_others_one() {
 fn looks_are_one_at_a_time_and_come_last() {
     let makers = Makers::background(2, &Reaper::default()).unwrap();
     let (began, begins) = mpsc::channel();
-    let looks: Vec<_> = [1, 2]
+    let scans: Vec<_> = [1, 2]
         .map(|number| slow(&makers, Whom::All, number, &began))
         .into();
     assert_eq!(begins.recv_timeout(SOON), Ok(1));
@@ -136,17 +136,17 @@ fn looks_are_one_at_a_time_and_come_last() {
     let made = slow(&makers, peer(1), 3, &began);
     assert_eq!(begins.recv_timeout(SOON), Ok(3));
     let behind = slow(&makers, peer(2), 4, &began);
-    looks[0].go.send(()).unwrap();
+    scans[0].go.send(()).unwrap();
     assert_eq!(begins.recv_timeout(SOON), Ok(4));
     assert!(begins.recv_timeout(A_WHILE).is_err());
     drop((made, behind));
     assert_eq!(begins.recv_timeout(SOON), Ok(2));
-    drop(looks);
+    drop(scans);
 }
 
 #[test]
 fn who_holds_all_others_up_holds_no_look_up() {
-    let makers = Makers::beside_looks(2, &Reaper::default()).unwrap();
+    let makers = Makers::with_scans(2, &Reaper::default()).unwrap();
     let (began, begins) = mpsc::channel();
     let made = [(peer(1), 1), (peer(2), 2)].map(|(whom, number)| {
         let made = slow(&makers, whom, number, &began);
@@ -154,10 +154,10 @@ fn who_holds_all_others_up_holds_no_look_up() {
         made
     });
     let another = slow(&makers, peer(3), 3, &began);
-    let look = slow(&makers, Whom::All, 4, &began);
+    let scan = slow(&makers, Whom::All, 4, &began);
     assert_eq!(begins.recv_timeout(SOON), Ok(4));
     // Its thread makes nothing for a peer.
-    look.go.send(()).unwrap();
+    scan.go.send(()).unwrap();
     assert!(begins.recv_timeout(A_WHILE).is_err());
     drop((made, another));
 }
@@ -223,10 +223,10 @@ fn one_that_panics_costs_no_other() {
     let lost = makers.make(peer(1), Some(&signal.clone().into()), || -> Result<(), _> {
         panic!("a provider that does")
     });
-    told(&signal);
+    assert_raised(&signal);
     assert!(lost.take().is_err());
     let made = makers.make(peer(1), Some(&signal.clone().into()), || Ok(1));
-    told(&signal);
+    assert_raised(&signal);
     assert_eq!(taken(&made), Some(1));
 }
 
@@ -234,6 +234,6 @@ fn one_that_panics_costs_no_other() {
 fn without_threads_it_is_made_at_once() {
     let makers = Makers::default();
     assert!(makers.signal().unwrap().is_none());
-    assert_eq!(taken(&makers.make(guest(1), None, || Ok(1))), Some(1));
+    assert_eq!(taken(&makers.make(address(1), None, || Ok(1))), Some(1));
     assert!(makers.settle(Duration::ZERO));
 }

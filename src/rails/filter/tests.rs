@@ -148,9 +148,9 @@ fn a_rule_that_names_nothing_is_found() {
 }
 
 #[test]
-fn what_is_told_of_a_rule_moves_nothing_on_a_terminal_and_is_short() {
+fn an_error_about_a_rule_moves_nothing_on_a_terminal_and_is_short() {
     let rule = format!("^ml\u{1b}[2J{}=ens*", "x".repeat(4096));
-    let told = rule.parse::<RailFilter>().unwrap_err().to_string();
-    assert!(told.contains(r"`^ml\u{1b}[2Jxx"), "{told}");
-    assert!(!told.contains(char::is_control) && told.len() < 256, "{told}");
+    let text = rule.parse::<RailFilter>().unwrap_err().to_string();
+    assert!(text.contains(r"`^ml\u{1b}[2Jxx"), "{text}");
+    assert!(!text.contains(char::is_control) && text.len() < 256, "{text}");
 }

@@ -16,7 +16,7 @@ use doorbell_core::provider::{ArenaConfig, MemoryError, ProtectionDomain, Provid
 use doorbell_ffi::Rdma;
 
 use super::channel_list::due;
-use super::places::{Entry, Listed, Places};
+use super::channel_table::{ChannelTable, Entry, Listed};
 use super::upkeep::Upkeep;
 use super::{Under, Worker};
 use crate::worker::arena::Arena;
@@ -50,18 +50,18 @@ impl<P: Provider> Worker<P> {
                 });
             }
         };
-        let reaper = self.places.reaper.clone();
-        let mut sending = Places::new(reaper.clone());
-        let mut receiving = Places::new(reaper.clone());
-        for entry in core::mem::take(&mut self.places.entries) {
+        let reaper = self.table.reaper.clone();
+        let mut sending = ChannelTable::new(reaper.clone());
+        let mut receiving = ChannelTable::new(reaper.clone());
+        for entry in core::mem::take(&mut self.table.entries) {
             let (send, receive) = match entry.channel {
                 Some(Channel {
                     mut send,
                     mut receive,
                 }) => {
                     // An end that was reported before is reported by neither half.
-                    let is_told = send.ending.is_told || receive.ending.is_told;
-                    (send.ending.is_told, receive.ending.is_told) = (is_told, is_told);
+                    let is_reported = send.ending.is_reported || receive.ending.is_reported;
+                    (send.ending.is_reported, receive.ending.is_reported) = (is_reported, is_reported);
                     (Some(send), Some(receive))
                 }
                 None => (None, None),
@@ -85,12 +85,12 @@ impl<P: Provider> Worker<P> {
                 closed: None,
             });
         }
-        let places = sending.entries.len();
-        let due = due(places);
+        let channels = sending.entries.len();
+        let due = due(channels);
         let context = Arc::clone(&self.context);
         let under = reaper.keep(Under::clone(&self.under));
         let send_worker = SendWorker {
-            places: sending,
+            table: sending,
             sends: self.sends,
             arena: Arena::new(arena, reaper.clone()),
             credit_words: self.credit_words,
@@ -108,7 +108,7 @@ impl<P: Provider> Worker<P> {
             under,
         };
         let receive_worker = ReceiveWorker {
-            places: receiving,
+            table: receiving,
             receives: self.receives,
             arena: self.arena,
             context,
@@ -137,10 +137,10 @@ impl<P: Provider> SendWorker<P> {
             });
         }
         self.take_due();
-        let mut places = Places::new(self.places.reaper.clone());
-        let sends = core::mem::take(&mut self.places.entries);
-        let receives = core::mem::take(&mut receiving.places.entries);
-        places.entries = sends
+        let mut table = ChannelTable::new(self.table.reaper.clone());
+        let sends = core::mem::take(&mut self.table.entries);
+        let receives = core::mem::take(&mut receiving.table.entries);
+        table.entries = sends
             .into_iter()
             .zip(receives)
             .map(|(send, receive)| Entry {
@@ -162,10 +162,10 @@ impl<P: Provider> SendWorker<P> {
             })
             .collect();
         // As at admission: there is one for each place, so that none is looked for later.
-        let mut closing = Vec::with_capacity(places.entries.len());
+        let mut closing = Vec::with_capacity(table.entries.len());
         in_place::touch(closing.spare_capacity_mut());
         let mut worker = Worker {
-            places,
+            table,
             sends: self.sends,
             receives: receiving.receives,
             arena: receiving.arena,
@@ -190,7 +190,7 @@ impl<P: Provider> SendWorker<P> {
     }
 
     fn is_pair_of(&self, receiving: &ReceiveWorker<P>) -> bool {
-        let channels = self.places.entries.iter().zip(&receiving.places.entries);
+        let channels = self.table.entries.iter().zip(&receiving.table.entries);
         Arc::ptr_eq(&self.due, &receiving.due)
             && channels
                 .map(|(send, receive)| (&send.channel, &receive.channel))

@@ -12,11 +12,11 @@ use doorbell_hotpath::{Statistics, Wait, Woken};
 use crate::machine::reaper::Reaped;
 use crate::worker::Due;
 use crate::worker::channel::ChannelId;
+use crate::worker::channel_table::{ChannelTable, Listed};
 use crate::worker::device_events::DeviceEvents;
 use crate::worker::event::Event;
 use crate::worker::half::ReceiveHalf;
 use crate::worker::lease::Lease;
-use crate::worker::places::{Listed, Places};
 use crate::worker::receive_side::ReceiveSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
@@ -25,7 +25,7 @@ use crate::worker::{Turn, Under};
 /// The half of a [`Worker`](crate::Worker) that receives, for one thread: the receive completion queue, the
 /// memory that is received into, and of each channel the half that receives.
 pub struct ReceiveWorker<P: Provider = Rdma> {
-    pub(in crate::worker) places: Places<ReceiveHalf<P>>,
+    pub(in crate::worker) table: ChannelTable<ReceiveHalf<P>>,
     pub(in crate::worker) receives: ReceiveSide<P>,
     pub(super) arena: Reaped<P::Arena>,
     pub(in crate::worker) context: Arc<P::Context>,
@@ -49,17 +49,17 @@ impl<P: Provider> ReceiveWorker<P> {
         mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let Self {
-            places,
+            table,
             receives,
             arena,
             statistics,
             due,
             ..
         } = self;
-        let places = &mut places.entries;
-        let tell = |index: u32, _: &mut Listed| due.notify(index);
-        let early = receives.poll_early(places, arena, statistics, tell, &mut each);
-        let count = receives.poll(places, arena, statistics, tell, &mut each)?;
+        let table = &mut table.entries;
+        let notify = |index: u32, _: &mut Listed| due.notify(index);
+        let early = receives.poll_early(table, arena, statistics, notify, &mut each);
+        let count = receives.poll(table, arena, statistics, notify, &mut each)?;
         receives.renew_limit();
         Ok(early.saturating_add(count))
     }
@@ -118,12 +118,12 @@ impl<P: Provider> ReceiveWorker<P> {
     /// The half of a channel that receives.
     #[inline]
     pub fn channel(&mut self, id: ChannelId) -> Option<&mut ReceiveHalf<P>> {
-        self.places.named(id)
+        self.table.named(id)
     }
 
     /// The channels there are.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
-        self.places.names()
+        self.table.names()
     }
 
     /// Counters of both halves. A clone may be read on any thread, at any time.

@@ -17,10 +17,10 @@ use crate::worker::Due;
 use crate::worker::arena::Arena;
 use crate::worker::cells::Cells;
 use crate::worker::channel::{ChannelId, SendErrorKind};
+use crate::worker::channel_table::ChannelTable;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, usable};
 use crate::worker::lease::Lease;
-use crate::worker::places::Places;
 use crate::worker::send_side::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
@@ -35,7 +35,7 @@ use crate::worker::{PEER_CLOSED, PEER_CLOSED_EARLY, REFUSED, Turn, Under};
 /// of credit.
 pub struct SendWorker<P: Provider = Rdma> {
     // Channels go first: their queue pairs give their slots back to the arena.
-    pub(in crate::worker) places: Places<SendHalf<P>>,
+    pub(in crate::worker) table: ChannelTable<SendHalf<P>>,
     pub(in crate::worker) sends: SendSide<P>,
     pub(super) arena: Arena<P>,
     pub(super) credit_words: Arc<P::Window>,
@@ -82,42 +82,42 @@ impl<P: Provider> SendWorker<P> {
         let sent = match &mut self.arena.inner {
             Some(arena) => self
                 .sends
-                .poll(&mut self.places.entries, arena, &self.statistics, each)?,
+                .poll(&mut self.table.entries, arena, &self.statistics, each)?,
             None => 0,
         };
         // Behind the completions, which made room.
         let mut unsent = 0;
         if let (true, Some(arena)) = (self.sends.submissions.is_used(), &mut self.arena.inner) {
             let submissions = &mut self.sends.submissions;
-            unsent = submissions.run(&mut self.places.entries, arena, each);
+            unsent = submissions.run(&mut self.table.entries, arena, each);
         }
-        self.sends.look_noticed(&mut self.places.entries, 0);
+        self.sends.look_noticed(&mut self.table.entries, 0);
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
-            let late = self.sends.announce(&mut self.places.entries, arena, each);
+            let late = self.sends.announce(&mut self.table.entries, arena, each);
             unsent = u32::saturating_add(unsent, late);
         }
         Ok((sent, unsent))
     }
 
-    /// Lists the channels that the other half told of.
+    /// Lists the channels that the other half reported.
     #[inline]
     pub(super) fn take_due(&mut self) {
         let Self {
-            places, sends, due, ..
+            table, sends, due, ..
         } = self;
         due.take(|index| {
-            if let Some(entry) = places.entries.get_mut(index as usize) {
-                let told = entry.channel.as_ref().map(|half| half.reservation.take_told());
-                match (told, &mut entry.channel) {
+            if let Some(entry) = table.entries.get_mut(index as usize) {
+                let news = entry.channel.as_ref().map(|half| half.reservation.take_news());
+                match (news, &mut entry.channel) {
                     (Some(REFUSED), Some(half)) => {
                         // If the device refuses even that, the other half counts it as failed all the same.
                         let _ = half.shut();
                         return;
                     }
-                    (Some(told @ (PEER_CLOSED | PEER_CLOSED_EARLY)), Some(half)) => {
-                        half.note_peer_closed(told == PEER_CLOSED);
+                    (Some(news @ (PEER_CLOSED | PEER_CLOSED_EARLY)), Some(half)) => {
+                        half.note_peer_closed(news == PEER_CLOSED);
                         return;
                     }
                     _ => {}
@@ -130,7 +130,7 @@ impl<P: Provider> SendWorker<P> {
     /// Polls until something happened, as [`Worker::wait`](crate::Worker::wait) does: events came, or a message that
     /// was refused for want of a credit can be sent now. Ends at the deadline, too.
     ///
-    /// It sleeps a millisecond at a time at most: no completion tells that receives of the other
+    /// It sleeps a millisecond at a time at most: no completion says that receives of the other
     /// half are to be announced.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl<P: Provider> SendWorker<P> {
         if events > 0 {
             return Ok(events);
         }
-        Ok(self.sends.credits_came(&mut self.places.entries))
+        Ok(self.sends.credits_came(&mut self.table.entries))
     }
 
     /// The RDMA device it works on.
@@ -196,7 +196,7 @@ impl<P: Provider> SendWorker<P> {
     /// As for [`Worker::send`](crate::Worker::send).
     #[inline]
     pub fn send(&mut self, id: ChannelId, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
-        let half = usable(self.places.named(id))?;
+        let half = usable(self.table.named(id))?;
         let arena = self.arena.inner.as_mut().ok_or(SendErrorKind::NoMemory)?;
         half.send_bytes(arena, bytes)
     }
@@ -207,7 +207,7 @@ impl<P: Provider> SendWorker<P> {
     /// As for [`Worker::lease_for`](crate::Worker::lease_for).
     #[inline]
     pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
-        let half = usable(self.places.named(id))?;
+        let half = usable(self.table.named(id))?;
         let arena = self.arena.inner.as_mut().ok_or(SendErrorKind::NoMemory)?;
         half.lease_for(arena)
     }
@@ -230,24 +230,24 @@ impl<P: Provider> SendWorker<P> {
         self.arena.placement()
     }
 
-    /// Registers zeroed memory that peers may reach once they are told of it.
+    /// Registers zeroed memory that peers may reach once they are sent its key.
     ///
     /// # Errors
     /// The size is zero, the device refused, or what is required of its placement cannot be
     /// had.
     pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
-        Ok(LocalWindow::new(self.domain.window(config)?, &self.places.reaper))
+        Ok(LocalWindow::new(self.domain.window(config)?, &self.table.reaper))
     }
 
     /// The half of a channel that sends.
     #[inline]
     pub fn channel(&mut self, id: ChannelId) -> Option<&mut SendHalf<P>> {
-        self.places.named(id)
+        self.table.named(id)
     }
 
     /// The channels there are.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
-        self.places.names()
+        self.table.names()
     }
 
     /// Counters of both halves. A clone may be read on any thread, at any time.

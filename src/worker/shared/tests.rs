@@ -99,18 +99,18 @@ impl Hub {
         sent
     }
 
-    /// Tells a peer of so many receives since it was connected, whether there are any or not.
+    /// Announces to a peer so many receives since it was connected, whether there are any or not.
     fn lie(&mut self, peer: usize, receives: u32) {
         let (worker, _) = &self.peers[peer];
         let word = RemoteAddress::within(&worker.credit_words.remote(), 0, 8).unwrap();
-        let told = [receives.to_be_bytes(), (!receives).to_be_bytes()].concat();
+        let reported = [receives.to_be_bytes(), (!receives).to_be_bytes()].concat();
         let channel = self.worker.channel(self.ids[peer]).unwrap();
-        channel.post_inline(Operation::Write(word), &told).unwrap();
+        channel.post_inline(Operation::Write(word), &reported).unwrap();
     }
 
     /// Events of the hub, each with its channel; messages are kept.
     fn polled(&mut self, kept: &mut Vec<Lease<Host>>) -> Vec<(ChannelId, &'static str)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for _ in 0..4 {
             self.worker
                 .poll_tending(|turn, event| {
@@ -118,12 +118,12 @@ impl Hub {
                     match event {
                         Event::Received { message, .. } => {
                             kept.push(message.keep());
-                            told.push((id, "message"));
+                            reported.push((id, "message"));
                         }
-                        Event::Overdrawn => told.push((id, "overdrawn")),
+                        Event::Overdrawn => reported.push((id, "overdrawn")),
                         Event::ChannelFailed { cause } => {
                             assert_eq!(cause.status, WcStatus::GENERAL_ERR, "the Worker's own");
-                            told.push((id, "failed"));
+                            reported.push((id, "failed"));
                         }
                         Event::Done { .. } => {}
                         other => panic!("{other:?}"),
@@ -131,7 +131,7 @@ impl Hub {
                 })
                 .unwrap();
         }
-        told
+        reported
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Deferred<P: Provider> {
     /// Error of the last doorbell of which the device did not take all; of an earlier one where that named no request.
     refusal: Option<PostError>,
     channel: u32,
-    /// The Worker's, that tells it of the channel: a channel does not know its Worker.
+    /// The Worker's, that notifies it of the channel: a channel does not know its Worker.
     due: Arc<Due>,
 }
 
@@ -86,9 +86,9 @@ impl<P: Provider> Deferred<P> {
         Ok(())
     }
 
-    /// Whether it tells this Worker: not where channels of two were exchanged.
+    /// Whether it notifies this Worker: not where channels of two were exchanged.
     #[inline]
-    pub(crate) fn tells(&self, due: &Arc<Due>, channel: u32) -> bool {
+    pub(crate) fn notifies(&self, due: &Arc<Due>, channel: u32) -> bool {
         self.channel == channel && Arc::ptr_eq(&self.due, due)
     }
 
@@ -150,7 +150,7 @@ impl<P: Provider> Deferred<P> {
     }
 
     /// The device did not take all of a doorbell in which some of these were staged: those come back that it named,
-    /// and where it named none, this is told.
+    /// and where it named none, this is reported.
     #[cold]
     pub(crate) fn note_refusal(&mut self, error: PostError) {
         let mut position = self.doorbell;
@@ -162,7 +162,7 @@ impl<P: Provider> Deferred<P> {
             }
             position = position.wrapping_add(1);
         }
-        // A refusal of an earlier doorbell that named none may not be told yet.
+        // A refusal of an earlier doorbell that named none may not be reported yet.
         if self.refusal.as_ref().is_none_or(|before| before.unposted != 0) {
             self.refusal = Some(error);
         }
@@ -170,7 +170,7 @@ impl<P: Provider> Deferred<P> {
     }
 
     /// Forgets those that were posted; takes the oldest that comes back, with the reason. At last the refusal of the
-    /// device, where that is of none that could be told apart.
+    /// device, where that is of none that could be distinguished.
     #[inline]
     pub(crate) fn take_refused(&mut self) -> Option<(Option<P::Slot>, SubmissionError)> {
         while self.first != self.waiting {

@@ -1,4 +1,4 @@
-//! The ring through which requests come to a Worker, with the desks of those that push into it.
+//! The ring through which requests come to a Worker, with the return paths of those that push into it.
 
 use core::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use doorbell_hotpath::ring::{
 use doorbell_hotpath::take_late;
 
 use super::bell::Bell;
-use super::desk::{Desk, ring_slots};
 use super::request::Request;
+use super::return_path::{ReturnPath, ring_slots};
 
 type OwnRing = Arc<SpscRing<Box<[Slot]>>>;
 type SharedRing = Arc<MpscRing<Box<[Slot]>>>;
@@ -132,10 +132,10 @@ impl RequestConsumer {
     }
 }
 
-/// A ring with the desks of those that push into it, by the numbers that requests carry.
+/// A ring with the return paths of those that push into it, by the numbers that requests carry.
 pub(crate) struct Intake<P: Provider> {
     pub(crate) ring: RequestRing,
-    pub(crate) desks: Box<[Arc<Desk<P>>]>,
+    pub(crate) return_paths: Box<[Arc<ReturnPath<P>>]>,
     /// Bell of the Worker, if the Worker can sleep.
     pub(crate) bell: Option<Arc<Bell<P>>>,
 }
@@ -160,15 +160,15 @@ impl<P: Provider> Intake<P> {
     }
 
     fn return_one(&self, request: &Request) {
-        // Every producer has a desk.
-        if let Some(desk) = self.desks.get(request.who()) {
-            desk.returned(request);
+        // Every producer has a return path.
+        if let Some(return_path) = self.return_paths.get(request.who()) {
+            return_path.returned(request);
         }
     }
 }
 
 impl<P: Provider> Drop for Intake<P> {
-    /// Neither the Worker nor a submitter is there: what is left goes home with the desks.
+    /// Neither the Worker nor a submitter is there: what is left goes home with the return paths.
     fn drop(&mut self) {
         if let Ok(mut requests) = self.ring.consumer() {
             self.return_all(&mut requests);

@@ -24,18 +24,18 @@
 
 mod bell;
 mod deferred;
-mod desk;
 mod error;
 mod intake;
 mod record;
 mod request;
+mod return_path;
 mod submitter;
 
 pub(crate) use bell::Bell;
 pub(crate) use deferred::Deferred;
-pub(crate) use desk::{Desk, Registry};
 pub use error::{Submission, SubmissionError, SubmitError, SubmitErrorKind};
 pub(crate) use intake::{Intake, LastOfAll, RequestConsumer, RequestRing};
 pub(crate) use record::{Record, Records};
 pub(crate) use request::{Request, SHARING_MAX};
+pub(crate) use return_path::{Registry, ReturnPath};
 pub use submitter::Submitter;

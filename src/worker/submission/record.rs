@@ -7,26 +7,26 @@ use std::sync::Arc;
 use doorbell_core::provider::Provider;
 use doorbell_core::{Ticket, in_place};
 
-use super::desk::Registry;
+use super::return_path::Registry;
 use crate::worker::channel::ChannelId;
 
 /// Record of one request in flight: its position, its submitter, and its slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
     position: u64,
-    /// Number of the submitter's desk; zero if there is none.
+    /// Number of the submitter's return path; zero if there is none.
     pub(crate) number: u64,
     slot: u32,
 }
 
 /// The records of a channel. Requests that nobody submitted leave none.
 ///
-/// Dropped, it tells of each request that is still in flight that its end is unknown. So it stands in front
+/// Dropped, it reports of each request that is still in flight that its end is unknown. So it stands in front
 /// of the queue, which gives the slots back.
 pub(crate) struct Records<P: Provider> {
     /// A power of two of them, no fewer than the queue is deep; none while there are no submitters.
     entries: Box<[Record]>,
-    /// All before this position ended, and were told of.
+    /// All before this position ended, and were reported.
     settled: u64,
     channel: ChannelId,
     registry: Option<Arc<Registry<P>>>,
@@ -99,8 +99,8 @@ impl<P: Provider> Drop for Records<P> {
             if record.number == 0 || record.position < self.settled {
                 continue;
             }
-            if let Some(desk) = registry.find(record.number) {
-                desk.unknown(self.channel, record.slot);
+            if let Some(return_path) = registry.find(record.number) {
+                return_path.unknown(self.channel, record.slot);
             }
         }
     }

@@ -7,9 +7,9 @@ use doorbell_core::provider::{Attacher as _, Operation, Placement, PostFlags, Pr
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::ring::PushError as RingError;
 
-use super::desk::{Desk, Taker};
 use super::intake::{Intake, LastOfAll, RequestProducer};
 use super::request::Request;
+use super::return_path::{ReturnPath, Taker};
 use super::{Submission, SubmitError, SubmitErrorKind};
 use crate::machine::reaper::{Reaped, Reaper};
 use crate::worker::arena::Arena;
@@ -22,7 +22,7 @@ use crate::worker::lease::Lease;
 /// requests of one channel in the order in which they were submitted, as one doorbell. A request that
 /// cannot go yet, for want of credits or room, waits at the Worker and holds up no other channel.
 ///
-/// A request that is done sends its memory home, to be leased again: nothing else tells of it. A request that failed comes back
+/// A request that is done sends its memory home, to be leased again: nothing else reports it. A request that failed comes back
 /// through [`Submitter::failure`], and its memory is taken until then. So a caller that runs out of memory looks there.
 ///
 /// It may go at any time: what it submitted is still sent. Dropped, it returns in bounded time: memory that goes with
@@ -34,7 +34,7 @@ pub struct Submitter<P: Provider = Rdma> {
     /// Which of those that share the ring it is.
     who: u16,
     // The last to let go of these frees memory that the device has: so they go to the reaper.
-    desk: Reaped<Arc<Desk<P>>>,
+    return_path: Reaped<Arc<ReturnPath<P>>>,
     intake: Reaped<Arc<Intake<P>>>,
 }
 
@@ -47,13 +47,13 @@ impl<P: Provider> Submitter<P> {
         arena: Arena<P>,
         reaper: &Reaper,
     ) -> Option<Self> {
-        let desk = intake.desks.get(who)?;
+        let return_path = intake.return_paths.get(who)?;
         Some(Self {
             requests: intake.ring.producer(last).ok()?,
-            failures: desk.taker()?,
+            failures: return_path.taker()?,
             arena,
             who: u16::try_from(who).ok()?,
-            desk: reaper.keep(Arc::clone(desk)),
+            return_path: reaper.keep(Arc::clone(return_path)),
             intake: reaper.keep(Arc::clone(intake)),
         })
     }
@@ -64,10 +64,10 @@ impl<P: Provider> Submitter<P> {
         let Self {
             failures,
             arena,
-            desk,
+            return_path,
             ..
         } = self;
-        failures.lend(desk.failures(), || arena.lease(), Lease::index)
+        failures.lend(return_path.failures(), || arena.lease(), Lease::index)
     }
 
     /// Gives memory back, cheaper than dropping it. A lease of elsewhere goes where it is from.
@@ -100,7 +100,7 @@ impl<P: Provider> Submitter<P> {
         lease: Lease<P>,
         flags: PostFlags,
     ) -> Result<(), SubmitError<P>> {
-        if !self.desk.attacher().owns(&lease.slot) {
+        if !self.return_path.attacher().owns(&lease.slot) {
             return Err(SubmitError {
                 kind: SubmitErrorKind::OtherMemory,
                 lease: Some(lease),
@@ -117,7 +117,7 @@ impl<P: Provider> Submitter<P> {
             None => SubmitErrorKind::BringsDataBack,
             Some((request, detail)) => {
                 if let Some(detail) = detail {
-                    self.desk.keep_detail(slot.index, detail);
+                    self.return_path.keep_detail(slot.index, detail);
                 }
                 match self.requests.push(request) {
                     Ok(()) => {
@@ -132,18 +132,18 @@ impl<P: Provider> Submitter<P> {
             }
         };
         // Nobody else knows of these words.
-        let slot = self.desk.attacher().attach(slot);
+        let slot = self.return_path.attacher().attach(slot);
         Err(SubmitError {
             kind,
             lease: slot.map(|slot| Lease { slot }),
         })
     }
 
-    /// Takes a request that failed, the earliest told first; `None` where there is none now.
+    /// Takes a request that failed, the earliest reported first; `None` where there is none now.
     ///
     /// When the Worker is gone, what it did not post comes back here, too.
     pub fn failure(&mut self) -> Option<Submission<P>> {
-        let (told, home) = match self.failures.take(self.desk.failures()) {
+        let (failure, home) = match self.failures.take(self.return_path.failures()) {
             Ok(taken) => taken,
             Err(_) => {
                 // A look first: who claims the ring writes where the Worker reads.
@@ -151,13 +151,13 @@ impl<P: Provider> Submitter<P> {
                     return None;
                 }
                 self.intake.return_late();
-                self.failures.take(self.desk.failures()).ok()?
+                self.failures.take(self.return_path.failures()).ok()?
             }
         };
         if let Some(lease) = home {
             self.arena.release(lease);
         }
-        Some(self.desk.submission(told))
+        Some(self.return_path.submission(failure))
     }
 
     /// How many slots of memory there are in all.

@@ -52,7 +52,7 @@ fn no_announcement_is_lost() {
 }
 
 #[test]
-fn however_often_it_is_told() {
+fn however_often_it_is_notified() {
     announced(3);
 }
 
@@ -73,7 +73,7 @@ fn channels_are_taken_apart_from_each_other() {
         take();
         receiving.join().unwrap();
         take();
-        // Once at least, and no more often than told.
+        // Once at least, and no more often than notified.
         assert!((1..=2).contains(&taken[0]) && taken[1] == 1, "{taken:?}");
     });
 }

@@ -4,16 +4,16 @@
 //! A witness stands for memory other than atomics; see the package.
 #![cfg(doorbell_loom)]
 
+mod accept_queue;
 mod credits;
-mod desk;
 mod detached;
 mod due;
 mod free_list;
 mod mpsc;
+mod reporting;
 mod ring;
 mod signal;
 mod sleeping;
 mod spsc;
-mod telling;
 mod waiting;
 mod weakened;

@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 /// A signal, and the work that it announces.
-struct Told {
+struct Work {
     flag: NotifyFlag,
     /// The count of the `eventfd`. A lock of the kernel serializes the calls on it.
     descriptor: AtomicU32,
@@ -14,7 +14,7 @@ struct Told {
     work: [AtomicU32; 2],
 }
 
-impl Told {
+impl Work {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             flag: NotifyFlag::new(),
@@ -23,7 +23,7 @@ impl Told {
         })
     }
 
-    fn tell(&self, at: usize, work: u32) {
+    fn announce(&self, at: usize, work: u32) {
         self.work[at].store(work, Ordering::Relaxed);
         if self.flag.notify() {
             self.descriptor.fetch_add(1, Ordering::AcqRel);
@@ -53,30 +53,30 @@ impl Told {
 }
 
 #[test]
-fn what_is_told_is_seen_or_rings() {
+fn what_is_announced_is_seen_or_rings() {
     loom::model(|| {
-        let told = Told::new();
-        let telling = {
-            let told = Arc::clone(&told);
-            thread::spawn(move || (1..=2).for_each(|work| told.tell(0, work)))
+        let work = Work::new();
+        let announcing = {
+            let work = Arc::clone(&work);
+            thread::spawn(move || (1..=2).for_each(|round| work.announce(0, round)))
         };
-        told.look();
-        let seen = told.look();
-        telling.join().unwrap();
-        told.settle(seen, [2, 0]);
+        work.look();
+        let seen = work.look();
+        announcing.join().unwrap();
+        work.settle(seen, [2, 0]);
     });
 }
 
 #[test]
 fn of_two_that_tell_neither_is_missed() {
     loom::model(|| {
-        let told = Told::new();
-        let telling = [0, 1].map(|at| {
-            let told = Arc::clone(&told);
-            thread::spawn(move || told.tell(at, 1))
+        let work = Work::new();
+        let announcing = [0, 1].map(|at| {
+            let work = Arc::clone(&work);
+            thread::spawn(move || work.announce(at, 1))
         });
-        let seen = told.look();
-        telling.into_iter().for_each(|thread| thread.join().unwrap());
-        told.settle(seen, [1, 1]);
+        let seen = work.look();
+        announcing.into_iter().for_each(|thread| thread.join().unwrap());
+        work.settle(seen, [1, 1]);
     });
 }

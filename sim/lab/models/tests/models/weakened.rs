@@ -25,7 +25,7 @@ const JUDGED: &[Judged] = &[
     Judged {
         orderings: doorbell_core::ordering::ALL,
         prefix: "FREE_LIST_",
-        models: &["free_list::", "telling::"],
+        models: &["free_list::", "reporting::"],
     },
     Judged {
         orderings: doorbell_core::ordering::ALL,

@@ -82,7 +82,7 @@ fn the_consumer_closes_and_takes_the_rest() {
         let (mut producer, consumer) = ring();
         let pusher = thread::spawn(move || push_all(&mut producer));
         let taken = take_all(consumer, 3);
-        // A producer that was done before it could learn it has told by going.
+        // A producer that was done before it could learn it has reported by going.
         assert_eq!(pusher.join().unwrap(), taken);
     });
 }

@@ -31,37 +31,37 @@ const APART: u64 = 1;
 const TRIES: usize = 12;
 
 /// State that the Worker and a submitter share.
-struct Desk {
+struct ReturnPath {
     failures: Failures<Ring, Vec<AtomicU32>>,
     home: FreeList<Vec<AtomicU32>>,
 }
 
 struct Shared {
     requests: Ring,
-    desks: Vec<Desk>,
+    return_paths: Vec<ReturnPath>,
 }
 
 impl Shared {
     fn new() -> Arc<Self> {
         let words = || (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
         let ring = |count| Arc::new(MpscRing::new(slots(count)).unwrap());
-        let desk = |_| Desk {
+        let return_path = |_| ReturnPath {
             failures: Failures::new(ring(SLOTS as usize), words()),
             home: FreeList::new(words()),
         };
         Arc::new(Self {
             requests: ring(4),
-            desks: (0..SUBMITTERS).map(desk).collect(),
+            return_paths: (0..SUBMITTERS).map(return_path).collect(),
         })
     }
 
-    fn desk(&self, request: &Descriptor) -> &Desk {
-        &self.desks[usize::from(request.kind)]
+    fn return_path(&self, request: &Descriptor) -> &ReturnPath {
+        &self.return_paths[usize::from(request.kind)]
     }
 
-    fn tell(&self, request: Descriptor) {
-        let told = self.desk(&request).failures.report(request);
-        assert_eq!(told, Ok(()), "there is room for each slot");
+    fn report(&self, request: Descriptor) {
+        let reported = self.return_path(&request).failures.report(request);
+        assert_eq!(reported, Ok(()), "there is room for each slot");
     }
 
     /// Runs the Worker; returns the numbers of the requests that were done.
@@ -75,9 +75,9 @@ impl Shared {
                 match number % 3 {
                     0 => {
                         assert!(done.insert(number));
-                        self.desk(&request).home.put(request.index);
+                        self.return_path(&request).home.put(request.index);
                     }
-                    1 => self.tell(request),
+                    1 => self.report(request),
                     _ => in_flight.lock().unwrap().push(request),
                 }
                 taken += 1;
@@ -89,7 +89,7 @@ impl Shared {
         }
         requests.close();
         while let Ok(request) = requests.take() {
-            self.tell(request);
+            self.report(request);
         }
         done
     }
@@ -100,11 +100,11 @@ impl Shared {
             let Some(mut request) = in_flight.lock().unwrap().pop() else {
                 return;
             };
-            let desk = self.desk(&request);
+            let return_path = self.return_path(&request);
             request.words[1] = APART;
-            let told = desk.failures.report_apart(request);
-            assert_eq!(told, Ok(()), "there is room for each slot");
-            desk.home.put(request.index);
+            let reported = return_path.failures.report_apart(request);
+            assert_eq!(reported, Ok(()), "there is room for each slot");
+            return_path.home.put(request.index);
         }
     }
 }
@@ -122,12 +122,12 @@ struct Submitter {
     /// Slots that were taken off the list of slots that came home.
     free: Vec<u32>,
     submitted: BTreeSet<u64>,
-    told: BTreeSet<u64>,
+    reported: BTreeSet<u64>,
 }
 
 impl Submitter {
     fn new(shared: &Arc<Shared>, who: u16) -> Self {
-        let failures = &shared.desks[usize::from(who)].failures;
+        let failures = &shared.return_paths[usize::from(who)].failures;
         Self {
             shared: Arc::clone(shared),
             who,
@@ -135,35 +135,35 @@ impl Submitter {
             failures: failures.taker((0..SLOTS).map(|_| None).collect()).unwrap(),
             free: (0..SLOTS).collect(),
             submitted: BTreeSet::new(),
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
     fn lend(&mut self) -> Option<u32> {
-        let desk = &self.shared.desks[usize::from(self.who)];
+        let return_path = &self.shared.return_paths[usize::from(self.who)];
         let free = &mut self.free;
         let next = || {
             if free.is_empty() {
-                desk.home.take_all(|index| free.push(index));
+                return_path.home.take_all(|index| free.push(index));
             }
             free.pop()
         };
-        self.failures.lend(&desk.failures, next, |index| *index)
+        self.failures.lend(&return_path.failures, next, |index| *index)
     }
 
     fn take_failures(&mut self) {
         if self.requests.is_closed() {
-            take_late(&*self.shared.requests, |request| self.shared.tell(request));
+            take_late(&*self.shared.requests, |request| self.shared.report(request));
         }
-        let failures = &self.shared.desks[usize::from(self.who)].failures;
-        while let Ok((told, home)) = self.failures.take(failures) {
-            let number = number(&told);
+        let failures = &self.shared.return_paths[usize::from(self.who)].failures;
+        while let Ok((reported, home)) = self.failures.take(failures) {
+            let number = number(&reported);
             assert!(self.submitted.contains(&number), "nobody submitted {number}");
-            assert!(self.told.insert(number), "{number} was told twice");
+            assert!(self.reported.insert(number), "{number} was reported twice");
             self.free.extend(home);
             // A slot without its report comes home by itself.
-            if told.words[1] != APART {
-                self.free.push(told.index);
+            if reported.words[1] != APART {
+                self.free.push(reported.index);
             }
         }
     }
@@ -201,8 +201,8 @@ impl Submitter {
     /// Checks, once all other threads are gone: each request that was not done was reported, and all memory is home.
     fn check(&mut self, done: &BTreeSet<u64>) {
         self.take_failures();
-        let settled: BTreeSet<_> = self.told.union(done).copied().collect();
-        assert!(self.told.is_disjoint(done), "told, and done");
+        let settled: BTreeSet<_> = self.reported.union(done).copied().collect();
+        assert!(self.reported.is_disjoint(done), "reported, and done");
         assert!(self.submitted.is_subset(&settled), "lost: {:?}", self.submitted);
         let mut home: Vec<_> = core::iter::from_fn(|| self.lend()).collect();
         home.sort_unstable();
@@ -211,9 +211,9 @@ impl Submitter {
 }
 
 #[test]
-fn nothing_submitted_is_lost_or_told_twice_when_the_worker_goes() {
+fn nothing_submitted_is_lost_or_reported_twice_when_the_worker_goes() {
     explore(
-        "nothing_submitted_is_lost_or_told_twice_when_the_worker_goes",
+        "nothing_submitted_is_lost_or_reported_twice_when_the_worker_goes",
         || {
             let shared = Shared::new();
             let submitters: Vec<_> = (0..SUBMITTERS)

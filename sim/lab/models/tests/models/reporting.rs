@@ -22,25 +22,25 @@ fn ring(capacity: usize) -> Ring {
 }
 
 /// State that a Worker and a submitter share, for memory of one slot.
-struct Desk {
+struct ReturnPath {
     failures: Failures<Ring, Vec<AtomicU32>>,
     home: FreeList<Vec<AtomicU32>>,
     memory: UnsafeCell<()>,
 }
 
-fn desk() -> (Arc<Desk>, Taker) {
+fn return_path() -> (Arc<ReturnPath>, Taker) {
     let word = || vec![AtomicU32::new(0)];
     let failures = Failures::new(ring(1), word());
     let taker = failures.taker(vec![None]).unwrap();
-    let desk = Desk {
+    let return_path = ReturnPath {
         failures,
         home: FreeList::new(word()),
         memory: UnsafeCell::new(()),
     };
-    (Arc::new(desk), taker)
+    (Arc::new(return_path), taker)
 }
 
-impl Desk {
+impl ReturnPath {
     /// Lends the slot if it is home and has no report left to take.
     fn lend(&self, taker: &mut Taker) -> Option<u32> {
         let mut home = None;
@@ -51,8 +51,8 @@ impl Desk {
 
     /// Takes a report if there is one; returns the slot that can be lent with it.
     fn take(&self, taker: &mut Taker, number: u16) -> Option<Option<u32>> {
-        let (told, home) = taker.take(&self.failures).ok()?;
-        assert_eq!(told, of_the_slot(number));
+        let (reported, home) = taker.take(&self.failures).ok()?;
+        assert_eq!(reported, of_the_slot(number));
         Some(home)
     }
 }
@@ -76,60 +76,60 @@ enum Fault {
 }
 
 /// Ends a request in flight together with its queue pair, with an unknown outcome.
-fn destroy(desk: &Desk, number: u16, fault: Fault) {
-    desk.memory.with_mut(|_| ());
+fn destroy(return_path: &ReturnPath, number: u16, fault: Fault) {
+    return_path.memory.with_mut(|_| ());
     if fault == Fault::HomeFirst {
-        desk.home.put(0);
+        return_path.home.put(0);
     }
-    let told = of_the_slot(number);
-    let told = if fault == Fault::NotApart {
-        desk.failures.report(told)
+    let reported = of_the_slot(number);
+    let reported = if fault == Fault::NotApart {
+        return_path.failures.report(reported)
     } else {
-        desk.failures.report_apart(told)
+        return_path.failures.report_apart(reported)
     };
-    assert_eq!(told, Ok(()), "there is room for each slot");
+    assert_eq!(reported, Ok(()), "there is room for each slot");
     if fault != Fault::HomeFirst {
-        desk.home.put(0);
+        return_path.home.put(0);
     }
 }
 
 fn unknown_and_lent(fault: Fault) {
     loom::model(move || {
-        let (desk, mut taker) = desk();
+        let (return_path, mut taker) = return_path();
         let destroying = {
-            let desk = Arc::clone(&desk);
-            thread::spawn(move || destroy(&desk, 7, fault))
+            let return_path = Arc::clone(&return_path);
+            thread::spawn(move || destroy(&return_path, 7, fault))
         };
         // Asked at any moment.
-        let early = desk.lend(&mut taker);
-        let told = desk.take(&mut taker, 7);
-        assert!(early.is_none(), "lent, and not told");
-        let mut home = told.flatten().or_else(|| desk.lend(&mut taker));
-        assert!(home.is_none() || told.is_some(), "lent, and not told");
+        let early = return_path.lend(&mut taker);
+        let reported = return_path.take(&mut taker, 7);
+        assert!(early.is_none(), "lent, and not reported");
+        let mut home = reported.flatten().or_else(|| return_path.lend(&mut taker));
+        assert!(home.is_none() || reported.is_some(), "lent, and not reported");
         destroying.join().unwrap();
-        if told.is_none() {
-            let told = desk.take(&mut taker, 7);
-            home = home.or(told.expect("told"));
+        if reported.is_none() {
+            let reported = return_path.take(&mut taker, 7);
+            home = home.or(reported.expect("reported"));
         }
-        assert_eq!(home.or_else(|| desk.lend(&mut taker)), Some(0), "lost");
-        assert_eq!(desk.lend(&mut taker), None, "lent twice");
-        assert_eq!(desk.take(&mut taker, 7), None, "told twice");
+        assert_eq!(home.or_else(|| return_path.lend(&mut taker)), Some(0), "lost");
+        assert_eq!(return_path.lend(&mut taker), None, "lent twice");
+        assert_eq!(return_path.take(&mut taker, 7), None, "reported twice");
     });
 }
 
 #[test]
-fn what_is_unknown_is_not_lent_before_it_was_told_of() {
+fn what_is_unknown_is_not_lent_before_it_was_reported() {
     unknown_and_lent(Fault::None);
 }
 
 #[test]
-#[should_panic(expected = "lent, and not told")]
+#[should_panic(expected = "lent, and not reported")]
 fn to_let_it_home_before_telling_lends_it_too_early() {
     unknown_and_lent(Fault::HomeFirst);
 }
 
 #[test]
-#[should_panic(expected = "lent, and not told")]
+#[should_panic(expected = "lent, and not reported")]
 fn to_tell_of_it_as_of_others_lends_it_too_early() {
     unknown_and_lent(Fault::NotApart);
 }
@@ -137,33 +137,33 @@ fn to_tell_of_it_as_of_others_lends_it_too_early() {
 /// The slot is submitted again as soon as it can be lent, and ends with an unknown outcome again. The ring of reports has room for one.
 fn unknown_again(fault: Fault) {
     loom::model(move || {
-        let (desk, mut taker) = desk();
+        let (return_path, mut taker) = return_path();
         let requests = ring(1);
         let mut consumer = Consumer::claim(Arc::clone(&requests)).unwrap();
         let destroying = {
-            let desk = Arc::clone(&desk);
+            let return_path = Arc::clone(&return_path);
             thread::spawn(move || {
-                destroy(&desk, 1, fault);
+                destroy(&return_path, 1, fault);
                 if take(&mut consumer).is_some() {
-                    destroy(&desk, 2, fault);
+                    destroy(&return_path, 2, fault);
                 }
             })
         };
         let mut producer = MpscProducer::new(requests);
-        let mut told = 0;
-        let mut lent = desk.lend(&mut taker);
+        let mut reported = 0;
+        let mut lent = return_path.lend(&mut taker);
         if lent.is_none() {
-            let taken = desk.take(&mut taker, 1);
-            told += usize::from(taken.is_some());
-            lent = taken.flatten().or_else(|| desk.lend(&mut taker));
+            let taken = return_path.take(&mut taker, 1);
+            reported += usize::from(taken.is_some());
+            lent = taken.flatten().or_else(|| return_path.lend(&mut taker));
         }
         if lent.is_some() {
             producer.push(item(2)).unwrap();
         }
         producer.close();
         destroying.join().unwrap();
-        told += core::iter::from_fn(|| taker.take::<u32>(&desk.failures).ok()).count();
-        assert_eq!(told, 1 + usize::from(lent.is_some()), "each once");
+        reported += core::iter::from_fn(|| taker.take::<u32>(&return_path.failures).ok()).count();
+        assert_eq!(reported, 1 + usize::from(lent.is_some()), "each once");
     });
 }
 
@@ -174,7 +174,7 @@ fn there_is_room_to_tell_of_every_slot() {
 
 #[test]
 #[should_panic(expected = "there is room for each slot")]
-fn to_lend_what_is_not_told_leaves_no_room() {
+fn to_lend_what_is_not_reported_leaves_no_room() {
     unknown_again(Fault::NotApart);
 }
 
@@ -182,22 +182,23 @@ fn to_lend_what_is_not_told_leaves_no_room() {
 fn closing(is_late_looked_for: bool) {
     loom::model(move || {
         let requests = ring(2);
-        let told = ring(2);
-        let tell = |told: Ring| move |item| MpscProducer::new(&*told).push(item).expect("told once");
+        let reported = ring(2);
+        let report =
+            |reported: Ring| move |item| MpscProducer::new(&*reported).push(item).expect("reported once");
         let mut consumer = Consumer::claim(Arc::clone(&requests)).unwrap();
         MpscProducer::new(Arc::clone(&requests)).push(item(1)).unwrap();
         let worker = {
-            let tell = tell(Arc::clone(&told));
+            let report = report(Arc::clone(&reported));
             thread::spawn(move || {
                 consumer.close();
                 while let Ok(item) = consumer.take() {
-                    tell(item);
+                    report(item);
                 }
             })
         };
         let late = || {
             if is_late_looked_for {
-                take_late(&*requests, tell(Arc::clone(&told)));
+                take_late(&*requests, report(Arc::clone(&reported)));
             }
         };
         let is_in = MpscProducer::new(Arc::clone(&requests)).push(item(2)).is_ok();
@@ -205,10 +206,10 @@ fn closing(is_late_looked_for: bool) {
         worker.join().unwrap();
         late();
         let mut came_back = [false; 2];
-        let mut taker = Consumer::claim(told).unwrap();
+        let mut taker = Consumer::claim(reported).unwrap();
         while let Ok(item) = taker.take() {
             let at = usize::from(item.kind) - 1;
-            assert!(!came_back[at], "told twice");
+            assert!(!came_back[at], "reported twice");
             came_back[at] = true;
         }
         assert_eq!(came_back, [true, is_in], "what was in the ring, and nothing else");

@@ -4,7 +4,7 @@
 //! never logged as it came.
 
 /// Logs one event: its level, its text, and the values that belong to it.
-macro_rules! tell {
+macro_rules! log {
     ($level:ident, $what:literal $(, $name:ident = $value:expr)* $(,)?) => {{
         #[cfg(feature = "tracing")]
         tracing::$level!(target: "doorbell", $($name = %$value,)* $what);
@@ -16,4 +16,4 @@ macro_rules! tell {
     }};
 }
 
-pub(crate) use tell;
+pub(crate) use log;

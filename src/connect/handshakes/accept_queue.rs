@@ -1,7 +1,7 @@
-//! The places of a desk: asked for, granted or denied, published and taken. The types of requests, answers, connections and
+//! The accept queue: places are asked for, granted or denied, published and taken. The types of requests, answers, connections and
 //! signals are parameters.
 //!
-//! The models compile this file with loom's locks (`sim/lab/models/tests/models/desk.rs`), and with each of its steps done
+//! The models compile this file with loom's locks (`sim/lab/models/tests/models/accept_queue.rs`), and with each of its steps done
 //! wrong. So locks come from `super::locks`, and nothing else of the crate is named here.
 
 use std::collections::VecDeque;
@@ -14,19 +14,19 @@ use super::locks::{Arc, Mutex, MutexGuard};
 /// Signals that wake either side.
 pub(crate) trait Wakes {
     /// The handshakes have something to do.
-    fn tell_handshakes(&self);
+    fn wake_handshakes(&self);
 
     /// The Worker's thread has.
-    fn tell_accepting(&self);
+    fn wake_accepting(&self);
 
     /// The Worker's thread is about to look.
     fn take_accepting(&self);
 }
 
 /// State that the handshakes and a Worker share.
-pub(crate) struct Places<W, A, C, S> {
+pub(crate) struct AcceptQueue<W, A, C, S> {
     /// The places that are free, reserved or published.
-    turns: Mutex<Turns>,
+    owners: Mutex<Owners>,
     /// Whether the Worker's side has a connection or the end to take, readable without the lock.
     news: AtomicU64,
     /// Content of each place.
@@ -40,7 +40,7 @@ pub(crate) struct Places<W, A, C, S> {
 
 /// Places by their owners. A place is free, reserved by a handshake, or published for the Worker.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct Owners {
     /// How many there are.
     capacity: usize,
     free: Vec<u32>,
@@ -52,7 +52,7 @@ pub(crate) struct Turns {
     is_abandoned: bool,
 }
 
-impl Turns {
+impl Owners {
     /// Whether no connection comes any more: no place is reserved or published.
     pub(crate) fn is_over(&self) -> bool {
         self.is_closed && self.free.len() == self.capacity
@@ -86,25 +86,25 @@ pub(crate) enum Entry<W, A, C> {
     Connected(C),
 }
 
-impl<W, A, C, S: Wakes> Places<W, A, C, S> {
-    pub(crate) fn new(places: u32, signals: S) -> Self {
-        let places = places.max(1);
+impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
+    pub(crate) fn new(capacity: u32, signals: S) -> Self {
+        let capacity = capacity.max(1);
         Self {
-            turns: Mutex::new(Turns {
-                capacity: places as usize,
-                free: (0..places).rev().collect(),
-                ..Turns::default()
+            owners: Mutex::new(Owners {
+                capacity: capacity as usize,
+                free: (0..capacity).rev().collect(),
+                ..Owners::default()
             }),
             news: AtomicU64::new(0),
-            table: (0..places).map(|_| Mutex::new(Entry::Empty)).collect(),
+            table: (0..capacity).map(|_| Mutex::new(Entry::Empty)).collect(),
             asked: Mutex::new(VecDeque::new()),
             asked_count: AtomicU64::new(0),
             signals,
         }
     }
 
-    pub(crate) fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn owners(&self) -> MutexGuard<'_, Owners> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many places there are.
@@ -113,21 +113,21 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     }
 
     /// Changes the owners of places. `change` may lock the content of a place: nobody holds that lock and waits for this one.
-    fn pass<T>(&self, change: impl FnOnce(&mut Turns) -> T) -> T {
-        let mut turns = self.turns();
-        let changed = change(&mut turns);
-        let news = !turns.published.is_empty() || turns.is_over();
+    fn pass<T>(&self, change: impl FnOnce(&mut Owners) -> T) -> T {
+        let mut owners = self.owners();
+        let changed = change(&mut owners);
+        let news = !owners.published.is_empty() || owners.is_over();
         // Relaxed: it only says that the lock is worth taking; the lock orders the rest.
         self.news.store(u64::from(news), Ordering::Relaxed);
         changed
     }
 
     fn reserve(&self) -> Result<u32, ReserveError> {
-        self.pass(|turns| {
-            if turns.is_closed {
+        self.pass(|owners| {
+            if owners.is_closed {
                 return Err(ReserveError::Closed);
             }
-            turns.free.pop().ok_or(ReserveError::Full)
+            owners.free.pop().ok_or(ReserveError::Full)
         })
     }
 
@@ -135,25 +135,25 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     ///
     /// # Errors
     /// No connection comes any more.
-    fn take(&self) -> Result<Option<Entry<W, A, C>>, LookError> {
+    fn take(&self) -> Result<Option<Entry<W, A, C>>, PollError> {
         // Relaxed: see where it is stored.
         if self.news.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
-        self.pass(|turns| match turns.published.pop_front() {
+        self.pass(|owners| match owners.published.pop_front() {
             Some(index) => {
-                turns.free.push(index);
+                owners.free.push(index);
                 Ok(self.exchange(index, Entry::Empty))
             }
-            None if turns.is_over() => Err(LookError::Closed),
+            None if owners.is_over() => Err(PollError::Closed),
             None => Ok(None),
         })
     }
 
     /// No more places are given: no reserved one is announced to a peer from here on.
     pub(crate) fn close(&self) {
-        self.pass(|turns| turns.is_closed = true);
-        self.signals.tell_accepting();
+        self.pass(|owners| owners.is_closed = true);
+        self.signals.wake_accepting();
     }
 
     fn asked(&self) -> MutexGuard<'_, VecDeque<u32>> {
@@ -181,16 +181,16 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     ///
     /// # Errors
     /// As many connections as may be are on their way to it, or wait to be accepted; or nobody accepts any more.
-    pub(crate) fn ask(places: &Arc<Self>, wanted: W) -> Result<Place<W, A, C, S>, ReserveError> {
-        let index = places.reserve()?;
-        places.exchange(index, Entry::Asked(wanted));
-        let mut asked = places.asked();
+    pub(crate) fn ask(queue: &Arc<Self>, wanted: W) -> Result<Place<W, A, C, S>, ReserveError> {
+        let index = queue.reserve()?;
+        queue.exchange(index, Entry::Asked(wanted));
+        let mut asked = queue.asked();
         asked.push_back(index);
-        places.count_asked(&asked);
+        queue.count_asked(&asked);
         drop(asked);
-        places.signals.tell_accepting();
+        queue.signals.wake_accepting();
         Ok(Place {
-            places: Arc::clone(places),
+            queue: Arc::clone(queue),
             index: Some(index),
         })
     }
@@ -216,29 +216,29 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     /// # Errors
     /// The Worker is not the one that answers here, or no more connections come.
     #[inline]
-    pub(crate) fn look<K>(
+    pub(crate) fn poll<K>(
         &self,
         worker: &mut K,
         is_ours: impl Fn(&K) -> bool,
         answer: impl FnOnce(&mut K, &W) -> A,
-    ) -> Result<Option<C>, LookError> {
+    ) -> Result<Option<C>, PollError> {
         // Before the look, so that what is announced meanwhile is announced again.
         self.signals.take_accepting();
         if self.is_asked() {
             if !is_ours(worker) {
-                return Err(LookError::OtherWorkers);
+                return Err(PollError::OtherWorkers);
             }
             if self.serve(|wanted| answer(worker, wanted)).is_some() {
-                self.signals.tell_handshakes();
+                self.signals.wake_handshakes();
             }
             // Others were asked for, too, or one of these locks was somebody's.
             if self.is_asked() {
-                self.signals.tell_accepting();
+                self.signals.wake_accepting();
             }
         }
         match self.take()? {
             // A connection of another Worker is dropped: its peer learns that from the end of its queue pair.
-            Some(_) if !is_ours(worker) => Err(LookError::OtherWorkers),
+            Some(_) if !is_ours(worker) => Err(PollError::OtherWorkers),
             Some(Entry::Connected(connected)) => Ok(Some(connected)),
             _ => Ok(None),
         }
@@ -262,7 +262,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
     /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
     /// takes nobody's time.
     pub(crate) fn abandon(&self) -> Vec<Entry<W, A, C>> {
-        self.pass(|turns| (turns.is_closed, turns.is_abandoned) = (true, true));
+        self.pass(|owners| (owners.is_closed, owners.is_abandoned) = (true, true));
         let mut left = Vec::new();
         while let Ok(Some(taken)) = self.take() {
             left.push(taken);
@@ -273,7 +273,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
 
 /// Why there was nothing to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LookError {
+pub(crate) enum PollError {
     /// Another Worker's thread looked.
     OtherWorkers,
     /// No more connections come.
@@ -293,13 +293,13 @@ fn tried<T>(outcome: Result<T, TryLockError<T>>) -> Option<T> {
 ///
 /// # Errors
 /// Of either.
-pub(crate) fn look_until<K, T, E>(
+pub(crate) fn poll_until<K, T, E>(
     worker: &mut K,
-    mut look: impl FnMut(&mut K) -> Result<Option<T>, E>,
+    mut poll: impl FnMut(&mut K) -> Result<Option<T>, E>,
     mut rest: impl FnMut(&mut K) -> Result<bool, E>,
 ) -> Result<Option<T>, E> {
     loop {
-        if let Some(found) = look(worker)? {
+        if let Some(found) = poll(worker)? {
             return Ok(Some(found));
         }
         if !rest(worker)? {
@@ -311,7 +311,7 @@ pub(crate) fn look_until<K, T, E>(
 /// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is
 /// given up.
 pub(crate) struct Place<W, A, C, S: Wakes> {
-    places: Arc<Places<W, A, C, S>>,
+    queue: Arc<AcceptQueue<W, A, C, S>>,
     /// There until it is published.
     index: Option<u32>,
 }
@@ -319,7 +319,7 @@ pub(crate) struct Place<W, A, C, S: Wakes> {
 impl<W, A, C, S: Wakes> Place<W, A, C, S> {
     /// Answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<A> {
-        let mut entry = self.places.entry(self.index?)?;
+        let mut entry = self.queue.entry(self.index?)?;
         if let Entry::Asked(_) = &*entry {
             return None;
         }
@@ -332,15 +332,15 @@ impl<W, A, C, S: Wakes> Place<W, A, C, S> {
     /// Hands the connection over.
     pub(crate) fn publish(mut self, connected: C) {
         if let Some(index) = self.index.take() {
-            self.places.exchange(index, Entry::Connected(connected));
-            let is_abandoned = self.places.pass(|turns| {
-                turns.published.push_back(index);
-                turns.is_abandoned
+            self.queue.exchange(index, Entry::Connected(connected));
+            let is_abandoned = self.queue.pass(|owners| {
+                owners.published.push_back(index);
+                owners.is_abandoned
             });
             if is_abandoned {
-                drop(self.places.abandon());
+                drop(self.queue.abandon());
             }
-            self.places.signals.tell_accepting();
+            self.queue.signals.wake_accepting();
         }
     }
 }
@@ -350,14 +350,14 @@ impl<W, A, C, S: Wakes> Drop for Place<W, A, C, S> {
         let Some(index) = self.index.take() else {
             return;
         };
-        self.places.withdraw(index);
-        let is_closed = self.places.pass(|turns| {
-            turns.free.push(index);
-            turns.is_closed
+        self.queue.withdraw(index);
+        let is_closed = self.queue.pass(|owners| {
+            owners.free.push(index);
+            owners.is_closed
         });
         // If this was the last place, the accepting side waits for nobody any more. Closing signaled it before.
         if is_closed {
-            self.places.signals.tell_accepting();
+            self.queue.signals.wake_accepting();
         }
     }
 }

@@ -20,8 +20,8 @@ type FailureRing = Arc<MpscRing<Box<[Slot]>>>;
 pub(super) type Taker<P> = FailureTaker<FailureRing, Box<[Option<Lease<P>>]>>;
 
 /// Return path for failures: the Worker reports them, and so does the thread that destroys its channels.
-pub(crate) struct Desk<P: Provider> {
-    /// Tells it from all others of the process; not zero.
+pub(crate) struct ReturnPath<P: Provider> {
+    /// Distinguishes it from all others of the process; not zero.
     number: u64,
     ring: FailureRing,
     failures: Failures<FailureRing, Box<[AtomicU32]>>,
@@ -31,7 +31,7 @@ pub(crate) struct Desk<P: Provider> {
     details: Box<[AtomicU64]>,
 }
 
-/// Number that tells a desk from all others; numbers are never reused.
+/// Number that distinguishes a return path from all others; numbers are never reused.
 fn fresh_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Relaxed: only the number matters.
@@ -45,7 +45,7 @@ pub(super) fn ring_slots(count: usize) -> Box<[Slot]> {
     slots
 }
 
-impl<P: Provider> Desk<P> {
+impl<P: Provider> ReturnPath<P> {
     /// For a submitter with this memory; `None` where there is no ring as large.
     pub(crate) fn new(arena: &P::Arena) -> Option<Self> {
         let slots = arena.slots() as usize;
@@ -63,13 +63,13 @@ impl<P: Provider> Desk<P> {
         })
     }
 
-    /// The number that tells it from others.
+    /// The number that distinguishes it from others.
     #[inline]
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Failures reported at this desk.
+    /// Failures reported so far.
     #[inline]
     pub(super) const fn failures(&self) -> &Failures<FailureRing, Box<[AtomicU32]>> {
         &self.failures
@@ -111,13 +111,13 @@ impl<P: Provider> Desk<P> {
     }
 
     /// Makes a failure of what came through the ring.
-    pub(super) fn submission(&self, told: Descriptor) -> Submission<P> {
-        let [_, _, word] = told.words;
-        let words = Request::of(told);
+    pub(super) fn submission(&self, failure: Descriptor) -> Submission<P> {
+        let [_, _, word] = failure.words;
+        let words = Request::of(failure);
         Submission {
             channel: words.channel(),
-            index: told.index,
-            error: SubmissionError::unpack(told.kind, word),
+            index: failure.index,
+            error: SubmissionError::unpack(failure.kind, word),
             lease: self.attach(&words).map(|slot| Lease { slot }),
         }
     }
@@ -127,7 +127,7 @@ impl<P: Provider> Desk<P> {
     pub(crate) fn failed(&self, channel: ChannelId, slot: P::Slot, error: SubmissionError) {
         let slot = slot.detach();
         let (kind, word) = error.pack();
-        self.told(self.failures.report(Descriptor {
+        self.note_reported(self.failures.report(Descriptor {
             words: [
                 pair(channel.index, channel.generation),
                 pair(slot.len_bytes, slot.tag),
@@ -143,7 +143,7 @@ impl<P: Provider> Desk<P> {
         let Descriptor { words, index, .. } = request.descriptor();
         let [channel, slot, _] = words;
         let (kind, word) = SubmissionError::WorkerGone.pack();
-        self.told(self.failures.report(Descriptor {
+        self.note_reported(self.failures.report(Descriptor {
             words: [channel, slot, word],
             index,
             kind,
@@ -153,7 +153,7 @@ impl<P: Provider> Desk<P> {
     /// A request was posted, and its queue pair is about to go. Called before its slot can come home.
     pub(super) fn unknown(&self, channel: ChannelId, index: u32) {
         let (kind, word) = SubmissionError::Unknown.pack();
-        self.told(self.failures.report_apart(Descriptor {
+        self.note_reported(self.failures.report_apart(Descriptor {
             // Nothing is detached to zero.
             words: [pair(channel.index, channel.generation), 0, word],
             index,
@@ -162,62 +162,62 @@ impl<P: Provider> Desk<P> {
     }
 
     /// Handles the outcome of a report. If the submitter is gone, nobody takes the report, and the slot returns to its arena.
-    fn told(&self, outcome: Result<(), PushError>) {
+    fn note_reported(&self, outcome: Result<(), PushError>) {
         if let Err(refused) = outcome {
             drop(self.attach(&Request::of(refused.into_item())));
         }
     }
 }
 
-impl<P: Provider> Drop for Desk<P> {
-    /// Slots of failures that nobody took return to their arena. No report follows: every reporter held this desk.
+impl<P: Provider> Drop for ReturnPath<P> {
+    /// Slots of failures that nobody took return to their arena. No report follows: every reporter held this.
     fn drop(&mut self) {
         if let Ok(mut failures) = Consumer::claim(&*self.ring) {
-            while let Ok(told) = failures.take() {
-                drop(self.attach(&Request::of(told)));
+            while let Ok(failure) = failures.take() {
+                drop(self.attach(&Request::of(failure)));
             }
         }
     }
 }
 
-impl<P: Provider> fmt::Debug for Desk<P> {
+impl<P: Provider> fmt::Debug for ReturnPath<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("ReturnPath").finish_non_exhaustive()
     }
 }
 
-/// The desks of a Worker, for whatever destroys its channels.
+/// The return paths of a Worker, for whatever destroys its channels.
 #[derive(Debug)]
 pub(crate) struct Registry<P: Provider> {
     /// Locked to make a submitter, and for requests that are in flight when their channel goes.
-    desks: Mutex<Vec<Weak<Desk<P>>>>,
+    return_paths: Mutex<Vec<Weak<ReturnPath<P>>>>,
 }
 
 impl<P: Provider> Registry<P> {
     pub(crate) const fn new() -> Self {
         Self {
-            desks: Mutex::new(Vec::new()),
+            return_paths: Mutex::new(Vec::new()),
         }
     }
 
-    /// Enters a desk.
-    pub(crate) fn enter(&self, desk: &Arc<Desk<P>>) {
-        let mut desks = self.lock();
-        desks.retain(|desk| desk.strong_count() > 0);
-        desks.push(Arc::downgrade(desk));
+    /// Enters a return path.
+    pub(crate) fn enter(&self, return_path: &Arc<ReturnPath<P>>) {
+        let mut return_paths = self.lock();
+        return_paths.retain(|return_path| return_path.strong_count() > 0);
+        return_paths.push(Arc::downgrade(return_path));
     }
 
-    /// The desk of this number, where anyone has it still.
-    pub(super) fn find(&self, number: u64) -> Option<Arc<Desk<P>>> {
-        let desks = self.lock();
-        desks
+    /// The return path of this number, where anyone has it still.
+    pub(super) fn find(&self, number: u64) -> Option<Arc<ReturnPath<P>>> {
+        let return_paths = self.lock();
+        return_paths
             .iter()
             .filter_map(Weak::upgrade)
-            .find(|desk| desk.number == number)
+            .find(|return_path| return_path.number == number)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Desk<P>>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<ReturnPath<P>>>> {
         // Nothing that is done with it leaves it half done.
-        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.return_paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ const REJECTIONS_MAX: usize = 64;
 const HEARING: Duration = Duration::from_millis(500);
 
 /// Rejections that are being sent.
-pub(super) struct Refusals<N: Network> {
+pub(super) struct Rejections<N: Network> {
     rejections: VecDeque<Rejection<N>>,
 }
 
@@ -27,7 +27,7 @@ struct Rejection<N: Network> {
     deadline: Deadline,
 }
 
-impl<N: Network> Refusals<N> {
+impl<N: Network> Rejections<N> {
     pub(super) const fn new() -> Self {
         Self {
             rejections: VecDeque::new(),
@@ -35,7 +35,7 @@ impl<N: Network> Refusals<N> {
     }
 
     /// Turns a peer away.
-    pub(super) fn refuse(&mut self, now: Instant, stream: N::Stream, reject: &Reject) {
+    pub(super) fn reject(&mut self, now: Instant, stream: N::Stream, reject: &Reject) {
         if self.rejections.len() >= REJECTIONS_MAX {
             self.rejections.pop_front();
         }

@@ -20,38 +20,43 @@ type Waiting = Arc<Waker>;
 
 /// The look that is yet to begin, where there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
-    next: Mutex<Weak<Look>>,
+pub(crate) struct PortScans {
+    next: Mutex<Weak<PortScan>>,
 }
 
-impl Looks {
+impl PortScans {
     /// Has the ports looked at from now on. If the makers have no threads, that is a look of its own. Otherwise it is a look
     /// that has not begun, which wakes the caller as long as it waits.
-    fn ask<P: Provider>(&self, provider: &Arc<P>, makers: &Makers, waiting: Option<&Waiting>) -> Arc<Look> {
+    fn ask<P: Provider>(
+        &self,
+        provider: &Arc<P>,
+        makers: &Makers,
+        waiting: Option<&Waiting>,
+    ) -> Arc<PortScan> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(look) = next.upgrade().filter(|look| look.is_joined(waiting)) {
-            return look;
+        if let Some(scan) = next.upgrade().filter(|scan| scan.is_joined(waiting)) {
+            return scan;
         }
-        let look = Arc::new(Look::default());
-        look.is_joined(waiting);
+        let scan = Arc::new(PortScan::default());
+        scan.is_joined(waiting);
         if makers.is_background() {
-            *next = Arc::downgrade(&look);
+            *next = Arc::downgrade(&scan);
         }
         drop(next);
-        let looking = Begun(Arc::downgrade(&look));
+        let begun = Begun(Arc::downgrade(&scan));
         let provider = Arc::clone(provider);
         let job = makers.make(Whom::All, None, move || {
-            looking.look(&*provider);
+            begun.run(&*provider);
             Ok(())
         });
-        look.state().job = Some(job);
-        look
+        scan.state().job = Some(job);
+        scan
     }
 }
 
 /// One look. Once nobody waits for it any more, it is taken off the makers.
 #[derive(Debug, Default)]
-struct Look(Mutex<State>);
+struct PortScan(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -62,7 +67,7 @@ struct State {
     job: Option<Commission<()>>,
 }
 
-impl Look {
+impl PortScan {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,18 +95,18 @@ impl Look {
 }
 
 /// A look that is being done, or is about to be. It ends with this, however that comes about.
-struct Begun(Weak<Look>);
+struct Begun(Weak<PortScan>);
 
 impl Begun {
-    fn look(&self, provider: &impl Provider) {
-        let Some(look) = self.0.upgrade() else {
+    fn run(&self, provider: &impl Provider) {
+        let Some(scan) = self.0.upgrade() else {
             return;
         };
-        look.state().has_begun = true;
-        drop(look);
-        let looked = Scan::of(provider);
-        if let Some(look) = self.0.upgrade() {
-            look.end(looked.map(Arc::new));
+        scan.state().has_begun = true;
+        drop(scan);
+        let found = Scan::of(provider);
+        if let Some(scan) = self.0.upgrade() {
+            scan.end(found.map(Arc::new));
         }
     }
 }
@@ -109,41 +114,41 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         // Nothing where it has an end.
-        if let Some(look) = self.0.upgrade() {
-            look.end(Err(PANICKED));
+        if let Some(scan) = self.0.upgrade() {
+            scan.end(Err(PANICKED));
         }
     }
 }
 
 /// How long a look may take that is waited for without a deadline of the caller's: devices answer in milliseconds, and threads get to run
 /// in this, however many others do.
-pub(crate) const LOOKED_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const SCANNED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why there is nothing to go by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum NotLooked {
+pub(crate) enum ScanError {
     Failed(ProviderError),
     TimedOut,
 }
 
-impl From<NotLooked> for ConnectError {
-    fn from(reason: NotLooked) -> Self {
+impl From<ScanError> for ConnectError {
+    fn from(reason: ScanError) -> Self {
         match reason {
-            NotLooked::Failed(error) => error.into(),
-            NotLooked::TimedOut => Self::PortsTimedOut,
+            ScanError::Failed(error) => error.into(),
+            ScanError::TimedOut => Self::PortsTimedOut,
         }
     }
 }
 
 /// Our ports, that are being looked at for somebody.
 #[derive(Debug)]
-pub(crate) struct Looking {
-    look: Arc<Look>,
+pub(crate) struct PendingScan {
+    scan: Arc<PortScan>,
     until: Deadline,
     _waiting: Option<Waiting>,
 }
 
-impl Looking {
+impl PendingScan {
     /// Has the ports looked at for these Workers, by the deadline, and this one woken where that is done on another thread.
     ///
     /// # Errors
@@ -158,16 +163,17 @@ impl Looking {
         Ok(Self::beside(node, waker, until))
     }
 
-    /// Has the ports looked at as [`Looking::begin`] does, for Workers that may be on other threads.
+    /// Has the ports looked at as [`PendingScan::begin`] does, for Workers that may be on other threads.
     pub(crate) fn beside<P: Provider, N: Network>(
         node: &Node<P, N>,
         waker: Option<Waker>,
         until: Deadline,
     ) -> Self {
         let waiting = waker.map(Arc::new);
-        let look = node.looks.ask(&node.provider, node.makers(), waiting.as_ref());
+        let makers = node.makers();
+        let scan = node.port_scans.ask(&node.provider, makers, waiting.as_ref());
         Self {
-            look,
+            scan,
             until,
             _waiting: waiting,
         }
@@ -189,11 +195,11 @@ impl Looking {
         &self,
         node: &Node<P, N>,
         devices: &[&str],
-    ) -> Option<Result<Rails, NotLooked>> {
-        match &self.look.state().outcome {
+    ) -> Option<Result<Rails, ScanError>> {
+        match &self.scan.state().outcome {
             Some(Ok(scan)) => Some(Ok(Rails::of_scan(scan, devices, &node.rail_filter))),
-            Some(Err(error)) => Some(Err(NotLooked::Failed(*error))),
-            None if self.until.has_passed(node.network.now()) => Some(Err(NotLooked::TimedOut)),
+            Some(Err(error)) => Some(Err(ScanError::Failed(*error))),
+            None if self.until.has_passed(node.network.now()) => Some(Err(ScanError::TimedOut)),
             None => None,
         }
     }
@@ -206,7 +212,7 @@ impl Looking {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Look, Looks, Waiting};
+    use super::{Begun, PortScan, PortScans, Waiting};
     use crate::machine::makers::{Makers, Whom};
     use crate::machine::reaper::Reaper;
     use crate::machine::signal::Signal;
@@ -230,8 +236,8 @@ mod tests {
         let makers = Makers::background(1, &Reaper::default()).unwrap();
         let (busy, until) = mpsc::channel::<()>();
         let (began, begins) = mpsc::channel();
-        let guest = Whom::Guest([10, 0, 0, 1].into());
-        let job = makers.make(guest, None, move || {
+        let address = Whom::Address([10, 0, 0, 1].into());
+        let job = makers.make(address, None, move || {
             began.send(()).unwrap();
             Ok(until.recv().is_ok())
         });
@@ -252,13 +258,13 @@ mod tests {
 
     #[test]
     fn all_who_ask_before_it_begins_have_the_same_one() {
-        let (provider, looks) = (provider(), Looks::default());
+        let (provider, scans) = (provider(), PortScans::default());
         let (makers, busy) = busy();
         let signals = [0; 2].map(|_| makers.signal().unwrap().unwrap());
         let [one, other] = signals
             .each_ref()
             .map(|signal| (waiting(signal), signal))
-            .map(|(waiting, _)| (looks.ask(&provider, &makers, Some(&waiting)), waiting));
+            .map(|(waiting, _)| (scans.ask(&provider, &makers, Some(&waiting)), waiting));
         let ((one, _one), (other, _other)) = (one, other);
         assert!(Arc::ptr_eq(&one, &other));
         drop(busy);
@@ -267,18 +273,18 @@ mod tests {
         }
         let scan = one.state().outcome.clone().unwrap().unwrap();
         assert_eq!(scan.ports.len(), 1);
-        let next = looks.ask(&provider, &makers, None);
+        let next = scans.ask(&provider, &makers, None);
         assert!(!Arc::ptr_eq(&one, &next));
     }
 
     #[test]
     fn who_gave_up_is_not_woken_by_it() {
-        let (provider, looks) = (provider(), Looks::default());
+        let (provider, scans) = (provider(), PortScans::default());
         let (makers, _busy) = busy();
         let [one, between, last] = [0; 3].map(|_| {
             let signal = makers.signal().unwrap().unwrap();
             let waiting = waiting(&signal);
-            (looks.ask(&provider, &makers, Some(&waiting)), waiting)
+            (scans.ask(&provider, &makers, Some(&waiting)), waiting)
         });
         let kept = one.0.state().waiting.len();
         assert!(Arc::ptr_eq(&one.0, &last.0) && kept == 3);
@@ -289,32 +295,32 @@ mod tests {
 
     #[test]
     fn who_asks_while_it_goes_on_has_the_next() {
-        let (provider, looks) = (provider(), Looks::default());
+        let (provider, scans) = (provider(), PortScans::default());
         let (makers, _busy) = busy();
-        let one = looks.ask(&provider, &makers, None);
+        let one = scans.ask(&provider, &makers, None);
         one.state().has_begun = true;
-        let next = looks.ask(&provider, &makers, None);
+        let next = scans.ask(&provider, &makers, None);
         assert!(!Arc::ptr_eq(&one, &next));
-        assert!(Arc::ptr_eq(&next, &looks.ask(&provider, &makers, None)));
+        assert!(Arc::ptr_eq(&next, &scans.ask(&provider, &makers, None)));
     }
 
     #[test]
     fn without_threads_each_who_asks_looks_at_once() {
-        let (provider, looks) = (provider(), Looks::default());
+        let (provider, scans) = (provider(), PortScans::default());
         let makers = Makers::default();
-        let one = looks.ask(&provider, &makers, None);
+        let one = scans.ask(&provider, &makers, None);
         assert!(one.state().outcome.is_some());
-        assert!(!Arc::ptr_eq(&one, &looks.ask(&provider, &makers, None)));
+        assert!(!Arc::ptr_eq(&one, &scans.ask(&provider, &makers, None)));
     }
 
     #[test]
     fn one_that_panics_comes_to_nothing_and_says_so() {
         let signal = Arc::new(Signal::new().unwrap());
-        let look = Arc::new(Look::default());
+        let scan = Arc::new(PortScan::default());
         let waiting = waiting(&signal);
-        assert!(look.is_joined(Some(&waiting)));
-        drop(Begun(Arc::downgrade(&look)));
-        assert!(matches!(look.state().outcome, Some(Err(_))));
+        assert!(scan.is_joined(Some(&waiting)));
+        drop(Begun(Arc::downgrade(&scan)));
+        assert!(matches!(scan.state().outcome, Some(Err(_))));
         assert_notified(&signal);
     }
 }

@@ -6,30 +6,29 @@
 use core::task::Waker;
 use std::sync::Arc;
 
-use doorbell_core::handshake::{Agreed, Initiator, InitiatorConfig, Io, Step, Timing};
+use doorbell_core::handshake::{Initiator, InitiatorConfig, Io, Step, Timing};
 use doorbell_core::provider::Provider;
 use doorbell_core::rail::RailPair;
 use doorbell_core::wire::{AdvertisedRail, Endpoint, InstanceId, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
-use crate::connect::bring_up::{self, Agreement, Ground, Pending, Ready};
+use crate::connect::attempt::{Connected, Created, Requested, reject_for};
 use crate::connect::node::Node;
-use crate::connect::node::{Connection, Draw};
+use crate::connect::node::{Connection, Entropy};
 use crate::error::ConnectError;
 use crate::error::NoRoute;
+use crate::machine::log::log;
 use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
 use crate::machine::signal::Signal;
-use crate::machine::tell::tell;
-use crate::rails::{NodeRail, Rails};
+use crate::rails::Rails;
 use crate::trust::Trust;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
-use crate::worker::promised::Supply;
 use doorbell_core::network::Network;
 
-/// A connection on its way.
-pub(crate) struct Dial<P: Provider> {
+/// Connecting side of the handshake with one listener.
+pub(crate) struct Connector<P: Provider> {
     machine: Initiator<Trust>,
     trust: Trust,
     rails: Rails,
@@ -46,19 +45,11 @@ pub(crate) struct Dial<P: Provider> {
 enum Stage<P: Provider> {
     Started,
     /// It is being made, for this rail of the peer's.
-    Offering(NodeRail, u8, Commission<Pending<P>>),
-    Offered(NodeRail, Reaped<Pending<P>>),
-    /// It is being connected.
-    Preparing(usize, Commission<Ready<P>>),
-    Prepared(usize, Reaped<Ready<P>>),
+    Creating(u8, Commission<Created<P>>),
+    Created(Reaped<Created<P>>),
+    Connecting(Commission<Connected<P>>),
+    Connected(Reaped<Connected<P>>),
     Over,
-}
-
-/// Parts that are being connected. The receives are dropped first: the queue pair takes its place with it, and the next owner
-/// of the place wants receives.
-struct Parts<P: Provider> {
-    supply: Supply<P>,
-    pending: Pending<P>,
 }
 
 impl<P: Provider> Stage<P> {
@@ -76,13 +67,13 @@ pub(crate) struct Way {
     pub(crate) only: Option<AdvertisedRail>,
 }
 
-impl<P: Provider> Dial<P> {
+impl<P: Provider> Connector<P> {
     pub(crate) fn new(
         node: &Node<P, impl Network>,
         way: Way,
         config: &ChannelConfig,
         timing: Timing,
-        draw: &Draw,
+        entropy: &Entropy,
         now: Instant,
         signal: Option<Arc<Signal>>,
     ) -> Result<Self, ConnectError> {
@@ -95,7 +86,7 @@ impl<P: Provider> Dial<P> {
         let initiator = InitiatorConfig {
             instance: node.instance(),
             listener,
-            nonce: draw.nonce,
+            nonce: entropy.nonce,
             timing,
             versions: VersionRange::OURS,
         };
@@ -105,7 +96,7 @@ impl<P: Provider> Dial<P> {
             trust,
             rails,
             config: *config,
-            psn: draw.psn,
+            psn: entropy.psn,
             to: only,
             signal,
             stage: Stage::Started,
@@ -124,7 +115,7 @@ impl<P: Provider> Dial<P> {
 
     /// Signal that is raised once the handshake can go on, while it does not wait for the peer.
     pub(crate) fn awaited(&self) -> Option<&Signal> {
-        let is_making = matches!(self.stage, Stage::Offering(..) | Stage::Preparing(..));
+        let is_making = matches!(self.stage, Stage::Creating(..) | Stage::Connecting(_));
         self.signal.as_deref().filter(|_| is_making)
     }
 
@@ -149,15 +140,14 @@ impl<P: Provider> Dial<P> {
                 Step::ChooseRail => self.offer(now, workers, makers),
                 Step::Prepare(prepare) => self.prepare(now, prepare.peer, workers, makers),
                 Step::Connected(established) => {
-                    let Stage::Prepared(worker, ready) = self.stage.take() else {
+                    let Stage::Connected(connected) = self.stage.take() else {
                         return Some(Err(ConnectError::Unreachable("connected without a queue pair")));
                     };
-                    return Some(bring_up::admit(
-                        Reaped::into_inner(ready),
-                        workers,
-                        worker,
-                        established,
-                    ));
+                    let connected = Reaped::into_inner(connected);
+                    let worker = connected.worker;
+                    let to = workers.get_mut(worker).ok_or(ConnectError::OtherWorkers);
+                    let channel = to.and_then(|to| connected.finish(established).admit(to));
+                    return Some(channel.map(|channel| Connection { worker, channel }));
                 }
                 Step::Failed(error) => return Some(Err(error.into())),
                 _ => return None,
@@ -168,7 +158,7 @@ impl<P: Provider> Dial<P> {
                 Err(error) => {
                     // The peer gets one Reject, as far as the stream still takes it. The caller gets the cause,
                     // and not that we gave up.
-                    if self.machine.reject(bring_up::reject_for(&error)).is_ok() {
+                    if self.machine.reject(reject_for(&error)).is_ok() {
                         self.machine.poll(now, io);
                     }
                     return Some(Err(error));
@@ -187,17 +177,17 @@ impl<P: Provider> Dial<P> {
         if let Stage::Started = self.stage {
             self.stage = self.begin_offer(workers, makers)?;
         }
-        let Stage::Offering(rail, peer_rail, making) = &self.stage else {
+        let Stage::Creating(peer_rail, creating) = &self.stage else {
             return Err(ConnectError::Unreachable(
                 "a rail was to be chosen after the offer",
             ));
         };
-        let (rail, peer_rail) = (*rail, *peer_rail);
-        let Some(pending) = making.take()? else {
+        let peer_rail = *peer_rail;
+        let Some(created) = creating.take()? else {
             return Ok(false);
         };
-        let local = pending.local;
-        self.stage = Stage::Offered(rail, pending);
+        let local = created.local;
+        self.stage = Stage::Created(created);
         self.machine.offer(now, local, peer_rail)?;
         Ok(true)
     }
@@ -213,20 +203,22 @@ impl<P: Provider> Dial<P> {
             self.rails.advertised().get(pair.local),
             self.machine.peer_rails().get(pair.peer),
         ) {
-            tell!(debug, "rail chosen", ours = ours, peers = peers);
+            log!(debug, "rail chosen", ours = ours, peers = peers);
         }
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| {
             u8::try_from(index).map_err(|_| ConnectError::Unreachable("the index of a rail exceeds a byte"))
         };
         let (rail_index, peer_rail) = (index(pair.local)?, index(pair.peer)?);
-        let place = worker.place(&self.config, None)?;
-        let ground = Ground::of(worker);
-        let (config, psn) = (self.config, self.psn);
-        let making = makers.make(self.whom()?, self.waker().as_ref(), move || {
-            bring_up::prepare(place, &ground, &rail, rail_index, &config, psn)
-        });
-        Ok(Stage::Offering(rail, peer_rail, making))
+        let requested = Requested {
+            rail,
+            rail_index,
+            config: self.config,
+            psn: self.psn,
+        };
+        let reserved = requested.reserve(worker, None)?;
+        let creating = makers.make(self.whom()?, self.waker().as_ref(), move || reserved.create());
+        Ok(Stage::Creating(peer_rail, creating))
     }
 
     fn route(&self) -> Result<RailPair, NoRoute> {
@@ -251,52 +243,37 @@ impl<P: Provider> Dial<P> {
         workers: &mut [Worker<P>],
         makers: &Makers,
     ) -> Result<bool, ConnectError> {
-        if let Stage::Offered(..) = self.stage {
-            self.stage = self.begin_prepare(peer, workers, makers)?;
-        }
-        let Stage::Preparing(worker, making) = &self.stage else {
+        let begun = match self.stage.take() {
+            Stage::Created(created) => self.begin_connect(created, peer, workers, makers)?,
+            begun => begun,
+        };
+        self.stage = begun;
+        let Stage::Connecting(connecting) = &self.stage else {
             return Err(ConnectError::Unreachable(
                 "a queue pair was to be connected before it was offered",
             ));
         };
-        let worker = *worker;
-        let Some(ready) = making.take()? else {
+        let Some(connected) = connecting.take()? else {
             return Ok(false);
         };
-        self.stage = Stage::Prepared(worker, ready);
+        self.stage = Stage::Connected(connected);
         self.machine.ready(now)?;
         Ok(true)
     }
 
-    fn begin_prepare(
-        &mut self,
+    fn begin_connect(
+        &self,
+        mut created: Reaped<Created<P>>,
         peer: Endpoint,
         workers: &mut [Worker<P>],
         makers: &Makers,
     ) -> Result<Stage<P>, ConnectError> {
-        let Stage::Offered(rail, pending) = &self.stage else {
-            return Err(ConnectError::Unreachable(
-                "a queue pair was to be connected before it was offered",
-            ));
-        };
-        let (rail, config, whom) = (*rail, self.config, self.whom()?);
-        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
-        let supply = worker.supply(&pending.reservation, peer.credit.start, &config)?;
-        let ground = Ground::of(worker);
-        let agreement = Agreement {
-            peer,
-            agreed: Agreed::between(&pending.local.parameters, &peer.parameters),
-        };
-        // Not before: what fails above leaves it where it is destroyed elsewhere.
-        let Stage::Offered(_, pending) = self.stage.take() else {
-            return Err(ConnectError::Unreachable("an offered queue pair is gone"));
-        };
-        let pending = Reaped::into_inner(pending);
-        let parts = Parts { supply, pending };
-        let making = makers.make(whom, self.waker().as_ref(), move || {
-            parts.connect(&ground, &rail, &config, &agreement)
-        });
-        Ok(Stage::Preparing(rail.worker, making))
+        let whom = self.whom()?;
+        created.supply(workers, peer.credit.start)?;
+        // Not before: if something above fails, the reaper destroys it.
+        let created = Reaped::into_inner(created);
+        let connecting = makers.make(whom, self.waker().as_ref(), move || created.connect(&peer));
+        Ok(Stage::Connecting(connecting))
     }
 
     /// The peer whose share of the makers a job counts against: the same one by whichever of its rails it is reached.
@@ -305,18 +282,5 @@ impl<P: Provider> Dial<P> {
         peer.map(Whom::Peer).ok_or(ConnectError::Unreachable(
             "a peer that lists rails has no instance",
         ))
-    }
-}
-
-impl<P: Provider> Parts<P> {
-    /// A method, so that parts that fail to connect are dropped as a whole.
-    fn connect(
-        self,
-        ground: &Ground<P>,
-        rail: &NodeRail,
-        config: &ChannelConfig,
-        agreement: &Agreement,
-    ) -> Result<Ready<P>, ConnectError> {
-        bring_up::connect(self.pending, self.supply, ground, rail, config, agreement)
     }
 }

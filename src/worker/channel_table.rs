@@ -12,7 +12,7 @@ use crate::worker::event::ChannelState;
 use crate::worker::half::Held;
 
 /// The places, in the order of their indices.
-pub(super) struct Places<C: Held + Send + 'static> {
+pub(super) struct ChannelTable<C: Held + Send + 'static> {
     pub(super) entries: Vec<Entry<C>>,
     pub(super) reaper: Reaper,
 }
@@ -96,7 +96,7 @@ impl Listed {
     }
 }
 
-/// The places beside that of the channel that something is told of.
+/// The places beside that of the channel that an event is reported of.
 pub(crate) struct Others<'w, C> {
     before: &'w mut [Entry<C>],
     after: &'w mut [Entry<C>],
@@ -176,7 +176,7 @@ impl<C> Others<'_, C> {
     }
 }
 
-impl<C: Held + Send + 'static> Places<C> {
+impl<C: Held + Send + 'static> ChannelTable<C> {
     pub(super) const fn new(reaper: Reaper) -> Self {
         Self {
             entries: Vec::new(),
@@ -233,8 +233,8 @@ impl<C: Held> Entry<C> {
     }
 }
 
-impl<C: Held + Send + 'static> Drop for Places<C> {
-    /// The peers are told, and the reaper gets the channels; what is under them is destroyed behind the last of them.
+impl<C: Held + Send + 'static> Drop for ChannelTable<C> {
+    /// The peers are notified, and the reaper gets the channels; what is under them is destroyed behind the last of them.
     fn drop(&mut self) {
         let mut entries = core::mem::take(&mut self.entries);
         let mut has_parted = false;

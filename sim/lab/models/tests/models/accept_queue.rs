@@ -1,4 +1,4 @@
-//! The desk between handshakes and the thread that accepts: `src/connect/handshakes/places.rs` as it is shipped, over loom's
+//! The desk between handshakes and the thread that accepts: `src/connect/handshakes/accept_queue.rs` as it is shipped, over loom's
 //! locks. The signal's flag is the shipped one, too.
 //!
 //! The build also makes copies of the file, in each of which one step or one lock is missing or wrong (`wrong.rs`). The same
@@ -11,9 +11,9 @@ use std::process::Command;
 
 /// The models, over one form of the file.
 macro_rules! over {
-    ($places:item) => {
-        #[expect(dead_code, reason = "the desk calls more of it than the models do")]
-        $places
+    ($queue:item) => {
+        #[expect(dead_code, reason = "its users call more of it than the models do")]
+        $queue
 
         /// The locks that the included file imports.
         mod locks {
@@ -23,14 +23,14 @@ macro_rules! over {
         }
 
         mod cases {
-            include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/models/desk/cases.rs"));
+            include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/models/accept_queue/cases.rs"));
         }
     };
 }
 
 mod shipped {
     over! {
-        mod places {
+        mod accept_queue {
             include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
         }
     }
@@ -56,7 +56,7 @@ mod shipped {
         of_two_that_ask_each_gets_its_own
         whoever_is_late_leaves_nothing
         where_one_gives_up_the_other_is_served
-        a_place_is_reserved_before_anybody_is_told_yes
+        a_place_is_reserved_before_anybody_is_accepted
         whoever_waits_hears_that_none_comes
         what_is_published_to_nobody_is_let_go
     }
@@ -68,7 +68,7 @@ macro_rules! wrong {
         $(
             mod $name {
                 over! {
-                    mod places {
+                    mod accept_queue {
                         include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
                     }
                 }
@@ -82,7 +82,7 @@ macro_rules! wrong {
 
         #[test]
         fn all_that_is_made_wrong_is_tried() {
-            let made = env!("WRONG_PLACES").split(' ');
+            let made = env!("WRONG_QUEUES").split(' ');
             assert_eq!(made.collect::<Vec<_>>(), [$(stringify!($name)),*]);
         }
     };
@@ -91,7 +91,7 @@ macro_rules! wrong {
 include!(concat!(env!("OUT_DIR"), "/wrong.rs"));
 
 /// Index of the model to run, for the program that the test starts.
-const CASE_VARIABLE: &str = "DOORBELL_DESK_CASE";
+const CASE_VARIABLE: &str = "DOORBELL_ACCEPT_QUEUE_CASE";
 
 /// Asserts that one of the models fails. Each runs in a process of its own, since a model that fails halfway may abort its process.
 fn fails(name: &str, cases: &[fn()]) {
@@ -100,7 +100,7 @@ fn fails(name: &str, cases: &[fn()]) {
     }
     let fails = |case: &usize| {
         let mut program = Command::new(env::current_exe().unwrap());
-        program.args([&format!("desk::{name}::fails"), "--exact", "--nocapture"]);
+        program.args([&format!("accept_queue::{name}::fails"), "--exact", "--nocapture"]);
         program.env(CASE_VARIABLE, case.to_string());
         !program.output().unwrap().status.success()
     };

@@ -1,4 +1,4 @@
-//! Parts of the models of the desk: the signals by which threads wake each other, the values that go over places, and locks that
+//! Parts of the models of the accept queue: the signals by which threads wake each other, the values that go over places, and locks that
 //! do not lock.
 
 use core::ops::{Deref, DerefMut};
