@@ -22,14 +22,10 @@ const MESSAGES: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends back each message, until `end` comes.
-async fn serve<P: Watched>(
-    node: Arc<Node<P>>,
-    announce: Sender<Handle>,
-    mut end: Receiver<()>,
-) -> Outcome<u32> {
+async fn serve<P: Watched>(node: Arc<Node<P>>, send: Sender<Handle>, mut end: Receiver<()>) -> Outcome<u32> {
     let (mut worker, mut echoed) = (AsyncWorker::open(&node, &WorkerConfig::default())?, 0);
     let port = worker.listen(&node, "[::]:0".parse()?, &ChannelConfig::default())?;
-    let _ = announce.send(*port.handle());
+    let _ = send.send(*port.handle());
     loop {
         let next = tokio::select! {
             next = worker.next() => next?,
@@ -69,13 +65,13 @@ async fn call<P: Watched>(node: Node<P>, handle: Handle) -> Outcome<()> {
 async fn main() -> Outcome<()> {
     let [server, first, second] = Fabric::builder().real_time(doorbell::now).build().hosts()?;
     let node = |host| Node::with_provider(host, Trust::unauthenticated_on_purpose());
-    let ((announce, handle), (end, ends)) = (channel(), channel());
+    let ((send, handle), (end, ends)) = (channel(), channel());
     let calls = async {
         let handle = handle.await?;
         tokio::try_join!(call(node(first)?, handle), call(node(second)?, handle))?;
         end.send(()).map_err(|()| "the service ended first".into())
     };
-    let (echoed, ()) = tokio::try_join!(serve(Arc::new(node(server)?), announce, ends), calls)?;
+    let (echoed, ()) = tokio::try_join!(serve(Arc::new(node(server)?), send, ends), calls)?;
     println!("{echoed} messages echoed");
     Ok(())
 }
