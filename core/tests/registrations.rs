@@ -106,7 +106,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is known of one registration. Its number is the value that the table stores.
+/// Facts about one registration. Its number is the value that the table stores.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     key: Key,
@@ -323,7 +323,7 @@ proptest! {
             world.step(step);
             world.check();
         }
-        // Whatever came before, all of it can leave.
+        // All of it can leave, in the end.
         for (id, number) in core::mem::take(&mut world.pending) {
             world.commit(id, number);
         }

@@ -263,7 +263,7 @@ VmFlags: rd wr mr mw me de ht sd \n";
         assert!(!is(0x3000, 0x4001), "shared");
         assert!(!is(0x5000, 0x7000) && !is(0x6000, 0x7001), "not mapped");
         assert!(!is_covered(&b"no such thing\n"[..], 0, 1));
-        let heap = vec![1_u8; 64];
+        let heap: Box<[u8]> = Box::new([1; 64]);
         assert!(is_private_anonymous(heap.as_ptr().addr(), heap.len()));
         assert!(!is_private_anonymous(
             is_private_anonymous as fn(usize, usize) -> bool as usize,

@@ -44,9 +44,12 @@ pub unsafe trait StableMemory: Send + Sync + 'static {
 /// 5. A child made by `fork(2)` cannot make it change place, as for [`StableMemory`].
 /// 6. If [`LentMemory::IS_KEPT`] is set, obligation 3 holds until the region was given to `RegistrationCache::forget`,
 ///    even after the value is dropped.
+/// 7. The region is given to `RegistrationCache::forget` before shared memory is attached over it by `shmat(2)` with
+///    `SHM_REMAP`, and after `madvise(2)` with `MADV_GUARD_INSTALL`. The kernel reports neither.
 ///
-/// Nothing is promised for the time after the value is dropped, except by obligation 6.
-pub unsafe trait LentMemory {
+/// Nothing else is promised for the time after the value is dropped: the memory may be unmapped, and other memory mapped
+/// there.
+pub unsafe trait LentMemory: 'static {
     /// Whether the mapping stays after the memory is given back. Its registration is then kept without looking for
     /// changes of the mapping, which saves a system call for each use.
     const IS_KEPT: bool = false;

@@ -250,7 +250,7 @@ impl MappingWatch {
                 .filter_map(range_of)
                 .for_each(&mut changed);
         }
-        // Release: pairs with the Acquire of `is_settled`. What was done about the events is done.
+        // Release: pairs with the Acquire of `is_settled`. Each event is acted upon before.
         self.handling.fetch_sub(1, Ordering::Release);
     }
 }

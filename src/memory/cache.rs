@@ -18,6 +18,7 @@ use crate::memory::statistics::RegistrationStatistics;
 /// At a limit, registrations that nobody uses leave, the least recently used ones first. If all are in use, memory is
 /// registered for one use, and no call fails for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RegistrationCacheConfig {
     /// The most registrations; default 1,024. Each takes about 100 bytes, at once. A change of watched mappings is
     /// compared with all of them.
@@ -135,7 +136,7 @@ impl RegistrationCache {
     }
 
     /// Drops the registrations of all memory with a byte in this region: before memory that was promised to stay is
-    /// unmapped. Those in use leave when their last use ends.
+    /// unmapped. Registrations in use leave when their last use ends.
     pub fn forget(&self, start: *const u8, bytes: usize) {
         if let Some(range) = AddressRange::new(start.addr(), bytes) {
             self.open.shared.forget(range);

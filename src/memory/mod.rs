@@ -19,10 +19,12 @@
 //!
 //! - Private memory without a file is watched so. Its first registration arms it, and nothing else about it changes:
 //!   no access faults. A call that unmaps, moves or discards it (`munmap(2)`, `mremap(2)`, `madvise(2)`) takes some
-//!   microseconds longer, since it waits for a thread of this crate.
+//!   microseconds longer, since it waits for a thread of this crate. Memory stays armed until it is unmapped.
 //! - Shared memory and files are not watched, since they can be truncated or detached without a report. They are
 //!   registered for one use. So is all memory if the kernel or a seccomp filter has no userfaultfd for the process, and
 //!   memory that another userfaultfd watches. [`Uncached`] lists the reasons, and [`RegistrationStatistics`] counts them.
+//! - Two changes are not reported: shared memory that is attached over it (`shmat(2)` with `SHM_REMAP`), and guard pages
+//!   (`madvise(2)` with `MADV_GUARD_INSTALL`, Linux 6.13). Programs that use them call [`RegistrationCache::forget`].
 //! - Memory of which the engine promises that it stays ([`LentMemory::IS_KEPT`]) is neither armed nor asked about.
 //!
 //! Two threads of the process serve all caches: one reads the reports, another one deregisters. They start with the

@@ -51,7 +51,7 @@ pub(super) trait Watch: Send + Sync + 'static {
     fn deregister_elsewhere(&self) -> bool;
 }
 
-/// Whatever a watch reports to.
+/// Receiver of the reports of a watch.
 pub(super) trait Subscriber: Send + Sync {
     /// Takes registrations of a range out of reach. Returns whether some have to be deregistered. It allocates nothing,
     /// frees nothing and calls no device.

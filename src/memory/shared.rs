@@ -32,7 +32,7 @@ struct State<T> {
     is_open: bool,
 }
 
-/// What handles and registrations of one cache share.
+/// State that handles and registrations of one cache share.
 pub(super) struct Shared<R: Registrar, W: Watch> {
     registrar: R,
     /// `None` caches only what is promised to stay.
@@ -45,7 +45,7 @@ pub(super) struct Hold<R: Registrar, W: Watch> {
     shared: Arc<Shared<R, W>>,
     lkey: Lkey,
     entry: Option<EntryId>,
-    /// What serves this use alone.
+    /// The registration that serves this use alone.
     alone: Option<R::Registered>,
 }
 
@@ -247,7 +247,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
     fn register(&self, key: &Key) -> Result<R::Registered, RegistrationError> {
         let mut outcome = self.registrar.register(key.range, key.access);
         if outcome.as_ref().is_err_and(is_out_of_memory) {
-            // What is idle is pinned, too.
+            // Idle registrations are pinned, too.
             self.evict_idle();
             outcome = self.registrar.register(key.range, key.access);
         }

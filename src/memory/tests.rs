@@ -15,7 +15,7 @@ use super::seam::{Registrar, Subscriber, Watch};
 use super::shared::{Hold, Shared};
 use super::statistics::Uncached;
 
-/// What the stand-ins know.
+/// State of the stand-ins.
 #[derive(Default)]
 struct World {
     registrations: AtomicU32,
@@ -54,19 +54,19 @@ impl Registrar for Arc<World> {
     type Registered = Registered;
 
     fn register(&self, _: AddressRange, _: Access) -> Result<Registered, ProviderError> {
-        let fails = self.fails.load(Ordering::SeqCst);
+        let fails = self.fails.load(Ordering::Relaxed);
         if fails != 0 {
-            self.fails.store(fails - 1, Ordering::SeqCst);
+            self.fails.store(fails - 1, Ordering::Relaxed);
             return Err(ProviderError {
                 call: "ibv_reg_mr",
-                errno: self.errno.load(Ordering::SeqCst).cast_signed(),
+                errno: self.errno.load(Ordering::Relaxed).cast_signed(),
             });
         }
         if let Some(range) = self.during.lock().unwrap().pop() {
             let cache = self.cache.lock().unwrap().upgrade().unwrap();
             cache.invalidate(range);
         }
-        let number = self.registrations.fetch_add(1, Ordering::SeqCst) + 1;
+        let number = self.registrations.fetch_add(1, Ordering::Relaxed) + 1;
         self.live.lock().unwrap().insert(number);
         Ok(Registered {
             world: Arc::clone(self),
@@ -80,7 +80,7 @@ impl Registrar for Arc<World> {
 
     fn pinned(&self) -> PinnedMemory {
         let mut pinned = doorbell_ffi::pinned_memory();
-        pinned.limit_bytes = Some(self.limit_bytes.load(Ordering::SeqCst)).filter(|limit| *limit != 0);
+        pinned.limit_bytes = Some(self.limit_bytes.load(Ordering::Relaxed)).filter(|limit| *limit != 0);
         pinned.pinned_bytes = Some(7);
         pinned
     }
@@ -93,13 +93,13 @@ impl Watch for Arc<World> {
     }
 
     fn is_settled(&self) -> bool {
-        let left = self.unsettled.load(Ordering::SeqCst);
-        self.unsettled.store(left.saturating_sub(1), Ordering::SeqCst);
+        let left = self.unsettled.load(Ordering::Relaxed);
+        self.unsettled.store(left.saturating_sub(1), Ordering::Relaxed);
         left == 0
     }
 
     fn deregister_elsewhere(&self) -> bool {
-        self.has_thread.load(Ordering::SeqCst)
+        self.has_thread.load(Ordering::Relaxed)
     }
 }
 
@@ -189,9 +189,9 @@ fn a_change_while_it_is_registered_makes_it_again() {
 fn a_hit_is_not_trusted_while_a_change_is_on_its_way() {
     let (world, cache) = cache(4, 1 << 20);
     drop(acquire(&cache, &key(4096, 64)));
-    world.unsettled.store(2, Ordering::SeqCst);
+    world.unsettled.store(2, Ordering::Relaxed);
     assert_eq!(acquire(&cache, &key(4096, 64)).lkey(), Lkey(1), "settled soon");
-    world.unsettled.store(100, Ordering::SeqCst);
+    world.unsettled.store(100, Ordering::Relaxed);
     assert_eq!(acquire(&cache, &key(4096, 64)).lkey(), Lkey(2));
     let kept = Key {
         is_kept: true,
@@ -242,20 +242,20 @@ fn what_is_idle_leaves_before_the_lock_limit_is_an_error() {
     const ENOMEM: u32 = 12;
     let (world, cache) = cache(4, 1 << 20);
     drop(acquire(&cache, &key(4096, 64)));
-    world.errno.store(ENOMEM, Ordering::SeqCst);
-    world.limit_bytes.store(65536, Ordering::SeqCst);
-    world.fails.store(1, Ordering::SeqCst);
+    world.errno.store(ENOMEM, Ordering::Relaxed);
+    world.limit_bytes.store(65536, Ordering::Relaxed);
+    world.fails.store(1, Ordering::Relaxed);
     let hold = acquire(&cache, &key(8192, 64));
     assert_eq!(live(&world), 1, "the idle one left");
-    world.fails.store(2, Ordering::SeqCst);
+    world.fails.store(2, Ordering::Relaxed);
     let error = cache.acquire(&key(12288, 4096)).err().unwrap();
     assert_eq!(
         error.to_string(),
         "registering 4096 bytes exceeds RLIMIT_MEMLOCK of 65536 bytes, of which 7 are pinned; \
          raise it with `ulimit -l unlimited`, or `LimitMEMLOCK=infinity` in a unit of systemd"
     );
-    world.limit_bytes.store(0, Ordering::SeqCst);
-    world.fails.store(2, Ordering::SeqCst);
+    world.limit_bytes.store(0, Ordering::Relaxed);
+    world.fails.store(2, Ordering::Relaxed);
     let error = cache.acquire(&key(12288, 4096)).err().unwrap();
     assert!(
         matches!(error, RegistrationError::Device(_)),
@@ -272,7 +272,7 @@ fn what_is_idle_leaves_before_the_lock_limit_is_an_error() {
 #[test]
 fn a_closed_cache_deregisters_with_the_last_use() {
     let (world, cache) = cache(4, 1 << 20);
-    world.has_thread.store(true, Ordering::SeqCst);
+    world.has_thread.store(true, Ordering::Relaxed);
     let used = acquire(&cache, &key(4096, 64));
     drop(acquire(&cache, &key(8192, 64)));
     cache.close();

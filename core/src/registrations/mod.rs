@@ -145,7 +145,7 @@ pub struct TableCounts {
     pub invalidations: u64,
     /// Registrations held now, those that are being made or wait to be deregistered included.
     pub entries: u32,
-    /// Those of them that are in use.
+    /// Registrations in use now.
     pub entries_used: u32,
     /// Bytes held now, as [`Limits::bytes`] counts them.
     pub bytes: u64,

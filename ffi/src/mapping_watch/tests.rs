@@ -1,8 +1,9 @@
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use doorbell_core::registrations::AddressRange;
 
@@ -38,12 +39,15 @@ fn range(start: usize, pages: usize) -> AddressRange {
     AddressRange::new(start, pages * PAGE).unwrap()
 }
 
-/// The watch with a thread that reads and records, for one test at a time; `None` if the kernel gives none.
-fn watch() -> Option<(
+/// The watch, the changes that it reported, and the lock of the test that has it.
+type Watched = (
     &'static MappingWatch,
     &'static Mutex<Vec<AddressRange>>,
     MutexGuard<'static, ()>,
-)> {
+);
+
+/// The watch with a thread that reads and records, for one test at a time; `None` if the kernel gives none.
+fn watch() -> Option<Watched> {
     static ALONE: Mutex<()> = Mutex::new(());
     static SEEN: Mutex<Vec<AddressRange>> = Mutex::new(Vec::new());
     static STARTED: AtomicUsize = AtomicUsize::new(0);
@@ -64,7 +68,7 @@ fn watch() -> Option<(
 }
 
 fn saw(seen: &Mutex<Vec<AddressRange>>, range: AddressRange) -> bool {
-    seen.lock().unwrap().iter().any(|seen| *seen == range)
+    seen.lock().unwrap().contains(&range)
 }
 
 fn settles(watch: &MappingWatch) -> bool {
