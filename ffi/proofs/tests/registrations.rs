@@ -128,7 +128,7 @@ impl Piece {
                 let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
                 // SAFETY: as above, to where nobody looks (mremap(2)).
                 let moved = unsafe { libc::mremap(at(one), PAGE, PAGE, flags, at(spare)) };
-                assert_ne!(moved, libc::MAP_FAILED);
+                assert_ne!(moved, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
                 anonymous_at(one, PAGE);
                 self.note(control, page..page + 1);
                 anonymous_at(spare, PAGE);
@@ -284,6 +284,8 @@ fn torture(cache: &RegistrationCache, control: Control) {
             })
         })
         .collect();
+    // Placed before anything changes: the kernel would place them where something was just unmapped.
+    let spares = [anonymous(PAGE), anonymous(PAGE)];
     let (end, uses, changes, children) = (
         AtomicBool::new(false),
         AtomicU64::new(0),
@@ -303,10 +305,10 @@ fn torture(cache: &RegistrationCache, control: Control) {
                 }
             });
         }
-        for seed in 11..13 {
+        for (seed, spare) in [11, 12].into_iter().zip(spares) {
             let (pieces, end, changes) = (&pieces, &end, &changes);
             scope.spawn(move || {
-                let (mut random, spare) = (Random(seed), anonymous(PAGE));
+                let mut random = Random(seed);
                 while !end.load(Ordering::Relaxed) {
                     let piece = pieces[random.below(PIECES)].write();
                     piece
