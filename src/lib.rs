@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`connect`] | Nodes, listeners, connections that are polled or made on threads, and their errors |
 //! | [`worker`] | Workers and their halves, channels, batches, leases, windows, rings, submitters, events |
+//! | [`memory`] | memory of the engine's own, registered when it is used |
 //! | [`requests`] | requests and answers with deadlines, over a channel or a link |
 //! | [`link`] | one ordered stream of messages to a peer over all rails that reach it |
 //! | [`mesh`] | members by rank, messages through others, collectives |
@@ -54,6 +55,7 @@ pub mod connect;
 mod error;
 pub mod link;
 mod machine;
+pub mod memory;
 pub mod mesh;
 pub mod provider;
 pub mod rails;

@@ -30,6 +30,7 @@ pub mod provider;
 pub mod qp_state;
 pub mod rail;
 pub mod rank;
+pub mod registrations;
 mod remote;
 pub mod route;
 mod sequence;

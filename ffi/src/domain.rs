@@ -97,6 +97,10 @@ impl ProtectionDomain {
         Self { inner }
     }
 
+    pub(crate) const fn inner(&self) -> &Arc<DomainInner> {
+        &self.inner
+    }
+
     /// Registers memory of the caller's, cut into as many slots as it holds.
     ///
     /// Slots begin at multiples of 64 bytes; `slot_bytes` is rounded up to one.

@@ -78,6 +78,41 @@ fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
     seen.filter(|seen| seen.page_bytes != 0)
 }
 
+/// Whether all of a range is private memory without a file, by `/proc/self/maps`. The memory of no other kind reports
+/// each change: a file can be truncated, and shared memory detached, without an event.
+pub(crate) fn is_private_anonymous(start: usize, bytes: usize) -> bool {
+    let Some(end) = start.checked_add(bytes) else {
+        return false;
+    };
+    File::open("/proc/self/maps").is_ok_and(|maps| is_covered(BufReader::new(maps), start, end))
+}
+
+/// Reads `maps`: whether private mappings without a file cover all from `start` to `end`. Source: `proc_pid_maps(5)`.
+fn is_covered(maps: impl BufRead, start: usize, end: usize) -> bool {
+    let mut covered = start;
+    for line in maps.split(b'\n') {
+        let Ok(line) = line else { return false };
+        let line = String::from_utf8_lossy(&line);
+        let mut words = line.split_ascii_whitespace();
+        let Some((first, last)) = words.next().and_then(range) else {
+            return false;
+        };
+        if last <= covered {
+            continue;
+        }
+        let is_private = words.next().is_some_and(|rights| rights.ends_with('p'));
+        let is_anonymous = words.nth(2) == Some("0");
+        if first > covered || !is_private || !is_anonymous {
+            return false;
+        }
+        covered = last;
+        if covered >= end {
+            return true;
+        }
+    }
+    false
+}
+
 /// Reads from `numa_maps` the nodes of a mapping. Source: `numa(7)`.
 fn nodes(numa_maps: impl BufRead, start: usize) -> Option<Vec<(u16, usize)>> {
     for line in numa_maps.split(b'\n') {
@@ -120,8 +155,17 @@ fn kilobytes(text: &str) -> Option<usize> {
 
 /// How many bytes the process has locked, by `/proc/self/status`.
 pub(crate) fn locked_bytes() -> Option<u64> {
+    status_bytes("VmLck:")
+}
+
+/// How many bytes devices have pinned for the process, by `/proc/self/status`.
+pub(crate) fn pinned_bytes() -> Option<u64> {
+    status_bytes("VmPin:")
+}
+
+fn status_bytes(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let count: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     count.checked_mul(1024)
 }
@@ -144,7 +188,7 @@ fn number(path: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{nodes, pages};
+    use super::{is_covered, is_private_anonymous, nodes, pages};
     use doorbell_core::provider::Seen;
 
     const SMAPS: &[u8] = b"\
@@ -202,6 +246,30 @@ VmFlags: rd wr mr mw me de ht sd \n";
         assert_eq!(pages(SMAPS, 0x7f00_0000_2000, 4096), None);
         assert_eq!(pages(SMAPS, usize::MAX, 4096), None);
         assert_eq!(pages(&b"no such thing\n"[..], 0, 4096), None);
+    }
+
+    #[test]
+    fn only_private_memory_without_a_file_is_covered() {
+        const MAPS: &[u8] = b"\
+7f0000000000-7f0000001000 r-xp 00000000 08:01 77                         /usr/lib/a library\n\
+7f0000001000-7f0000003000 rw-p 00000000 00:00 0 \n\
+7f0000003000-7f0000004000 rw-p 00000000 00:00 0                          [heap]\n\
+7f0000004000-7f0000005000 rw-s 00000000 00:01 9                          /dev/zero (deleted)\n\
+7f0000006000-7f0000007000 rw-p 00000000 00:00 0 \n";
+        let is =
+            |start: usize, end: usize| is_covered(MAPS, 0x7f00_0000_0000 + start, 0x7f00_0000_0000 + end);
+        assert!(is(0x1000, 0x4000) && is(0x1001, 0x3fff) && is(0x6000, 0x7000));
+        assert!(!is(0xfff, 0x2000), "a file");
+        assert!(!is(0x3000, 0x4001), "shared");
+        assert!(!is(0x5000, 0x7000) && !is(0x6000, 0x7001), "not mapped");
+        assert!(!is_covered(&b"no such thing\n"[..], 0, 1));
+        let heap: Box<[u8]> = Box::new([1; 64]);
+        assert!(is_private_anonymous(heap.as_ptr().addr(), heap.len()));
+        assert!(!is_private_anonymous(
+            is_private_anonymous as fn(usize, usize) -> bool as usize,
+            1
+        ));
+        assert!(!is_private_anonymous(usize::MAX, 2));
     }
 
     #[test]

@@ -29,6 +29,35 @@ pub unsafe trait StableMemory: Send + Sync + 'static {
     fn region(&self) -> (NonNull<u8>, usize);
 }
 
+/// Memory that a caller lends to a device for a while, and may unmap afterwards.
+///
+/// # Safety
+/// These obligations hold from the moment the value is handed over until this crate, or the crate `doorbell`, drops it
+/// or gives it back. If it never does, they hold for ever.
+///
+/// 1. [`LentMemory::region`] always gives the same region. All its bytes are mapped, readable and initialised; if the
+///    right to write is asked for, they are writable, too.
+/// 2. Moving the value does not move the memory.
+/// 3. Nobody unmaps, remaps, protects or discards a part of it (`munmap(2)`, `mremap(2)`, `mprotect(2)`, `madvise(2)`).
+/// 4. Nobody writes to it, other than through what it was lent to. If the right to write is asked for, nobody reads it,
+///    either.
+/// 5. A child made by `fork(2)` cannot make it change place, as for [`StableMemory`].
+/// 6. If [`LentMemory::IS_KEPT`] is set, obligation 3 holds until the region was given to `RegistrationCache::forget`,
+///    even after the value is dropped.
+/// 7. The region is given to `RegistrationCache::forget` before shared memory is attached over it by `shmat(2)` with
+///    `SHM_REMAP`, and after `madvise(2)` with `MADV_GUARD_INSTALL`. The kernel reports neither.
+///
+/// Nothing else is promised for the time after the value is dropped: the memory may be unmapped, and other memory mapped
+/// there.
+pub unsafe trait LentMemory: 'static {
+    /// Whether the mapping stays after the memory is given back. Its registration is then kept without looking for
+    /// changes of the mapping, which saves a system call for each use.
+    const IS_KEPT: bool = false;
+
+    /// Returns the start of the memory and its size in bytes.
+    fn region(&self) -> (NonNull<u8>, usize);
+}
+
 /// A region of memory with what keeps it alive.
 pub(crate) struct Region {
     base: NonNull<u8>,

@@ -339,7 +339,7 @@ const fn reserved_page_bytes(pages: Pages) -> Option<usize> {
     }
 }
 
-fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     // SAFETY: takes a number and gives one (sysconf(3)).
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes)
@@ -349,7 +349,7 @@ fn page_bytes() -> usize {
 }
 
 /// The soft limit on locked memory; `None` where there is none.
-fn lock_limit() -> Option<u64> {
+pub(crate) fn lock_limit() -> Option<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

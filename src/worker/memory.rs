@@ -6,6 +6,7 @@ use doorbell_core::provider::{
 use doorbell_ffi::{Rdma, StableMemory};
 
 use super::Worker;
+use crate::memory::{RegistrationCache, RegistrationCacheConfig};
 use crate::worker::arena::Arena;
 use crate::worker::window::LocalWindow;
 
@@ -21,6 +22,13 @@ impl<P: Provider> Worker<P> {
 }
 
 impl Worker<Rdma> {
+    /// Makes a cache of registrations in the Worker's protection domain, for memory that the engine lends and takes
+    /// back. The cache may be used on any thread, and after the Worker is dropped.
+    #[must_use]
+    pub fn registration_cache(&self, config: &RegistrationCacheConfig) -> RegistrationCache {
+        RegistrationCache::new(&self.domain, config)
+    }
+
     /// Registers memory of the caller's, cut into as many slots as it holds, to lease and send like
     /// the Worker's own; one request may gather from both. It is given back, by its drop,
     /// when the arena is gone and all its leases are home.

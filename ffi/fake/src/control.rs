@@ -9,7 +9,7 @@ use core::fmt;
 use std::ffi::CString;
 use std::path::Path;
 
-use crate::faults;
+use crate::{faults, memory};
 
 /// Lists what has a number and a name.
 macro_rules! numbered {
@@ -141,6 +141,7 @@ const CALLS: u32 = 4;
 const HOLD_DESTROYS: u32 = 5;
 const HOLD: u32 = 6;
 const LET_GO: u32 = 7;
+const SERIAL: u32 = 8;
 
 /// The one function behind [`Control`]; see there. Gives a count where one is asked for, else 0.
 #[unsafe(no_mangle)]
@@ -154,6 +155,7 @@ extern "C" fn doorbell_fake_control(command: u32, which: u32, first: u32, second
         HOLD_DESTROYS => faults::hold_destroys(),
         HOLD => faults::hold(which, first),
         LET_GO => return faults::let_go(),
+        SERIAL => return memory::serial(which),
         _ => {}
     }
     0
@@ -236,6 +238,21 @@ impl Control {
     /// Lets calls go on that are held. Says how many of them were made by the thread that had them held.
     pub fn let_go(self) -> u32 {
         (self.entry)(LET_GO, 0, 0, 0)
+    }
+
+    /// The serial number of the registration that has this key now; `None` if it was deregistered.
+    #[must_use]
+    pub fn registration(self, key: u32) -> Option<u32> {
+        match (self.entry)(SERIAL, key, 0, 0) {
+            0 => None,
+            serial => Some(serial),
+        }
+    }
+
+    /// The serial number of the newest registration, or 0. Each later one has a greater number.
+    #[must_use]
+    pub fn newest_registration(self) -> u32 {
+        (self.entry)(SERIAL, 0, 0, 0)
     }
 
     /// How often a call was made since all was healed, with those that failed.

@@ -33,7 +33,12 @@ struct Entry {
     address: AtomicU64,
     bytes: AtomicU64,
     pd: AtomicPtr<ibv_pd>,
+    /// Which registration of the process it is, from one.
+    serial: AtomicU32,
 }
+
+/// How many registrations there were.
+static SERIALS: AtomicU32 = AtomicU32::new(0);
 
 static ENTRIES: [Entry; REGIONS_MAX as usize] = [const {
     Entry {
@@ -44,6 +49,7 @@ static ENTRIES: [Entry; REGIONS_MAX as usize] = [const {
         address: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         pd: AtomicPtr::new(ptr::null_mut()),
+        serial: AtomicU32::new(0),
     }
 }; REGIONS_MAX as usize];
 
@@ -116,6 +122,18 @@ pub(crate) fn local(key: u32, pd: *mut ibv_pd, access: u32, address: u64, bytes:
         return None;
     }
     entry.piece(pd, access, address, u64::from(bytes))
+}
+
+/// The serial number of the registration that has this key now, or 0; for the key 0, that of the newest one.
+pub(crate) fn serial(key: u32) -> u32 {
+    if key == 0 {
+        return SERIALS.load(Ordering::SeqCst);
+    }
+    match entry(key) {
+        // Acquire: pairs with the release of `register`, so the serial number is its.
+        Some(entry) if entry.key.load(Ordering::Acquire) == key => entry.serial.load(Ordering::Relaxed),
+        _ => 0,
+    }
 }
 
 /// Memory that a peer's request reaches, kept registered as long as this lives.
@@ -203,6 +221,8 @@ pub(crate) unsafe fn register(
     entry.address.store(address, Ordering::Relaxed);
     entry.bytes.store(bytes as u64, Ordering::Relaxed);
     entry.pd.store(pd, Ordering::Relaxed);
+    let serial = SERIALS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    entry.serial.store(serial, Ordering::Relaxed);
     // Release: a thread that finds the key finds the fields above.
     entry.key.store(key, Ordering::Release);
     // SAFETY: live, as the caller vouches.

@@ -1,0 +1,296 @@
+//! Changes of this process's mappings, as the kernel reports them: `userfaultfd` for its events alone.
+//!
+//! Memory is armed with write protection and never write-protected. So no access of it ever faults, no system call on
+//! it fails, and only the events are left: a range was unmapped, moved, or is about to lose its pages.
+//!
+//! Source: `userfaultfd(2)`, `ioctl_userfaultfd(2)`, and `fs/userfaultfd.c` of Linux for the times at which
+//! `mmap_changing` rises and falls, which no manual states.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::OnceLock;
+
+use doorbell_core::provider::ProviderError;
+use doorbell_core::registrations::AddressRange;
+
+use crate::errno;
+use crate::placement::page_bytes;
+
+/// Argument of `UFFDIO_API`.
+#[repr(C)]
+struct ApiArgument {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// Argument of `UFFDIO_REGISTER`.
+#[repr(C)]
+struct RegisterArgument {
+    start: u64,
+    bytes: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// Argument of `UFFDIO_WRITEPROTECT`.
+#[repr(C)]
+struct WriteProtectArgument {
+    start: u64,
+    bytes: u64,
+    mode: u64,
+}
+
+/// An event, `struct uffd_msg`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    arguments: [u64; 3],
+}
+
+const _: () = assert!(size_of::<Message>() == 32, "uffd_msg is packed to 32 bytes");
+
+const API: u64 = 0xaa;
+const API_REQUEST: libc::c_ulong = request(0x3f, size_of::<ApiArgument>());
+const REGISTER_REQUEST: libc::c_ulong = request(0x00, size_of::<RegisterArgument>());
+const WRITE_PROTECT_REQUEST: libc::c_ulong = request(0x06, size_of::<WriteProtectArgument>());
+const USER_MODE_ONLY: libc::c_int = 1;
+const MODE_WRITE_PROTECT: u64 = 1 << 1;
+const FEATURE_WRITE_PROTECT: u64 = 1;
+const FEATURE_REMAP: u64 = 1 << 2;
+const FEATURE_REMOVE: u64 = 1 << 3;
+const FEATURE_UNMAP: u64 = 1 << 6;
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
+
+/// `_IOWR(0xaa, number, bytes)` of most architectures.
+#[expect(clippy::cast_possible_truncation, reason = "of constants")]
+const fn request(number: u8, bytes: usize) -> libc::c_ulong {
+    (3 << 30 | (bytes as u32) << 16 | 0xaa << 8 | number as u32) as libc::c_ulong
+}
+
+/// Whether this process is a child that was forked from the one that watches.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+/// The descriptor, for a child to close.
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+/// Watch on the mappings of this process, of which there is one: the kernel allows one for each mapping.
+///
+/// A thread that unmaps, moves or discards armed memory sleeps until the event is read. So once something is armed, one
+/// thread has to wait and read for the rest of the process's life. It may not allocate, free, unmap, or take a lock
+/// behind which another thread does so.
+pub struct MappingWatch {
+    fd: OwnedFd,
+    /// How many threads have read events and not handled all of them.
+    handling: AtomicU32,
+}
+
+impl MappingWatch {
+    /// The watch of this process, opened by the first call and never closed.
+    ///
+    /// # Errors
+    /// The kernel or a filter of system calls does not allow it: `ENOSYS`, `EPERM`, or `EINVAL` for a kernel without
+    /// these events.
+    pub fn of_process() -> Result<&'static Self, ProviderError> {
+        static WATCH: OnceLock<Result<MappingWatch, ProviderError>> = OnceLock::new();
+        WATCH.get_or_init(Self::open).as_ref().map_err(|error| *error)
+    }
+
+    fn open() -> Result<Self, ProviderError> {
+        const FEATURES: u64 = FEATURE_WRITE_PROTECT | FEATURE_REMAP | FEATURE_REMOVE | FEATURE_UNMAP;
+        let odd = cfg!(any(
+            target_arch = "powerpc",
+            target_arch = "powerpc64",
+            target_arch = "sparc64"
+        ));
+        if odd || cfg!(any(target_arch = "mips", target_arch = "mips64")) {
+            // Their ioctl numbers are laid out otherwise.
+            return Err(ProviderError {
+                call: "userfaultfd",
+                errno: libc::ENOSYS,
+            });
+        }
+        // Anybody may have faults of user mode reported, and no fault is reported here at all.
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+        // SAFETY: makes a descriptor, and touches nothing (userfaultfd(2)).
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        let fd = errno::from_minus_one("userfaultfd", libc::c_int::try_from(fd).unwrap_or(-1))?;
+        // SAFETY: made just now, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut argument = ApiArgument {
+            api: API,
+            features: FEATURES,
+            ioctls: 0,
+        };
+        // SAFETY: an open descriptor, and the argument that this request takes (ioctl_userfaultfd(2)).
+        let status = unsafe { libc::ioctl(fd.as_raw_fd(), API_REQUEST, &raw mut argument) };
+        errno::from_minus_one("UFFDIO_API", status)?;
+        // SAFETY: a handler that is async-signal-safe, which a child of several threads asks for (pthread_atfork(3)).
+        let status = unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
+        errno::from_value("pthread_atfork", status)?;
+        DESCRIPTOR.store(fd.as_raw_fd(), Ordering::Relaxed);
+        Ok(Self {
+            fd,
+            handling: AtomicU32::new(0),
+        })
+    }
+
+    /// Arms the mappings of all pages of a range. From then on each change of them is reported.
+    ///
+    /// Arming splits mappings at the ends of the range, and each part counts towards `vm.max_map_count`.
+    ///
+    /// # Errors
+    /// `EBUSY`: another userfaultfd has the memory. `EINVAL`: nothing is mapped, or memory of a kind that the kernel
+    /// does not watch. `ENOMEM`: too many mappings. `ECHILD`: this process is a child that was forked since.
+    pub fn arm(&self, range: AddressRange) -> Result<(), ProviderError> {
+        if IS_CHILD.load(Ordering::Relaxed) {
+            return Err(ProviderError {
+                call: "UFFDIO_REGISTER",
+                errno: libc::ECHILD,
+            });
+        }
+        let pages = range.in_pages(page_bytes()).ok_or(ProviderError {
+            call: "UFFDIO_REGISTER",
+            errno: libc::EINVAL,
+        })?;
+        let mut argument = RegisterArgument {
+            start: pages.start() as u64,
+            bytes: pages.bytes() as u64,
+            mode: MODE_WRITE_PROTECT,
+            ioctls: 0,
+        };
+        // SAFETY: an open descriptor, and the argument that this request takes. No memory changes, and no access of it
+        // behaves otherwise, since nothing is ever write-protected (ioctl_userfaultfd(2)).
+        let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), REGISTER_REQUEST, &raw mut argument) };
+        errno::from_minus_one("UFFDIO_REGISTER", status).map(|_| ())
+    }
+
+    /// Whether every change of armed memory that happened before this call is handled. It makes one system call.
+    ///
+    /// The kernel reports that memory was unmapped or moved only afterwards. Meanwhile it answers each request to
+    /// write-protect by `EAGAIN`, before it looks at the range. So a request for an empty range says whether a change
+    /// is on its way: it ends in `EAGAIN` if so, else in `EINVAL`.
+    ///
+    /// Ordering: the kernel's answer comes first, and the count of handlers afterwards. A handler counts itself before
+    /// it reads, so a change that the kernel holds for read is either handled or counted.
+    #[must_use]
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        if IS_CHILD.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut argument = WriteProtectArgument {
+            start: 0,
+            bytes: 0,
+            mode: 0,
+        };
+        // SAFETY: an open descriptor, and the argument that this request takes; its range is empty, so nothing is
+        // protected (ioctl_userfaultfd(2)).
+        let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), WRITE_PROTECT_REQUEST, &raw mut argument) };
+        if status != -1 || errno::last() != libc::EINVAL {
+            return false;
+        }
+        fence(Ordering::Acquire);
+        self.handling.load(Ordering::Acquire) == 0
+    }
+
+    /// Handles events on this thread for the rest of the process's life: calls `changed` for each range, then `settled`
+    /// once all that was read is handled. Signals are blocked on this thread, since a signal handler that unmaps armed
+    /// memory here would wait for itself.
+    pub fn serve(&self, mut changed: impl FnMut(AddressRange), mut settled: impl FnMut()) -> ! {
+        block_signals();
+        loop {
+            self.wait();
+            self.handle(&mut changed);
+            settled();
+        }
+    }
+
+    /// Sleeps until there are events. A signal may end it before.
+    fn wait(&self) {
+        let mut entry = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one writable entry (poll(2)).
+        unsafe { libc::poll(&raw mut entry, 1, -1) };
+    }
+
+    /// Reads all events, and calls `changed` for each range. Once it has returned, the change counts as handled.
+    ///
+    /// A thread that waits for its event goes on once the event is read. If the event is about pages that are
+    /// discarded, it discards them only then. Nothing is allocated here.
+    fn handle(&self, mut changed: impl FnMut(AddressRange)) {
+        // SeqCst: counted before anything is read, whatever the order of the machine.
+        self.handling.fetch_add(1, Ordering::SeqCst);
+        let empty = Message {
+            event: 0,
+            reserved: [0; 7],
+            arguments: [0; 3],
+        };
+        let mut messages = [empty; 16];
+        loop {
+            let bytes = size_of_val(&messages);
+            // SAFETY: writable memory of that many bytes, of a type that any bytes are a value of (read(2)).
+            let read = unsafe { libc::read(self.fd.as_raw_fd(), messages.as_mut_ptr().cast(), bytes) };
+            let count = usize::try_from(read)
+                .unwrap_or(0)
+                .div_euclid(size_of::<Message>());
+            if count == 0 {
+                break;
+            }
+            messages
+                .iter()
+                .take(count)
+                .filter_map(range_of)
+                .for_each(&mut changed);
+        }
+        // Release: pairs with the Acquire of `is_settled`. Each event is acted upon before.
+        self.handling.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for MappingWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MappingWatch({})", self.fd.as_raw_fd())
+    }
+}
+
+/// The addresses that an event is about. Moved memory is gone from where it was.
+fn range_of(message: &Message) -> Option<AddressRange> {
+    let [first, second, third] = message.arguments.map(|word| usize::try_from(word).ok());
+    let bytes = match message.event {
+        EVENT_REMAP => third?,
+        EVENT_REMOVE | EVENT_UNMAP => second?.checked_sub(first?)?,
+        _ => return None,
+    };
+    AddressRange::new(first?, bytes)
+}
+
+/// Blocks on this thread all signals that can be blocked.
+fn block_signals() {
+    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: a writable set, which the call fills (sigfillset(3)).
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: a set that is filled; the former one is not asked for (pthread_sigmask(3)).
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), core::ptr::null_mut()) };
+}
+
+/// In a child nothing is armed, and a read of the descriptor would take events of its parent.
+extern "C" fn close_in_child() {
+    IS_CHILD.store(true, Ordering::Relaxed);
+    let fd = DESCRIPTOR.swap(-1, Ordering::Relaxed);
+    if fd >= 0 {
+        // SAFETY: the child's copy of the descriptor, which nothing in the child uses from here on, since
+        // `is_settled` looks at the flag first and no thread of the parent is here (close(2)).
+        unsafe { libc::close(fd) };
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! The cache and what it hands out.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::{DomainId, ProtectionDomain as _, ProviderError};
+use doorbell_core::registrations::{AddressRange, Key, Limits};
+use doorbell_core::{Access, Lkey};
+use doorbell_ffi::{LentMemory, ProtectionDomain};
+
+use crate::memory::error::{RegistrationError, RegistrationRefused};
+use crate::memory::service::Service;
+use crate::memory::shared::{Hold, Shared};
+use crate::memory::statistics::RegistrationStatistics;
+
+/// Limits of a [`RegistrationCache`].
+///
+/// At a limit, registrations that nobody uses leave, the least recently used ones first. If all are in use, memory is
+/// registered for one use, and no call fails for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegistrationCacheConfig {
+    /// The most registrations; default 1,024. Each takes about 100 bytes, at once. A change of watched mappings is
+    /// compared with all of them.
+    pub entries_max: u32,
+    /// The most bytes of all registrations together; default 1 GiB. Their pages are pinned, and count towards
+    /// `RLIMIT_MEMLOCK`.
+    pub bytes_max: u64,
+}
+
+impl Default for RegistrationCacheConfig {
+    fn default() -> Self {
+        Self {
+            entries_max: 1024,
+            bytes_max: 1 << 30,
+        }
+    }
+}
+
+type Inner = Shared<Arc<ProtectionDomain>, &'static Service>;
+
+/// Registrations of one protection domain, kept after their use. Clones share them, on any thread.
+///
+/// A use of a kept registration takes a lock for some nanoseconds and makes one system call; without the call if the
+/// memory is promised to stay ([`LentMemory::IS_KEPT`]). Overlapping regions are registered apart.
+///
+/// Once the last clone is dropped, registrations that nobody uses are deregistered. Each other one is deregistered when
+/// its last use ends.
+///
+/// Source: `ibv_reg_mr(3)`, `userfaultfd(2)`.
+#[derive(Clone)]
+pub struct RegistrationCache {
+    open: Arc<Open>,
+}
+
+/// Closes the cache with its last handle.
+struct Open {
+    shared: Arc<Inner>,
+    domain: DomainId,
+    service: Result<&'static Service, ProviderError>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Ok(service) = self.service {
+            service.unsubscribe(Arc::as_ptr(&self.shared).cast());
+        }
+        self.shared.close();
+    }
+}
+
+impl RegistrationCache {
+    pub(crate) fn new(domain: &Arc<ProtectionDomain>, config: &RegistrationCacheConfig) -> Self {
+        let limits = Limits {
+            entries: config.entries_max,
+            bytes: config.bytes_max,
+        };
+        let service = Service::of_process();
+        let shared = Arc::new(Shared::new(Arc::clone(domain), service.ok(), limits));
+        let service = service.and_then(|service| {
+            service.subscribe(Arc::clone(&shared) as Arc<_>)?;
+            Ok(service)
+        });
+        let shared = match service {
+            Ok(_) => shared,
+            Err(_) => Arc::new(Shared::new(Arc::clone(domain), None, limits)),
+        };
+        Self {
+            open: Arc::new(Open {
+                shared,
+                domain: domain.id(),
+                service,
+            }),
+        }
+    }
+
+    /// Returns a registration of the memory, kept from an earlier use or made now. The memory is lent until the
+    /// registration is dropped.
+    ///
+    /// The device may write to the memory if `access` has [`Access::LOCAL_WRITE`]. Rights of a peer are refused.
+    ///
+    /// # Errors
+    /// The region is empty, a peer would get a right, the limit on locked memory is reached, or the device refused. The
+    /// memory is given back.
+    #[inline]
+    pub fn register<M: LentMemory>(
+        &self,
+        memory: M,
+        access: Access,
+    ) -> Result<Registration<M>, RegistrationRefused<M>> {
+        let (start, bytes) = memory.region();
+        let Some(range) = AddressRange::new(start.addr().get(), bytes) else {
+            let error = RegistrationError::Region { bytes };
+            return Err(RegistrationRefused { memory, error });
+        };
+        if !(Access::LOCAL_WRITE | Access::RELAXED_ORDERING).contains(access) {
+            let error = RegistrationError::RemoteAccess;
+            return Err(RegistrationRefused { memory, error });
+        }
+        let is_kept = M::IS_KEPT;
+        let key = Key {
+            range,
+            access,
+            is_kept,
+        };
+        match self.open.shared.acquire(&key) {
+            Ok(hold) => Ok(Registration {
+                hold,
+                range,
+                access,
+                domain: self.open.domain,
+                memory,
+            }),
+            Err(error) => Err(RegistrationRefused { memory, error }),
+        }
+    }
+
+    /// Drops the registrations of all memory with a byte in this region: before memory that was promised to stay is
+    /// unmapped. Registrations in use leave when their last use ends.
+    pub fn forget(&self, start: *const u8, bytes: usize) {
+        if let Some(range) = AddressRange::new(start.addr(), bytes) {
+            self.open.shared.forget(range);
+        }
+    }
+
+    /// Deregisters all that nobody uses.
+    pub fn evict_idle(&self) {
+        self.open.shared.evict_idle();
+    }
+
+    /// Whether mappings are watched. If not, only memory that is promised to stay is cached.
+    ///
+    /// # Errors
+    /// The call that failed when the cache was made: `userfaultfd` with `EPERM` or `ENOSYS`, say.
+    pub fn watches(&self) -> Result<(), ProviderError> {
+        self.open.service.map(|_| ())
+    }
+
+    /// Returns the counts.
+    #[must_use]
+    pub fn statistics(&self) -> RegistrationStatistics {
+        self.open.shared.statistics()
+    }
+}
+
+impl fmt::Debug for RegistrationCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistrationCache")
+            .field("domain", &self.open.domain)
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Memory that is lent, with its registration. Dropping it ends the use and then drops the memory. A registration for
+/// one use is deregistered at that moment, on this thread.
+pub struct Registration<M> {
+    // The use ends before the memory goes.
+    hold: Hold<Arc<ProtectionDomain>, &'static Service>,
+    range: AddressRange,
+    access: Access,
+    domain: DomainId,
+    memory: M,
+}
+
+impl<M> Registration<M> {
+    /// The key by which work requests of this host name the memory.
+    #[must_use]
+    #[inline]
+    pub const fn lkey(&self) -> Lkey {
+        self.hold.lkey()
+    }
+
+    /// The registered address, and the size in bytes.
+    #[must_use]
+    pub const fn region(&self) -> (usize, usize) {
+        (self.range.start(), self.range.bytes())
+    }
+
+    /// The rights.
+    #[must_use]
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The protection domain that it is registered in. A queue pair of another may not use it.
+    #[must_use]
+    pub const fn domain(&self) -> DomainId {
+        self.domain
+    }
+
+    /// Whether the cache holds the registration. If not, it is deregistered when this is dropped.
+    #[must_use]
+    pub const fn is_cached(&self) -> bool {
+        self.hold.is_cached()
+    }
+
+    /// The memory.
+    #[must_use]
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Ends the use, and gives the memory back.
+    #[must_use]
+    pub fn into_memory(self) -> M {
+        drop(self.hold);
+        self.memory
+    }
+}
+
+impl<M> fmt::Debug for Registration<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("range", &self.range)
+            .field("access", &self.access)
+            .field("lkey", &self.lkey())
+            .field("is_cached", &self.is_cached())
+            .finish_non_exhaustive()
+    }
+}

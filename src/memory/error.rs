@@ -1,0 +1,85 @@
+//! Failures to register memory.
+
+use core::fmt;
+
+use doorbell_core::provider::ProviderError;
+
+/// Memory was not registered. Nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RegistrationError {
+    /// Misuse: the region is empty, or it ends behind the last address.
+    Region {
+        /// Its size in bytes.
+        bytes: usize,
+    },
+    /// Misuse: a right of a peer was asked for. A cached key would stay valid for the peer after the memory was given
+    /// back, so peers get a window ([`Worker::adopt_window`](crate::worker::Worker::adopt_window)).
+    RemoteAccess,
+    /// The limit on locked memory is reached, and the cache has nothing left to give back.
+    LockedMemory {
+        /// Bytes that were to be registered.
+        needed_bytes: u64,
+        /// Bytes that are pinned for the process already, if the system shows it.
+        pinned_bytes: Option<u64>,
+        /// The soft limit, `RLIMIT_MEMLOCK`.
+        limit_bytes: u64,
+    },
+    /// The device refused: `EFAULT` if not all of the region is mapped with the rights that were asked for.
+    Device(ProviderError),
+}
+
+impl fmt::Display for RegistrationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Region { bytes } => write!(
+                f,
+                "cannot register a region of {bytes} bytes that is empty or passes the last address"
+            ),
+            Self::RemoteAccess => f.write_str(
+                "a cached registration gives no right to a peer; make a window of the memory instead",
+            ),
+            Self::LockedMemory {
+                needed_bytes,
+                pinned_bytes,
+                limit_bytes,
+            } => {
+                write!(
+                    f,
+                    "registering {needed_bytes} bytes exceeds RLIMIT_MEMLOCK of {limit_bytes} bytes"
+                )?;
+                if let Some(pinned) = pinned_bytes {
+                    write!(f, ", of which {pinned} are pinned")?;
+                }
+                f.write_str(
+                    "; raise it with `ulimit -l unlimited`, or `LimitMEMLOCK=infinity` in a unit of systemd",
+                )
+            }
+            Self::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for RegistrationError {}
+
+/// Memory that was not registered, given back with the reason.
+pub struct RegistrationRefused<M> {
+    /// The memory.
+    pub memory: M,
+    /// The reason.
+    pub error: RegistrationError,
+}
+
+impl<M> fmt::Debug for RegistrationRefused<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RegistrationRefused").field(&self.error).finish()
+    }
+}
+
+impl<M> fmt::Display for RegistrationRefused<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> core::error::Error for RegistrationRefused<M> {}

@@ -1,0 +1,75 @@
+//! Memory of the engine's own, registered when it is used: a cache of registrations.
+//!
+//! A registration pins pages, which takes microseconds to milliseconds. A [`RegistrationCache`] keeps registrations
+//! after their use and hands them out again for the same bytes. It belongs to one Worker's protection domain
+//! ([`Worker::registration_cache`](crate::worker::Worker::registration_cache)).
+//!
+//! No queue of doorbell posts such memory yet: [`Registration::lkey`] is for work requests of the engine's own.
+//!
+//! | subject | names |
+//! |---|---|
+//! | the cache | [`RegistrationCache`], [`RegistrationCacheConfig`] |
+//! | registered memory | [`Registration`], [`LentMemory`], [`Access`](crate::provider::Access) |
+//! | failures | [`RegistrationRefused`], [`RegistrationError`] |
+//! | counts | [`RegistrationStatistics`], [`Uncached`] |
+//!
+//! # Memory that is unmapped
+//!
+//! A program may unmap memory after it used it, and map other memory at the same address. The kernel reports each such
+//! change through `userfaultfd(2)`, and the cache drops what is registered there. Each use of a kept registration first
+//! asks the kernel whether a change is still on its way.
+//!
+//! - Private memory without a file is watched so. Its first registration arms it, and nothing else about it changes:
+//!   no access faults. A call that unmaps, moves or discards it (`munmap(2)`, `mremap(2)`, `madvise(2)`) takes some
+//!   microseconds longer, since it waits for a thread of this crate. Memory stays armed until it is unmapped.
+//! - Shared memory and files are not watched, since they can be truncated or detached without a report. They are
+//!   registered for one use. So is all memory if the kernel or a seccomp filter has no userfaultfd for the process, and
+//!   memory that another userfaultfd watches. [`Uncached`] lists the reasons, and [`RegistrationStatistics`] counts them.
+//! - Two changes are not reported: shared memory that is attached over it (`shmat(2)` with `SHM_REMAP`), and guard pages
+//!   (`madvise(2)` with `MADV_GUARD_INSTALL`, Linux 6.13). Programs that use them call [`RegistrationCache::forget`].
+//! - Memory of which the engine promises that it stays ([`LentMemory::IS_KEPT`]) is neither armed nor asked about.
+//!
+//! Two threads of the process serve all caches: one reads the reports, another one deregisters. They start with the
+//! first cache and stay. A child made by `fork(2)` cannot use a cache.
+//!
+//! ```
+//! use core::ptr::NonNull;
+//! use doorbell::Worker;
+//! use doorbell::memory::{LentMemory, RegistrationCacheConfig};
+//! use doorbell::provider::Access;
+//!
+//! /// A buffer that is lent whole.
+//! struct Buffer(Box<[u8]>);
+//!
+//! // SAFETY: 1. and 2. the same initialised bytes on the heap, wherever the value is; 3. and 4. nobody else has the box,
+//! // and it is not used while it is lent; 5. the kernel is 5.12 or newer.
+//! unsafe impl LentMemory for Buffer {
+//!     fn region(&self) -> (NonNull<u8>, usize) {
+//!         (NonNull::from(&*self.0).cast(), self.0.len())
+//!     }
+//! }
+//!
+//! fn twice(worker: &Worker) -> Result<(), Box<dyn core::error::Error>> {
+//!     let cache = worker.registration_cache(&RegistrationCacheConfig::default());
+//!     let buffer = Buffer(vec![0; 1 << 20].into());
+//!     let registration = cache.register(buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error)?;
+//!     let buffer = registration.into_memory();
+//!     let registration = cache.register(buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error)?;
+//!     assert!(cache.statistics().hits == 1 || !registration.is_cached());
+//!     Ok(())
+//! }
+//! ```
+
+mod cache;
+mod error;
+mod seam;
+mod service;
+mod shared;
+mod statistics;
+#[cfg(test)]
+mod tests;
+
+pub use cache::{Registration, RegistrationCache, RegistrationCacheConfig};
+pub use doorbell_ffi::LentMemory;
+pub use error::{RegistrationError, RegistrationRefused};
+pub use statistics::{RegistrationStatistics, Uncached};

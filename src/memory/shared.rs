@@ -1,0 +1,332 @@
+//! The cache behind its handles: the table under its lock, and the order of the calls around it.
+//!
+//! A registration that is missing is made in this order, and each step closes a hole:
+//!
+//! 1. Reserve its entry. From now on a report about its range makes it stale.
+//! 2. Arm its mappings. From now on the kernel reports.
+//! 3. Register, without the lock, since the thread of the reports needs it.
+//! 4. Commit. If the entry is stale by then, the registration is dropped and made again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use doorbell_core::Lkey;
+use doorbell_core::provider::ProviderError;
+use doorbell_core::registrations::{
+    AddressRange, Committed, EntryId, Key, Limits, Reservation, Slot, Table, TableCounts,
+};
+
+use crate::machine::log::log;
+use crate::memory::error::RegistrationError;
+use crate::memory::seam::{Registrar, Subscriber, Watch};
+use crate::memory::statistics::{RegistrationStatistics, Uncached};
+
+/// How often a registration is tried while mappings change, before it is made for one use.
+const ATTEMPTS: u32 = 4;
+
+const ENOMEM: i32 = 12;
+
+struct State<T> {
+    table: Table<T, Box<[Slot<T>]>>,
+    uncached: [u64; Uncached::ALL.len()],
+    /// Until the cache is closed, another thread deregisters what is released late.
+    is_open: bool,
+}
+
+/// State that handles and registrations of one cache share.
+pub(super) struct Shared<R: Registrar, W: Watch> {
+    registrar: R,
+    /// `None` caches only what is promised to stay.
+    watch: Option<W>,
+    state: Mutex<State<R::Registered>>,
+}
+
+/// A use of a registration. Dropping it ends the use.
+pub(super) struct Hold<R: Registrar, W: Watch> {
+    shared: Arc<Shared<R, W>>,
+    lkey: Lkey,
+    entry: Option<EntryId>,
+    /// The registration that serves this use alone.
+    alone: Option<R::Registered>,
+}
+
+impl<R: Registrar, W: Watch> Hold<R, W> {
+    #[inline]
+    pub(super) const fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+
+    pub(super) const fn is_cached(&self) -> bool {
+        self.alone.is_none()
+    }
+}
+
+impl<R: Registrar, W: Watch> Drop for Hold<R, W> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(id) = self.entry {
+            let mut state = self.shared.lock();
+            let is_retired = state.table.release(id);
+            let is_open = state.is_open;
+            drop(state);
+            if is_retired {
+                self.shared.clear(is_open);
+            }
+        }
+    }
+}
+
+/// Outcome of a lookup.
+enum Found {
+    Held(EntryId, Lkey),
+    Missing,
+    /// A mapping changes at this moment, and it may be this one.
+    Unsettled,
+}
+
+/// Outcome of an attempt to register.
+enum Attempt<T> {
+    Held(EntryId, Lkey),
+    Alone(T),
+    Again,
+}
+
+impl<R: Registrar, W: Watch> Shared<R, W> {
+    pub(super) fn new(registrar: R, watch: Option<W>, limits: Limits) -> Self {
+        let slots = (0..limits.entries).map(|_| Slot::new()).collect();
+        Self {
+            registrar,
+            watch,
+            state: Mutex::new(State {
+                table: Table::new(slots, limits),
+                uncached: [0; Uncached::ALL.len()],
+                is_open: true,
+            }),
+        }
+    }
+
+    /// Nothing is allocated, freed or dropped under this lock: the thread of the reports waits for it.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State<R::Registered>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds or makes a registration, and counts its use.
+    #[inline]
+    pub(super) fn acquire(self: &Arc<Self>, key: &Key) -> Result<Hold<R, W>, RegistrationError> {
+        match self.look_up(key) {
+            Found::Held(id, lkey) => Ok(self.hold(Some(id), lkey, None)),
+            other => self.make(key, other),
+        }
+    }
+
+    #[inline]
+    fn look_up(&self, key: &Key) -> Found {
+        // The mapping is the caller's from before the question on. So the answer covers all that happened to it, and
+        // the lock may be taken afterwards.
+        if !key.is_kept {
+            match &self.watch {
+                Some(watch) if !watch.is_settled() => return Found::Unsettled,
+                Some(_) => {}
+                None => return Found::Missing,
+            }
+        }
+        match self.lock().table.look_up(key) {
+            Some((id, registered)) => Found::Held(id, R::lkey(registered)),
+            None => Found::Missing,
+        }
+    }
+
+    #[inline]
+    fn hold(
+        self: &Arc<Self>,
+        entry: Option<EntryId>,
+        lkey: Lkey,
+        alone: Option<R::Registered>,
+    ) -> Hold<R, W> {
+        Hold {
+            shared: Arc::clone(self),
+            lkey,
+            entry,
+            alone,
+        }
+    }
+
+    #[cold]
+    fn make(self: &Arc<Self>, key: &Key, mut found: Found) -> Result<Hold<R, W>, RegistrationError> {
+        for _ in 0..ATTEMPTS {
+            match found {
+                Found::Held(id, lkey) => return Ok(self.hold(Some(id), lkey, None)),
+                Found::Unsettled => {}
+                Found::Missing => match self.attempt(key)? {
+                    Attempt::Held(id, lkey) => return Ok(self.hold(Some(id), lkey, None)),
+                    Attempt::Alone(registered) => return Ok(self.hold_alone(registered)),
+                    Attempt::Again => {}
+                },
+            }
+            std::thread::yield_now();
+            found = self.look_up(key);
+        }
+        match found {
+            Found::Held(id, lkey) => Ok(self.hold(Some(id), lkey, None)),
+            _ => Ok(self.hold_alone(self.register_alone(key, Uncached::Changing)?)),
+        }
+    }
+
+    fn hold_alone(self: &Arc<Self>, registered: R::Registered) -> Hold<R, W> {
+        self.hold(None, R::lkey(&registered), Some(registered))
+    }
+
+    fn attempt(&self, key: &Key) -> Result<Attempt<R::Registered>, RegistrationError> {
+        let id = match self.prepare(key) {
+            Ok(id) => id,
+            Err(reason) => return self.register_alone(key, reason).map(Attempt::Alone),
+        };
+        let registered = match self.register(key) {
+            Ok(registered) => registered,
+            Err(error) => {
+                self.lock().table.abandon(id);
+                return Err(error);
+            }
+        };
+        let lkey = R::lkey(&registered);
+        let committed = self.lock().table.commit(id, registered);
+        match committed {
+            Ok(Committed::Shared | Committed::Alone) => Ok(Attempt::Held(id, lkey)),
+            Ok(Committed::Stale) => {
+                self.deregister();
+                Ok(Attempt::Again)
+            }
+            // The entry was reserved here, so the table knows it.
+            Err(registered) => Ok(Attempt::Alone(registered)),
+        }
+    }
+
+    /// Reserves an entry and arms its mappings.
+    fn prepare(&self, key: &Key) -> Result<EntryId, Uncached> {
+        let watch = match (&self.watch, key.is_kept) {
+            (_, true) => None,
+            (Some(watch), false) => Some(watch),
+            (None, false) => return Err(Uncached::NoWatch),
+        };
+        let id = loop {
+            let reservation = self.lock().table.reserve(*key);
+            match reservation {
+                Reservation::Reserved(id) => break id,
+                Reservation::DeregisterFirst => self.deregister(),
+                Reservation::Full => return Err(Uncached::Full),
+            }
+        };
+        if let Some(Err(reason)) = watch.map(|watch| watch.arm(key.range)) {
+            self.lock().table.abandon(id);
+            return Err(reason);
+        }
+        Ok(id)
+    }
+
+    /// Registers for one use, and counts why.
+    fn register_alone(&self, key: &Key, reason: Uncached) -> Result<R::Registered, RegistrationError> {
+        let registered = self.register(key)?;
+        let mut state = self.lock();
+        let mut is_first = false;
+        if let Some(count) = state.uncached.get_mut(reason as usize) {
+            is_first = *count == 0;
+            *count = count.wrapping_add(1);
+        }
+        drop(state);
+        if is_first {
+            log!(
+                warn,
+                "memory is registered for each use and not cached",
+                reason = reason,
+                bytes = key.range.bytes()
+            );
+        }
+        Ok(registered)
+    }
+
+    fn register(&self, key: &Key) -> Result<R::Registered, RegistrationError> {
+        let mut outcome = self.registrar.register(key.range, key.access);
+        if outcome.as_ref().is_err_and(is_out_of_memory) {
+            // Idle registrations are pinned, too.
+            self.evict_idle();
+            outcome = self.registrar.register(key.range, key.access);
+        }
+        outcome.map_err(|error| {
+            let pinned = self.registrar.pinned();
+            match pinned.limit_bytes {
+                Some(limit_bytes) if is_out_of_memory(&error) => RegistrationError::LockedMemory {
+                    needed_bytes: key.range.bytes() as u64,
+                    pinned_bytes: pinned.pinned_bytes,
+                    limit_bytes,
+                },
+                _ => RegistrationError::Device(error),
+            }
+        })
+    }
+
+    /// Deregisters what is retired: on another thread while the cache is open, else here.
+    fn clear(&self, is_open: bool) {
+        let is_done = is_open && self.watch.as_ref().is_some_and(W::deregister_elsewhere);
+        if !is_done {
+            self.deregister();
+        }
+    }
+
+    /// Takes registrations of a range out of reach.
+    pub(super) fn forget(&self, range: AddressRange) {
+        let mut state = self.lock();
+        state.table.invalidate(range);
+        drop(state);
+        self.deregister();
+    }
+
+    /// Deregisters all that nobody uses.
+    pub(super) fn evict_idle(&self) {
+        let mut state = self.lock();
+        state.table.evict_idle();
+        drop(state);
+        self.deregister();
+    }
+
+    /// Deregisters all that nobody uses, and from now on each other one when its last use ends.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.is_open = false;
+        // Everything has to leave, with the last use of what is used.
+        if let Some(all) = AddressRange::new(0, usize::MAX) {
+            state.table.evict_idle();
+            state.table.invalidate(all);
+        }
+        drop(state);
+        self.deregister();
+    }
+
+    pub(super) fn statistics(&self) -> RegistrationStatistics {
+        let (counts, uncached): (TableCounts, _) = {
+            let state = self.lock();
+            (state.table.counts(), state.uncached)
+        };
+        RegistrationStatistics::new(counts, uncached)
+    }
+}
+
+impl<R: Registrar, W: Watch> Subscriber for Shared<R, W> {
+    fn invalidate(&self, range: AddressRange) -> bool {
+        let mut state = self.lock();
+        state.table.invalidate(range);
+        state.table.has_retired()
+    }
+
+    fn deregister(&self) {
+        loop {
+            let taken = self.lock().table.take_retired();
+            let Some((id, registered)) = taken else { break };
+            drop(registered);
+            self.lock().table.deregistered(id);
+        }
+    }
+}
+
+const fn is_out_of_memory(error: &ProviderError) -> bool {
+    error.errno == ENOMEM
+}
