@@ -156,14 +156,8 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
     /// Finds the live registration of a key, counts the caller as a user, and as the most recent one.
     #[inline]
     pub fn look_up(&mut self, key: &Key) -> Option<(EntryId, &T)> {
-        let slots = self.slots.as_mut();
-        let mut index = bucket_of(key, slots.len());
-        index = slots.get(index as usize).map_or(NONE, |slot| slot.bucket);
-        while let Some(slot) = slots.get(index as usize) {
-            if slot.key == *key {
-                return self.take_up(index);
-            }
-            index = slot.next;
+        if let Some(index) = self.find_live(key) {
+            return self.take_up(index);
         }
         self.counts.misses = self.counts.misses.wrapping_add(1);
         None
@@ -246,7 +240,7 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
             self.retire(id.index);
             return Ok(Committed::Stale);
         }
-        let is_taken = self.is_live(&key);
+        let is_taken = self.find_live(&key).is_some();
         self.entries_used = self.entries_used.saturating_add(1);
         let slots = self.slots.as_mut();
         let bucket = bucket_of(&key, slots.len());
@@ -374,17 +368,18 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         (slot.generation == id.generation).then_some(slot.state)
     }
 
-    fn is_live(&self, key: &Key) -> bool {
+    #[inline]
+    fn find_live(&self, key: &Key) -> Option<u32> {
         let slots = self.slots.as_ref();
         let bucket = slots.get(bucket_of(key, slots.len()) as usize);
         let mut index = bucket.map_or(NONE, |slot| slot.bucket);
         while let Some(slot) = slots.get(index as usize) {
             if slot.key == *key {
-                return true;
+                return Some(index);
             }
             index = slot.next;
         }
-        false
+        None
     }
 
     fn evict_oldest(&mut self) -> bool {
