@@ -1,5 +1,6 @@
 //! Registered memory: a region, the device's hold on it, and the order in which both let go.
 
+use core::ffi::c_void;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -13,11 +14,10 @@ use crate::errno;
 use crate::leak::Leaked;
 use crate::mapping::Region;
 
-/// A registered region. Dropping it deregisters, then frees; where the device refuses, both
-/// are leaked with the protection domain they belong to.
-pub(crate) struct MemoryRegion {
+/// The device's hold on memory, with the protection domain that it belongs to. Its owner ends it by
+/// [`Hold::deregister`]: else both stay.
+pub(crate) struct Hold {
     mr: NonNull<rdma_sys::ibv_mr>,
-    region: ManuallyDrop<Region>,
     domain: ManuallyDrop<Arc<DomainInner>>,
     lkey: Lkey,
     rkey: Rkey,
@@ -25,24 +25,25 @@ pub(crate) struct MemoryRegion {
 
 // SAFETY: libibverbs may be called from any thread (its Documentation/libibverbs.md), and the
 // structure is touched by nothing but deregistration.
-unsafe impl Send for MemoryRegion {}
+unsafe impl Send for Hold {}
 // SAFETY: through a shared reference only plain fields are read.
-unsafe impl Sync for MemoryRegion {}
+unsafe impl Sync for Hold {}
 
-impl MemoryRegion {
-    /// The protection domain that it is registered in.
-    pub(crate) fn domain(&self) -> DomainId {
-        self.domain.id()
-    }
-
-    /// Registers the whole region.
+impl Hold {
+    /// Registers `bytes` bytes from `address` on.
     ///
     /// # Errors
-    /// The device refused: `ENOMEM` also where the locked-memory limit is reached.
+    /// The device refused: `EFAULT` if not all of it is mapped with these rights, `ENOMEM` also where the
+    /// locked-memory limit is reached.
+    ///
+    /// # Safety
+    /// Until this is deregistered, an access of the device by `access` meets no Rust reference and no memory of anybody
+    /// else's. Source: `ibv_reg_mr(3)`.
     #[doc(alias = "ibv_reg_mr")]
-    pub(crate) fn register(
+    pub(crate) unsafe fn register(
         domain: &Arc<DomainInner>,
-        region: Region,
+        address: *mut c_void,
+        bytes: usize,
         access: Access,
     ) -> Result<Self, ProviderError> {
         let invalid = ProviderError {
@@ -50,30 +51,87 @@ impl MemoryRegion {
             errno: libc::EINVAL,
         };
         let access = i32::try_from(access.bits()).map_err(|_| invalid)?;
-        let address = region.base().as_ptr().cast();
-        // SAFETY: (ibv_reg_mr(3)) 1. The domain is live, held by the `Arc`. 2. The region is mapped until it is
-        // dropped, which happens after deregistration only. 3. An access of the device by `access` meets no Rust
-        // reference: arenas hand out slots, windows none.
-        let mr = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), address, region.bytes(), access) };
+        // SAFETY: (ibv_reg_mr(3)) The domain is live, held by the `Arc`. The kernel looks at the mappings, and the call
+        // neither reads nor writes the memory. The caller vouches for what the device does.
+        let mr = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), address, bytes, access) };
         let mr = errno::from_pointer("ibv_reg_mr", mr)?;
         // SAFETY: a live memory region, whose keys are set before it is returned (ibv_reg_mr(3)).
         let keys = unsafe { mr.as_ref() };
         let (lkey, rkey) = (Lkey(keys.lkey), Rkey(keys.rkey));
         Ok(Self {
             mr,
-            region: ManuallyDrop::new(region),
             domain: ManuallyDrop::new(Arc::clone(domain)),
             lkey,
             rkey,
         })
     }
 
+    /// The protection domain that the memory is registered in.
+    pub(crate) fn domain(&self) -> DomainId {
+        self.domain.id()
+    }
+
     pub(crate) const fn lkey(&self) -> Lkey {
         self.lkey
     }
 
+    /// Deregisters, then calls `free` and lets go of the domain. If the device refuses, it keeps its hold: the memory must
+    /// stay, and the domain with it. The refusal is counted, and nothing else happens.
+    ///
+    /// # Safety
+    /// It is called once, and the value is not used afterwards.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub(crate) unsafe fn deregister(&mut self, free: impl FnOnce()) {
+        // SAFETY: registered by `register`, and deregistered nowhere else (ibv_dereg_mr(3)).
+        let status = unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) };
+        if errno::from_value("ibv_dereg_mr", status).is_err() {
+            Leaked::MemoryRegion.count();
+            return;
+        }
+        free();
+        // SAFETY: dropped here once, as the caller vouches.
+        unsafe { ManuallyDrop::drop(&mut self.domain) };
+    }
+}
+
+/// A registered region. Dropping it deregisters, then frees; where the device refuses, both
+/// are leaked with the protection domain they belong to.
+pub(crate) struct MemoryRegion {
+    hold: Hold,
+    region: ManuallyDrop<Region>,
+}
+
+impl MemoryRegion {
+    /// The protection domain that it is registered in.
+    pub(crate) fn domain(&self) -> DomainId {
+        self.hold.domain()
+    }
+
+    /// Registers the whole region.
+    ///
+    /// # Errors
+    /// The device refused: `ENOMEM` also where the locked-memory limit is reached.
+    pub(crate) fn register(
+        domain: &Arc<DomainInner>,
+        region: Region,
+        access: Access,
+    ) -> Result<Self, ProviderError> {
+        let address = region.base().as_ptr().cast();
+        // SAFETY: The region is mapped until it is dropped, which happens after deregistration only. An access of the
+        // device by `access` meets no Rust reference: arenas hand out slots, windows none.
+        let hold = unsafe { Hold::register(domain, address, region.bytes(), access)? };
+        Ok(Self {
+            hold,
+            region: ManuallyDrop::new(region),
+        })
+    }
+
+    pub(crate) const fn lkey(&self) -> Lkey {
+        self.hold.lkey
+    }
+
     pub(crate) const fn rkey(&self) -> Rkey {
-        self.rkey
+        self.hold.rkey
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -82,24 +140,17 @@ impl MemoryRegion {
 }
 
 impl Drop for MemoryRegion {
-    #[doc(alias = "ibv_dereg_mr")]
     fn drop(&mut self) {
-        // SAFETY: registered by `register`, and deregistered nowhere else (ibv_dereg_mr(3)).
-        let status = unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) };
-        if errno::from_value("ibv_dereg_mr", status).is_err() {
-            // The device keeps its hold: the memory must stay, and the domain with it.
-            Leaked::MemoryRegion.count();
-            return;
-        }
-        // SAFETY: dropped here once; the device has let go of it.
-        unsafe { ManuallyDrop::drop(&mut self.region) };
-        // SAFETY: dropped here once, after the region that belonged to it.
-        unsafe { ManuallyDrop::drop(&mut self.domain) };
+        let Self { hold, region } = self;
+        // SAFETY: dropped once; the device has let go of it by then.
+        let free = || unsafe { ManuallyDrop::drop(region) };
+        // SAFETY: called here once, the value being dropped.
+        unsafe { hold.deregister(free) };
     }
 }
 
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryRegion({:?}, {})", &*self.region, self.lkey)
+        write!(f, "MemoryRegion({:?}, {})", &*self.region, self.hold.lkey)
     }
 }
