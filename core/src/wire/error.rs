@@ -184,6 +184,26 @@ pub enum Field {
     Starts,
     /// The number of a group among those of the same starts.
     Group,
+    /// The number of a transfer.
+    Transfer,
+    /// The bytes of a piece of a transfer.
+    PieceBytes,
+    /// The bytes of a transfer.
+    TransferBytes,
+    /// The application's word for a transfer.
+    TransferTag,
+    /// Whether the sender gives a transfer or takes it.
+    TransferRole,
+    /// The number of a piece of a transfer.
+    Piece,
+    /// How many pieces of a transfer landed.
+    PieceCount,
+    /// The number of a giver's question.
+    Question,
+    /// The set of pieces that landed.
+    PieceSet,
+    /// Why a transfer ended.
+    EndReason,
 }
 
 /// Why a field is wrong.
@@ -364,6 +384,16 @@ impl fmt::Display for Field {
             Self::StepBytes => "bytes of the step",
             Self::Starts => "starts of the members",
             Self::Group => "number of the group",
+            Self::Transfer => "transfer number",
+            Self::PieceBytes => "piece bytes",
+            Self::TransferBytes => "transfer bytes",
+            Self::TransferTag => "transfer tag",
+            Self::TransferRole => "transfer role",
+            Self::Piece => "piece number",
+            Self::PieceCount => "piece count",
+            Self::Question => "question number",
+            Self::PieceSet => "set of pieces",
+            Self::EndReason => "reason of the end",
         })
     }
 }

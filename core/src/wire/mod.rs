@@ -26,6 +26,7 @@ mod resumption;
 mod ring;
 mod session;
 mod session_beside;
+mod session_transfer;
 pub(crate) mod stage;
 mod tag;
 mod text;
@@ -57,6 +58,11 @@ pub use session::{
     SESSION_REFUSAL_BYTES, SessionFrame, SessionHeader, SessionKind,
 };
 pub use session_beside::{Fence, FenceFrame, Grant, Granted, SESSION_FENCE_BYTES, SESSION_GRANT_BYTES};
+pub use session_transfer::{
+    End, EndFrame, EndReason, Landed, LandedFrame, Open, OpenFrame, Progress, ProgressFrame,
+    SESSION_END_BYTES, SESSION_LANDED_BYTES, SESSION_OPEN_BYTES, SESSION_PROGRESS_BYTES, SESSION_TAKE_BYTES,
+    Take, TakeFrame,
+};
 pub use tag::{KeyId, TAG_BYTES, Tag};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
 pub use version::{InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VersionRange};

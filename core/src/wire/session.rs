@@ -10,7 +10,11 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::session_beside::{FenceFrame, Grant};
-use super::{Fence, Field, Granted, Handle, HandleRef, Part, Reason, SessionId, WireError};
+use super::session_transfer::{EndFrame, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
+use super::{
+    End, Fence, Field, Granted, Handle, HandleRef, Landed, Open, Part, Progress, Reason, SessionId, Take,
+    WireError,
+};
 use crate::sequence::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 
 /// The bytes in front of each message of a session.
@@ -50,6 +54,16 @@ pub enum SessionKind {
     Fence = 8,
     /// The answer to a fence: the sender takes nothing more that came over the connection.
     Fenced = 9,
+    /// A transfer that the sender begins.
+    Open = 10,
+    /// The taker's memory for a transfer.
+    Take = 11,
+    /// Pieces of a transfer that have landed.
+    Landed = 12,
+    /// Which pieces of a transfer the taker has.
+    Progress = 13,
+    /// The end of a transfer.
+    End = 14,
 }
 
 /// The first 24 bytes of every frame of a session.
@@ -57,7 +71,7 @@ pub enum SessionKind {
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 1 | version | 1 |
-/// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell, 6: moved, 7: grant, 8: fence, 9: fenced |
+/// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell, 6: moved, 7: grant, 8: fence, 9: fenced, 10: open, 11: take, 12: landed, 13: progress, 14: end |
 /// | 2 | 1 | flags | of data, bit 0: the first fragment, bit 1: the last; of attach, bit 2: the session begins |
 /// | 3 | 1 | reserved | 0 |
 /// | 4 | 4 | epoch | of the connection it is sent over; not 0 |
@@ -192,6 +206,11 @@ impl SessionHeader {
             7 => (SessionKind::Grant, 0),
             8 => (SessionKind::Fence, 0),
             9 => (SessionKind::Fenced, 0),
+            10 => (SessionKind::Open, 0),
+            11 => (SessionKind::Take, 0),
+            12 => (SessionKind::Landed, 0),
+            13 => (SessionKind::Progress, 0),
+            14 => (SessionKind::End, 0),
             _ => return Err(Self::wrong(Field::Kind, Reason::Unknown)),
         };
         if self.flags & !flags_known != 0 {
@@ -211,6 +230,13 @@ impl SessionHeader {
             return Err(Self::wrong(Field::Sequence, Reason::NotZero));
         }
         Ok(kind)
+    }
+
+    /// Reads the frame that it begins, which acknowledges nothing.
+    fn alone<'a, T: FixedFrame>(&self, bytes: &'a [u8]) -> Result<&'a T, WireError> {
+        let frame = T::whole(bytes)?;
+        self.check_acknowledges_nothing()?;
+        Ok(frame)
     }
 
     /// Checks the acknowledgement of a frame that carries none.
@@ -432,6 +458,16 @@ pub enum SessionFrame<'a> {
     Fence(Fence),
     /// A rail's connection from which the peer takes nothing more.
     Fenced(Fence),
+    /// A transfer that the peer begins.
+    Open(Open),
+    /// The peer's memory for a transfer.
+    Take(Take),
+    /// Pieces of a transfer that have landed.
+    Landed(Landed),
+    /// Which pieces of a transfer the peer has.
+    Progress(Progress),
+    /// The end of a transfer.
+    End(End),
 }
 
 impl fmt::Display for SessionFrame<'_> {
@@ -464,6 +500,44 @@ impl fmt::Display for SessionFrame<'_> {
             },
             Self::Fence(fence) => write!(f, "fence of {fence}"),
             Self::Fenced(fence) => write!(f, "answer to the fence of {fence}"),
+            Self::Open(open) => {
+                let (transfer, bytes) = (open.transfer, open.pieces.bytes());
+                write!(
+                    f,
+                    "transfer {transfer} of {bytes} bytes, tag {}: the sender {}s",
+                    open.tag, open.role
+                )
+            }
+            Self::Take(take) => write!(f, "memory for transfer {}", take.transfer),
+            Self::Landed(landed) => {
+                let Landed {
+                    transfer,
+                    first,
+                    count,
+                    question,
+                    ..
+                } = landed;
+                write!(
+                    f,
+                    "{count} pieces of transfer {transfer} from {first}, question {question}"
+                )
+            }
+            Self::Progress(progress) => {
+                let Progress {
+                    transfer,
+                    base,
+                    question,
+                    ..
+                } = progress;
+                write!(
+                    f,
+                    "transfer {transfer} up to piece {base}, answer to question {question}"
+                )
+            }
+            Self::End(end) => {
+                let what = if end.is_answer { "answer to the end" } else { "end" };
+                write!(f, "{what} of transfer {}: {}", end.transfer, end.reason)
+            }
         }
     }
 }
@@ -494,8 +568,7 @@ impl<'a> SessionFrame<'a> {
             SessionKind::Farewell => Ok(Self::Farewell(header)),
             SessionKind::Attach => Ok(Self::Attach(Attach::whole(bytes)?.check()?)),
             SessionKind::Refusal => {
-                let refusal = Refusal::whole(bytes)?;
-                header.check_acknowledges_nothing()?;
+                let refusal = header.alone::<Refusal>(bytes)?;
                 if refusal.reserved != [0; 7] {
                     return Err(Refusal::wrong(Field::Reserved, Reason::NotZero));
                 }
@@ -510,20 +583,14 @@ impl<'a> SessionFrame<'a> {
                 }
                 Ok(Self::Moved(header, handle))
             }
-            SessionKind::Grant => {
-                let grant = Grant::whole(bytes)?;
-                header.check_acknowledges_nothing()?;
-                Ok(Self::Grant(grant.check()?))
-            }
-            SessionKind::Fence | SessionKind::Fenced => {
-                let fence = FenceFrame::whole(bytes)?;
-                header.check_acknowledges_nothing()?;
-                let said = fence.check()?;
-                Ok(match kind {
-                    SessionKind::Fence => Self::Fence(said),
-                    _ => Self::Fenced(said),
-                })
-            }
+            SessionKind::Grant => Ok(Self::Grant(header.alone::<Grant>(bytes)?.check()?)),
+            SessionKind::Fence => Ok(Self::Fence(header.alone::<FenceFrame>(bytes)?.check()?)),
+            SessionKind::Fenced => Ok(Self::Fenced(header.alone::<FenceFrame>(bytes)?.check()?)),
+            SessionKind::Open => Ok(Self::Open(header.alone::<OpenFrame>(bytes)?.check()?)),
+            SessionKind::Take => Ok(Self::Take(header.alone::<TakeFrame>(bytes)?.check()?)),
+            SessionKind::Landed => Ok(Self::Landed(header.alone::<LandedFrame>(bytes)?.check()?)),
+            SessionKind::Progress => Ok(Self::Progress(header.alone::<ProgressFrame>(bytes)?.check()?)),
+            SessionKind::End => Ok(Self::End(header.alone::<EndFrame>(bytes)?.check()?)),
         }
     }
 }

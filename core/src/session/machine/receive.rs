@@ -4,7 +4,9 @@ use super::{FinalReason, Phase, Received, Session, Violation};
 use crate::Instant;
 use crate::session::rail::RailPhase;
 use crate::session::{Epoch, Held, Kept, Retained, Sequence, Verdict};
-use crate::wire::{Fence, Granted, RefusalReason, SessionFrame, SessionHeader};
+use crate::wire::{
+    End, Fence, Granted, Landed, Open, Progress, RefusalReason, SessionFrame, SessionHeader, Take,
+};
 
 impl<O, I> Session<O, I>
 where
@@ -81,7 +83,12 @@ where
             SessionFrame::Moved(header, _) => self.take_beside((header.epoch(), epoch), phase),
             SessionFrame::Grant(Granted { epoch: said, .. })
             | SessionFrame::Fence(Fence { epoch: said, .. })
-            | SessionFrame::Fenced(Fence { epoch: said, .. }) => self.take_beside((*said, epoch), phase),
+            | SessionFrame::Fenced(Fence { epoch: said, .. })
+            | SessionFrame::Open(Open { epoch: said, .. })
+            | SessionFrame::Take(Take { epoch: said, .. })
+            | SessionFrame::Landed(Landed { epoch: said, .. })
+            | SessionFrame::Progress(Progress { epoch: said, .. })
+            | SessionFrame::End(End { epoch: said, .. }) => self.take_beside((*said, epoch), phase),
         }
     }
 

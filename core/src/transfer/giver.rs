@@ -1,0 +1,285 @@
+//! The side that gives: which pieces are to be written, and which the taker has.
+
+use crate::session::{Epoch, SESSION_RAILS_MAX};
+use crate::transfer::{Broken, Pieces, TRANSFER_WINDOW};
+use crate::wire::Progress;
+
+/// Pieces in a row that are announced without a question, if the window does not call for one.
+const QUESTION_EVERY: u32 = 4;
+
+const RAILS: usize = SESSION_RAILS_MAX as usize;
+
+/// A connection of a rail.
+pub type Connection = (u8, Epoch);
+
+/// State of a piece that is neither known to have arrived nor new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PieceState(State);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// To be written again.
+    #[default]
+    Again,
+    /// Written on a connection, and not announced there yet.
+    Written(Connection),
+    /// Written and announced on a connection.
+    Announced(Connection),
+    /// The connection is lost: the peer may still take what it carried.
+    Fencing(Connection),
+    /// The peer takes nothing more of that connection. The answer to this question says whether the piece arrived.
+    Asking(u32),
+    /// The taker has it.
+    Landed,
+}
+
+/// The pieces of a transfer, as the giver knows them. A caller keeps the table: [`TRANSFER_WINDOW`] entries.
+#[derive(Debug)]
+pub struct Giver<T> {
+    pieces: Pieces,
+    table: T,
+    /// The first piece that the taker may lack.
+    base: u32,
+    /// The first piece that was never written.
+    next: u32,
+    /// How many are to be written again.
+    again: u32,
+    /// For each rail, how many are written and not announced.
+    written: [u32; RAILS],
+    /// The last question, and the last one that was answered.
+    question: u32,
+    answered: u32,
+    /// The connection on which the last question was put.
+    asked: Option<Connection>,
+    /// Pieces announced since a question was put.
+    since_question: u32,
+    /// Bytes that were written more than once.
+    repeated_bytes: u64,
+}
+
+impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
+    /// Nothing is written yet. `None` if the table has not [`TRANSFER_WINDOW`] entries.
+    pub fn new(pieces: Pieces, table: T) -> Option<Self> {
+        (table.as_ref().len() == TRANSFER_WINDOW as usize).then_some(Self {
+            pieces,
+            table,
+            base: 0,
+            next: 0,
+            again: 0,
+            written: [0; RAILS],
+            question: 0,
+            answered: 0,
+            asked: None,
+            since_question: 0,
+            repeated_bytes: 0,
+        })
+    }
+
+    /// Has a question put at once.
+    pub const fn ask(&mut self) {
+        if self.question == self.answered {
+            self.question = self.question.wrapping_add(1);
+            self.asked = None;
+        }
+    }
+
+    /// The bytes that the taker is known to have, from the beginning.
+    #[must_use]
+    pub fn landed_bytes(&self) -> u64 {
+        self.pieces.bytes_before(self.base)
+    }
+
+    /// Bytes that were written again, since the connection failed that had carried them.
+    #[must_use]
+    pub const fn repeated_bytes(&self) -> u64 {
+        self.repeated_bytes
+    }
+
+    /// Whether each piece was written at least once.
+    #[must_use]
+    pub const fn was_all_written(&self) -> bool {
+        self.next == self.pieces.count()
+    }
+
+    /// The piece that is to be written next: those to be written again come first. `None` if there is none now.
+    #[must_use]
+    pub fn next_piece(&self) -> Option<u32> {
+        if self.again > 0 {
+            return (self.base..self.next).find(|piece| self.state(*piece) == State::Again);
+        }
+        let has_room = self.next.wrapping_sub(self.base) < TRANSFER_WINDOW;
+        (has_room && self.next < self.pieces.count()).then_some(self.next)
+    }
+
+    /// Notes that [`Giver::next_piece`] is written on a connection.
+    pub fn wrote(&mut self, piece: u32, on: Connection) {
+        if piece == self.next {
+            self.next = piece.wrapping_add(1);
+        } else if self.state(piece) == State::Again {
+            self.again = self.again.saturating_sub(1);
+            let bytes = self.pieces.range(piece).map_or(0, |(_, bytes)| bytes);
+            self.repeated_bytes = self.repeated_bytes.saturating_add(bytes.into());
+        } else {
+            return;
+        }
+        self.put(piece, State::Written(on));
+        if let Some(written) = self.written.get_mut(usize::from(on.0)) {
+            *written = written.wrapping_add(1);
+        }
+    }
+
+    /// Pieces that were written on a connection and are to be announced there: the first, and their number. A number of zero is a
+    /// question alone. With them goes this question; 0 is none.
+    #[must_use]
+    pub fn announcement(&self, on: Connection) -> Option<(u32, u32, u32)> {
+        let (mut first, mut count) = (0, 0_u32);
+        if self
+            .written
+            .get(usize::from(on.0))
+            .is_some_and(|written| *written > 0)
+        {
+            let is_written = |piece: &u32| self.state(*piece) == State::Written(on);
+            let mut from = (self.base..self.next).skip_while(|piece| !is_written(piece));
+            first = from.next()?;
+            count =
+                u32::try_from(from.take_while(is_written).count()).map_or(1, |more| more.saturating_add(1));
+        }
+        let question = self.question_for(count);
+        (count > 0 || question > 0).then_some((first, count, question))
+    }
+
+    /// Notes that this announcement was posted.
+    pub fn announced(&mut self, on: Connection, (first, count, question): (u32, u32, u32)) {
+        for piece in (0..count).map(|offset| first.wrapping_add(offset)) {
+            self.put(piece, State::Announced(on));
+        }
+        if let Some(written) = self.written.get_mut(usize::from(on.0)) {
+            *written = written.saturating_sub(count);
+        }
+        self.since_question = self.since_question.saturating_add(count);
+        if question > 0 {
+            self.question = question;
+            self.asked = Some(on);
+            self.since_question = 0;
+        }
+    }
+
+    /// The question that an announcement of so many pieces carries; 0 is none.
+    fn question_for(&self, count: u32) -> u32 {
+        if self.question != self.answered {
+            // One is under way, or has to be put again.
+            return if self.asked.is_none() { self.question } else { 0 };
+        }
+        let since = self.since_question.saturating_add(count);
+        let is_full = self.next.wrapping_sub(self.base) >= TRANSFER_WINDOW && !self.was_all_written();
+        let is_due = is_full || count > 0 && (since >= QUESTION_EVERY || self.was_all_written());
+        if is_due { self.question.wrapping_add(1) } else { 0 }
+    }
+
+    /// Notes that a rail's connection is lost. Says whether pieces were written on it that may have arrived: the peer has to take
+    /// nothing more of it before they are written again.
+    pub fn lost(&mut self, rail: u8) -> bool {
+        let mut is_any = false;
+        for piece in self.base..self.next {
+            if let State::Written(on) | State::Announced(on) = self.state(piece) {
+                if on.0 == rail {
+                    self.put(piece, State::Fencing(on));
+                    is_any = true;
+                }
+            }
+        }
+        if let Some(written) = self.written.get_mut(usize::from(rail)) {
+            *written = 0;
+        }
+        if self.asked.is_some_and(|asked| asked.0 == rail) {
+            self.asked = None;
+        }
+        is_any
+    }
+
+    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    pub fn fenced(&mut self, rail: u8, through: Epoch) {
+        let question = self.question.wrapping_add(1);
+        let mut is_any = false;
+        for piece in self.base..self.next {
+            if let State::Fencing(on) = self.state(piece) {
+                if on.0 == rail && on.1 <= through {
+                    self.put(piece, State::Asking(question));
+                    is_any = true;
+                }
+            }
+        }
+        if is_any {
+            // The answer to an earlier question may have been given before the fence.
+            (self.question, self.asked) = (question, None);
+        }
+    }
+
+    /// Goes by what the taker has.
+    ///
+    /// # Errors
+    /// It cannot have that, or answers a question that was not put.
+    pub fn heard(&mut self, progress: &Progress) -> Result<(), Broken> {
+        // An answer that comes late, over another rail, is older than what is known.
+        let is_late = progress.base < self.base && progress.question <= self.answered;
+        if is_late {
+            return Ok(());
+        }
+        if progress.base < self.base || progress.base > self.next || progress.question > self.question {
+            return Err(Broken);
+        }
+        while self.base < progress.base {
+            self.land(self.base);
+            self.base = self.base.wrapping_add(1);
+        }
+        let bits = progress
+            .set
+            .iter()
+            .flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 != 0));
+        for (piece, _) in (progress.base..).zip(bits).filter(|(_, is_set)| *is_set) {
+            if piece >= self.next {
+                return Err(Broken);
+            }
+            self.land(piece);
+        }
+        if progress.question > self.answered {
+            self.answered = progress.question;
+            for piece in self.base..self.next {
+                if let State::Asking(question) = self.state(piece) {
+                    if question <= self.answered {
+                        self.put(piece, State::Again);
+                        self.again = self.again.saturating_add(1);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the taker has a piece.
+    fn land(&mut self, piece: u32) {
+        match self.state(piece) {
+            State::Again => self.again = self.again.saturating_sub(1),
+            State::Written(on) => {
+                if let Some(written) = self.written.get_mut(usize::from(on.0)) {
+                    *written = written.saturating_sub(1);
+                }
+            }
+            _ => {}
+        }
+        self.put(piece, State::Landed);
+    }
+
+    fn state(&self, piece: u32) -> State {
+        let place = piece & TRANSFER_WINDOW.wrapping_sub(1);
+        let states = self.table.as_ref();
+        states.get(place as usize).map_or(State::Again, |state| state.0)
+    }
+
+    fn put(&mut self, piece: u32, state: State) {
+        let place = piece & TRANSFER_WINDOW.wrapping_sub(1);
+        if let Some(known) = self.table.as_mut().get_mut(place as usize) {
+            known.0 = state;
+        }
+    }
+}

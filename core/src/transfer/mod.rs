@@ -1,0 +1,691 @@
+//! Transfers of a session: a range of memory that one side gives and the other takes, over all rails, of up to
+//! [`TRANSFER_BYTES_MAX`] bytes. This machine decides; it posts nothing and has no clock.
+//!
+//! The taker lets the giver write to its memory, by a key for this transfer alone. The giver WRITEs pieces over all rails. Behind the
+//! pieces on each connection it sends an announcement on the same connection: a message is delivered after the WRITEs in front of it are
+//! placed, and an announcement orders its own connection alone (InfiniBand Architecture volume 1, section 9.5). The taker has all once each
+//! piece is announced.
+//!
+//! If a rail fails, what was written on its connection may have arrived or not, and may still arrive. Three steps make it safe to write
+//! the pieces again:
+//!
+//! 1. The peer takes nothing more of the connection: the session's fence.
+//! 2. The giver puts a question, and the taker answers which pieces it has.
+//! 3. Pieces that the answer lacks are written again, over any rail.
+//!
+//! The taker decides when a transfer is over. It withdraws the key first: from then on nothing on the wire can write to the memory. Then it
+//! reports the end. A giver that ends a transfer says so once all it posted is done, and a taker that ends one waits for that word, but not
+//! beyond a deadline: withdrawing the key is safe at any time, and only costs the connection of a giver that still writes.
+
+mod giver;
+mod taker;
+#[cfg(test)]
+mod tests;
+
+pub use crate::pieces::{
+    PIECE_BYTES_MAX, PIECE_BYTES_MIN, Pieces, TRANSFER_BYTES_MAX, TRANSFER_WINDOW, TransferId, TransferRole,
+};
+pub use giver::{Connection, Giver, PieceState};
+pub use taker::Taker;
+
+use crate::session::{Epoch, FinalReason, SESSION_RAILS_MAX};
+use crate::wire::{End, EndReason, Landed, Open, Progress, RemoteWindow, Take};
+use crate::{Deadline, Instant};
+
+/// The peer did what no honest one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransferEnd {
+    /// The taker has all of it.
+    Done,
+    /// This side ended it.
+    Here(EndReason),
+    /// The peer ended it.
+    ByPeer(EndReason),
+    /// The session is over.
+    Over(FinalReason),
+}
+
+impl core::fmt::Display for TransferEnd {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Done => f.write_str("done"),
+            Self::Here(reason) => write!(f, "ended here: {reason}"),
+            Self::ByPeer(reason) => write!(f, "ended by the peer: {reason}"),
+            Self::Over(reason) => write!(f, "the link is over: {reason}"),
+        }
+    }
+}
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Pieces may go.
+    Open,
+    /// The giver waits for what it posted, the taker for the giver's word that nothing is posted any more.
+    Draining { end: TransferEnd, until: Deadline },
+    /// The taker's memory is to be taken out of the peer's reach.
+    Fencing(TransferEnd),
+    /// The memory is the application's again.
+    Over(TransferEnd),
+}
+
+/// What a transfer has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Word {
+    /// It begins.
+    Open(Open),
+    /// The memory, for each connection.
+    Take(Take),
+    /// Pieces that have landed, behind them on their connection; or a question alone, on any.
+    Landed(Landed),
+    /// Pieces that the taker has.
+    Progress(Progress),
+    /// The end, or the answer to one.
+    End(End),
+}
+
+/// Counts of a transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferCounts {
+    /// The bytes that the taker has, as far as this side knows, from the beginning without a gap.
+    pub landed_bytes: u64,
+    /// Bytes that this side wrote again, since the connection failed that had carried them.
+    pub repeated_bytes: u64,
+    /// Pieces that were announced to this side again though it had them.
+    pub duplicates: u64,
+}
+
+#[derive(Debug)]
+enum Half<T> {
+    /// The peer began it, and the application has not said yet whether it takes part.
+    Offered(TransferRole),
+    Giver(Giver<T>),
+    Taker(Taker),
+}
+
+/// What both sides say once, and again where the connection is lost that carried it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    is_owed: bool,
+    on: Option<u8>,
+}
+
+impl Said {
+    const fn owe(&mut self) {
+        *self = Self {
+            is_owed: true,
+            on: None,
+        };
+    }
+
+    const fn say(&mut self, rail: u8) {
+        *self = Self {
+            is_owed: false,
+            on: Some(rail),
+        };
+    }
+
+    /// Needs saying no more.
+    const fn settle(&mut self) {
+        *self = Self {
+            is_owed: false,
+            on: None,
+        };
+    }
+
+    fn lost(&mut self, rail: u8) {
+        if self.on == Some(rail) {
+            self.owe();
+        }
+    }
+}
+
+const RAILS: usize = SESSION_RAILS_MAX as usize;
+
+/// One transfer, as one side knows it.
+#[derive(Debug)]
+pub struct Transfer<T> {
+    id: TransferId,
+    pieces: Pieces,
+    tag: u64,
+    half: Half<T>,
+    stage: Stage,
+    deadline: Option<Deadline>,
+    /// Posted WRITEs that are not done.
+    in_flight: u32,
+    /// For each rail, the connection that carried the key last; and of the peer's keys, the one of each connection.
+    sent_keys: [Epoch; RAILS],
+    keys: [Option<(Epoch, RemoteWindow)>; RAILS],
+    opening: Said,
+    /// Whether the peer may know the transfer.
+    was_told: bool,
+    /// Whether the peer knows it: it reacted.
+    is_known: bool,
+    /// Our end, which the peer is to answer.
+    ending: Said,
+    is_answered: bool,
+    /// The peer's end was heard, and is to be answered.
+    answering: bool,
+    /// Until when the peer may answer, once it ended.
+    settle_by: Option<Deadline>,
+    /// Whether the end was reported.
+    is_reported: bool,
+}
+
+impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
+    /// A transfer that this side begins and gives. The table has [`TRANSFER_WINDOW`] entries, else `None`.
+    pub fn give(open: &Open, table: T) -> Option<Self> {
+        let giver = Giver::new(open.pieces, table)?;
+        Some(Self::new(open, Half::Giver(giver)))
+    }
+
+    /// A transfer that this side begins and takes.
+    pub fn take(open: &Open) -> Self {
+        Self::new(open, Half::Taker(Taker::new(open.pieces)))
+    }
+
+    /// A transfer that the peer begins. Nothing goes before this side takes part.
+    pub fn offered(open: &Open) -> Self {
+        Self::new(open, Half::Offered(open.role.other()))
+    }
+
+    fn new(open: &Open, half: Half<T>) -> Self {
+        let begins = !matches!(half, Half::Offered(_));
+        Self {
+            id: open.transfer,
+            pieces: open.pieces,
+            tag: open.tag,
+            half,
+            stage: Stage::Open,
+            deadline: None,
+            in_flight: 0,
+            sent_keys: [Epoch::NONE; RAILS],
+            keys: [None; RAILS],
+            opening: Said {
+                is_owed: begins,
+                on: None,
+            },
+            was_told: false,
+            is_known: !begins,
+            ending: Said::default(),
+            is_answered: false,
+            answering: false,
+            settle_by: None,
+            is_reported: false,
+        }
+    }
+
+    /// Takes part in a transfer that the peer began. A giver needs a table of [`TRANSFER_WINDOW`] entries. Says whether it does now.
+    pub fn join(&mut self, table: Option<T>) -> bool {
+        let Half::Offered(role) = self.half else {
+            return false;
+        };
+        if self.stage != Stage::Open {
+            return false;
+        }
+        self.half = match role {
+            TransferRole::Taker => Half::Taker(Taker::new(self.pieces)),
+            TransferRole::Giver => {
+                let Some(mut giver) = table.and_then(|table| Giver::new(self.pieces, table)) else {
+                    return false;
+                };
+                // So the taker learns of it, and gives its key.
+                giver.ask();
+                Half::Giver(giver)
+            }
+        };
+        true
+    }
+
+    /// Whether the peer began it and this side has not joined.
+    pub const fn is_offered(&self) -> bool {
+        matches!((&self.half, self.stage), (Half::Offered(_), Stage::Open))
+    }
+
+    /// Ends it where it is not done by then.
+    pub const fn end_by(&mut self, deadline: Option<Deadline>) {
+        self.deadline = deadline;
+    }
+
+    /// Its number.
+    pub const fn id(&self) -> TransferId {
+        self.id
+    }
+
+    /// Its bytes, and how they are cut.
+    pub const fn pieces(&self) -> Pieces {
+        self.pieces
+    }
+
+    /// The application's word for it.
+    pub const fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// What this side does.
+    pub const fn role(&self) -> TransferRole {
+        match self.half {
+            Half::Giver(_) => TransferRole::Giver,
+            Half::Taker(_) => TransferRole::Taker,
+            Half::Offered(role) => role,
+        }
+    }
+
+    /// Its counts.
+    pub fn counts(&self) -> TransferCounts {
+        match &self.half {
+            Half::Giver(giver) => TransferCounts {
+                landed_bytes: match self.stage {
+                    Stage::Over(TransferEnd::Done) => self.pieces.bytes(),
+                    _ => giver.landed_bytes(),
+                },
+                repeated_bytes: giver.repeated_bytes(),
+                ..TransferCounts::default()
+            },
+            Half::Taker(taker) => TransferCounts {
+                landed_bytes: taker.landed_bytes(),
+                duplicates: taker.duplicates(),
+                ..TransferCounts::default()
+            },
+            Half::Offered(_) => TransferCounts::default(),
+        }
+    }
+
+    /// When to look again at the latest.
+    pub fn wake(&self) -> Option<Deadline> {
+        match self.stage {
+            Stage::Open => self.deadline,
+            Stage::Draining { until, .. } => Some(until),
+            Stage::Fencing(_) | Stage::Over(_) if self.is_settled() => None,
+            Stage::Fencing(_) | Stage::Over(_) => self.settle_by,
+        }
+    }
+
+    /// Whether it has to be kept: its end was not reported, or the peer does not know the end.
+    pub const fn is_open(&self) -> bool {
+        !self.is_reported || !self.is_settled()
+    }
+
+    /// Whether both sides know the end.
+    const fn is_settled(&self) -> bool {
+        !self.answering && (self.is_answered || !self.is_known)
+    }
+
+    /// Ends it here. The giver waits for what it posted, the taker for the giver's answer, but no longer than `until`.
+    pub fn end(&mut self, reason: EndReason, until: Deadline) {
+        if self.stage == Stage::Open {
+            self.stop(TransferEnd::Here(reason), until);
+        }
+    }
+
+    fn stop(&mut self, end: TransferEnd, until: Deadline) {
+        // A peer that does not know the transfer yet hears of its end, if the frame that begins it was posted.
+        self.is_known |= self.was_told;
+        self.opening.settle();
+        self.stage = match self.half {
+            Half::Offered(_) => Stage::Over(end),
+            Half::Giver(_) => Stage::Draining { end, until },
+            // Nobody writes before there is a key.
+            Half::Taker(_) if self.sent_keys == [Epoch::NONE; RAILS] => Stage::Fencing(end),
+            Half::Taker(_) => Stage::Draining { end, until },
+        };
+        self.settle_by = Some(until);
+        // The giver says so once nothing is posted any more.
+        if !matches!(self.half, Half::Giver(_)) && matches!(end, TransferEnd::Here(_)) {
+            self.ending.owe();
+        }
+        self.go_on();
+    }
+
+    /// Moves on where nothing is waited for any more.
+    fn go_on(&mut self) {
+        match (&self.half, self.stage) {
+            (Half::Giver(_), Stage::Draining { end, .. }) if self.in_flight == 0 => {
+                self.stage = Stage::Over(end);
+                if matches!(end, TransferEnd::Here(_)) {
+                    self.ending.owe();
+                }
+            }
+            (Half::Taker(_), Stage::Draining { end, .. }) if self.is_answered => {
+                self.stage = Stage::Fencing(end);
+            }
+            (Half::Taker(taker), Stage::Open) if taker.has_all() => {
+                self.stage = Stage::Fencing(TransferEnd::Done);
+                self.ending.owe();
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends it if its deadline has passed, and waits no longer than it may. An end of this kind drains until `drain_until`.
+    pub fn look(&mut self, now: Instant, drain_until: Deadline) {
+        match self.stage {
+            Stage::Open if self.deadline.is_some_and(|deadline| deadline.has_passed(now)) => {
+                self.end(EndReason::DEADLINE, drain_until);
+            }
+            Stage::Draining { end, until } if until.has_passed(now) => match self.half {
+                Half::Giver(_) => {
+                    self.in_flight = 0;
+                    self.go_on();
+                }
+                _ => self.stage = Stage::Fencing(end),
+            },
+            Stage::Fencing(_) | Stage::Over(_) if !self.is_settled() => {
+                if self.settle_by.get_or_insert(drain_until).has_passed(now) {
+                    self.settle();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits for no answer any more, and owes none.
+    const fn settle(&mut self) {
+        self.opening.settle();
+        self.ending.settle();
+        (self.is_answered, self.answering) = (true, false);
+    }
+
+    /// Notes that the session is over.
+    pub fn over(&mut self, reason: FinalReason) {
+        self.settle();
+        self.in_flight = 0;
+        let end = match self.stage {
+            Stage::Fencing(_) | Stage::Over(_) => return,
+            Stage::Draining { end, .. } => end,
+            Stage::Open => TransferEnd::Over(reason),
+        };
+        self.stage = match self.half {
+            Half::Taker(_) => Stage::Fencing(end),
+            Half::Giver(_) | Half::Offered(_) => Stage::Over(end),
+        };
+    }
+
+    /// Whether the memory is to be taken out of the peer's reach; then [`Transfer::fenced_memory`].
+    pub const fn must_fence_memory(&self) -> bool {
+        matches!(self.stage, Stage::Fencing(_))
+    }
+
+    /// Notes that no peer reaches the memory any more.
+    pub const fn fenced_memory(&mut self) {
+        if let Stage::Fencing(end) = self.stage {
+            self.stage = Stage::Over(end);
+        }
+    }
+
+    /// Returns the end, once, when the memory is the application's again.
+    pub const fn take_end(&mut self) -> Option<TransferEnd> {
+        match self.stage {
+            Stage::Over(end) if !self.is_reported => {
+                self.is_reported = true;
+                Some(end)
+            }
+            _ => None,
+        }
+    }
+
+    /// Goes by the taker's key for a connection of a rail.
+    ///
+    /// # Errors
+    /// This side takes, or the memory is not as long as the transfer.
+    pub fn heard_take(&mut self, rail: u8, take: &Take) -> Result<(), Broken> {
+        if self.is_past() {
+            return Ok(());
+        }
+        if !matches!(self.half, Half::Giver(_)) || take.window.length_bytes() != self.pieces.bytes() {
+            return Err(Broken);
+        }
+        self.knows();
+        if let Some(key) = self.keys.get_mut(usize::from(rail)) {
+            *key = Some((take.epoch, take.window));
+        }
+        Ok(())
+    }
+
+    /// Goes by pieces that have landed, or a question.
+    ///
+    /// # Errors
+    /// This side gives, has given no key, or there are no such pieces.
+    pub fn heard_landed(&mut self, landed: &Landed) -> Result<(), Broken> {
+        let has_key = self.sent_keys != [Epoch::NONE; RAILS];
+        let Half::Taker(taker) = &mut self.half else {
+            return if self.is_past() { Ok(()) } else { Err(Broken) };
+        };
+        if !has_key && landed.count > 0 {
+            return Err(Broken);
+        }
+        // A giver that has not heard of the end yet goes on.
+        if self.stage == Stage::Open {
+            taker.heard(landed)?;
+        }
+        self.knows();
+        self.go_on();
+        Ok(())
+    }
+
+    /// Goes by the pieces that the taker has.
+    ///
+    /// # Errors
+    /// This side takes, or the taker cannot have these.
+    pub fn heard_progress(&mut self, progress: &Progress) -> Result<(), Broken> {
+        let Half::Giver(giver) = &mut self.half else {
+            return if self.is_past() { Ok(()) } else { Err(Broken) };
+        };
+        if self.stage == Stage::Open {
+            giver.heard(progress)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it ended before this side took part: frames that crossed the end mean nothing.
+    const fn is_past(&self) -> bool {
+        matches!((&self.half, self.stage), (Half::Offered(_), Stage::Over(_)))
+    }
+
+    /// Goes by the peer's end, or its answer to ours.
+    ///
+    /// # Errors
+    /// It says that it has what was never written.
+    pub fn heard_end(&mut self, end: &End, until: Deadline) -> Result<(), Broken> {
+        self.knows();
+        self.ending.settle();
+        self.is_answered = true;
+        if end.is_answer {
+            self.go_on();
+            return Ok(());
+        }
+        self.answering = true;
+        let is_whole = matches!(&self.half, Half::Giver(giver) if giver.was_all_written());
+        if end.reason == EndReason::DONE && !is_whole {
+            return Err(Broken);
+        }
+        match &mut self.stage {
+            Stage::Open => {
+                let how = match end.reason {
+                    EndReason::DONE => TransferEnd::Done,
+                    reason => TransferEnd::ByPeer(reason),
+                };
+                self.stop(how, until);
+            }
+            // The end that was asked for here came too late.
+            Stage::Draining { end: how, .. } if end.reason == EndReason::DONE => *how = TransferEnd::Done,
+            _ => {}
+        }
+        self.go_on();
+        Ok(())
+    }
+
+    /// The peer reacted.
+    const fn knows(&mut self) {
+        self.is_known = true;
+        self.opening.settle();
+    }
+
+    /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it before pieces are written again.
+    pub fn lost(&mut self, rail: u8) -> bool {
+        self.opening.lost(rail);
+        // The answer may have been on this connection, and the end on another.
+        if self.ending.on.is_some() && !self.is_answered {
+            self.ending.owe();
+        }
+        match &mut self.half {
+            Half::Giver(giver) => giver.lost(rail) && self.stage == Stage::Open,
+            Half::Taker(taker) => {
+                taker.lost(rail);
+                false
+            }
+            Half::Offered(_) => false,
+        }
+    }
+
+    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    pub fn fenced(&mut self, rail: u8, through: Epoch) {
+        if let Half::Giver(giver) = &mut self.half {
+            giver.fenced(rail, through);
+        }
+    }
+
+    /// The piece that may be written now over a connection of a rail, and where to.
+    pub fn piece_for(&self, (rail, epoch): Connection) -> Option<(u32, RemoteWindow)> {
+        let Half::Giver(giver) = &self.half else {
+            return None;
+        };
+        let (of, window) = self.keys.get(usize::from(rail)).copied().flatten()?;
+        if self.stage != Stage::Open || of != epoch {
+            return None;
+        }
+        Some((giver.next_piece()?, window))
+    }
+
+    /// Whether something waits to be written, by whichever rail.
+    pub fn has_pieces(&self) -> bool {
+        match &self.half {
+            Half::Giver(giver) => self.stage == Stage::Open && giver.next_piece().is_some(),
+            Half::Taker(_) | Half::Offered(_) => false,
+        }
+    }
+
+    /// Notes that this piece was posted.
+    pub fn wrote(&mut self, piece: u32, on: Connection) {
+        if let Half::Giver(giver) = &mut self.half {
+            giver.wrote(piece, on);
+            self.in_flight = self.in_flight.saturating_add(1);
+        }
+    }
+
+    /// Notes that so many posted WRITEs are done, or that their connection is lost.
+    pub fn retired(&mut self, count: u32) {
+        self.in_flight = self.in_flight.saturating_sub(count);
+        self.go_on();
+    }
+
+    /// What is to be said next over a connection of a rail; `key` is that of the taker's memory for it.
+    pub fn word_for(&self, on: Connection, key: Option<RemoteWindow>) -> Option<Word> {
+        let ((rail, epoch), transfer) = (on, self.id);
+        if self.answering && !matches!((&self.half, self.stage), (Half::Giver(_), Stage::Draining { .. })) {
+            let reason = self.reason();
+            let is_answer = true;
+            return Some(Word::End(End {
+                epoch,
+                transfer,
+                reason,
+                is_answer,
+            }));
+        }
+        if self.ending.is_owed && self.is_known {
+            let reason = self.reason();
+            let is_answer = false;
+            return Some(Word::End(End {
+                epoch,
+                transfer,
+                reason,
+                is_answer,
+            }));
+        }
+        if self.stage != Stage::Open {
+            return None;
+        }
+        if self.opening.is_owed {
+            let (pieces, tag, role) = (self.pieces, self.tag, self.role());
+            return Some(Word::Open(Open {
+                epoch,
+                transfer,
+                pieces,
+                tag,
+                role,
+            }));
+        }
+        match &self.half {
+            Half::Giver(giver) => {
+                let (first, count, question) = giver.announcement(on)?;
+                Some(Word::Landed(Landed {
+                    epoch,
+                    transfer,
+                    first,
+                    count,
+                    question,
+                }))
+            }
+            Half::Taker(taker) => {
+                let sent = self.sent_keys.get(usize::from(rail)).copied();
+                // The giver has to take part first: it keeps no key before.
+                let key = key.filter(|_| self.is_known);
+                if let Some(window) = key.filter(|_| sent != Some(epoch)) {
+                    return Some(Word::Take(Take {
+                        epoch,
+                        transfer,
+                        window,
+                    }));
+                }
+                taker.answer(transfer, epoch).map(Word::Progress)
+            }
+            Half::Offered(_) => None,
+        }
+    }
+
+    /// Notes that this was posted on a connection.
+    pub fn said(&mut self, word: &Word, on: Connection) {
+        match word {
+            Word::Open(_) => {
+                self.opening.say(on.0);
+                self.was_told = true;
+            }
+            Word::Take(take) => {
+                if let Some(sent) = self.sent_keys.get_mut(usize::from(on.0)) {
+                    *sent = take.epoch;
+                }
+            }
+            Word::Landed(landed) => {
+                if let Half::Giver(giver) = &mut self.half {
+                    giver.announced(on, (landed.first, landed.count, landed.question));
+                }
+            }
+            Word::Progress(_) => {
+                if let Half::Taker(taker) = &mut self.half {
+                    taker.answered(on.0);
+                }
+            }
+            Word::End(end) if end.is_answer => self.answering = false,
+            Word::End(_) => self.ending.say(on.0),
+        }
+    }
+
+    /// The reason to be told to the peer.
+    const fn reason(&self) -> EndReason {
+        match self.stage {
+            Stage::Draining { end, .. } | Stage::Fencing(end) | Stage::Over(end) => match end {
+                TransferEnd::Here(reason) | TransferEnd::ByPeer(reason) => reason,
+                TransferEnd::Done => EndReason::DONE,
+                TransferEnd::Over(_) => EndReason::UNKNOWN,
+            },
+            Stage::Open => EndReason::UNKNOWN,
+        }
+    }
+}
