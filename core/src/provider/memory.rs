@@ -231,3 +231,108 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// As for [`Window::load_u64`]; nothing was written.
     fn compare_exchange_u64(&self, offset: usize, current: u64, new: u64) -> Result<u64, OutOfWindow>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{DomainId, Window, WindowRange};
+    use crate::Rkey;
+    use crate::provider::{
+        Operation, OutOfWindow, Placement, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress,
+    };
+    use crate::remote::RemoteWindow;
+
+    /// A window of so many bytes, of which there are none.
+    struct Large(usize);
+
+    impl Window for Large {
+        fn domain(&self) -> DomainId {
+            DomainId(0)
+        }
+        fn bytes(&self) -> usize {
+            self.0
+        }
+        fn is_in_flight(&self) -> bool {
+            false
+        }
+        fn placement(&self) -> Placement {
+            Placement::unplaced(self.0, self.0)
+        }
+        fn remote(&self) -> RemoteWindow {
+            RemoteWindow::new(0, self.0 as u64, Rkey(0))
+        }
+        fn copy_out(&self, _: usize, _: &mut [u8]) -> Result<(), OutOfWindow> {
+            unreachable!()
+        }
+        fn copy_in(&self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
+            unreachable!()
+        }
+        fn load_u8(&self, _: usize) -> Result<u8, OutOfWindow> {
+            unreachable!()
+        }
+        fn load_u64(&self, _: usize) -> Result<u64, OutOfWindow> {
+            unreachable!()
+        }
+        fn store_u64(&self, _: usize, _: u64) -> Result<(), OutOfWindow> {
+            unreachable!()
+        }
+        fn compare_exchange_u64(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfWindow> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_range_lies_within_its_window_and_is_no_longer_than_a_request() {
+        let window = Large(usize::MAX);
+        let check = |offset, bytes| {
+            let window = &window;
+            WindowRange {
+                window,
+                offset,
+                bytes,
+            }
+            .check()
+        };
+        let outside = |bytes, bytes_left| Err(PushError::OutOfOwnWindow { bytes, bytes_left });
+        assert_eq!(check(0, REQUEST_BYTES_MAX), Ok(()));
+        let too_long = PushError::TooLong {
+            bytes: u64::from(REQUEST_BYTES_MAX) + 1,
+            bytes_max: REQUEST_BYTES_MAX,
+        };
+        assert_eq!(check(0, REQUEST_BYTES_MAX + 1), Err(too_long));
+        assert_eq!(check(usize::MAX, 0), Ok(()));
+        assert_eq!(check(usize::MAX, 1), outside(1, 0));
+        assert_eq!(check(usize::MAX - 5, 5), Ok(()));
+        assert_eq!(check(usize::MAX - 5, 6), outside(6, 5));
+    }
+
+    #[test]
+    fn an_atomic_takes_one_range_of_eight_bytes_and_nothing_goes_inline() {
+        let window = Large(64);
+        let range = |bytes| WindowRange {
+            window: &window,
+            offset: 0,
+            bytes,
+        };
+        let add = Operation::FetchAndAdd {
+            remote: RemoteAddress::new(0, Rkey(0)),
+            add: 1,
+        };
+        let none = PostFlags::empty();
+        let eight = Err(PushError::AtomicNeedsEightBytes);
+        assert_eq!(PushError::check_ranges(add, &[range(8)], none), Ok(()));
+        for bytes in [0, 7, 9] {
+            assert_eq!(PushError::check_ranges(add, &[range(bytes)], none), eight);
+        }
+        assert_eq!(PushError::check_ranges(add, &[range(8), range(8)], none), eight);
+        assert_eq!(PushError::check_ranges::<Large>(add, &[], none), eight);
+        let inline = PushError::check_ranges(Operation::Send, &[range(8)], PostFlags::INLINE);
+        assert_eq!(inline, Err(PushError::NotInline));
+        assert_eq!(
+            PushError::check_ranges::<Large>(Operation::Send, &[], none),
+            Ok(())
+        );
+    }
+
+    // It is a part of the outcome of every post.
+    const _: () = assert!(size_of::<PushError>() == 16);
+}
