@@ -93,7 +93,7 @@ impl ArenaInner {
         &self.detachments
     }
 
-    /// Puts a slot on the list of those that came home from elsewhere. Of a window, gives up the slot's count of the block.
+    /// Puts a slot on the list of those that came home from elsewhere. If the block is a window's, gives up the slot's count of it.
     ///
     /// Once the index is on the list, the owner may free the block. So nothing of the block is touched
     /// afterwards. No reference to the block is an argument or in use during that time, except two references to

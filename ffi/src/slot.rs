@@ -145,7 +145,7 @@ impl Slot {
     #[inline]
     fn inner(&self) -> &ArenaInner {
         // SAFETY: the arena's inner block is not freed while any of its slots is out (`Arena`'s
-        // drop), and this one is out as long as the value exists. Of a window's block the value has a count.
+        // drop), and this one is out as long as the value exists. If the block is a window's, the value has a count of it.
         unsafe { self.home.as_ref() }
     }
 }
@@ -198,7 +198,7 @@ impl doorbell_core::provider::Slot for Slot {
         // home and free the block: from there on nothing is held but the one word.
         let (index, len_bytes) = (slot.index, slot.len);
         let Some(word) = slot.inner().detachments().word(index) else {
-            // Of a window: an arena has a word for each index. 0 attaches nothing, so the count is given up.
+            // It is a window's, since an arena has a word for each index. 0 attaches nothing, so the count is given up.
             drop(ManuallyDrop::into_inner(slot));
             return DetachedSlot {
                 index,

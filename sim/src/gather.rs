@@ -87,12 +87,12 @@ impl Gather {
         self.0.iter().flatten()
     }
 
-    /// The slots. Those of ranges have no bytes.
+    /// The slots. A range has one without bytes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.parts().map(|part| &part.slot)
     }
 
-    /// The slots. Those of ranges have no bytes.
+    /// The slots. A range has one without bytes.
     pub(crate) fn into_slots(self) -> impl Iterator<Item = Slot> {
         self.0.into_iter().flatten().map(|part| part.slot)
     }

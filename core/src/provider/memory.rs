@@ -118,7 +118,7 @@ pub trait Attacher: Clone + Send + Sync + Sized + 'static {
 pub struct WindowRange<'w, W> {
     /// The window.
     pub window: &'w W,
-    /// Where they begin, in bytes from the start of the window.
+    /// Their beginning, in bytes from the start of the window.
     pub offset: usize,
     /// How many they are.
     pub bytes: u32,

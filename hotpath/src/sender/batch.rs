@@ -255,7 +255,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// Stages one request of ranges of windows; whether it is signaled is the policy's. See
     /// [`SendBatch::push_ranges`](doorbell_core::provider::SendBatch::push_ranges).
     ///
-    /// What a READ or an atomic brings back is in the ranges. So the slots of each such request are spent as it is retired, and
+    /// The bytes that a READ or an atomic brings back are in the ranges. So the slots of each such request are spent as it is retired, and
     /// none is kept.
     ///
     /// # Errors

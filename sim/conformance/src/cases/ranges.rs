@@ -137,7 +137,7 @@ fn s09_each_registration_of_a_memory_has_rights_of_its_own<R: Rig>(
     notes: &mut Notes,
 ) -> Result<(), Trouble> {
     let [mut near, far] = connected(rig)?;
-    // Of a window that grants everything.
+    // The window itself grants everything.
     let grant = far.domain.window_of(&far.window, RemoteAccess::READ)?;
     near.post(Operation::Read(start(&grant)), &[0; 8])?;
     notes.put("READ by one", near.send_ends(1)?);
