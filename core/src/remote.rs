@@ -23,6 +23,12 @@ pub struct RemoteAccess {
 }
 
 impl RemoteAccess {
+    /// Nothing: for memory that this host alone posts.
+    pub const NONE: Self = Self {
+        write: false,
+        read: false,
+        atomic: false,
+    };
     /// READ only.
     pub const READ: Self = Self {
         write: false,

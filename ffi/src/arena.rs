@@ -25,12 +25,16 @@ pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
 /// Block of an arena, to which its slots point. It lives until the arena is gone, every slot is home, *and* no
 /// attacher is left.
 ///
+/// Or block of a window: its slots have no bytes, and no words and places either. It is in an [`Arc`], of which the window has a
+/// count, and each of its slots that is out.
+///
 /// The fields that a slot reads for each message lie together. The fields that other threads write lie on cache
 /// lines of their own.
 #[repr(C)]
 pub(crate) struct ArenaInner {
     /// Start of the first slot.
     first: NonNull<u8>,
+    /// 0 of a window alone: `Cut` refuses it.
     slot_bytes: u32,
     lkey: u32,
     domain: DomainId,
@@ -46,7 +50,29 @@ pub(crate) struct ArenaInner {
 #[repr(align(64))]
 struct Returned(FreeList<Box<[AtomicU32]>>);
 
+// SAFETY: the pointer leads into the region, which is `Send` itself.
+unsafe impl Send for ArenaInner {}
+// SAFETY: through `&ArenaInner` threads reach constants and atomics. The pointer is handed to code with an argument of its own.
+unsafe impl Sync for ArenaInner {}
+
 impl ArenaInner {
+    /// The block of a window.
+    pub(crate) fn of_window(region: MemoryRegion) -> Arc<Self> {
+        Arc::new(Self {
+            first: region.region().base(),
+            slot_bytes: 0,
+            lkey: region.lkey().0,
+            domain: region.domain(),
+            detachments: Detachments::new(Box::default(), 0),
+            region,
+            returned: Returned(FreeList::new(Box::default())),
+        })
+    }
+
+    pub(crate) const fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
     #[inline]
     pub(crate) const fn slot_bytes(&self) -> u32 {
         self.slot_bytes
@@ -67,7 +93,7 @@ impl ArenaInner {
         &self.detachments
     }
 
-    /// Puts a slot on the list of those that came home from elsewhere.
+    /// Puts a slot on the list of those that came home from elsewhere. If the block is a window's, gives up the slot's count of it.
     ///
     /// Once the index is on the list, the owner may free the block. So nothing of the block is touched
     /// afterwards. No reference to the block is an argument or in use during that time, except two references to
@@ -78,6 +104,13 @@ impl ArenaInner {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn send_home(home: NonNull<Self>, index: u32) {
+        // SAFETY: the block lives until the slot is home.
+        let slot_bytes = unsafe { (*home.as_ptr()).slot_bytes };
+        if slot_bytes == 0 {
+            // SAFETY: Slots without bytes are of windows alone. The pointer is one that `Arc::into_raw` gave (`Slot::of_window`),
+            // and the count that it stands for is given up here once, with the slot's value.
+            return drop(unsafe { Arc::from_raw(home.as_ptr().cast_const()) });
+        }
         // SAFETY: the block lives until the slot is home.
         let returned = unsafe { &raw const (*home.as_ptr()).returned.0 };
         // SAFETY: a field of the live block, initialised with it.

@@ -122,19 +122,23 @@ impl ProtectionDomain {
         memory: impl StableMemory,
         remote: RemoteAccess,
     ) -> Result<Window, ProviderError> {
-        self.window_over(Region::adopted(memory)?, remote)
+        self.window_over(Arc::new(Region::adopted(memory)?), remote)
     }
 
     fn arena_over(&self, region: Region, cut: Cut) -> Result<Arena, ProviderError> {
         Arena::new(
-            MemoryRegion::register(&self.inner, region, Access::LOCAL_WRITE)?,
+            MemoryRegion::register(&self.inner, Arc::new(region), Access::LOCAL_WRITE)?,
             cut,
         )
     }
 
-    fn window_over(&self, region: Region, remote: RemoteAccess) -> Result<Window, ProviderError> {
-        let region = MemoryRegion::register(&self.inner, region, remote.to_access())?;
-        Ok(Window::new(region, remote))
+    fn window_over(&self, region: Arc<Region>, remote: RemoteAccess) -> Result<Window, ProviderError> {
+        // READs of this host write into it, whatever a peer may do.
+        let access = remote.to_access().union(Access::LOCAL_WRITE);
+        Ok(Window::new(
+            MemoryRegion::register(&self.inner, region, access)?,
+            remote,
+        ))
     }
 }
 
@@ -151,7 +155,11 @@ impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
     fn window(&self, config: &WindowConfig) -> Result<Window, MemoryError> {
         let node = self.inner.context().numa_node();
         let region = Region::anonymous(config.bytes, &config.placement, node)?;
-        Ok(self.window_over(region, config.remote)?)
+        Ok(self.window_over(Arc::new(region), config.remote)?)
+    }
+
+    fn window_of(&self, window: &Window, remote: RemoteAccess) -> Result<Window, ProviderError> {
+        self.window_over(Arc::clone(window.region()), remote)
     }
 
     fn queue_pair(

@@ -94,11 +94,12 @@ impl Hold {
     }
 }
 
-/// A registered region. Dropping it deregisters, then frees; where the device refuses, both
+/// A registered region. Dropping it deregisters, then lets go of the memory; where the device refuses, both
 /// are leaked with the protection domain they belong to.
 pub(crate) struct MemoryRegion {
     hold: Hold,
-    region: ManuallyDrop<Region>,
+    /// Each registration of the memory has a clone. The last to let go of it frees it.
+    region: ManuallyDrop<Arc<Region>>,
 }
 
 impl MemoryRegion {
@@ -113,12 +114,13 @@ impl MemoryRegion {
     /// The device refused: `ENOMEM` also where the locked-memory limit is reached.
     pub(crate) fn register(
         domain: &Arc<DomainInner>,
-        region: Region,
+        region: Arc<Region>,
         access: Access,
     ) -> Result<Self, ProviderError> {
         let address = region.base().as_ptr().cast();
-        // SAFETY: The region is mapped until it is dropped, which happens after deregistration only. An access of the
-        // device by `access` meets no Rust reference: arenas hand out slots, windows none.
+        // SAFETY: The region is mapped until its last clone is dropped, and this one is dropped after deregistration only. An
+        // access of the device by `access` meets no Rust reference: arenas, whose region nobody else has, hand out slots, and
+        // windows none.
         let hold = unsafe { Hold::register(domain, address, region.bytes(), access)? };
         Ok(Self {
             hold,
@@ -134,7 +136,7 @@ impl MemoryRegion {
         self.hold.rkey
     }
 
-    pub(crate) fn region(&self) -> &Region {
+    pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 }

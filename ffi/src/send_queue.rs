@@ -8,7 +8,7 @@ use std::sync::Arc;
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     ATOMIC_BYTES, CellsError, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected,
-    Retired, SendQueue as _,
+    Retired, SendQueue as _, WindowRange,
 };
 use doorbell_core::{Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
@@ -16,7 +16,7 @@ use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 use crate::cells::{Cells, Cursor, LoneCell};
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, WorkList};
-use crate::{Completion, LentCompletion, Slot, unposted};
+use crate::{Completion, LentCompletion, Slot, Window, unposted};
 
 /// Function of the provider that posts sends.
 pub(crate) type PostSend =
@@ -24,7 +24,8 @@ pub(crate) type PostSend =
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
-    /// Owns the slots whose memory requests name, from staging until the device is done. Inline bytes are
+    /// Owns the slots whose memory requests name, from staging until the device is done: of ranges, the slots that keep their
+    /// windows. Inline bytes are
     /// borrowed for longer than their batch, and the address handle of a datagram stays in its half (`datagram`).
     table: ManuallyDrop<Table>,
     /// The memory of requests without slots, at the place of each in the table.
@@ -103,6 +104,7 @@ impl SendQueue {
 
 impl doorbell_core::provider::SendQueue for SendQueue {
     type Slot = Slot;
+    type Window = Window;
     type Completion = Completion;
     type Batch<'q> = SendBatch<'q>;
     type Cell<'q> = LoneCell<'q>;
@@ -310,6 +312,7 @@ impl SendBatch<'_> {
 
 impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     type Slot = Slot;
+    type Window = Window;
 
     // If the operation is known at compile time, as nearly everywhere, little of this remains.
     #[inline(always)]
@@ -346,6 +349,35 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
                 item: slots,
             }),
         }
+    }
+
+    #[inline]
+    fn push_ranges<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, Window>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        if N >= usize::from(self.segments_limit) {
+            return Err(self.queue.refused_segments(N));
+        }
+        PushError::check_ranges(operation, &ranges, flags)?;
+        let description = Description::of_ranges(&ranges);
+        let queue = &mut *self.queue;
+        // Each keeps its window until the request is retired. None is made for a queue that is full.
+        if queue.table.room() == 0 {
+            return Err(PushError::Full);
+        }
+        let staged = queue.table.stage(ranges.map(|range| range.window.hold()));
+        let (ticket, work_id) = staged.map_err(|_| PushError::Full)?;
+        // SAFETY: as in `push`.
+        let (request, elements) = unsafe { queue.list.entry(self.staged) };
+        self.staged = self.staged.wrapping_add(1);
+        request.wr_id = work_id.to_raw();
+        request.num_sge = description.write(elements);
+        request.sg_list = elements.as_mut_ptr();
+        write_operation(request, operation, flags);
+        Ok(ticket)
     }
 
     #[inline]

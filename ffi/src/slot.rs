@@ -7,8 +7,8 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::slice;
+use std::sync::Arc;
 
-use doorbell_core::detached::Word;
 use doorbell_core::provider::{DetachedSlot, DomainId};
 
 use crate::arena::ArenaInner;
@@ -16,6 +16,9 @@ use crate::arena::ArenaInner;
 /// An owned piece of registered memory, from an [`Arena`](crate::Arena).
 ///
 /// Dropping it sends it home from any thread, without a lock.
+///
+/// A request of ranges of windows gives back slots without bytes. Each keeps a window registered until it is dropped. Dropping the last
+/// of a window that is gone deregisters the window, which is a system call (`ibv_dereg_mr(3)`).
 ///
 /// It cannot be cloned:
 /// ```compile_fail,E0599
@@ -50,9 +53,10 @@ use crate::arena::ArenaInner;
 /// # }
 /// ```
 pub struct Slot {
-    /// The arena it belongs to, whose inner block lives at least as long as any slot is out.
+    /// The arena it belongs to, whose inner block lives at least as long as any slot is out. Or the block of a window, of which it
+    /// has a count.
     home: NonNull<ArenaInner>,
-    /// Which of the arena's slots it is: below their number. Its bytes are this value's own.
+    /// Which of the arena's slots it is: below their number. Its bytes are this value's own. 0 if it is of a window, and has none.
     index: u32,
     /// How many bytes are meant; at most the capacity.
     len: u32,
@@ -62,13 +66,26 @@ pub struct Slot {
 const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Option<Slot>>() == 16);
 
 // SAFETY: the value owns its bytes, and sends its index home by a lock-free list made for any
-// thread; what else it reads of the arena never changes, or is an atomic.
+// thread; what else it reads of the arena never changes, or is an atomic. The count of a window's block may be given up on any
+// thread, since the block is `Send` and `Sync`.
 unsafe impl Send for Slot {}
-// SAFETY: through `&Slot` bytes and the arena's constants can only be read.
+// SAFETY: through `&Slot` bytes and the constants of the block can only be read.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Makes the one value that stands for a slot.
+    /// Makes a slot without bytes, which keeps the registration of a window. Each is a value of its own.
+    #[inline]
+    pub(crate) fn of_window(block: &Arc<ArenaInner>) -> Self {
+        let block = Arc::into_raw(Arc::clone(block));
+        Self {
+            // SAFETY: it leads to a value (`Arc::into_raw`).
+            home: unsafe { NonNull::new_unchecked(block.cast_mut()) },
+            index: 0,
+            len: 0,
+        }
+    }
+
+    /// Makes the one value that stands for a slot of an arena. The slots of windows are made by [`Slot::of_window`].
     ///
     /// # Safety
     /// 1. `home` is the inner block of a live arena and `index` below the number of its slots.
@@ -121,14 +138,14 @@ impl Slot {
     /// Returns the start of the slot.
     #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
-        // SAFETY: the index is below the number of the arena's slots (`from_parts`).
+        // SAFETY: the index is below the number of the arena's slots (`from_parts`), or 0 if there are no bytes.
         unsafe { self.inner().start_of(self.index) }
     }
 
     #[inline]
     fn inner(&self) -> &ArenaInner {
         // SAFETY: the arena's inner block is not freed while any of its slots is out (`Arena`'s
-        // drop), and this one is out as long as the value exists.
+        // drop), and this one is out as long as the value exists. If the block is a window's, the value has a count of it.
         unsafe { self.home.as_ref() }
     }
 }
@@ -162,7 +179,7 @@ impl doorbell_core::provider::Slot for Slot {
     #[inline]
     fn payload(&self) -> &[u8] {
         // SAFETY: The slot's bytes are mapped and initialised (a zeroed mapping, or obligation 1 of
-        // `StableMemory`), and `len` is at most their number. Nobody writes to them while this value is held: it
+        // `StableMemory`), and `len` is at most their number, which is 0 of a window's. Nobody writes to them while this value is held: it
         // would have had to be moved into a queue.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len as usize) }
     }
@@ -179,12 +196,20 @@ impl doorbell_core::provider::Slot for Slot {
         let slot = ManuallyDrop::new(self);
         // Once the word says that the slot is detached, the arena's owner may attach it, take it
         // home and free the block: from there on nothing is held but the one word.
-        let word = slot.inner().detachments().word(slot.index);
+        let (index, len_bytes) = (slot.index, slot.len);
+        let Some(word) = slot.inner().detachments().word(index) else {
+            // It is a window's, since an arena has a word for each index. 0 attaches nothing, so the count is given up.
+            drop(ManuallyDrop::into_inner(slot));
+            return DetachedSlot {
+                index,
+                len_bytes,
+                tag: 0,
+            };
+        };
         DetachedSlot {
-            index: slot.index,
-            len_bytes: slot.len,
-            // There is a word for every index of the arena, and 0 attaches nothing.
-            tag: word.map_or(0, Word::detach),
+            index,
+            len_bytes,
+            tag: word.detach(),
         }
     }
 }
@@ -194,7 +219,7 @@ impl Drop for Slot {
     // an address, and what is never done there costs nothing.
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: the block lives until this slot, which was made by `from_parts`, is home; the
+        // SAFETY: the block lives until this slot is home, and a window's until its count is given up; the
         // value is being dropped, so it is sent home once.
         unsafe { ArenaInner::send_home(self.home, self.index) };
     }

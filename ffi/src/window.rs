@@ -6,29 +6,61 @@
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::Arc;
 
-use doorbell_core::provider::{OutOfWindow, Placement, RemoteAccess};
+use doorbell_core::provider::{DomainId, OutOfWindow, Placement, RemoteAccess, WindowRange};
 use doorbell_core::wire::RemoteWindow;
 
+use crate::Slot;
+use crate::arena::ArenaInner;
+use crate::mapping::Region;
 use crate::memory_region::MemoryRegion;
 
 mod access;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Memory a peer may read or write. Dropping it takes the right away.
+/// Memory a peer may read or write. Dropping it takes the right away, unless a request of this host that names a range of it is in
+/// flight: then retiring the request does.
 pub struct Window {
-    region: MemoryRegion,
+    /// The registration. Each request in flight that names a range has a count of it.
+    block: Arc<ArenaInner>,
     remote: RemoteAccess,
 }
 
 impl Window {
-    pub(crate) const fn new(region: MemoryRegion, remote: RemoteAccess) -> Self {
-        Self { region, remote }
+    pub(crate) fn new(region: MemoryRegion, remote: RemoteAccess) -> Self {
+        Self {
+            block: ArenaInner::of_window(region),
+            remote,
+        }
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        self.block.region().region()
+    }
+
+    /// The slot of a request of a range: it keeps the registration.
+    #[inline]
+    pub(crate) fn hold(&self) -> Slot {
+        Slot::of_window(&self.block)
+    }
+
+    /// A scatter or gather element over bytes of this window, which they lie in.
+    #[inline]
+    pub(crate) fn element(range: &WindowRange<'_, Self>) -> rdma_sys::ibv_sge {
+        let base = range.window.region().base();
+        // Does not wrap: within the region. The device alone follows it, and the language never.
+        let address = base.as_ptr().wrapping_add(range.offset);
+        rdma_sys::ibv_sge {
+            addr: address.expose_provenance() as u64,
+            length: range.bytes,
+            lkey: range.window.block.lkey(),
+        }
     }
 
     fn bytes(&self) -> usize {
-        self.region.region().bytes()
+        self.region().bytes()
     }
 
     /// The address of `bytes` bytes at `offset`.
@@ -42,7 +74,7 @@ impl Window {
             });
         }
         // SAFETY: the offset is within the region, as just checked.
-        Ok(unsafe { self.region.region().base().add(offset) })
+        Ok(unsafe { self.region().base().add(offset) })
     }
 
     /// The aligned word at `offset`.
@@ -63,17 +95,25 @@ impl Window {
 }
 
 impl doorbell_core::provider::Window for Window {
+    fn domain(&self) -> DomainId {
+        self.block.domain()
+    }
+
+    fn is_in_flight(&self) -> bool {
+        Arc::strong_count(&self.block) > 1
+    }
+
     fn bytes(&self) -> usize {
         self.bytes()
     }
 
     fn placement(&self) -> Placement {
-        *self.region.region().placement()
+        *self.region().placement()
     }
 
     fn remote(&self) -> RemoteWindow {
-        let address = self.region.region().base().as_ptr().expose_provenance() as u64;
-        RemoteWindow::new(address, self.bytes() as u64, self.region.rkey()).with_access(self.remote)
+        let address = self.region().base().as_ptr().expose_provenance() as u64;
+        RemoteWindow::new(address, self.bytes() as u64, self.block.region().rkey()).with_access(self.remote)
     }
 
     #[inline]
@@ -128,7 +168,7 @@ impl doorbell_core::provider::Window for Window {
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window")
-            .field("region", &self.region)
+            .field("region", self.block.region())
             .field("remote", &self.remote)
             .finish()
     }

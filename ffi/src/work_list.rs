@@ -8,10 +8,10 @@ use core::cell::UnsafeCell;
 use core::ptr;
 
 use doorbell_core::in_place;
-use doorbell_core::provider::GATHER_MAX;
+use doorbell_core::provider::{GATHER_MAX, WindowRange};
 use rdma_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 
-use crate::Slot;
+use crate::{Slot, Window};
 
 /// A work request of either kind.
 pub(crate) trait Request: Sized {
@@ -184,14 +184,24 @@ impl<const N: usize> Description<N> {
     /// Slots without are left out: some devices read a length of zero as 2^31 bytes.
     #[inline]
     pub(crate) fn new(slots: &[Slot; N], length: impl Fn(&Slot) -> u32) -> Self {
+        Self::of(slots, |slot| slot.element(length(slot)))
+    }
+
+    /// One element per range that has a length.
+    #[inline]
+    pub(crate) fn of_ranges(ranges: &[WindowRange<'_, Window>; N]) -> Self {
+        Self::of(ranges, Window::element)
+    }
+
+    #[inline(always)]
+    fn of<T>(parts: &[T; N], element: impl Fn(&T) -> ibv_sge) -> Self {
         let mut elements = [NOTHING; N];
         let mut count = 0_usize;
-        for slot in slots {
-            let bytes = length(slot);
+        for part in parts {
             if let Some(place) = elements.get_mut(count) {
                 // One without a length is overwritten by the next, or not counted.
-                *place = slot.element(bytes);
-                count = count.wrapping_add(usize::from(bytes != 0));
+                *place = element(part);
+                count = count.wrapping_add(usize::from(place.length != 0));
             }
         }
         Self { elements, count }

@@ -31,6 +31,16 @@ impl Mark {
         }
     }
 
+    /// The mark of a request of ranges of windows: what it brings back is there, and its slots have no bytes.
+    #[inline]
+    pub(crate) const fn of_ranges(operation: Operation) -> Self {
+        if operation.takes_receive() {
+            Self::Message
+        } else {
+            Self::Plain
+        }
+    }
+
     #[inline]
     const fn to_byte(self) -> u8 {
         match self {

@@ -124,6 +124,11 @@ impl Default for Fabric {
 }
 
 impl Fabric {
+    /// Whether the other is a handle to the same network.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.world, &other.world)
+    }
+
     /// A network without hosts, where time passes by itself.
     #[must_use]
     pub fn new() -> Self {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, ClaimedQueuePairParts, CompletionQueueConfig, DatagramConfig, DatagramPairParts,
     DeviceLimits, DomainId, GATHER_MAX, LookFailure, MemoryError, Provider, ProviderError, QueuePairConfig,
-    QueuePairParts, REQUEST_BYTES_MAX, ReceivesClaim, SharedQueuePairParts, SharedReceiveQueueConfig,
-    WindowConfig,
+    QueuePairParts, REQUEST_BYTES_MAX, ReceivesClaim, RemoteAccess, SharedQueuePairParts,
+    SharedReceiveQueueConfig, WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
 use doorbell_core::{Clock, Instant, PortReport};
@@ -147,6 +147,16 @@ impl ContextInner {
     pub(crate) const fn device(&self) -> DeviceId {
         self.device
     }
+
+    /// Whether it is of the same host as this one.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        if !self.fabric.is_same(&other.fabric) {
+            return false;
+        }
+        let world = self.fabric.lock();
+        let host = |context: &Self| world.device(context.device).map(|device| device.host);
+        host(self).is_some() && host(self) == host(other)
+    }
 }
 
 impl Drop for ContextInner {
@@ -259,6 +269,10 @@ impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
 
     fn window(&self, config: &WindowConfig) -> Result<Window, MemoryError> {
         Window::new(&self.inner, config)
+    }
+
+    fn window_of(&self, window: &Window, remote: RemoteAccess) -> Result<Window, ProviderError> {
+        Window::again(&self.inner, window, remote)
     }
 
     fn queue_pair(

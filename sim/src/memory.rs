@@ -1,4 +1,4 @@
-//! Memory of the application: slots of an arena, which own their bytes.
+//! Memory of the application: slots of an arena, which own their bytes, and the bytes of windows.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -51,18 +51,45 @@ pub(crate) fn placed(bytes: usize, asked: &PlacementConfig) -> Result<Placement,
     Ok(placement)
 }
 
+/// The bytes of windows: of one, or of several that are registrations of the same memory. Locked inside the lock of the world, and
+/// never for longer than a copy.
+pub(crate) struct WindowBytes(Mutex<Box<[u8]>>);
+
+impl WindowBytes {
+    /// So many zeroed bytes, or `None` if there is no memory for them.
+    pub(crate) fn zeroed(bytes: usize) -> Option<Arc<Self>> {
+        Some(Arc::new(Self(Mutex::new(zeroed(bytes)?))))
+    }
+
+    /// Gives `each` the bytes at `offset`, if they lie within.
+    pub(crate) fn with<T>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        each: impl FnOnce(Option<&mut [u8]>) -> T,
+    ) -> T {
+        // A copy leaves bytes, whatever it was.
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let range = offset.checked_add(bytes).map(|end| offset..end);
+        each(range.and_then(|range| memory.get_mut(range)))
+    }
+}
+
 /// The memory of a slot, and which of its arena's it is.
 struct Piece {
     index: u32,
     bytes: Box<[u8]>,
 }
 
-/// State that the slots of one arena share: the place that they return to.
-struct Home {
+/// State that the slots of one arena share: the place that they return to. Or the registration of a window, which the window and the
+/// slots of its ranges hold.
+pub(crate) struct Home {
     /// The protection domain they are registered in.
     domain: Id,
     /// Counts it among the arenas there are. No way to the world: the last of a slot may go while that is locked.
-    _counted: Arc<()>,
+    _counted: Option<Arc<()>>,
+    /// The bytes of the window; none of an arena.
+    window: Option<Arc<WindowBytes>>,
     returned: Mutex<Vec<Piece>>,
     detachments: Detachments<Box<[AtomicU32]>>,
     /// The memory of those that are detached.
@@ -70,6 +97,28 @@ struct Home {
 }
 
 impl Home {
+    /// The registration of a window in this domain.
+    pub(crate) fn of_window(domain: Id, bytes: Arc<WindowBytes>) -> Arc<Self> {
+        Arc::new(Self {
+            domain,
+            _counted: None,
+            window: Some(bytes),
+            returned: Mutex::default(),
+            detachments: Detachments::new(Box::default(), 0),
+            detached: Mutex::default(),
+        })
+    }
+
+    /// The protection domain that it is registered in.
+    pub(crate) const fn domain(&self) -> Id {
+        self.domain
+    }
+
+    /// The bytes of the window; none of an arena.
+    pub(crate) const fn window(&self) -> Option<&Arc<WindowBytes>> {
+        self.window.as_ref()
+    }
+
     fn returned(&self) -> MutexGuard<'_, Vec<Piece>> {
         // Pushing and taking leave the list whole.
         self.returned.lock().unwrap_or_else(PoisonError::into_inner)
@@ -107,7 +156,7 @@ impl Home {
 /// # }
 /// ```
 pub struct Slot {
-    /// Its memory; empty only while it is taken apart, since a slot holds at least a byte.
+    /// Its memory; empty while it is taken apart, and of a slot that holds a window: one of an arena has at least a byte.
     bytes: Box<[u8]>,
     index: u32,
     /// How many bytes are meant; at most the capacity.
@@ -116,6 +165,21 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// One without bytes, which holds the registration of a window.
+    pub(crate) fn of_window(home: &Arc<Home>) -> Self {
+        Self {
+            bytes: Box::default(),
+            index: 0,
+            len: 0,
+            home: Arc::clone(home),
+        }
+    }
+
+    /// The bytes of the window that it holds; none of a slot of an arena.
+    pub(crate) fn window(&self) -> Option<&Arc<WindowBytes>> {
+        self.home.window()
+    }
+
     /// Takes its memory out, so that dropping it sends nothing home.
     fn take(&mut self) -> Piece {
         Piece {
@@ -171,12 +235,14 @@ impl doorbell_core::provider::Slot for Slot {
 
     fn detach(mut self) -> DetachedSlot {
         let Piece { index, bytes } = self.take();
-        self.home.detached().insert(index, bytes);
+        if !bytes.is_empty() {
+            self.home.detached().insert(index, bytes);
+        }
         DetachedSlot {
             index,
             // At most the capacity, which is a u32.
             len_bytes: u32::try_from(self.len).unwrap_or(u32::MAX),
-            // There is a word for every index of the arena, and 0 attaches nothing.
+            // There is a word for every index of the arena, and none of a window. 0 attaches nothing.
             tag: self.home.detachments.word(index).map_or(0, Word::detach),
         }
     }
@@ -228,7 +294,8 @@ impl Arena {
         Ok(Self {
             home: Arc::new(Home {
                 domain,
-                _counted: counted,
+                _counted: Some(counted),
+                window: None,
                 returned: Mutex::default(),
                 detachments: Detachments::new(words, fresh_number()),
                 detached: Mutex::default(),

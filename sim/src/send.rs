@@ -7,7 +7,7 @@ use std::sync::Arc;
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     CellsError, DomainId, LentCompletion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits,
-    Refused, Rejected, Retired, SendBatch as _, SendQueue as _, Slot as _,
+    Refused, Rejected, Retired, SendBatch as _, SendQueue as _, Slot as _, WindowRange,
 };
 use doorbell_core::{QpState, Ticket, WorkKind};
 
@@ -18,7 +18,7 @@ use crate::memory::WORD_BYTES;
 use crate::oracle::{self, Violation};
 use crate::queue_pair::{Shared, Table};
 use crate::requester::Request;
-use crate::{Completion, LentCompletion, Slot};
+use crate::{Completion, LentCompletion, Slot, Window};
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
@@ -112,6 +112,7 @@ impl SendQueue {
 
 impl doorbell_core::provider::SendQueue for SendQueue {
     type Slot = Slot;
+    type Window = Window;
     type Completion = Completion;
     type Batch<'q> = SendBatch<'q>;
     type Cell<'q> = LoneCell<'q>;
@@ -247,16 +248,22 @@ pub struct SendBatch<'q> {
 }
 
 impl SendBatch<'_> {
-    /// Why a request with these slots cannot be staged, with any room.
-    fn refusal(&self, operation: Operation, slots: &[Slot], flags: PostFlags) -> Option<PushError> {
+    /// Why a request of so many elements cannot be staged, with any room.
+    fn segments_refusal(&self, segments: usize) -> Option<PushError> {
         if !self.state.accepts_sends() {
             return Some(PushError::State(self.state));
         }
-        if slots.len() > usize::from(self.queue.gather_max) {
-            return Some(PushError::TooManySegments {
-                segments: u8::try_from(slots.len()).unwrap_or(u8::MAX),
-                segments_max: self.queue.gather_max,
-            });
+        let segments_max = self.queue.gather_max;
+        (segments > usize::from(segments_max)).then(|| PushError::TooManySegments {
+            segments: u8::try_from(segments).unwrap_or(u8::MAX),
+            segments_max,
+        })
+    }
+
+    /// Why a request with these slots cannot be staged, with any room.
+    fn refusal(&self, operation: Operation, slots: &[Slot], flags: PostFlags) -> Option<PushError> {
+        if let Some(reason) = self.segments_refusal(slots.len()) {
+            return Some(reason);
         }
         if operation.is_atomic() && !matches!(slots, [slot] if slot.capacity_bytes() >= WORD_BYTES) {
             return Some(PushError::AtomicNeedsEightBytes);
@@ -296,6 +303,7 @@ impl SendBatch<'_> {
 
 impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     type Slot = Slot;
+    type Window = Window;
 
     fn push<const N: usize>(
         &mut self,
@@ -316,6 +324,21 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             slots.iter_mut().for_each(|slot| slot.set_len_bytes(WORD_BYTES));
         }
         request.slots = Gather::of(slots);
+        Ok(request.ticket)
+    }
+
+    fn push_ranges<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, Window>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        if let Some(reason) = self.segments_refusal(N) {
+            return Err(reason);
+        }
+        PushError::check_ranges(operation, &ranges, flags)?;
+        let request = self.write(operation, flags).ok_or(PushError::Full)?;
+        request.slots = Gather::of_ranges(ranges);
         Ok(request.ticket)
     }
 

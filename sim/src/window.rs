@@ -1,25 +1,52 @@
 //! Windows: memory that peers may reach, which lives in the fabric.
 
 use core::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use doorbell_core::provider::{MemoryError, OutOfWindow, Placement, RemoteAccess, WindowConfig};
+use doorbell_core::provider::{
+    DomainId, MemoryError, OutOfWindow, Placement, ProviderError, RemoteAccess, WindowConfig,
+};
 use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Access, Rkey};
 
+use crate::Slot;
 use crate::errno::{EINVAL, ENOMEM, failed};
 use crate::host::DomainInner;
 use crate::id::Id;
-use crate::memory::{WORD_BYTES, placed, zeroed};
+use crate::memory::{Home, WORD_BYTES, WindowBytes, placed};
 use crate::world::DeviceId;
 
 /// A window, as the device knows it.
 struct WindowState {
     device: DeviceId,
-    domain: Id,
     access: Access,
     address: u64,
-    bytes: Box<[u8]>,
+    /// The registration, which is there while the window is, or a request that names a range of it.
+    home: Weak<Home>,
+}
+
+impl WindowState {
+    fn is_there(&self) -> bool {
+        self.home.strong_count() > 0
+    }
+}
+
+/// Bytes that a peer may reach.
+pub(crate) struct Reach {
+    /// None if there are no bytes.
+    memory: Option<Arc<WindowBytes>>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Reach {
+    /// Gives `each` the bytes.
+    pub(crate) fn with<T>(&self, each: impl FnOnce(&mut [u8]) -> T) -> T {
+        match &self.memory {
+            Some(memory) => memory.with(self.offset, self.bytes, |bytes| each(bytes.unwrap_or_default())),
+            None => each(&mut []),
+        }
+    }
 }
 
 /// A place in the table of windows.
@@ -35,6 +62,8 @@ struct Place {
 pub(crate) struct Windows {
     places: Vec<Place>,
     free: Vec<u32>,
+    /// Places of windows that were dropped while requests held them.
+    held: Vec<u32>,
 }
 
 /// How many bits of a key name the place. The rest counts its windows.
@@ -60,10 +89,14 @@ const fn gather(word: u32) -> u32 {
 impl Windows {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.places.iter().filter(|place| place.window.is_some()).count()
+        let windows = self.places.iter().filter_map(|place| place.window.as_ref());
+        windows.filter(|window| window.is_there()).count()
     }
 
     fn insert(&mut self, window: WindowState) -> Option<Rkey> {
+        for index in core::mem::take(&mut self.held) {
+            self.clear(index, 0);
+        }
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -84,20 +117,31 @@ impl Windows {
         Some(Rkey(scatter((place.generation << PLACE_BITS) | index)))
     }
 
-    fn find(&mut self, rkey: Rkey) -> Option<&mut WindowState> {
+    fn find(&self, rkey: Rkey) -> Option<&WindowState> {
         let word = gather(rkey.0);
-        let place = self.places.get_mut((word & (PLACES_MAX - 1)) as usize)?;
+        let place = self.places.get((word & (PLACES_MAX - 1)) as usize)?;
         let is_it = place.generation & (u32::MAX >> PLACE_BITS) == word >> PLACE_BITS;
-        place.window.as_mut().filter(|_| is_it)
+        let window = place.window.as_ref().filter(|_| is_it);
+        window.filter(|window| window.is_there())
     }
 
+    /// Takes out the window of this key, which is being dropped. Its place stays taken while requests hold the window.
     fn remove(&mut self, rkey: Rkey) {
-        let index = gather(rkey.0) & (PLACES_MAX - 1);
-        if self.find(rkey).is_none() {
+        self.clear(gather(rkey.0) & (PLACES_MAX - 1), 1);
+    }
+
+    /// Frees a place, unless more than so many hold the window there.
+    fn clear(&mut self, index: u32, own: usize) {
+        let Some(place) = self.places.get_mut(index as usize) else {
             return;
-        }
-        if let Some(place) = self.places.get_mut(index as usize) {
-            place.window = None;
+        };
+        let holders = place
+            .window
+            .as_ref()
+            .map_or(0, |window| window.home.strong_count());
+        if holders > own {
+            self.held.push(index);
+        } else if place.window.take().is_some() {
             place.generation = place.generation.wrapping_add(1);
             self.free.push(index);
         }
@@ -112,25 +156,39 @@ impl Windows {
         address: u64,
         bytes: usize,
         right: Access,
-    ) -> Option<&mut [u8]> {
+    ) -> Option<Reach> {
         if bytes == 0 {
             // Neither key nor address is looked at where nothing is touched. Source:
             // InfiniBand Architecture volume 1, section 9.7.4.1.
-            return Some(&mut []);
+            return Some(Reach {
+                memory: None,
+                offset: 0,
+                bytes: 0,
+            });
         }
         let window = self.find(rkey)?;
-        let is_ours = window.device == device && window.domain == domain;
+        let home = window.home.upgrade()?;
+        let is_ours = window.device == device && home.domain() == domain;
         if !is_ours || !window.access.contains(right) {
             return None;
         }
-        let start = usize::try_from(address.checked_sub(window.address)?).ok()?;
-        window.bytes.get_mut(start..start.checked_add(bytes)?)
+        let offset = usize::try_from(address.checked_sub(window.address)?).ok()?;
+        let memory = home.window()?;
+        let is_inside = memory.with(offset, bytes, |bytes| bytes.is_some());
+        is_inside.then(|| Reach {
+            memory: Some(Arc::clone(memory)),
+            offset,
+            bytes,
+        })
     }
 }
 
 /// Memory a peer may reach. Dropping it takes the right away.
 pub struct Window {
     domain: Arc<DomainInner>,
+    /// The registration. Each slot of a range has a clone.
+    home: Arc<Home>,
+    memory: Arc<WindowBytes>,
     rkey: Rkey,
     address: u64,
     bytes: usize,
@@ -145,28 +203,64 @@ impl Window {
             return Err(failed(CALL, EINVAL).into());
         }
         let placement = placed(config.bytes, &config.placement)?;
-        let bytes = zeroed(config.bytes).ok_or(failed(CALL, ENOMEM))?;
+        let memory = WindowBytes::zeroed(config.bytes).ok_or(failed(CALL, ENOMEM))?;
         let device = domain.context().device();
         let mut world = domain.context().fabric().lock();
         let address = world
             .draw_address(device, config.bytes)
             .ok_or(failed(CALL, ENOMEM))?;
+        drop(world);
+        let registered = Self::register(domain, memory, address, config, placement);
+        Ok(registered.ok_or(failed(CALL, ENOMEM))?)
+    }
+
+    /// Registers the memory of a window of the same host once more.
+    pub(crate) fn again(
+        domain: &Arc<DomainInner>,
+        window: &Self,
+        remote: RemoteAccess,
+    ) -> Result<Self, ProviderError> {
+        const CALL: &str = "window_of";
+        if !domain.context().is_beside(window.domain.context()) {
+            return Err(failed(CALL, EINVAL));
+        }
+        let config = WindowConfig::new(window.bytes, remote);
+        let memory = Arc::clone(&window.memory);
+        let registered = Self::register(domain, memory, window.address, &config, window.placement);
+        registered.ok_or(failed(CALL, ENOMEM))
+    }
+
+    /// Registers memory; `None` if there is no key left.
+    fn register(
+        domain: &Arc<DomainInner>,
+        memory: Arc<WindowBytes>,
+        address: u64,
+        config: &WindowConfig,
+        placement: Placement,
+    ) -> Option<Self> {
+        let home = Home::of_window(domain.id(), Arc::clone(&memory));
         let state = WindowState {
-            device,
-            domain: domain.id(),
+            device: domain.context().device(),
             access: config.remote.to_access(),
             address,
-            bytes,
+            home: Arc::downgrade(&home),
         };
-        let rkey = world.windows.insert(state).ok_or(failed(CALL, ENOMEM))?;
-        Ok(Self {
+        let rkey = domain.context().fabric().lock().windows.insert(state)?;
+        Some(Self {
             domain: Arc::clone(domain),
+            home,
+            memory,
             rkey,
             address,
             bytes: config.bytes,
             remote: config.remote,
             placement,
         })
+    }
+
+    /// A slot that holds the window for a request.
+    pub(crate) fn hold(&self) -> Slot {
+        Slot::of_window(&self.home)
     }
 
     /// Gives `each` the bytes at `offset`.
@@ -180,17 +274,12 @@ impl Window {
         let mut world = context.fabric().lock();
         // A thread that reads memory again and again may be waiting for it to change.
         world.idle(|_| false, 1);
-        let window = world.windows.find(self.rkey);
-        let range = offset.checked_add(bytes).map(|end| offset..end);
-        window
-            .zip(range)
-            .and_then(|(window, range)| window.bytes.get_mut(range))
-            .map(each)
-            .ok_or(OutOfWindow {
-                offset,
-                bytes,
-                window_bytes: self.bytes,
-            })
+        let outcome = self.memory.with(offset, bytes, |bytes| bytes.map(each));
+        outcome.ok_or(OutOfWindow {
+            offset,
+            bytes,
+            window_bytes: self.bytes,
+        })
     }
 }
 
@@ -216,6 +305,16 @@ impl Window {
 }
 
 impl doorbell_core::provider::Window for Window {
+    fn domain(&self) -> DomainId {
+        DomainId(self.domain.id().to_u64())
+    }
+
+    fn is_in_flight(&self) -> bool {
+        // Locked, since a packet that arrives holds the registration for a moment.
+        let _world = self.domain.context().fabric().lock();
+        Arc::strong_count(&self.home) > 1
+    }
+
     fn bytes(&self) -> usize {
         self.bytes
     }

@@ -53,6 +53,9 @@ simulated! {
         what_is_claimed_is_made_elsewhere_or_free_again,
         a_stale_completion_names_nothing_of_the_next_queue_pair,
         what_cannot_be_made_is_refused;
+    ranges:
+        a_window_is_there_while_a_request_is_in_flight,
+        the_slot_of_a_range_has_no_bytes;
     reset:
         a_reset_sends_all_slots_home_once,
         a_completion_kept_over_a_reset_is_rejected,

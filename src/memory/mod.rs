@@ -4,12 +4,16 @@
 //! after their use and hands them out again for the same bytes. It belongs to one Worker's protection domain
 //! ([`Worker::registration_cache`](crate::worker::Worker::registration_cache)).
 //!
-//! No queue of doorbell posts such memory yet: [`Registration::lkey`] is for work requests of the engine's own.
+//! Requests name memory that the engine uses again and again as ranges of a window: its own mapping is a [`StableMemory`] that
+//! [`Worker::adopt_window`](crate::Worker::adopt_window) takes, and [`Channel::post_ranges`](crate::Channel::post_ranges) posts
+//! ranges of it. No queue of doorbell posts the memory of a cached registration: [`Registration::lkey`] is for work requests of
+//! the engine's own.
 //!
 //! | subject | names |
 //! |---|---|
 //! | the cache | [`RegistrationCache`], [`RegistrationCacheConfig`] |
 //! | registered memory | [`Registration`], [`LentMemory`], [`Access`](crate::provider::Access) |
+//! | memory of windows and arenas | [`StableMemory`] |
 //! | failures | [`RegistrationRefused`], [`RegistrationError`] |
 //! | counts | [`RegistrationStatistics`], [`Uncached`] |
 //!
@@ -70,6 +74,6 @@ mod statistics;
 mod tests;
 
 pub use cache::{Registration, RegistrationCache, RegistrationCacheConfig};
-pub use doorbell_ffi::LentMemory;
+pub use doorbell_ffi::{LentMemory, StableMemory};
 pub use error::{RegistrationError, RegistrationRefused};
 pub use statistics::{RegistrationStatistics, Uncached};

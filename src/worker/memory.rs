@@ -19,6 +19,24 @@ impl<P: Provider> Worker<P> {
     pub fn arena(&self, config: &ArenaConfig) -> Result<Arena<P>, MemoryError> {
         Ok(Arena::new(self.domain.arena(config)?, self.table.reaper.clone()))
     }
+
+    /// Registers the memory of a window once more, with a key and rights of its own. The window may be another Worker's, of another
+    /// device of this host, so that several devices reach one memory.
+    ///
+    /// Each window of the memory is revoked by itself ([`LocalWindow::revoke`]): give each peer one, and the others keep their
+    /// rights. The memory lives until the last window of it is gone. Every registration counts its pages once more towards the limit
+    /// on locked memory. With [`RemoteAccess::NONE`] no peer reaches the memory, and requests of this host do.
+    ///
+    /// # Errors
+    /// The device refused. The window is of another host of a simulation (`EINVAL`).
+    pub fn window_of(
+        &self,
+        window: &LocalWindow<P>,
+        remote: RemoteAccess,
+    ) -> Result<LocalWindow<P>, ProviderError> {
+        let window = self.domain.window_of(window.inner(), remote)?;
+        Ok(LocalWindow::new(window, self.reaper()))
+    }
 }
 
 impl Worker<Rdma> {

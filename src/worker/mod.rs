@@ -7,7 +7,7 @@
 //! |---|---|
 //! | polling and waiting | [`Worker::poll`], [`Worker::wait`], [`Event`], [`Turn`], [`Wait`], [`Woken`], [`Sleep`], [`Watched`] |
 //! | sending | [`Channel`], [`Claim`], [`Batch`], [`SendError`], [`SendErrorKind`] |
-//! | memory | [`Lease`], [`Message`], [`LocalWindow`], [`Arena`], [`StableMemory`] |
+//! | memory | [`Lease`], [`Message`], [`LocalWindow`], [`WindowRange`](crate::provider::WindowRange), [`Arena`], [`StableMemory`] |
 //! | threads that send through one Worker | [`Submitter`], [`Submission`], [`SubmitError`] |
 //! | one Worker on two threads | [`SendWorker`], [`ReceiveWorker`], [`SendHalf`], [`ReceiveHalf`] |
 //! | one-sided rings of messages | [`RingChannel`], [`RingConfig`], [`RingError`] |
@@ -38,6 +38,7 @@ mod polling;
 mod posting;
 pub(crate) mod promised;
 mod qpn_table;
+mod ranges;
 mod receive_side;
 pub(crate) mod ring_channel;
 mod send_side;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use doorbell_core::provider::{OutOfWindow, Placement, Provider, Window};
+use doorbell_core::provider::{DomainId, OutOfWindow, Placement, Provider, Window, WindowRange};
 use doorbell_core::wire::RemoteWindow;
 use doorbell_ffi::Rdma;
 
@@ -11,7 +11,7 @@ use crate::machine::reaper::{Reaped, Reaper};
 /// Memory that peers may reach, until the device has taken the right away from them.
 ///
 /// Dropped, it returns in bounded time: the device takes the right away on another thread, and lets go of the memory
-/// then. [`Node::settle`](crate::Node::settle) waits for that; [`LocalWindow::revoke`] does it at once.
+/// then. If requests of this host that name ranges of it are in flight, the last of them to be done does that instead. [`Node::settle`](crate::Node::settle) waits for that; [`LocalWindow::revoke`] does it at once.
 pub struct LocalWindow<P: Provider = Rdma>(Reaped<P::Window>);
 
 impl<P: Provider> LocalWindow<P> {
@@ -19,14 +19,48 @@ impl<P: Provider> LocalWindow<P> {
         Self(reaper.keep(window))
     }
 
-    /// Takes the right away on this thread, which may take milliseconds: once this returns, no peer reaches the
-    /// memory.
-    pub fn revoke(self) {
+    /// Takes the right away on this thread, which may take milliseconds: once this returns `Ok`, no peer reaches the
+    /// memory by this window's key.
+    ///
+    /// # Errors
+    /// Requests of this host that name ranges of the window are in flight, and nothing was taken away. Poll until they are done,
+    /// and try again. Leases without bytes that such requests gave back count, too.
+    pub fn revoke(self) -> Result<(), Self> {
+        // It stays so: only a window makes ranges.
+        if self.0.is_in_flight() {
+            return Err(self);
+        }
         drop(Reaped::into_inner(self.0));
+        Ok(())
+    }
+
+    /// Names bytes of it, for requests of this host: [`Channel::post_ranges`](crate::Channel::post_ranges). They are checked when
+    /// they are posted.
+    #[must_use]
+    #[inline]
+    pub fn range(&self, offset: usize, bytes: u32) -> WindowRange<'_, P::Window> {
+        WindowRange {
+            window: &*self.0,
+            offset,
+            bytes,
+        }
+    }
+
+    /// The provider's own window.
+    pub(crate) fn inner(&self) -> &P::Window {
+        &self.0
     }
 }
 
 impl<P: Provider> Window for LocalWindow<P> {
+    fn domain(&self) -> DomainId {
+        self.0.domain()
+    }
+
+    fn is_in_flight(&self) -> bool {
+        self.0.is_in_flight()
+    }
+
     fn bytes(&self) -> usize {
         self.0.bytes()
     }

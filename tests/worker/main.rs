@@ -12,6 +12,7 @@ mod many;
 mod metrics;
 mod panics;
 mod posting;
+mod ranges;
 mod repeated;
 mod requests;
 mod ring_channel;

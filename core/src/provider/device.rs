@@ -31,7 +31,7 @@ pub trait Provider: Send + Sync + Sized + 'static {
     /// The control side of a queue pair.
     type QueuePair: QueuePair<SendQueue = Self::SendQueue, ReceiveQueue = Self::ReceiveQueue>;
     /// The send half of a queue pair.
-    type SendQueue: SendQueue<Slot = Self::Slot, Completion = Self::Completion>;
+    type SendQueue: SendQueue<Slot = Self::Slot, Window = Self::Window, Completion = Self::Completion>;
     /// The receive half of a queue pair.
     type ReceiveQueue: ReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
     /// Receives that several queue pairs take from.
@@ -174,6 +174,15 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
     /// The size is zero (`EINVAL`), memory could not be had or registered, or not of the
     /// kind that is required.
     fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError>;
+
+    /// Registers the memory of a window of this host once more, in this domain, with a key and rights of its own. The window may be
+    /// of this domain, or of another, even of another device.
+    ///
+    /// The memory stays until the last window of it is gone. Dropping one takes away the rights of that one alone.
+    ///
+    /// # Errors
+    /// The device refused.
+    fn window_of(&self, window: &P::Window, remote: RemoteAccess) -> Result<P::Window, ProviderError>;
 
     /// Makes a reliable-connection queue pair in RESET.
     ///

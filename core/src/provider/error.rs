@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{DomainId, Operation, PostFlags, Slot};
+use super::{ATOMIC_BYTES, DomainId, Operation, PostFlags, Slot, Window, WindowRange};
 
 /// A call of the provider failed.
 ///
@@ -95,10 +95,17 @@ pub enum PushError {
         /// The most the queue pair takes.
         segments_max: u8,
     },
-    /// Caller misuse: an atomic needs exactly one slot, with room for its eight bytes.
+    /// Caller misuse: an atomic needs exactly one slot, with room for its eight bytes, or one range of eight bytes.
     AtomicNeedsEightBytes,
-    /// Caller misuse: an operation that cannot be inline or from a cell, because it brings data back.
+    /// Caller misuse: a request that cannot be inline or from a cell, because it brings data back or is of ranges of windows.
     NotInline,
+    /// Caller misuse: the range runs past the end of the window of this host that it is of.
+    OutOfOwnWindow {
+        /// The bytes of the range.
+        bytes: u32,
+        /// The bytes that the window has from the beginning of the range on; 0 if the range begins behind its end.
+        bytes_left: u64,
+    },
     /// Caller misuse: the queue was given no cells.
     NoCells,
     /// Caller misuse: more bytes than a cell has.
@@ -111,7 +118,8 @@ pub enum PushError {
     /// Caller misuse: the address handle is another queue pair's, or was released.
     UnknownAddress,
     /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
-    /// Reported by the data path that knows the peer, never by a provider, like the ones below.
+    /// Reported by the data path that knows the peer, like the ones below. A provider reports it of a range of a window alone,
+    /// that is longer than any request ([`REQUEST_BYTES_MAX`](super::REQUEST_BYTES_MAX)).
     TooLong {
         /// The bytes of the request.
         bytes: u64,
@@ -159,8 +167,16 @@ impl fmt::Display for PushError {
                     "{segments} gather elements, where the queue pair takes {segments_max}"
                 )
             }
-            Self::AtomicNeedsEightBytes => f.write_str("an atomic needs one slot of at least eight bytes"),
-            Self::NotInline => f.write_str("an operation that brings data back cannot be inline or from a cell"),
+            Self::AtomicNeedsEightBytes => {
+                f.write_str("an atomic needs one slot of at least eight bytes, or one range of eight")
+            }
+            Self::NotInline => f.write_str(
+                "an operation that brings data back, or is of ranges of windows, cannot be inline or from a cell",
+            ),
+            Self::OutOfOwnWindow { bytes, bytes_left } => write!(
+                f,
+                "{bytes} bytes of a window, which has {bytes_left} from the range's offset on"
+            ),
             Self::NoCells => f.write_str("the queue has no cells"),
             Self::CellTooLong { bytes, bytes_max } => {
                 write!(f, "{bytes} bytes from a cell, where each has {bytes_max}")
@@ -221,6 +237,27 @@ impl PushError {
     }
 }
 
+impl PushError {
+    /// Whether a request may be of these ranges, their number aside.
+    ///
+    /// # Errors
+    /// It may not: [`PushError::AtomicNeedsEightBytes`], [`PushError::NotInline`], or as for [`WindowRange::check`].
+    #[inline]
+    pub fn check_ranges<W: Window>(
+        operation: Operation,
+        ranges: &[WindowRange<'_, W>],
+        flags: PostFlags,
+    ) -> Result<(), Self> {
+        if operation.is_atomic() && !matches!(ranges, [range] if range.bytes == ATOMIC_BYTES) {
+            return Err(Self::AtomicNeedsEightBytes);
+        }
+        if flags.contains(PostFlags::INLINE) {
+            return Err(Self::NotInline);
+        }
+        ranges.iter().try_for_each(WindowRange::check)
+    }
+}
+
 /// Why a send queue was not given cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -236,6 +273,8 @@ pub enum CellsError {
     Mixed,
     /// The slots are registered in another protection domain than the queue pair's.
     OtherMemory,
+    /// The slots have no bytes: requests of ranges of windows gave them back.
+    NoBytes,
     /// It has cells already.
     Furnished,
 }
@@ -265,6 +304,9 @@ impl CellsError {
         if slots.iter().any(|slot| slot.domain() != domain) {
             return Err(Self::OtherMemory);
         }
+        if slots.iter().any(|slot| slot.capacity_bytes() == 0) {
+            return Err(Self::NoBytes);
+        }
         Ok(())
     }
 }
@@ -281,6 +323,9 @@ impl fmt::Display for CellsError {
             Self::Mixed => f.write_str("the slots for the cells of a send queue are of several arenas"),
             Self::OtherMemory => f.write_str(
                 "the slots for the cells are registered in another protection domain than the queue pair's",
+            ),
+            Self::NoBytes => f.write_str(
+                "the slots for the cells of a send queue have no bytes: they are what requests of ranges of windows gave back",
             ),
             Self::Furnished => f.write_str("the send queue has cells already"),
         }

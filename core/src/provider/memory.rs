@@ -1,8 +1,10 @@
 //! Memory the device may touch: slots of an arena, and windows a peer may reach.
 
-use crate::remote::RemoteWindow;
+use core::fmt;
 
-use super::{OutOfWindow, Placement};
+use crate::remote::{REQUEST_BYTES_MAX, RemoteWindow};
+
+use super::{OutOfWindow, Placement, PushError};
 
 /// Names a protection domain: its number is unique among those of the process, of all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12,6 +14,9 @@ pub struct DomainId(pub u64);
 ///
 /// It is owned by exactly one of the application, the device, or the free list of its arena. The holder of the value
 /// owns the bytes. Dropping it sends it home to its arena from any thread, without a lock.
+///
+/// A request of ranges of windows gives back slots without bytes: of capacity 0. Such a slot stands for the range's hold on its
+/// window, and dropping it lets go of that. It detaches to words that attach nothing.
 pub trait Slot: Send + Sized + 'static {
     /// The protection domain that it is registered in. A queue pair of another may not use it.
     fn domain(&self) -> DomainId;
@@ -109,6 +114,55 @@ pub trait Attacher: Clone + Send + Sync + Sized + 'static {
     fn owns(&self, slot: &Self::Slot) -> bool;
 }
 
+/// Bytes of a window, for a request of this host: [`SendBatch::push_ranges`](super::SendBatch::push_ranges).
+pub struct WindowRange<'w, W> {
+    /// The window.
+    pub window: &'w W,
+    /// Their beginning, in bytes from the start of the window.
+    pub offset: usize,
+    /// How many they are.
+    pub bytes: u32,
+}
+
+impl<W> Clone for WindowRange<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for WindowRange<'_, W> {}
+
+impl<W> fmt::Debug for WindowRange<'_, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WindowRange({} bytes at {})", self.bytes, self.offset)
+    }
+}
+
+impl<W: Window> WindowRange<'_, W> {
+    /// Says whether it lies within its window, and has no more bytes than a request may have.
+    ///
+    /// # Errors
+    /// It does not.
+    #[inline]
+    pub fn check(&self) -> Result<(), PushError> {
+        let bytes_left = self.window.bytes().saturating_sub(self.offset) as u64;
+        let is_outside = self.offset > self.window.bytes() || u64::from(self.bytes) > bytes_left;
+        if is_outside {
+            return Err(PushError::OutOfOwnWindow {
+                bytes: self.bytes,
+                bytes_left,
+            });
+        }
+        if self.bytes > REQUEST_BYTES_MAX {
+            return Err(PushError::TooLong {
+                bytes: self.bytes.into(),
+                bytes_max: REQUEST_BYTES_MAX,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// Memory a peer may read or write at any time, so that no reference to it ever exists.
 ///
 /// A copy that overlaps a write, by the peer or by another thread, may be torn: each byte is one that was there at some
@@ -120,9 +174,18 @@ pub trait Attacher: Clone + Send + Sync + Sized + 'static {
 /// A peer's atomics are atomic with the other atomics of the same device. They are atomic with the processor only if
 /// the device's `atomic_cap` is global (`ibv_query_device(3)`), which few devices offer. So if both a peer and this
 /// host change a counter, both have to change it through the device.
+///
+/// The requests of this host that name ranges of it keep it registered until they are retired, even after it was dropped.
 pub trait Window: Send + Sync + Sized + 'static {
+    /// The protection domain that it is registered in. A queue pair of another may not use it.
+    fn domain(&self) -> DomainId;
+
     /// Its size.
     fn bytes(&self) -> usize;
+
+    /// Whether requests that name ranges of it are in flight, or the slots that such requests gave back are still kept. If so,
+    /// dropping the window takes the peer's right away only with the last of them.
+    fn is_in_flight(&self) -> bool;
 
     /// How its memory was placed when it was made.
     fn placement(&self) -> Placement;
@@ -167,4 +230,109 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// # Errors
     /// As for [`Window::load_u64`]; nothing was written.
     fn compare_exchange_u64(&self, offset: usize, current: u64, new: u64) -> Result<u64, OutOfWindow>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DomainId, Window, WindowRange};
+    use crate::Rkey;
+    use crate::provider::{
+        Operation, OutOfWindow, Placement, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress,
+    };
+    use crate::remote::RemoteWindow;
+
+    /// A window of so many bytes, of which there are none.
+    struct Large(usize);
+
+    impl Window for Large {
+        fn domain(&self) -> DomainId {
+            DomainId(0)
+        }
+        fn bytes(&self) -> usize {
+            self.0
+        }
+        fn is_in_flight(&self) -> bool {
+            false
+        }
+        fn placement(&self) -> Placement {
+            Placement::unplaced(self.0, self.0)
+        }
+        fn remote(&self) -> RemoteWindow {
+            RemoteWindow::new(0, self.0 as u64, Rkey(0))
+        }
+        fn copy_out(&self, _: usize, _: &mut [u8]) -> Result<(), OutOfWindow> {
+            unreachable!()
+        }
+        fn copy_in(&self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
+            unreachable!()
+        }
+        fn load_u8(&self, _: usize) -> Result<u8, OutOfWindow> {
+            unreachable!()
+        }
+        fn load_u64(&self, _: usize) -> Result<u64, OutOfWindow> {
+            unreachable!()
+        }
+        fn store_u64(&self, _: usize, _: u64) -> Result<(), OutOfWindow> {
+            unreachable!()
+        }
+        fn compare_exchange_u64(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfWindow> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_range_lies_within_its_window_and_is_no_longer_than_a_request() {
+        let window = Large(usize::MAX);
+        let check = |offset, bytes| {
+            let window = &window;
+            WindowRange {
+                window,
+                offset,
+                bytes,
+            }
+            .check()
+        };
+        let outside = |bytes, bytes_left| Err(PushError::OutOfOwnWindow { bytes, bytes_left });
+        assert_eq!(check(0, REQUEST_BYTES_MAX), Ok(()));
+        let too_long = PushError::TooLong {
+            bytes: u64::from(REQUEST_BYTES_MAX) + 1,
+            bytes_max: REQUEST_BYTES_MAX,
+        };
+        assert_eq!(check(0, REQUEST_BYTES_MAX + 1), Err(too_long));
+        assert_eq!(check(usize::MAX, 0), Ok(()));
+        assert_eq!(check(usize::MAX, 1), outside(1, 0));
+        assert_eq!(check(usize::MAX - 5, 5), Ok(()));
+        assert_eq!(check(usize::MAX - 5, 6), outside(6, 5));
+    }
+
+    #[test]
+    fn an_atomic_takes_one_range_of_eight_bytes_and_nothing_goes_inline() {
+        let window = Large(64);
+        let range = |bytes| WindowRange {
+            window: &window,
+            offset: 0,
+            bytes,
+        };
+        let add = Operation::FetchAndAdd {
+            remote: RemoteAddress::new(0, Rkey(0)),
+            add: 1,
+        };
+        let none = PostFlags::empty();
+        let eight = Err(PushError::AtomicNeedsEightBytes);
+        assert_eq!(PushError::check_ranges(add, &[range(8)], none), Ok(()));
+        for bytes in [0, 7, 9] {
+            assert_eq!(PushError::check_ranges(add, &[range(bytes)], none), eight);
+        }
+        assert_eq!(PushError::check_ranges(add, &[range(8), range(8)], none), eight);
+        assert_eq!(PushError::check_ranges::<Large>(add, &[], none), eight);
+        let inline = PushError::check_ranges(Operation::Send, &[range(8)], PostFlags::INLINE);
+        assert_eq!(inline, Err(PushError::NotInline));
+        assert_eq!(
+            PushError::check_ranges::<Large>(Operation::Send, &[], none),
+            Ok(())
+        );
+    }
+
+    // It is a part of the outcome of every post.
+    const _: () = assert!(size_of::<PushError>() == 16);
 }

@@ -4,7 +4,8 @@
 //! Everything above is generic over [`Provider`], by static dispatch.
 //!
 //! **Every method is safe against any safe caller.** Local memory is an owned, unclonable [`Slot`]: posting moves it
-//! in, polling hands it back, and in between no caller can look. No sequence of calls, in any order, on any objects,
+//! in, polling hands it back, and in between no caller can look. Requests may name ranges of a [`Window`], too, to which no
+//! reference exists. No sequence of calls, in any order, on any objects,
 //! may alias or free memory under the device; that proof is the provider's own, and nothing above it is trusted.
 
 mod cell;
@@ -34,7 +35,7 @@ pub use error::{
     CellsError, LookFailure, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
     UnpostedReason,
 };
-pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window};
+pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window, WindowRange};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
     ATOMIC_BYTES, Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Lent, LentCompletion,

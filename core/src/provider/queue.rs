@@ -5,7 +5,9 @@ use core::time::Duration;
 use crate::remote::RemoteAddress;
 use crate::{Qpn, SharedReceiveId, Ticket, WcStatus, WorkId};
 
-use super::{CellsError, LoneCell, PostError, ProviderError, PushError, Refused, Rejected, Slot};
+use super::{
+    CellsError, LoneCell, PostError, ProviderError, PushError, Refused, Rejected, Slot, Window, WindowRange,
+};
 
 /// How many gather or scatter elements a request has at most.
 pub const GATHER_MAX: usize = 4;
@@ -101,8 +103,10 @@ pub trait SendQueue: Send + Sized + 'static {
     type Slot: Slot;
     /// Completion that polling lends, where it is kept.
     type Completion: Completion;
+    /// Window whose ranges are posted.
+    type Window: Window;
     /// The posting guard.
-    type Batch<'q>: SendBatch<'q, Slot = Self::Slot>;
+    type Batch<'q>: SendBatch<'q, Slot = Self::Slot, Window = Self::Window>;
     /// The cell of a request that is posted by itself.
     type Cell<'q>: LoneCell;
 
@@ -156,6 +160,8 @@ pub trait SendQueue: Send + Sized + 'static {
 pub trait SendBatch<'q>: Sized {
     /// Memory that is posted.
     type Slot: Slot;
+    /// Window whose ranges are posted.
+    type Window: Window;
 
     /// Stages one request with `N` slots, up to [`GATHER_MAX`].
     ///
@@ -170,6 +176,24 @@ pub trait SendBatch<'q>: Sized {
         slots: [Self::Slot; N],
         flags: PostFlags,
     ) -> Result<Ticket, Refused<[Self::Slot; N]>>;
+
+    /// Stages one request with `N` ranges of windows, up to [`GATHER_MAX`].
+    ///
+    /// SEND and WRITE take their bytes from the ranges, in order, as they are while the device reads them: a peer or a thread of
+    /// this host may write to them meanwhile. READ writes into them. An atomic takes one range of eight bytes. The memory stays
+    /// registered until the request is retired, even if the window is dropped. The request gives back one slot without bytes for
+    /// each range.
+    ///
+    /// The device looks at the protection domain of the windows, as at that of slots (S8).
+    ///
+    /// # Errors
+    /// As for [`SendBatch::push`]. Or a range does not lie within its window, or the request is to go inline.
+    fn push_ranges<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, Self::Window>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError>;
 
     /// Stages one request whose bytes are the caller's own and go inline.
     ///

@@ -15,5 +15,6 @@ mod lifetimes;
 mod messages;
 mod notification;
 mod one_sided;
+mod ranges;
 mod reset;
 mod shared_receive;

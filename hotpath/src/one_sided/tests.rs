@@ -6,7 +6,7 @@ use std::vec;
 use std::vec::Vec;
 
 use doorbell_core::Rkey;
-use doorbell_core::provider::{Operation, OutOfWindow, Placement, RemoteAddress, Window};
+use doorbell_core::provider::{DomainId, Operation, OutOfWindow, Placement, RemoteAddress, Window};
 use doorbell_core::wire::{Publication, RemoteWindow, RingInvitation, ring_window_bytes};
 
 use super::{RingReadError, RingReader, RingRefusal, RingWriter};
@@ -32,6 +32,12 @@ impl Memory {
 }
 
 impl Window for Memory {
+    fn domain(&self) -> DomainId {
+        DomainId(0)
+    }
+    fn is_in_flight(&self) -> bool {
+        false
+    }
     fn bytes(&self) -> usize {
         self.0.lock().unwrap().len()
     }

@@ -6,6 +6,7 @@ use core::ops::Deref;
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _, Window,
+    WindowRange,
 };
 
 use super::fetching::{self, Fetching};
@@ -246,6 +247,31 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             .inner
             .push(operation, slots, flags)
             .map_err(|refused| fetching::undone(fetching, refused))?;
+        let flags = self.signal(staged, flags);
+        self.tally.note_own(staged, ticket, mark, flags, bytes);
+        Ok(ticket)
+    }
+
+    /// Stages one request of ranges of windows; whether it is signaled is the policy's. See
+    /// [`SendBatch::push_ranges`](doorbell_core::provider::SendBatch::push_ranges).
+    ///
+    /// The bytes that a READ or an atomic brings back are in the ranges. So the slots of each such request are spent as it is retired, and
+    /// none is kept.
+    ///
+    /// # Errors
+    /// As for [`Batch::push_inline`]. Or a range does not lie within its window, or the window is of another protection domain.
+    #[inline(always)]
+    pub fn push_ranges<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, Q::Window>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        let mark = Mark::of_ranges(operation);
+        let bytes = self.tally.limits.check_ranges(operation, &ranges)?;
+        let staged = self.inner.staged();
+        self.tally.admit(staged, mark)?;
+        let ticket = self.inner.push_ranges(operation, ranges, flags)?;
         let flags = self.signal(staged, flags);
         self.tally.note_own(staged, ticket, mark, flags, bytes);
         Ok(ticket)

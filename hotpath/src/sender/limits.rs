@@ -1,7 +1,8 @@
 //! The limits of a request, by which one that would be refused later is refused when it is posted.
 
 use doorbell_core::provider::{
-    ATOMIC_BYTES, DomainId, Operation, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress, Slot,
+    ATOMIC_BYTES, DomainId, Operation, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress, Slot, Window,
+    WindowRange,
 };
 
 /// The most that a peer takes, and that the device carries.
@@ -89,6 +90,24 @@ impl Limits {
         let is_ours = slots.iter().all(|slot| slot.domain() == self.domain);
         if is_ours || flags.contains(PostFlags::INLINE) {
             Ok(())
+        } else {
+            Err(PushError::OtherMemory)
+        }
+    }
+
+    /// Whether a request of these ranges may be posted, as far as can be known of it; how many bytes they have.
+    #[inline]
+    pub(super) fn check_ranges<W: Window>(
+        &self,
+        operation: Operation,
+        ranges: &[WindowRange<'_, W>],
+    ) -> Result<u64, PushError> {
+        let bytes = ranges
+            .iter()
+            .fold(0, |sum: u64, range| sum.wrapping_add(range.bytes.into()));
+        self.check(operation, bytes)?;
+        if ranges.iter().all(|range| range.window.domain() == self.domain) {
+            Ok(bytes)
         } else {
             Err(PushError::OtherMemory)
         }

@@ -5,7 +5,7 @@ use core::ops::Deref;
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _,
-    UnpostedReason, Window,
+    UnpostedReason, Window, WindowRange,
 };
 
 use super::fetching::{self, Fetching};
@@ -135,6 +135,23 @@ where
                 Err(error.into())
             }
         }
+    }
+
+    /// Posts one request of ranges of windows by itself.
+    ///
+    /// # Errors
+    /// As for [`Batch::push_ranges`](crate::Batch::push_ranges) and [`Batch::ring`](crate::Batch::ring).
+    #[inline]
+    pub fn post_ranges_one<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, Q::Window>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, UnpostedReason> {
+        let mut batch = self.stage();
+        let ticket = batch.push_ranges(operation, ranges, flags)?;
+        batch.ring()?;
+        Ok(ticket)
     }
 
     /// Posts one request with receives announced in front.

@@ -442,3 +442,4 @@ fn a_refused_announcement_is_made_again() {
 mod cells;
 mod lone;
 mod queue;
+mod ranges;

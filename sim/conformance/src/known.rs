@@ -88,25 +88,15 @@ pub const DEVIATIONS: &[Deviation] = &[
         is_a_race: true,
         ..REPEATING
     },
+    FOREIGN_GATHER,
     Deviation {
-        name: "foreign_gather_is_an_operation_error",
-        case: "s08_a_slot_of_another_domain_is_not_sent",
-        observed: "sent: LOC_QP_OP_ERR; state: ERR; peer: nothing",
-        providers: RXE,
-        until: LINUX_6_12,
-        source: "A key that may not be used is EINVAL to rxe_mr.c, copy_data, and rxe_req.c, rxe_requester takes only \
-                 EFAULT for a protection error.",
-        ..NONE
+        case: "s08_a_range_of_another_domain_is_not_sent",
+        ..FOREIGN_GATHER
     },
+    FOREIGN_GATHER_FLUSHED,
     Deviation {
-        name: "foreign_gather_is_flushed",
-        case: "s08_a_slot_of_another_domain_is_not_sent",
-        observed: "sent: WR_FLUSH_ERR; state: ERR; peer: nothing",
-        providers: RXE,
-        from: LINUX_6_12,
-        source: "The cause is lost: rxe_req.c, rxe_requester brings the queue pair to ERR, and rxe_comp.c, \
-                 rxe_completer then flushes all requests, the one that failed among them.",
-        ..NONE
+        case: "s08_a_range_of_another_domain_is_not_sent",
+        ..FOREIGN_GATHER_FLUSHED
     },
     Deviation {
         name: "forbidden_is_invalid",
@@ -358,6 +348,28 @@ const REPEATING: Deviation = Deviation {
     source: "Where a queue pair fails while a packet completes, its message is delivered again into every receive that \
              is posted: rxe_resp.c, since 49dc9c1f0c7e and until it was corrected in July 2026, as in Debian's 6.12.117. \
              It is a race, which the lab's 6.12.95 did not show.",
+    ..NONE
+};
+
+const FOREIGN_GATHER: Deviation = Deviation {
+    name: "foreign_gather_is_an_operation_error",
+    case: "s08_a_slot_of_another_domain_is_not_sent",
+    observed: "sent: LOC_QP_OP_ERR; state: ERR; peer: nothing",
+    providers: RXE,
+    until: LINUX_6_12,
+    source: "A key that may not be used is EINVAL to rxe_mr.c, copy_data, and rxe_req.c, rxe_requester takes only \
+             EFAULT for a protection error.",
+    ..NONE
+};
+
+const FOREIGN_GATHER_FLUSHED: Deviation = Deviation {
+    name: "foreign_gather_is_flushed",
+    case: "s08_a_slot_of_another_domain_is_not_sent",
+    observed: "sent: WR_FLUSH_ERR; state: ERR; peer: nothing",
+    providers: RXE,
+    from: LINUX_6_12,
+    source: "The cause is lost: rxe_req.c, rxe_requester brings the queue pair to ERR, and rxe_comp.c, \
+             rxe_completer then flushes all requests, the one that failed among them.",
     ..NONE
 };
 

@@ -8,7 +8,7 @@ use doorbell_core::provider::{
     Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context,
     LentCompletion as _, Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig,
     QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress,
-    Retired, SendBatch, SendQueue, Slot, Window, WindowConfig,
+    Retired, SendBatch, SendQueue, Slot, Window, WindowConfig, WindowRange,
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
 
@@ -226,6 +226,18 @@ impl<P: Provider> Side<P> {
     ) -> Result<Ticket, Trouble> {
         let mut batch = self.send.stage();
         let ticket = batch.push(operation, slots, flags)?;
+        batch.ring()?;
+        Ok(ticket)
+    }
+
+    pub(crate) fn post_ranges<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, P::Window>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, Trouble> {
+        let mut batch = self.send.stage();
+        let ticket = batch.push_ranges(operation, ranges, flags)?;
         batch.ring()?;
         Ok(ticket)
     }

@@ -15,7 +15,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 
-use doorbell_core::provider::{Operation, PostFlags, ReadyToSend, Slot as _};
+use doorbell_core::provider::{Operation, PostFlags, ReadyToSend};
 use doorbell_core::{Psn, Qpn, Ticket, WcStatus, WorkId};
 
 use crate::completion::Entry;
@@ -69,9 +69,7 @@ impl Request {
 
     /// Whether a slot is of another protection domain, and is needed.
     fn is_foreign(&self, domain: Id) -> bool {
-        let mut slots = self.slots.iter();
-        let foreign = slots.any(|slot| slot.domain() != domain && slot.len_bytes() != 0);
-        foreign && !self.flags.contains(PostFlags::INLINE)
+        self.slots.is_foreign(domain) && !self.flags.contains(PostFlags::INLINE)
     }
 
     const fn is_solicited(&self) -> bool {

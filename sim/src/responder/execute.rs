@@ -167,7 +167,7 @@ impl Responder {
         // window may go meanwhile.
         let whole = if opcode.is_first() { total as usize } else { bytes };
         let place = around.reach(remote, whole, Access::REMOTE_WRITE);
-        let Some(place) = place.and_then(|place| place.get_mut(..bytes)) else {
+        let Some(place) = place else {
             if opcode.has_immediate() {
                 self.held = around.receives.take();
                 let status = around.quirks.refused_immediate;
@@ -177,7 +177,12 @@ impl Responder {
             }
             return;
         };
-        place.copy_from_slice(&packet.payload);
+        place.with(|place| {
+            // No longer than the whole, as the rest says.
+            if let Some(place) = place.get_mut(..bytes) {
+                place.copy_from_slice(&packet.payload);
+            }
+        });
         self.inbound = Inbound::Write {
             remote: RemoteAddress::new(remote.address().wrapping_add(bytes as u64), remote.rkey()),
             left: rest,
@@ -262,17 +267,23 @@ impl Responder {
         }
         let remote = RemoteAddress::new(atomic.address, atomic.rkey);
         let place = around.reach(remote, WORD_BYTES, Access::REMOTE_ATOMIC);
-        let Some(place) = place.and_then(|place| place.first_chunk_mut::<WORD_BYTES>()) else {
+        let exchanged = place.and_then(|place| {
+            place.with(|place| {
+                let place = place.first_chunk_mut::<WORD_BYTES>()?;
+                let before = u64::from_ne_bytes(*place);
+                let after = match packet.bth.opcode {
+                    Opcode::FetchAndAdd => before.wrapping_add(atomic.swap_or_add),
+                    _ if before == atomic.compare => atomic.swap_or_add,
+                    _ => before,
+                };
+                *place = after.to_ne_bytes();
+                Some(before)
+            })
+        });
+        let Some(before) = exchanged else {
             self.refuse_access(psn);
             return;
         };
-        let before = u64::from_ne_bytes(*place);
-        let after = match packet.bth.opcode {
-            Opcode::FetchAndAdd => before.wrapping_add(atomic.swap_or_add),
-            _ if before == atomic.compare => atomic.swap_or_add,
-            _ => before,
-        };
-        *place = after.to_ne_bytes();
         self.expected = psn.advance(1).to_u32();
         self.messages = self.messages.wrapping_add(1);
         // As many as may be outstanding can be asked for again.

@@ -24,7 +24,7 @@ use crate::packet::{Aeth, Opcode, Packet, Refusal, Syndrome};
 use crate::quirks::Quirks;
 use crate::receive::{Receive, Receives};
 use crate::shared_receive::SharedReceiveState;
-use crate::window::Windows;
+use crate::window::{Reach, Windows};
 use crate::world::DeviceId;
 
 /// Queue that the next receive comes from and ends in.
@@ -294,7 +294,7 @@ impl Responder {
                 };
                 let left = left.saturating_sub(bytes);
                 packet.begin(Opcode::read_response(is_first, left == 0), qpn, psn);
-                packet.payload.extend_from_slice(data);
+                data.with(|data| packet.payload.extend_from_slice(data));
                 if is_first || left == 0 {
                     packet.aeth = aeth(Syndrome::Done);
                 }
@@ -346,7 +346,7 @@ impl Responder {
 
 impl Surroundings<'_> {
     /// The bytes a peer may reach with both the window's right and the queue pair's (S9).
-    fn reach(&mut self, remote: RemoteAddress, bytes: usize, right: Access) -> Option<&mut [u8]> {
+    fn reach(&mut self, remote: RemoteAddress, bytes: usize, right: Access) -> Option<Reach> {
         if !self.access.contains(right) {
             return None;
         }

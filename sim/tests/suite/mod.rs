@@ -9,6 +9,7 @@ pub(crate) mod detached;
 pub(crate) mod every_packet;
 pub(crate) mod hosts;
 pub(crate) mod ownership;
+pub(crate) mod ranges;
 pub(crate) mod reset;
 pub(crate) mod shared_receive;
 

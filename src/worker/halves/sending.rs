@@ -5,7 +5,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    CompletionQueue as _, MemoryError, Placement, ProtectionDomain, Provider, ProviderError, WindowConfig,
+    CompletionQueue as _, MemoryError, Placement, ProtectionDomain, Provider, ProviderError, RemoteAccess,
+    WindowConfig,
 };
 use doorbell_core::wire::InstanceId;
 use doorbell_core::{Deadline, Ticket};
@@ -237,6 +238,19 @@ impl<P: Provider> SendWorker<P> {
     /// had.
     pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
         Ok(LocalWindow::new(self.domain.window(config)?, &self.table.reaper))
+    }
+
+    /// Registers the memory of a window once more; see [`Worker::window_of`](crate::Worker::window_of).
+    ///
+    /// # Errors
+    /// As for [`Worker::window_of`](crate::Worker::window_of).
+    pub fn window_of(
+        &self,
+        window: &LocalWindow<P>,
+        remote: RemoteAccess,
+    ) -> Result<LocalWindow<P>, ProviderError> {
+        let window = self.domain.window_of(window.inner(), remote)?;
+        Ok(LocalWindow::new(window, &self.table.reaper))
     }
 
     /// The half of a channel that sends.

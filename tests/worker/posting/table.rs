@@ -3,6 +3,9 @@
 //! Each row begins and ends with a connection that carries messages: what is refused fails nothing, takes no memory and
 //! comes back as it was.
 
+#[path = "ranges.rs"]
+mod ranges;
+
 use core::fmt::Debug;
 
 use doorbell::provider::{ATOMIC_BYTES, Provider, PushError, Window as _};
@@ -48,6 +51,13 @@ pub(crate) fn rows<P: Provider + Debug>() -> Vec<Row<P>> {
         ("claim_that_fetches", claim_that_fetches),
         ("gathered_of_too_many", gathered_of_too_many),
         ("memory_of_another_worker", memory_of_another_worker),
+        ("range_past_the_own_window", ranges::range_past_the_own_window),
+        ("range_of_another_worker", ranges::range_of_another_worker),
+        ("range_inline", ranges::range_inline),
+        (
+            "range_with_a_fault_of_leases",
+            ranges::range_with_a_fault_of_leases,
+        ),
         ("queue_without_room", queue_without_room),
         ("peer_without_receives", peer_without_receives),
         ("submitted_memory_of_elsewhere", submitted_memory_of_elsewhere),

@@ -136,6 +136,12 @@ impl Word {
 }
 
 impl Window for Word {
+    fn domain(&self) -> DomainId {
+        DomainId(0)
+    }
+    fn is_in_flight(&self) -> bool {
+        false
+    }
     fn bytes(&self) -> usize {
         8
     }

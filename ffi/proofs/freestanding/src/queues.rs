@@ -5,12 +5,12 @@ use core::convert::Infallible;
 use doorbell_core::in_flight::{InFlight, Request};
 use doorbell_core::provider::{
     Arrival, ArrivalKind, CellsError, Operation, PostError, PostFlags, PushError, ReceiveBatch, ReceiveQueue,
-    Refused, Rejected, Retired, SendBatch, SendQueue,
+    Refused, Rejected, Retired, SendBatch, SendQueue, WindowRange,
 };
 use doorbell_core::{Ticket, WcStatus, WorkId, WorkKind};
 
 use crate::device::{DEVICE, Done};
-use crate::memory::Bytes;
+use crate::memory::{Bytes, Word};
 
 /// Requests in flight at most, each way: a power of two, which the table's storage must be.
 pub(crate) const DEPTH: u32 = 16;
@@ -58,6 +58,7 @@ impl Sends {
 
 impl SendQueue for Sends {
     type Slot = Bytes;
+    type Window = Word;
     type Completion = Done;
     type Batch<'q> = &'q mut Self;
     type Cell<'q> = Infallible;
@@ -98,7 +99,19 @@ impl SendQueue for Sends {
 
 impl<'q> SendBatch<'q> for &'q mut Sends {
     type Slot = Bytes;
+    type Window = Word;
 
+    fn push_ranges<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, Word>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        PushError::check_ranges(operation, &ranges, flags)?;
+        let (ticket, id) = self.table.stage([]).map_err(|_| PushError::Full)?;
+        self.note(operation, id, flags);
+        Ok(ticket)
+    }
     fn push<const N: usize>(
         &mut self,
         operation: Operation,

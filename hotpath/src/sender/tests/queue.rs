@@ -8,7 +8,7 @@ use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
     CellsError, Completion, DetachedSlot, DomainId, LentCompletion, LoneCell, Operation, OutOfWindow,
     Placement, PostError, PostFlags, ProviderError, PushError, Refused, Rejected, Retired, SendBatch,
-    SendQueue, Slot, UnpostedReason, Window,
+    SendQueue, Slot, UnpostedReason, Window, WindowRange,
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::RemoteWindow;
@@ -32,6 +32,12 @@ impl Word {
 }
 
 impl Window for Word {
+    fn domain(&self) -> DomainId {
+        DomainId(0)
+    }
+    fn is_in_flight(&self) -> bool {
+        false
+    }
     fn bytes(&self) -> usize {
         8
     }
@@ -198,6 +204,7 @@ impl LoneCell for Cell<'_> {
 
 impl SendQueue for Queue {
     type Slot = Bytes;
+    type Window = Word;
     type Completion = Success;
     type Batch<'q> = &'q mut Queue;
     type Cell<'q> = Cell<'q>;
@@ -245,7 +252,19 @@ impl SendQueue for Queue {
 
 impl<'q> SendBatch<'q> for &'q mut Queue {
     type Slot = Bytes;
+    type Window = Word;
 
+    fn push_ranges<const N: usize>(
+        &mut self,
+        operation: Operation,
+        ranges: [WindowRange<'_, Word>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        PushError::check_ranges(operation, &ranges, flags)?;
+        let slots = ranges.map(|_| Bytes);
+        self.push(operation, slots, flags)
+            .map_err(|refused| refused.reason)
+    }
     fn push<const N: usize>(
         &mut self,
         _: Operation,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use doorbell_core::Rkey;
-use doorbell_core::provider::{OutOfWindow, Placement, Window};
+use doorbell_core::provider::{DomainId, OutOfWindow, Placement, Window};
 use doorbell_core::wire::RemoteWindow;
 
 /// A window at address zero.
@@ -29,6 +29,12 @@ impl Memory {
 }
 
 impl Window for Memory {
+    fn domain(&self) -> DomainId {
+        DomainId(0)
+    }
+    fn is_in_flight(&self) -> bool {
+        false
+    }
     fn bytes(&self) -> usize {
         self.0.lock().unwrap().len()
     }

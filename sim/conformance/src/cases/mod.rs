@@ -9,6 +9,7 @@ mod events;
 mod one_sided;
 mod posting;
 mod process;
+mod ranges;
 mod refused;
 mod retries;
 mod shared;
@@ -80,6 +81,7 @@ pub fn cases<R: Rig>() -> Vec<Case<R>> {
     all.extend(cells::cases());
     all.extend(completions::cases());
     all.extend(refused::cases());
+    all.extend(ranges::cases());
     all.extend(retries::cases());
     all.extend(process::cases());
     all.extend(data::cases());
