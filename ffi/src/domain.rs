@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
@@ -158,8 +159,17 @@ impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
         Ok(self.window_over(Arc::new(region), config.remote)?)
     }
 
-    fn window_of(&self, window: &Window, remote: RemoteAccess) -> Result<Window, ProviderError> {
-        self.window_over(Arc::clone(window.region()), remote)
+    fn window_of(
+        &self,
+        window: &Window,
+        part: Range<usize>,
+        remote: RemoteAccess,
+    ) -> Result<Window, ProviderError> {
+        let region = Region::part(window.region(), part).ok_or(ProviderError {
+            call: "window_of",
+            errno: libc::EINVAL,
+        })?;
+        self.window_over(Arc::new(region), remote)
     }
 
     fn queue_pair(

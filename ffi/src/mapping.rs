@@ -4,7 +4,9 @@
 //! of devices.
 
 use core::fmt;
+use core::ops::Range;
 use core::ptr::NonNull;
+use std::sync::Arc;
 
 use doorbell_core::provider::{MemoryError, Placement, PlacementConfig, ProviderError};
 
@@ -71,6 +73,8 @@ pub(crate) struct Region {
 enum Owner {
     /// Mapped by us.
     Mapped { _mapping: Mapping },
+    /// A part of another region, which lives at least as long.
+    Part { _whole: Arc<Region> },
     /// Lent to us.
     Adopted { _memory: Box<dyn StableMemory> },
 }
@@ -124,6 +128,24 @@ impl Region {
             bytes,
             placement,
             _owner: Owner::Adopted { _memory: memory },
+        })
+    }
+
+    /// A part of a region. `None` if it is empty, or does not lie within.
+    pub(crate) fn part(whole: &Arc<Self>, part: Range<usize>) -> Option<Self> {
+        let bytes = part.end.checked_sub(part.start).filter(|bytes| *bytes > 0)?;
+        if part.end > whole.bytes {
+            return None;
+        }
+        // SAFETY: within the region, as just checked.
+        let base = unsafe { whole.base.add(part.start) };
+        Some(Self {
+            base,
+            bytes,
+            placement: whole.placement,
+            _owner: Owner::Part {
+                _whole: Arc::clone(whole),
+            },
         })
     }
 

@@ -1,6 +1,7 @@
 //! A host's provider: its devices, contexts and protection domains.
 
 use core::fmt;
+use core::ops::Range;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
@@ -271,8 +272,13 @@ impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
         Window::new(&self.inner, config)
     }
 
-    fn window_of(&self, window: &Window, remote: RemoteAccess) -> Result<Window, ProviderError> {
-        Window::again(&self.inner, window, remote)
+    fn window_of(
+        &self,
+        window: &Window,
+        part: Range<usize>,
+        remote: RemoteAccess,
+    ) -> Result<Window, ProviderError> {
+        Window::again(&self.inner, (window, part), remote)
     }
 
     fn queue_pair(

@@ -1,6 +1,7 @@
 //! Memory of the application: slots of an arena, which own their bytes, and the bytes of windows.
 
 use core::fmt;
+use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -53,12 +54,31 @@ pub(crate) fn placed(bytes: usize, asked: &PlacementConfig) -> Result<Placement,
 
 /// The bytes of windows: of one, or of several that are registrations of the same memory. Locked inside the lock of the world, and
 /// never for longer than a copy.
-pub(crate) struct WindowBytes(Mutex<Box<[u8]>>);
+pub(crate) struct WindowBytes {
+    memory: Arc<Mutex<Box<[u8]>>>,
+    /// The part of it that is the window's.
+    part: Range<usize>,
+}
 
 impl WindowBytes {
     /// So many zeroed bytes, or `None` if there is no memory for them.
     pub(crate) fn zeroed(bytes: usize) -> Option<Arc<Self>> {
-        Some(Arc::new(Self(Mutex::new(zeroed(bytes)?))))
+        Some(Arc::new(Self {
+            memory: Arc::new(Mutex::new(zeroed(bytes)?)),
+            part: 0..bytes,
+        }))
+    }
+
+    /// A part of these. `None` if it is empty, or does not lie within.
+    pub(crate) fn part(&self, part: Range<usize>) -> Option<Arc<Self>> {
+        if part.is_empty() || part.end > self.part.len() {
+            return None;
+        }
+        let start = self.part.start;
+        Some(Arc::new(Self {
+            memory: Arc::clone(&self.memory),
+            part: start.saturating_add(part.start)..start.saturating_add(part.end),
+        }))
     }
 
     /// Gives `each` the bytes at `offset`, if they lie within.
@@ -69,9 +89,10 @@ impl WindowBytes {
         each: impl FnOnce(Option<&mut [u8]>) -> T,
     ) -> T {
         // A copy leaves bytes, whatever it was.
-        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = memory.get_mut(self.part.clone()).unwrap_or_default();
         let range = offset.checked_add(bytes).map(|end| offset..end);
-        each(range.and_then(|range| memory.get_mut(range)))
+        each(range.and_then(|range| window.get_mut(range)))
     }
 }
 

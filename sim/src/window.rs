@@ -1,6 +1,7 @@
 //! Windows: memory that peers may reach, which lives in the fabric.
 
 use core::fmt;
+use core::ops::Range;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{
@@ -13,7 +14,7 @@ use crate::Slot;
 use crate::errno::{EINVAL, ENOMEM, failed};
 use crate::host::DomainInner;
 use crate::id::Id;
-use crate::memory::{Home, WORD_BYTES, WindowBytes, placed};
+use crate::memory::{Home, WORD_ALIGN_MASK, WORD_BYTES, WindowBytes, placed};
 use crate::world::DeviceId;
 
 /// A window, as the device knows it.
@@ -214,19 +215,20 @@ impl Window {
         Ok(registered.ok_or(failed(CALL, ENOMEM))?)
     }
 
-    /// Registers the memory of a window of the same host once more.
+    /// Registers a part of the memory of a window of the same host once more.
     pub(crate) fn again(
         domain: &Arc<DomainInner>,
-        window: &Self,
+        (window, part): (&Self, Range<usize>),
         remote: RemoteAccess,
     ) -> Result<Self, ProviderError> {
         const CALL: &str = "window_of";
         if !domain.context().is_beside(window.domain.context()) {
             return Err(failed(CALL, EINVAL));
         }
-        let config = WindowConfig::new(window.bytes, remote);
-        let memory = Arc::clone(&window.memory);
-        let registered = Self::register(domain, memory, window.address, &config, window.placement);
+        let config = WindowConfig::new(part.len(), remote);
+        let address = window.address.saturating_add(part.start as u64);
+        let memory = window.memory.part(part).ok_or(failed(CALL, EINVAL))?;
+        let registered = Self::register(domain, memory, address, &config, window.placement);
         registered.ok_or(failed(CALL, ENOMEM))
     }
 
@@ -286,7 +288,7 @@ impl Window {
 impl Window {
     /// Gives `each` the aligned word at `offset`, in host byte order.
     fn with_word<T>(&self, offset: usize, each: impl FnOnce(&mut u64) -> T) -> Result<T, OutOfWindow> {
-        if offset % WORD_BYTES != 0 {
+        if self.address.wrapping_add(offset as u64) & WORD_ALIGN_MASK != 0 {
             return Err(OutOfWindow {
                 offset,
                 bytes: WORD_BYTES,

@@ -1,7 +1,7 @@
 //! Memory beside a Worker's own slots: further arenas, and memory that an engine lends.
 
 use doorbell_core::provider::{
-    ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, RemoteAccess,
+    ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, RemoteAccess, Window,
 };
 use doorbell_ffi::{Rdma, StableMemory};
 
@@ -34,7 +34,9 @@ impl<P: Provider> Worker<P> {
         window: &LocalWindow<P>,
         remote: RemoteAccess,
     ) -> Result<LocalWindow<P>, ProviderError> {
-        let window = self.domain.window_of(window.inner(), remote)?;
+        let window = self
+            .domain
+            .window_of(window.inner(), 0..window.inner().bytes(), remote)?;
         Ok(LocalWindow::new(window, self.reaper()))
     }
 }

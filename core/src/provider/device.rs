@@ -1,6 +1,7 @@
 //! Set-up: devices, contexts, protection domains, queue pairs and their state.
 
 use core::fmt;
+use core::ops::Range;
 
 use crate::remote::RemoteAccess;
 use crate::{Clock, PortReport, QpState, Qpn, SharedReceiveId};
@@ -175,14 +176,19 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
     /// kind that is required.
     fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError>;
 
-    /// Registers the memory of a window of this host once more, in this domain, with a key and rights of its own. The window may be
-    /// of this domain, or of another, even of another device.
+    /// Registers a part of a window's memory once more, in this domain, with a key and rights of its own. The window may be of this
+    /// domain, or of another, even of another device of this host.
     ///
     /// The memory stays until the last window of it is gone. Dropping one takes away the rights of that one alone.
     ///
     /// # Errors
-    /// The device refused.
-    fn window_of(&self, window: &P::Window, remote: RemoteAccess) -> Result<P::Window, ProviderError>;
+    /// The part is empty or does not lie within the window (`EINVAL`), or the device refused.
+    fn window_of(
+        &self,
+        window: &P::Window,
+        part: Range<usize>,
+        remote: RemoteAccess,
+    ) -> Result<P::Window, ProviderError>;
 
     /// Makes a reliable-connection queue pair in RESET.
     ///

@@ -305,11 +305,16 @@ fn the_memory_of_several_registrations_goes_with_the_last() {
     };
     // One of the same domain, and one of a domain of another context.
     let (first, memory) = window(&bench, b"");
-    let second = bench.domain.window_of(&first, RemoteAccess::ALL).unwrap();
+    let second = bench
+        .domain
+        .window_of(&first, 0..first.bytes(), RemoteAccess::ALL)
+        .unwrap();
     let port = bench.port.device;
     let context = doorbell_core::provider::Provider::open(&bench.rdma, &port).unwrap();
     let other = context.protection_domain().unwrap();
-    let third = other.window_of(&second, RemoteAccess::READ).unwrap();
+    let third = other
+        .window_of(&second, 0..second.bytes(), RemoteAccess::READ)
+        .unwrap();
     assert_eq!((second.domain(), third.domain()), (bench.domain.id(), other.id()));
     drop((first, other, context));
     third.store_u64(8, 7).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use doorbell_core::provider::{
     CompletionQueue as _, MemoryError, Placement, ProtectionDomain, Provider, ProviderError, RemoteAccess,
-    WindowConfig,
+    Window as _, WindowConfig,
 };
 use doorbell_core::wire::InstanceId;
 use doorbell_core::{Deadline, Ticket};
@@ -249,7 +249,9 @@ impl<P: Provider> SendWorker<P> {
         window: &LocalWindow<P>,
         remote: RemoteAccess,
     ) -> Result<LocalWindow<P>, ProviderError> {
-        let window = self.domain.window_of(window.inner(), remote)?;
+        let window = self
+            .domain
+            .window_of(window.inner(), 0..window.inner().bytes(), remote)?;
         Ok(LocalWindow::new(window, &self.table.reaper))
     }
 

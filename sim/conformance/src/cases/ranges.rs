@@ -25,6 +25,9 @@ table! {
     9 s09_each_registration_of_a_memory_has_rights_of_its_own
         "REMOTE_WRITE and REMOTE_READ are those of the registration, not of the memory"
         => "READ by one: SUCCESS; WRITE by it: REM_ACCESS_ERR, ERR ERR";
+    9 s09_a_registration_of_a_part_has_its_bounds
+        "an access is checked against the bounds of the registration, not of the memory"
+        => "within: SUCCESS; seen: where the part lies; behind its end: REM_ACCESS_ERR, ERR ERR";
     17 s17_a_message_gathers_ranges_of_windows
         "elements are gathered in order, from wherever they lie"
         => "sent: SUCCESS SUCCESS; received: two of one/two";
@@ -86,7 +89,9 @@ fn s08_a_window_stays_registered_until_its_requests_are_done<R: Rig>(
     // It waits for a receive.
     let ranges = [range(&window, 0, 12), range(&window, 12, 12)];
     near.post_ranges(Operation::Send, ranges, PostFlags::SIGNALED)?;
-    let other = near.domain.window_of(&window, RemoteAccess::NONE)?;
+    let other = near
+        .domain
+        .window_of(&window, 0..window.bytes(), RemoteAccess::NONE)?;
     let was_in_flight = window.is_in_flight() && !other.is_in_flight();
     drop(window);
     notes.put("before", near.stray_ends()?);
@@ -110,7 +115,9 @@ fn s09_each_registration_of_a_memory_has_a_key_of_its_own<R: Rig>(
     notes: &mut Notes,
 ) -> Result<(), Trouble> {
     let [mut near, far] = connected(rig)?;
-    let grant = far.domain.window_of(&far.window, RemoteAccess::ALL)?;
+    let grant = far
+        .domain
+        .window_of(&far.window, 0..far.window.bytes(), RemoteAccess::ALL)?;
     let (by_window, by_grant) = (far.at(0)?, start(&grant));
     near.post(Operation::Write(by_window), b"one")?;
     notes.put("by one key", near.send_ends(1)?);
@@ -138,11 +145,26 @@ fn s09_each_registration_of_a_memory_has_rights_of_its_own<R: Rig>(
 ) -> Result<(), Trouble> {
     let [mut near, far] = connected(rig)?;
     // The window itself grants everything.
-    let grant = far.domain.window_of(&far.window, RemoteAccess::READ)?;
+    let grant = far
+        .domain
+        .window_of(&far.window, 0..far.window.bytes(), RemoteAccess::READ)?;
     near.post(Operation::Read(start(&grant)), &[0; 8])?;
     notes.put("READ by one", near.send_ends(1)?);
     near.post(Operation::Write(start(&grant)), &[9; 8])?;
     notes.put("WRITE by it", end_of_posted(&mut near, &far)?);
+    Ok(())
+}
+
+fn s09_a_registration_of_a_part_has_its_bounds<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
+    let [mut near, far] = connected(rig)?;
+    let part = far.domain.window_of(&far.window, 64..72, RemoteAccess::WRITE)?;
+    let at = |offset| RemoteAddress::new(part.remote().address() + offset, part.remote().rkey());
+    near.post(Operation::Write(at(4)), b"in")?;
+    notes.put("within", near.send_ends(1)?);
+    let seen = far.window_bytes(68, 2)? == b"in" && text(&part, 4, 2)? == "in";
+    notes.put("seen", either(seen, "where the part lies", "elsewhere"));
+    near.post(Operation::Write(at(7)), b"on")?;
+    notes.put("behind its end", end_of_posted(&mut near, &far)?);
     Ok(())
 }
 
