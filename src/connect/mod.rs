@@ -31,6 +31,7 @@ pub(crate) mod handshakes;
 pub(crate) mod listener;
 pub(crate) mod node;
 pub(crate) mod port_scan;
+mod regions;
 pub(crate) mod scan_queue;
 
 pub use acceptances::Acceptances;

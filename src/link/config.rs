@@ -5,6 +5,7 @@ use core::fmt;
 use doorbell_core::session::{SESSION_WINDOW_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
 use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_ATTACH_BYTES, SESSION_HEADER_BYTES};
 
+use super::transfers::TransferConfig;
 use crate::connect::handshakes::HandshakeLimits;
 use crate::error::ConnectError;
 use crate::error::NoRoute;
@@ -40,6 +41,8 @@ pub struct LinkConfig {
     /// One-sided requests of a link at most that have no end yet. Default 16, 64 KiB of memory: each has that of a fragment,
     /// which is the most it writes or reads.
     pub requests: u32,
+    /// Transfers of each link.
+    pub transfers: TransferConfig,
     /// Peers that may be connecting at a time, where links are listened for. Default as of [`HandshakeLimits`].
     pub handshakes: HandshakeLimits,
 }
@@ -64,6 +67,7 @@ impl Default for LinkConfig {
             links_max: 64,
             links_per_address: 32,
             requests: 16,
+            transfers: TransferConfig::default(),
             handshakes: HandshakeLimits::default(),
         }
     }

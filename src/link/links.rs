@@ -27,6 +27,7 @@ use super::rail::LinkRail;
 use super::report::Gone;
 use super::state::Link;
 use super::table::Core;
+use super::transfers::{TransferEvent, TransferId};
 use crate::connect::acceptances::Acceptances;
 use crate::connect::handshakes::HandshakeCounts;
 use crate::connect::listener::Listener;
@@ -90,6 +91,13 @@ pub enum LinkEvent<'m> {
         request: RequestId,
         /// How.
         end: RequestEnd,
+    },
+    /// Something happened to a transfer.
+    Transfer {
+        /// The transfer.
+        transfer: TransferId,
+        /// What.
+        event: TransferEvent,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.
     Session(SessionEvent),

@@ -41,6 +41,7 @@ mod report;
 mod state;
 mod store;
 mod table;
+mod transfers;
 
 pub use config::{LinkConfig, LinkError};
 pub use doorbell_core::session::{
@@ -52,3 +53,7 @@ pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;
 pub use rail::{LinkRailCounts, NotConnected, RailEnds};
 pub use report::LinkRailReport;
+pub use transfers::{
+    EndReason, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
+    TransferRefusal, TransferRole,
+};

@@ -20,9 +20,10 @@ use super::config::{LinkConfig, LinkError};
 use super::fences::Fences;
 use super::grants::{Change, Ours, Theirs, is_of_word};
 use super::links::LinkEvent;
-use super::rail::At;
+use super::rail::{At, Carried};
 use super::state::{Link, Posted, posted};
 use super::store::Store;
+use crate::machine::makers::{Makers, Whom};
 use crate::worker::Worker;
 use crate::worker::channel::SendErrorKind;
 use crate::worker::lease::Lease;
@@ -268,11 +269,16 @@ impl<P: Provider, N: Network> Link<P, N> {
                 false => wake,
             });
         let owed = self.one_sided.fences.is_any_to_go().then_some(soon);
-        core::iter::once(session).chain(requests).chain(owed).min()
+        let transfers = self.transfers.wake(now);
+        core::iter::once(session)
+            .chain(requests)
+            .chain(owed)
+            .chain(transfers)
+            .min()
     }
 
     /// Reports all events that are not messages.
-    pub(super) fn report_beside(&mut self, mut each: impl FnMut(LinkEvent<'_>)) {
+    pub(super) fn report_beside(&mut self, now: Instant, mut each: impl FnMut(LinkEvent<'_>)) {
         while let Some(news) = self.one_sided.news.pop_front() {
             each(match news {
                 News::Granted {
@@ -290,6 +296,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         while let Some((request, end)) = self.one_sided.poll_end() {
             each(LinkEvent::Ended { request, end });
         }
+        let report = |transfer, event| each(LinkEvent::Transfer { transfer, event });
+        self.transfers.report(now, report);
     }
 
     /// Goes by what the peer said beside its messages.
@@ -315,7 +323,19 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.session.given_up(fence.rail, fence.through, now, random);
                 self.one_sided.fences.asked(fence.rail, fence.through);
             }
-            SessionFrame::Fenced(fence) => self.one_sided.requests.fenced(fence.rail, fence.through),
+            SessionFrame::Fenced(fence) => {
+                self.one_sided.requests.fenced(fence.rail, fence.through);
+                self.transfers.fenced(fence.rail, fence.through);
+            }
+            SessionFrame::Open(_)
+            | SessionFrame::Take(_)
+            | SessionFrame::Landed(_)
+            | SessionFrame::Progress(_)
+            | SessionFrame::End(_) => {
+                if let Err(violation) = self.transfers.hear(rail, frame, now) {
+                    self.session.fail(FinalReason::Violation(violation));
+                }
+            }
             // A handle that was held up on its rail is older. The present one is taken again: it is announced on each
             // connection, also for a side that could not use it, or has gone by another handle since.
             SessionFrame::Moved(header, handle) if header.sequence() >= self.one_sided.moved_last => {
@@ -330,24 +350,39 @@ impl<P: Provider, N: Network> Link<P, N> {
     pub(super) fn go_on_beside(
         &mut self,
         workers: &mut [Worker<P>],
-        ours: Option<&(Handle, Sequence)>,
+        (ours, makers): (Option<&(Handle, Sequence)>, &Makers),
         turn: (Instant, u64),
     ) {
         let (now, _) = turn;
         if let Some(reason) = self.session.over() {
             // Its rails are shut by now, and did not fail.
             self.one_sided.requests.over(reason);
+            self.transfers.over(reason);
+            self.transfers.look(now, makers, self.whom());
             return;
         }
         self.note_rails(now);
+        self.transfers.look(now, makers, self.whom());
         self.one_sided.requests.look_at_deadlines(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
         self.one_sided.fences.look(progress);
         self.say_beside(workers, ours, turn);
         self.post_requests(workers, turn);
+        self.go_on_with_transfers(workers, turn);
         let OneSided { ours, seen, .. } = &mut self.one_sided;
         ours.forget(seen);
-        self.session.await_beside(self.one_sided.is_any_open());
+        self.session.await_beside(self.awaits_beside());
+    }
+
+    /// Whether requests or transfers have no end yet.
+    pub(super) fn awaits_beside(&self) -> bool {
+        self.one_sided.is_any_open() || self.transfers.is_any_open()
+    }
+
+    /// For whom threads work on the memory of its transfers.
+    pub(super) fn whom(&self) -> Whom {
+        let peer = self.handle.map(|handle| handle.instance()).or(self.peer);
+        peer.map_or(Whom::All, Whom::Peer)
     }
 
     /// Looks at which connections are gone, and which are there.
@@ -360,25 +395,30 @@ impl<P: Provider, N: Network> Link<P, N> {
             if *seen != epoch && seen.is_some() {
                 self.one_sided.requests.rail_lost(index, now);
                 self.one_sided.ours.lost(index);
+                let must_fence = self.transfers.lost(index);
+                if let Some(lost) = seen.filter(|_| must_fence) {
+                    self.one_sided.requests.fence(index, lost);
+                }
             }
             *seen = epoch;
             if let Some(epoch) = epoch.filter(|_| self.session.rail_state(index) != HealthState::Down) {
                 // With the next connection the peer has let go of those before.
                 let before = Epoch::from_wire(epoch.to_u32().saturating_sub(1));
                 self.one_sided.requests.fenced(index, before);
+                self.transfers.fenced(index, before);
             }
         }
     }
 
     /// The channel of a rail, if something may be posted there now.
-    fn open_rail(&self, rail: u8) -> Option<(At, Epoch)> {
+    pub(super) fn open_rail(&self, rail: u8) -> Option<(At, Epoch)> {
         let at = self.rails.get(usize::from(rail))?.at?;
         let may = self.session.takes_beside(rail);
         may.then(|| (at, self.session.rail_epoch(rail)))
     }
 
     /// Any rail that takes something now, the best first.
-    fn any_rail(&self) -> Option<(u8, At, Epoch)> {
+    pub(super) fn any_rail(&self) -> Option<(u8, At, Epoch)> {
         let rails = (0..SESSION_RAILS_MAX).filter_map(|rail| {
             let (at, epoch) = self.open_rail(rail)?;
             Some((rail, at, epoch))
@@ -454,7 +494,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Posts a frame that is no message; as which request, if it is on its way.
-    fn say(
+    pub(super) fn say(
         &mut self,
         (rail, at): (u8, At),
         bytes: &[u8],
@@ -477,19 +517,19 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Notes what became of something that was to be posted; as which request, if it is on its way. The completion of a failed
     /// request reports it.
-    fn took(
+    pub(super) fn took(
         &mut self,
         rail: u8,
         outcome: Posted,
         bytes: usize,
-        request: Option<RequestId>,
+        carried: Option<Carried>,
         (now, random): (Instant, u64),
     ) -> Option<Ticket> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         match outcome {
             Posted::Done(ticket) => {
                 if let Some(rail) = self.rail_mut(rail) {
-                    rail.posted(ticket, bytes, request);
+                    rail.posted(ticket, bytes, carried);
                     rail.did_send(bytes);
                 }
                 self.session.posted_beside(rail, bytes, now);
@@ -566,7 +606,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let bytes = length.saturating_add(SESSION_HEADER_BYTES);
         let may_be_posted = matches!(outcome, Posted::Done(_) | Posted::InDoubt);
-        self.took(rail, outcome, bytes, Some(id), turn);
+        self.took(rail, outcome, bytes, Some(Carried::Request(id)), turn);
         if may_be_posted {
             self.one_sided.requests.posted(id, rail, epoch);
         }

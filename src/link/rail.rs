@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::session::RequestId;
+use doorbell_core::transfer::TransferId;
 use doorbell_core::wire::AdvertisedRail;
 use doorbell_core::{Deadline, Ticket};
 
@@ -69,8 +70,26 @@ struct InFlight {
     ticket: Ticket,
     /// The bytes of its backlog.
     backlog: u64,
-    /// The one-sided request it is, if it is one.
-    request: Option<RequestId>,
+    /// What it is, if it is no frame.
+    carried: Option<Carried>,
+}
+
+impl InFlight {
+    fn request(&self) -> Option<RequestId> {
+        match self.carried {
+            Some(Carried::Request(request)) => Some(request),
+            _ => None,
+        }
+    }
+}
+
+/// What was posted on a rail that is no frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Carried {
+    /// A one-sided request.
+    Request(RequestId),
+    /// A piece of a transfer, of so many bytes.
+    Piece(TransferId, u32),
 }
 
 pub(super) struct LinkRail<P: Provider, N: Network> {
@@ -208,7 +227,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     /// Forgets its channel.
     pub(super) fn detach(&mut self) -> Option<At> {
         let old = self.at.take()?;
-        let asked = self.in_flight.iter().filter(|one| one.request.is_some());
+        let asked = self.in_flight.iter().filter(|one| one.request().is_some());
         self.before = Some((old, asked.copied().collect()));
         self.in_flight.clear();
         Some(old)
@@ -225,18 +244,18 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         self.counts.received_bytes = self.counts.received_bytes.wrapping_add(bytes);
     }
 
-    pub(super) fn posted(&mut self, ticket: Ticket, backlog: u64, request: Option<RequestId>) {
+    pub(super) fn posted(&mut self, ticket: Ticket, backlog: u64, carried: Option<Carried>) {
         self.in_flight.push_back(InFlight {
             ticket,
             backlog,
-            request,
+            carried,
         });
     }
 
     /// The one-sided request that was posted as this on the rail's channel.
     pub(super) fn request_of(&self, ticket: Ticket) -> Option<RequestId> {
         let mut in_flight = self.in_flight.iter();
-        in_flight.find(|one| one.ticket == ticket)?.request
+        in_flight.find(|one| one.ticket == ticket)?.request()
     }
 
     /// The one-sided request that was posted on this channel, be it the rail's or the one it had before.
@@ -245,11 +264,11 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
             return self.request_of(ticket);
         }
         let (_, before) = self.before.as_ref().filter(|(before, _)| *before == at)?;
-        before.iter().find(|one| one.ticket == ticket)?.request
+        before.iter().find(|one| one.ticket == ticket)?.request()
     }
 
-    /// All up to a request are done: how many, and of how many bytes. `done` gets those that are one-sided.
-    pub(super) fn completed(&mut self, through: Ticket, mut done: impl FnMut(RequestId)) -> (u32, u64) {
+    /// All up to a request are done: how many, and of how many bytes. `done` gets those that are no frames.
+    pub(super) fn completed(&mut self, through: Ticket, mut done: impl FnMut(Carried)) -> (u32, u64) {
         let (mut requests, mut bytes) = (0_u32, 0_u64);
         while let Some(one) = self.in_flight.front() {
             if !is_through(through, one.ticket) {
@@ -257,8 +276,8 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
             }
             requests = requests.saturating_add(1);
             bytes = bytes.saturating_add(one.backlog);
-            if let Some(request) = one.request {
-                done(request);
+            if let Some(carried) = one.carried {
+                done(carried);
             }
             self.in_flight.pop_front();
         }

@@ -17,8 +17,9 @@ use super::dialing::Finding;
 use super::moved::SentMoves;
 use super::one_sided::OneSided;
 use super::question::Question;
-use super::rail::{At, LinkRail, NotConnected};
+use super::rail::{At, Carried, LinkRail, NotConnected};
 use super::store::{Store, room_for};
+use super::transfers::Transfers;
 use crate::worker::Worker;
 use crate::worker::channel::{Channel, SendError, SendErrorKind};
 use crate::worker::lease::Lease;
@@ -46,6 +47,7 @@ pub(super) struct Link<P: Provider, N: Network> {
     fragment_bytes: u32,
     /// One-sided requests and grants, beside messages.
     pub(super) one_sided: OneSided,
+    pub(super) transfers: Transfers<P>,
     /// The end, until it is reported: behind all else.
     pub(super) last_event: Option<SessionEvent>,
     /// The handle by which the peer was notified that this process is reached, and on which connections.
@@ -94,6 +96,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             message_bytes_max: config.message_bytes_max,
             fragment_bytes: config.session.fragment_bytes.max(1),
             one_sided: OneSided::new(config)?,
+            transfers: Transfers::new(config.transfers, role),
             last_event: None,
             sent_moves: SentMoves::default(),
         })
@@ -188,12 +191,20 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// All up to a request that was posted on a rail are done.
     pub(super) fn completed(&mut self, rail: u8, through: Ticket, now: Instant) {
-        let Self { rails, one_sided, .. } = self;
+        let Self {
+            rails,
+            one_sided,
+            transfers,
+            ..
+        } = self;
         let Some(of) = rails.get_mut(usize::from(rail)) else {
             return;
         };
-        let (requests, bytes) = of.completed(through, |request| {
-            one_sided.done(request);
+        let (requests, bytes) = of.completed(through, |carried| match carried {
+            Carried::Request(request) => {
+                one_sided.done(request);
+            }
+            Carried::Piece(transfer, bytes) => transfers.completed(rail, (transfer, bytes), now),
         });
         let epoch = self.session.rail_epoch(rail);
         one_sided.ours.completed(rail, epoch, through);

@@ -211,7 +211,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 routes.set(at, Whose::Rail(id, rail));
             });
             link.session.begin_turn();
-            link.session.await_beside(link.one_sided.is_any_open());
+            link.session.await_beside(link.awaits_beside());
             while let Some(action) = link.session.poll_action(now, random) {
                 act(
                     link,
@@ -235,7 +235,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 link.reroute(node, workers, &handle, now);
             }
             link.put_question(node, (now, random), config);
-            link.go_on_beside(workers, moved.as_ref(), (now, random));
+            link.go_on_beside(workers, (moved.as_ref(), node.makers()), (now, random));
             while let Some(event) = link.session.poll_event() {
                 if let SessionEvent::Final { .. } = event {
                     link.last_event = Some(event);
@@ -244,7 +244,11 @@ impl<P: Provider, N: Network> Core<P, N> {
                 log_session(id, &event);
                 each(id, LinkEvent::Session(event));
             }
-            link.report_beside(|event| each(id, event));
+            link.report_beside(now, |event| each(id, event));
+            // The memory of transfers may yet be in the peer's reach.
+            if link.transfers.is_any_open() {
+                continue;
+            }
             if let Some(event) = link.last_event.take() {
                 log_session(id, &event);
                 each(id, LinkEvent::Session(event));

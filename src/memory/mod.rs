@@ -66,6 +66,7 @@
 
 mod cache;
 mod error;
+mod region;
 mod seam;
 mod service;
 mod shared;
@@ -76,4 +77,6 @@ mod tests;
 pub use cache::{Registration, RegistrationCache, RegistrationCacheConfig};
 pub use doorbell_ffi::{LentMemory, StableMemory};
 pub use error::{RegistrationError, RegistrationRefused};
+pub(crate) use region::GrantedRegion;
+pub use region::Region;
 pub use statistics::{RegistrationStatistics, Uncached};

@@ -84,6 +84,8 @@ impl MeshConfig {
         link.session.acknowledge_after = self.acknowledge_after;
         // All of them may be processes of one host.
         link.links_per_address = link.links_per_address.max(self.ranks.into());
+        // A mesh joins none.
+        link.transfers.transfers_max = 0;
         link
     }
 

@@ -55,12 +55,13 @@ impl State {
                     self.lose(&neighbour, now);
                 }
             }
-            // A mesh grants nothing, and asks for nothing.
+            // A mesh grants nothing, asks for nothing, and takes no transfers (`MeshConfig::links`).
             LinkEvent::Session(_)
             | LinkEvent::Granted { .. }
             | LinkEvent::Withdrawn { .. }
             | LinkEvent::Fetched { .. }
-            | LinkEvent::Ended { .. } => {}
+            | LinkEvent::Ended { .. }
+            | LinkEvent::Transfer { .. } => {}
         }
     }
 

@@ -18,3 +18,4 @@ mod ports;
 mod processes;
 mod striping;
 mod totals;
+mod transfers;

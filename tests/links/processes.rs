@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use doorbell::link::{
     FinalReason, LinkConfig, LinkEvent, LinkId, Links, PushRefusal, Request, RequestEnd, RequestId,
-    RequestRefusal, SessionEvent,
+    RequestRefusal, SessionEvent, TransferEvent, TransferId,
 };
 use doorbell::provider::Instant;
 use doorbell::{Deadline, Handle, KeyRing, Node, RemoteAccess, Trust, Worker, WorkerConfig};
@@ -48,6 +48,7 @@ pub(crate) enum Aside {
     Withdrawn(u32),
     /// How a request ended, and what it fetched.
     Ended(RequestId, RequestEnd, Vec<u8>),
+    Transfer(TransferId, TransferEvent),
 }
 
 /// A process: what it has, and what it has seen.
@@ -212,6 +213,7 @@ impl Process {
                 asides.push(Aside::Ended(request, RequestEnd::Done, data.to_vec()));
             }
             LinkEvent::Ended { request, end } => asides.push(Aside::Ended(request, end, Vec::new())),
+            LinkEvent::Transfer { transfer, event } => asides.push(Aside::Transfer(transfer, event)),
             other => panic!("{other:?}"),
         };
         let mut each = |id: LinkId, event: LinkEvent<'_>| {

@@ -350,6 +350,17 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
+    /// Has the peer sent a fence of a rail's connection, for what else it carried.
+    pub fn fence(&mut self, rail: u8, epoch: Epoch) {
+        if let Some(fence) = self.fences.get_mut(usize::from(rail)) {
+            let known = fence.map_or(Epoch::NONE, |fence| fence.epoch);
+            *fence = Some(Fence {
+                epoch: epoch.max(known),
+                is_asked: false,
+            });
+        }
+    }
+
     /// Returns the next connection for which the peer has to be sent a fence.
     pub fn fence_due(&self) -> Option<(u8, Epoch)> {
         (0_u8..).zip(&self.fences).find_map(|(rail, fence)| {

@@ -158,8 +158,8 @@ pub struct Transfer<T> {
     half: Half<T>,
     stage: Stage,
     deadline: Option<Deadline>,
-    /// Posted WRITEs that are not done.
-    in_flight: u32,
+    /// For each rail, posted WRITEs that are not done.
+    in_flight: [u32; RAILS],
     /// For each rail, the connection that carried the key last; and of the peer's keys, the one of each connection.
     sent_keys: [Epoch; RAILS],
     keys: [Option<(Epoch, RemoteWindow)>; RAILS],
@@ -173,8 +173,6 @@ pub struct Transfer<T> {
     is_answered: bool,
     /// The peer's end was heard, and is to be answered.
     answering: bool,
-    /// Until when the peer may answer, once it ended.
-    settle_by: Option<Deadline>,
     /// Whether the end was reported.
     is_reported: bool,
 }
@@ -205,7 +203,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             half,
             stage: Stage::Open,
             deadline: None,
-            in_flight: 0,
+            in_flight: [0; RAILS],
             sent_keys: [Epoch::NONE; RAILS],
             keys: [None; RAILS],
             opening: Said {
@@ -217,7 +215,6 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             ending: Said::default(),
             is_answered: false,
             answering: false,
-            settle_by: None,
             is_reported: false,
         }
     }
@@ -303,14 +300,18 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         match self.stage {
             Stage::Open => self.deadline,
             Stage::Draining { until, .. } => Some(until),
-            Stage::Fencing(_) | Stage::Over(_) if self.is_settled() => None,
-            Stage::Fencing(_) | Stage::Over(_) => self.settle_by,
+            Stage::Fencing(_) | Stage::Over(_) => None,
         }
     }
 
-    /// Whether it has to be kept: its end was not reported, or the peer does not know the end.
+    /// Whether it has to be kept: its end was not reported, or the peer may not know the end.
     pub const fn is_open(&self) -> bool {
         !self.is_reported || !self.is_settled()
+    }
+
+    /// Whether its end was reported, and it is kept for the peer alone.
+    pub const fn is_unanswered(&self) -> bool {
+        self.is_reported && !self.is_settled()
     }
 
     /// Whether both sides know the end.
@@ -336,7 +337,6 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             Half::Taker(_) if self.sent_keys == [Epoch::NONE; RAILS] => Stage::Fencing(end),
             Half::Taker(_) => Stage::Draining { end, until },
         };
-        self.settle_by = Some(until);
         // The giver says so once nothing is posted any more.
         if !matches!(self.half, Half::Giver(_)) && matches!(end, TransferEnd::Here(_)) {
             self.ending.owe();
@@ -347,7 +347,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Moves on where nothing is waited for any more.
     fn go_on(&mut self) {
         match (&self.half, self.stage) {
-            (Half::Giver(_), Stage::Draining { end, .. }) if self.in_flight == 0 => {
+            (Half::Giver(_), Stage::Draining { end, .. }) if self.in_flight == [0; RAILS] => {
                 self.stage = Stage::Over(end);
                 if matches!(end, TransferEnd::Here(_)) {
                     self.ending.owe();
@@ -372,22 +372,17 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             }
             Stage::Draining { end, until } if until.has_passed(now) => match self.half {
                 Half::Giver(_) => {
-                    self.in_flight = 0;
+                    self.in_flight = [0; RAILS];
                     self.go_on();
                 }
                 _ => self.stage = Stage::Fencing(end),
             },
-            Stage::Fencing(_) | Stage::Over(_) if !self.is_settled() => {
-                if self.settle_by.get_or_insert(drain_until).has_passed(now) {
-                    self.settle();
-                }
-            }
             _ => {}
         }
     }
 
-    /// Waits for no answer any more, and owes none.
-    const fn settle(&mut self) {
+    /// Waits for no answer of the peer any more, and owes none.
+    pub const fn settle(&mut self) {
         self.opening.settle();
         self.ending.settle();
         (self.is_answered, self.answering) = (true, false);
@@ -396,7 +391,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Notes that the session is over.
     pub fn over(&mut self, reason: FinalReason) {
         self.settle();
-        self.in_flight = 0;
+        self.in_flight = [0; RAILS];
         let end = match self.stage {
             Stage::Fencing(_) | Stage::Over(_) => return,
             Stage::Draining { end, .. } => end,
@@ -535,14 +530,19 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         if self.ending.on.is_some() && !self.is_answered {
             self.ending.owe();
         }
-        match &mut self.half {
+        if let Some(in_flight) = self.in_flight.get_mut(usize::from(rail)) {
+            *in_flight = 0;
+        }
+        let must_fence = match &mut self.half {
             Half::Giver(giver) => giver.lost(rail) && self.stage == Stage::Open,
             Half::Taker(taker) => {
                 taker.lost(rail);
                 false
             }
             Half::Offered(_) => false,
-        }
+        };
+        self.go_on();
+        must_fence
     }
 
     /// Notes that the peer takes nothing more of a rail's connections up to this one.
@@ -576,13 +576,17 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     pub fn wrote(&mut self, piece: u32, on: Connection) {
         if let Half::Giver(giver) = &mut self.half {
             giver.wrote(piece, on);
-            self.in_flight = self.in_flight.saturating_add(1);
+            if let Some(in_flight) = self.in_flight.get_mut(usize::from(on.0)) {
+                *in_flight = in_flight.saturating_add(1);
+            }
         }
     }
 
-    /// Notes that so many posted WRITEs are done, or that their connection is lost.
-    pub fn retired(&mut self, count: u32) {
-        self.in_flight = self.in_flight.saturating_sub(count);
+    /// Notes that a WRITE that was posted on a rail is done.
+    pub fn retired(&mut self, rail: u8) {
+        if let Some(in_flight) = self.in_flight.get_mut(usize::from(rail)) {
+            *in_flight = in_flight.saturating_sub(1);
+        }
         self.go_on();
     }
 

@@ -1,0 +1,66 @@
+//! Regions: memory registered with all Workers of a Node.
+
+use std::sync::Arc;
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::{
+    MemoryError, PlacementConfig, ProtectionDomain, Provider, ProviderError, RemoteAccess, WindowConfig,
+};
+use doorbell_ffi::{Rdma, StableMemory};
+
+use crate::connect::node::Node;
+use crate::memory::Region;
+use crate::worker::Worker;
+
+impl<P: Provider, N: Network> Node<P, N> {
+    /// Maps so many zeroed bytes, placed like this, and registers them with each Worker's device. It pins the pages, which takes
+    /// milliseconds for large regions. Each Worker counts them once more towards the limit on locked memory.
+    ///
+    /// # Errors
+    /// The size is zero or there is no Worker (`EINVAL`), the device refused, or what is required of the placement cannot be had.
+    pub fn region(
+        &self,
+        workers: &[Worker<P>],
+        bytes: usize,
+        placement: &PlacementConfig,
+    ) -> Result<Region<P>, MemoryError> {
+        let (first, domains) = domains(workers)?;
+        let mut config = WindowConfig::new(bytes, RemoteAccess::NONE);
+        config.placement = *placement;
+        Ok(Region::new(
+            first.domain.window(&config)?,
+            domains,
+            first.reaper(),
+        )?)
+    }
+}
+
+impl<N: Network> Node<Rdma, N> {
+    /// Registers memory of the caller's with each Worker's device. It is given back, by its drop, when all devices have let go of it.
+    ///
+    /// # Errors
+    /// The memory is empty or there is no Worker (`EINVAL`), or the device refused.
+    pub fn adopt_region(
+        &self,
+        workers: &[Worker],
+        memory: impl StableMemory,
+    ) -> Result<Region, ProviderError> {
+        let (first, domains) = domains(workers)?;
+        let window = first.domain.adopt_window(memory, RemoteAccess::NONE)?;
+        Region::new(window, domains, first.reaper())
+    }
+}
+
+type Domains<'w, P> = (&'w Worker<P>, Vec<Arc<<P as Provider>::ProtectionDomain>>);
+
+fn domains<P: Provider>(workers: &[Worker<P>]) -> Result<Domains<'_, P>, ProviderError> {
+    let first = workers.first().ok_or(ProviderError {
+        call: "region",
+        errno: EINVAL,
+    })?;
+    let domains = workers.iter().map(|worker| Arc::clone(&worker.domain)).collect();
+    Ok((first, domains))
+}
+
+/// `EINVAL`.
+const EINVAL: i32 = 22;

@@ -1,0 +1,119 @@
+//! The calls of [`Links`] about transfers.
+
+use doorbell_core::Instant;
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::transfer::TransferRole;
+
+use super::{TransferCounts, TransferId, TransferOptions, TransferRefusal};
+use crate::connect::node::Node;
+use crate::link::links::{LinkId, Links};
+use crate::link::state::Link;
+use crate::memory::Region;
+
+impl<P: Provider, N: Network> Links<P, N> {
+    /// Begins a transfer of bytes of a region, from an offset on, to the link's peer. The peer gets
+    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with memory for them. The bytes are read while
+    /// the transfer is open: what is copied in meanwhile may arrive or not.
+    ///
+    /// # Errors
+    /// [`TransferRefusal::Full`] is back-pressure. Otherwise the link or the region does not allow it.
+    pub fn offer(
+        &mut self,
+        node: &Node<P, N>,
+        id: LinkId,
+        (region, offset, bytes): (&Region<P>, usize, u64),
+        options: &TransferOptions,
+    ) -> Result<TransferId, TransferRefusal> {
+        self.begin_transfer(node, (id, TransferRole::Giver), (region, offset, bytes), options)
+    }
+
+    /// Begins a transfer of so many bytes from the link's peer into a region, from an offset on. The peer gets
+    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with the bytes. What is in that part of the region is
+    /// undefined until the transfer ended as [`TransferEnd::Done`](crate::link::TransferEnd::Done).
+    ///
+    /// # Errors
+    /// As for [`Links::offer`].
+    pub fn ask(
+        &mut self,
+        node: &Node<P, N>,
+        id: LinkId,
+        (region, offset, bytes): (&Region<P>, usize, u64),
+        options: &TransferOptions,
+    ) -> Result<TransferId, TransferRefusal> {
+        self.begin_transfer(node, (id, TransferRole::Taker), (region, offset, bytes), options)
+    }
+
+    fn begin_transfer(
+        &mut self,
+        node: &Node<P, N>,
+        (id, role): (LinkId, TransferRole),
+        (region, offset, bytes): (&Region<P>, usize, u64),
+        options: &TransferOptions,
+    ) -> Result<TransferId, TransferRefusal> {
+        let (link, now) = self.open_link(node, id, Some(region))?;
+        let whom = link.whom();
+        let by = (now, node.makers(), whom);
+        link.transfers.begin((role, bytes), (region, offset), options, by)
+    }
+
+    /// Joins a transfer that the peer began, with the part of a region that begins at this offset: its bytes are given, or are memory for
+    /// what comes, as the offer says.
+    ///
+    /// # Errors
+    /// The transfer is not on offer any more, or the link or the region does not allow it. The offer stands then.
+    pub fn join(
+        &mut self,
+        node: &Node<P, N>,
+        (id, transfer): (LinkId, TransferId),
+        (region, offset): (&Region<P>, usize),
+        options: &TransferOptions,
+    ) -> Result<(), TransferRefusal> {
+        let (link, now) = self.open_link(node, id, Some(region))?;
+        let by = (now, node.makers(), link.whom());
+        link.transfers.join(transfer, (region, offset), options, by)
+    }
+
+    /// Ends a transfer before it is done, or declines one that the peer offered. [`TransferEvent::Ended`](crate::link::TransferEvent::Ended)
+    /// follows at both sides. A taker may have all bytes by then, and reports the transfer as done.
+    ///
+    /// # Errors
+    /// There is no such transfer any more.
+    pub fn cancel(
+        &mut self,
+        node: &Node<P, N>,
+        (id, transfer): (LinkId, TransferId),
+    ) -> Result<(), TransferRefusal> {
+        let (link, now) = self.open_link(node, id, None)?;
+        link.transfers.cancel(transfer, now)
+    }
+
+    /// The counts of a transfer that has no reported end. `None` if there is no such transfer.
+    #[must_use]
+    pub fn transfer_counts(&self, id: LinkId, transfer: TransferId) -> Option<TransferCounts> {
+        self.core.link(id)?.transfers.counts(transfer)
+    }
+
+    fn open_link(
+        &mut self,
+        node: &Node<P, N>,
+        id: LinkId,
+        region: Option<&Region<P>>,
+    ) -> Result<(&mut Link<P, N>, Instant), TransferRefusal> {
+        let links = self.core.devices.len();
+        if let Some(region) = region.map(Region::workers).filter(|region| *region != links) {
+            return Err(TransferRefusal::OtherWorkers { region, links });
+        }
+        let over = self.core.over(id);
+        let Some(link) = self.core.link_mut(id) else {
+            return Err(over.map_or(TransferRefusal::Closing, TransferRefusal::Over));
+        };
+        if let Some(reason) = link.session.over() {
+            return Err(TransferRefusal::Over(reason));
+        }
+        if region.is_some() && link.session.is_closing() {
+            return Err(TransferRefusal::Closing);
+        }
+        Ok((link, node.network.now()))
+    }
+}

@@ -1,0 +1,175 @@
+//! Transfers of a link: ranges of regions that go to the peer, or come from it, over all rails.
+//!
+//! `doorbell_core::transfer` decides. Here its words and pieces are posted on the rails' channels, in turns by priority, and the
+//! taker's memory is registered and taken out of the peer's reach.
+
+mod calls;
+mod entry;
+mod pace;
+mod posting;
+mod table;
+
+use core::fmt;
+use core::time::Duration;
+
+use doorbell_core::session::FinalReason;
+use doorbell_core::transfer::{PIECE_BYTES_MAX, PIECE_BYTES_MIN, TRANSFER_BYTES_MAX};
+pub use doorbell_core::transfer::{TransferCounts, TransferEnd, TransferId, TransferRole};
+pub use doorbell_core::wire::EndReason;
+
+pub(super) use table::Transfers;
+
+/// Configuration of a link's transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferConfig {
+    /// The bytes of a piece, which is one WRITE: a power of two from 4 KiB to 1 GiB. Default 256 KiB: a piece costs some thousand
+    /// instructions of ours, and on a rail of 100 Mbit/s it takes 21 ms, less than the time in which a rail has to answer. The side
+    /// that begins a transfer decides.
+    pub piece_bytes: u32,
+    /// Pieces under way on a rail at most, of all transfers of the link together. Default 4. A message waits on its rail for no more
+    /// than these. A slow rail has fewer: as many as it carries in a quarter of
+    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one.
+    pub pieces_ahead: u32,
+    /// Transfers that a link has open at most: those begun here, and apart from them those begun by the peer. Default 16. Each has some
+    /// 8 KiB of memory here, and in the peer.
+    pub transfers_max: u32,
+    /// The shortest time between two events of progress of a transfer. Default 100 ms.
+    pub progress_every: Duration,
+    /// How long a side that ends a transfer waits for the other: a taker before it withdraws its memory anyway. Default 500 ms.
+    pub drain_within: Duration,
+}
+
+impl Default for TransferConfig {
+    fn default() -> Self {
+        Self {
+            piece_bytes: 256 << 10,
+            pieces_ahead: 4,
+            transfers_max: 16,
+            progress_every: Duration::from_millis(100),
+            drain_within: Duration::from_millis(500),
+        }
+    }
+}
+
+impl TransferConfig {
+    /// The bytes of a piece, as a transfer may have them.
+    pub(super) fn piece_bytes(&self) -> u32 {
+        let bytes = self.piece_bytes.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
+        bytes.checked_next_power_of_two().unwrap_or(PIECE_BYTES_MAX)
+    }
+}
+
+/// How a transfer is begun or joined. Start from [`TransferOptions::default`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferOptions {
+    /// A word of the application's, which the peer gets with the offer. Default 0.
+    pub tag: u64,
+    /// Of what this side gives over a link, the highest goes first, and equals take turns. Default 0.
+    pub priority: u8,
+    /// Ends it as [`EndReason::DEADLINE`] if it is not done within this time. Default: no limit of its own.
+    pub within: Option<Duration>,
+}
+
+/// Something that happened to a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransferEvent {
+    /// The peer began it. Answer with [`Links::join`](crate::link::Links::join) or [`Links::cancel`](crate::link::Links::cancel).
+    Offered {
+        /// What this side is to do.
+        role: TransferRole,
+        /// The bytes.
+        bytes: u64,
+        /// The peer's word for it.
+        tag: u64,
+    },
+    /// Bytes arrived.
+    Progress {
+        /// How many so far, without a gap from the beginning.
+        bytes: u64,
+        /// The bytes a second since the last event of progress.
+        bytes_per_second: u64,
+    },
+    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. For a giver
+    /// the last holds once the Worker's device has ended the requests of a rail that failed.
+    Ended {
+        /// How.
+        end: TransferEnd,
+        /// Its counts.
+        counts: TransferCounts,
+    },
+}
+
+/// Why a transfer was not begun, joined or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransferRefusal {
+    /// As many transfers as may be are open: back-pressure.
+    Full {
+        /// [`TransferConfig::transfers_max`].
+        transfers_max: u32,
+    },
+    /// Caller misuse: a transfer has 1 to 2^40 bytes.
+    Length {
+        /// The bytes.
+        bytes: u64,
+    },
+    /// Caller misuse: the range does not lie within the region.
+    OutOfRegion {
+        /// Where it begins.
+        offset: usize,
+        /// Its bytes.
+        bytes: u64,
+        /// The bytes of the region.
+        region_bytes: usize,
+    },
+    /// Caller misuse: the region is not registered with the Workers of these links.
+    OtherWorkers {
+        /// How many Workers it is registered with.
+        region: usize,
+        /// How many Workers the links have.
+        links: usize,
+    },
+    /// Caller misuse: there is no such transfer, it is over, or the peer did not offer it.
+    NotOpen,
+    /// The link is being closed, or there is no such link.
+    Closing,
+    /// The link is over.
+    Over(FinalReason),
+}
+
+impl fmt::Display for TransferRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full { transfers_max } => write!(
+                f,
+                "{transfers_max} transfers of the link are open, which is the limit: wait for one to end, or raise transfers_max"
+            ),
+            Self::Length { bytes } => {
+                write!(
+                    f,
+                    "a transfer of {bytes} bytes: the limits are 1 and {TRANSFER_BYTES_MAX}"
+                )
+            }
+            Self::OutOfRegion {
+                offset,
+                bytes,
+                region_bytes,
+            } => write!(
+                f,
+                "{bytes} bytes at offset {offset} exceed the region of {region_bytes} bytes"
+            ),
+            Self::OtherWorkers { region, links } => write!(
+                f,
+                "the region is registered with {region} Workers, and the links have {links}: register it with all of them"
+            ),
+            Self::NotOpen => f.write_str("no transfer of this number is open, or the peer did not offer it"),
+            Self::Closing => f.write_str("the link is being closed, or there is no such link"),
+            Self::Over(reason) => write!(f, "the link is over: {reason}"),
+        }
+    }
+}
+
+impl core::error::Error for TransferRefusal {}

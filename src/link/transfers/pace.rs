@@ -1,0 +1,97 @@
+//! How much of a link's transfers may be under way on a rail.
+
+use core::time::Duration;
+
+use doorbell_core::Instant;
+
+/// The rate of a rail, by what completed, and the pieces that are under way on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    in_flight_bytes: u64,
+    in_flight: u32,
+    /// When it began to be busy, or when a piece completed last.
+    since: Option<Instant>,
+    /// Smoothed over some pieces; 0 is unknown.
+    bytes_per_second: u64,
+}
+
+impl Pace {
+    /// Whether another piece may be posted: what is under way takes no longer than `most`, by the rate so far.
+    pub(super) fn has_room(&self, pieces_max: u32, piece_bytes: u32, most: Duration) -> bool {
+        if self.in_flight == 0 {
+            return true;
+        }
+        let bytes = self.in_flight_bytes.saturating_add(piece_bytes.into());
+        self.in_flight < pieces_max.max(1) && self.time_of(bytes).is_some_and(|time| time <= most)
+    }
+
+    fn time_of(&self, bytes: u64) -> Option<Duration> {
+        let ns = u128::from(bytes).saturating_mul(1_000_000_000);
+        let ns = ns.checked_div(u128::from(self.bytes_per_second))?;
+        Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+    }
+
+    pub(super) fn posted(&mut self, bytes: u32, now: Instant) {
+        if self.in_flight == 0 {
+            self.since = Some(now);
+        }
+        self.in_flight = self.in_flight.saturating_add(1);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes.into());
+    }
+
+    pub(super) fn completed(&mut self, bytes: u32, now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(bytes.into());
+        let Some(since) = self.since.replace(now) else {
+            return;
+        };
+        let ns = now.to_ns().saturating_sub(since.to_ns()).max(1);
+        let rate = u128::from(bytes).saturating_mul(1_000_000_000) / u128::from(ns);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        self.bytes_per_second = match self.bytes_per_second {
+            0 => rate,
+            // An eighth of the difference each time.
+            known => known.saturating_sub(known / 8).saturating_add(rate / 8).max(1),
+        };
+    }
+
+    /// Its connection is lost. The rate stays: the next one is of the same port.
+    pub(super) const fn lost(&mut self) {
+        self.in_flight = 0;
+        self.in_flight_bytes = 0;
+        self.since = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pace;
+    use core::time::Duration;
+    use doorbell_core::Instant;
+
+    #[test]
+    fn a_slow_rail_has_one_piece_and_a_fast_one_as_many_as_may_be() {
+        let mut slow = Pace::default();
+        let most = Duration::from_millis(10);
+        let mut now = 0_u64;
+        for (ns_a_piece, pieces) in [(20_000_000, 1), (1_000_000, 4)] {
+            for _ in 0..40 {
+                slow.posted(1 << 18, Instant::from_ns(now));
+                now += ns_a_piece;
+                slow.completed(1 << 18, Instant::from_ns(now));
+            }
+            let mut count = 0;
+            while slow.has_room(4, 1 << 18, most) {
+                slow.posted(1 << 18, Instant::from_ns(now));
+                count += 1;
+            }
+            assert_eq!(count, pieces);
+            slow.lost();
+        }
+        // Before anything completed there is no more than one.
+        let mut new = Pace::default();
+        assert!(new.has_room(4, 1 << 18, most));
+        new.posted(1 << 18, Instant::from_ns(0));
+        assert!(!new.has_room(4, 1 << 18, most));
+    }
+}

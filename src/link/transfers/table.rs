@@ -1,0 +1,428 @@
+//! The transfers of a link: begun, offered, heard of, and let go.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use doorbell_core::provider::Provider;
+use doorbell_core::session::{Epoch, FinalReason, Role, SESSION_RAILS_MAX, Violation};
+use doorbell_core::transfer::{
+    Broken, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferId, TransferRole, Word,
+};
+use doorbell_core::wire::{End, EndReason, Open, SessionFrame};
+use doorbell_core::{Deadline, Instant};
+
+use super::entry::{Entry, Memory};
+use super::pace::Pace;
+use super::{TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal};
+use crate::machine::makers::{Makers, Whom};
+use crate::memory::Region;
+
+/// Numbers of the peer's transfers, behind the highest, of which it is known whether they were used.
+const NUMBERS: u32 = 64;
+
+/// Answers to ends of transfers that are gone, at most: the oldest gives way, and the peer asks again.
+const ANSWERS_MAX: usize = 64;
+
+/// A word about no transfer that there is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    transfer: TransferId,
+    reason: EndReason,
+    is_answer: bool,
+}
+
+impl Answer {
+    pub(super) const fn word(self, epoch: Epoch) -> End {
+        End {
+            epoch,
+            transfer: self.transfer,
+            reason: self.reason,
+            is_answer: self.is_answer,
+        }
+    }
+}
+
+/// The numbers that the peer gave to its transfers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Numbers {
+    /// The highest, halved; and which of those below it were used, from the lowest bit.
+    highest: Option<u32>,
+    used: u64,
+}
+
+impl Numbers {
+    /// Notes a number. Says whether it is new.
+    fn note(&mut self, id: TransferId) -> bool {
+        let number = id.0 / 2;
+        let Some(highest) = self.highest else {
+            (self.highest, self.used) = (Some(number), 1);
+            return true;
+        };
+        if let Some(ahead) = number.checked_sub(highest).filter(|ahead| *ahead > 0) {
+            self.used = self.used.checked_shl(ahead).unwrap_or(0) | 1;
+            self.highest = Some(number);
+            return true;
+        }
+        let behind = highest.saturating_sub(number);
+        if behind >= NUMBERS {
+            return false;
+        }
+        let is_new = self.used >> behind & 1 == 0;
+        self.used |= 1 << behind;
+        is_new
+    }
+}
+
+/// The transfers of a link, and what is under way of them on its rails.
+pub(in super::super) struct Transfers<P: Provider> {
+    pub(super) config: TransferConfig,
+    pub(super) entries: Vec<Entry<P>>,
+    /// The number of the next transfer of ours.
+    next: u32,
+    theirs: Numbers,
+    pub(super) answers: VecDeque<Answer>,
+    pub(super) paces: [Pace; SESSION_RAILS_MAX as usize],
+    /// Counts turns between transfers of the same priority.
+    pub(super) turn: usize,
+}
+
+/// When to look again at memory that a thread works on.
+const SOON: Duration = Duration::from_millis(1);
+
+fn table() -> Box<[PieceState]> {
+    vec![PieceState::default(); TRANSFER_WINDOW as usize].into_boxed_slice()
+}
+
+impl<P: Provider> Transfers<P> {
+    pub(in super::super) fn new(config: TransferConfig, role: Role) -> Self {
+        Self {
+            config,
+            entries: Vec::new(),
+            next: match role {
+                Role::Initiator => 0,
+                Role::Responder => 1,
+            },
+            theirs: Numbers::default(),
+            answers: VecDeque::new(),
+            paces: [Pace::default(); SESSION_RAILS_MAX as usize],
+            turn: 0,
+        }
+    }
+
+    /// Whether there is any that has not ended, or whose end is not reported.
+    pub(in super::super) fn is_any_open(&self) -> bool {
+        self.entries.iter().any(|entry| !entry.machine.is_unanswered())
+    }
+
+    /// How many are open that were begun here, or by the peer. Those that are kept for the peer alone do not count.
+    fn open(&self, is_ours: bool) -> u32 {
+        let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
+        let open = entries.filter(|entry| !entry.machine.is_unanswered()).count();
+        u32::try_from(open).unwrap_or(u32::MAX)
+    }
+
+    fn find(&mut self, id: TransferId) -> Option<&mut Entry<P>> {
+        self.entries.iter_mut().find(|entry| entry.machine.id() == id)
+    }
+
+    /// Begins one of bytes of a region, at an offset, or joins the one of this number that the peer offered.
+    pub(in super::super) fn begin(
+        &mut self,
+        (role, bytes): (TransferRole, u64),
+        (region, offset): (&Region<P>, usize),
+        options: &TransferOptions,
+        (now, makers, whom): (Instant, &Makers, Whom),
+    ) -> Result<TransferId, TransferRefusal> {
+        let transfers_max = self.config.transfers_max;
+        if self.open(true) >= transfers_max {
+            return Err(TransferRefusal::Full { transfers_max });
+        }
+        let pieces =
+            Pieces::new(bytes, self.config.piece_bytes()).ok_or(TransferRefusal::Length { bytes })?;
+        let memory = memory_for(role, pieces, (region, offset), (makers, whom))?;
+        let transfer = TransferId(self.next);
+        // As many as there are numbers for: nobody begins so many.
+        self.next = self
+            .next
+            .checked_add(2)
+            .ok_or(TransferRefusal::Full { transfers_max })?;
+        let open = Open {
+            epoch: Epoch::NONE,
+            transfer,
+            pieces,
+            tag: options.tag,
+            role,
+        };
+        let machine = match role {
+            TransferRole::Giver => Transfer::give(&open, table()),
+            TransferRole::Taker => Some(Transfer::take(&open)),
+        };
+        let machine = machine.ok_or(TransferRefusal::Length { bytes })?;
+        let mut entry = Entry::new(machine, memory, true, now);
+        entry.set(options, now);
+        self.entries.push(entry);
+        Ok(transfer)
+    }
+
+    /// Joins one that the peer offered.
+    pub(in super::super) fn join(
+        &mut self,
+        id: TransferId,
+        (region, offset): (&Region<P>, usize),
+        options: &TransferOptions,
+        (now, makers, whom): (Instant, &Makers, Whom),
+    ) -> Result<(), TransferRefusal> {
+        let entry = self.find(id).filter(|entry| entry.machine.is_offered());
+        let entry = entry.ok_or(TransferRefusal::NotOpen)?;
+        let (role, pieces) = (entry.machine.role(), entry.machine.pieces());
+        entry.memory = memory_for(role, pieces, (region, offset), (makers, whom))?;
+        entry.machine.join((role == TransferRole::Giver).then(table));
+        entry.set(options, now);
+        Ok(())
+    }
+
+    /// Ends one here.
+    pub(in super::super) fn cancel(&mut self, id: TransferId, now: Instant) -> Result<(), TransferRefusal> {
+        let until = Deadline::after(now, self.config.drain_within);
+        let entry = self.find(id).ok_or(TransferRefusal::NotOpen)?;
+        let reason = match entry.machine.is_offered() {
+            true => EndReason::REFUSED,
+            false => EndReason::CANCELLED,
+        };
+        entry.machine.end(reason, until);
+        Ok(())
+    }
+
+    /// The counts of one.
+    pub(in super::super) fn counts(&self, id: TransferId) -> Option<TransferCounts> {
+        let mut entries = self.entries.iter();
+        let entry = entries.find(|entry| entry.machine.id() == id)?;
+        Some(entry.machine.counts())
+    }
+
+    /// Goes by what the peer said of transfers.
+    pub(in super::super) fn hear(
+        &mut self,
+        rail: u8,
+        frame: &SessionFrame<'_>,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        let until = Deadline::after(now, self.config.drain_within);
+        let broken = |Broken| Violation::OutOfPlace;
+        match frame {
+            SessionFrame::Open(open) => return self.hear_open(open, now),
+            SessionFrame::Take(take) => {
+                if let Some(entry) = self.find(take.transfer) {
+                    entry.machine.heard_take(rail, take).map_err(broken)?;
+                }
+            }
+            SessionFrame::Landed(landed) => {
+                match self.find(landed.transfer) {
+                    Some(entry) => entry.machine.heard_landed(landed).map_err(broken)?,
+                    // A giver that asks for its pieces missed the end.
+                    None if landed.question > 0 => self.answer(landed.transfer, EndReason::UNKNOWN, false),
+                    None => {}
+                }
+            }
+            SessionFrame::Progress(progress) => {
+                if let Some(entry) = self.find(progress.transfer) {
+                    entry.machine.heard_progress(progress).map_err(broken)?;
+                }
+            }
+            SessionFrame::End(end) => match self.find(end.transfer) {
+                Some(entry) => entry.machine.heard_end(end, until).map_err(broken)?,
+                None if end.is_answer => {}
+                None => self.answer(end.transfer, EndReason::UNKNOWN, true),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn hear_open(&mut self, open: &Open, now: Instant) -> Result<(), Violation> {
+        // Its numbers are of the other kind than ours.
+        if open.transfer.0 % 2 == self.next % 2 {
+            return Err(Violation::OutOfPlace);
+        }
+        if self.find(open.transfer).is_some() {
+            return Ok(());
+        }
+        let is_full = self.open(false) >= self.config.transfers_max;
+        if !self.theirs.note(open.transfer) {
+            self.answer(open.transfer, EndReason::UNKNOWN, false);
+        } else if is_full {
+            self.answer(open.transfer, EndReason::TOO_MANY, false);
+        } else {
+            let machine = Transfer::offered(open);
+            self.entries.push(Entry::new(machine, Memory::None, false, now));
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, transfer: TransferId, reason: EndReason, is_answer: bool) {
+        if self.answers.len() >= ANSWERS_MAX {
+            self.answers.pop_front();
+        }
+        self.answers.push_back(Answer {
+            transfer,
+            reason,
+            is_answer,
+        });
+    }
+
+    /// Notes that a piece that was posted on a rail is done.
+    pub(in super::super) fn completed(&mut self, rail: u8, (id, bytes): (TransferId, u32), now: Instant) {
+        if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
+            pace.completed(bytes, now);
+        }
+        if let Some(entry) = self.find(id) {
+            entry.machine.retired(rail);
+        }
+    }
+
+    /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it.
+    pub(in super::super) fn lost(&mut self, rail: u8) -> bool {
+        if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
+            pace.lost();
+        }
+        let mut is_any = false;
+        for entry in &mut self.entries {
+            is_any |= entry.machine.lost(rail);
+        }
+        is_any
+    }
+
+    /// Notes that the peer takes nothing more of a rail's connections up to this one.
+    pub(in super::super) fn fenced(&mut self, rail: u8, through: Epoch) {
+        for entry in &mut self.entries {
+            entry.machine.fenced(rail, through);
+        }
+    }
+
+    /// Notes that the session is over.
+    pub(in super::super) fn over(&mut self, reason: FinalReason) {
+        for entry in &mut self.entries {
+            entry.machine.over(reason);
+        }
+    }
+
+    /// Looks at the deadlines and at memory that threads work on.
+    pub(in super::super) fn look(&mut self, now: Instant, makers: &Makers, whom: Whom) {
+        let until = Deadline::after(now, self.config.drain_within);
+        for entry in &mut self.entries {
+            entry.machine.look(now, until);
+            if entry.go_on_with_memory(makers, whom).is_err() {
+                entry.machine.end(EndReason::NO_MEMORY, until);
+            }
+        }
+    }
+
+    /// Reports what happened, and lets go of what is over.
+    pub(in super::super) fn report(&mut self, now: Instant, mut each: impl FnMut(TransferId, TransferEvent)) {
+        let config = self.config;
+        for entry in &mut self.entries {
+            let id = entry.machine.id();
+            while let Some(event) = entry.event(now, &config) {
+                each(id, event);
+            }
+        }
+        // A peer that answers no end has as many kept for it as it may have open.
+        let unanswered = self
+            .entries
+            .iter()
+            .filter(|entry| entry.machine.is_unanswered())
+            .count();
+        let most = usize::try_from(config.transfers_max).unwrap_or(usize::MAX).max(1);
+        let mut too_many = unanswered.saturating_sub(most);
+        self.entries.retain_mut(|entry| {
+            if too_many > 0 && entry.machine.is_unanswered() {
+                too_many = too_many.saturating_sub(1);
+                entry.machine.settle();
+            }
+            entry.machine.is_open()
+        });
+    }
+
+    /// When to look again at the latest.
+    pub(in super::super) fn wake(&self, now: Instant) -> Option<Deadline> {
+        let soon = Deadline::after(now, SOON);
+        let making = self.entries.iter().any(Entry::is_making) || !self.answers.is_empty();
+        let wakes = self.entries.iter().filter_map(|entry| entry.machine.wake());
+        wakes.chain(making.then_some(soon)).min()
+    }
+
+    /// The transfers in the order in which their words and pieces go: by priority, and equals in turns.
+    pub(super) fn order(&mut self) -> Vec<usize> {
+        let count = self.entries.len();
+        let turn = self.turn;
+        let mut order: Vec<_> = (0..count)
+            .map(|at| at.saturating_add(turn).checked_rem(count).unwrap_or(0))
+            .collect();
+        order.sort_by_key(|at| core::cmp::Reverse(self.entries.get(*at).map_or(0, |entry| entry.priority)));
+        order
+    }
+}
+
+impl<P: Provider> Entry<P> {
+    fn set(&mut self, options: &TransferOptions, now: Instant) {
+        self.priority = options.priority;
+        self.machine
+            .end_by(options.within.map(|within| Deadline::after(now, within)));
+    }
+
+    /// What is to be said next of it over a connection of this Worker's.
+    pub(super) fn word_for(&self, on: (u8, Epoch), worker: usize) -> Option<Word> {
+        let key = match &self.memory {
+            Memory::Granted(granted) => granted.key(worker),
+            _ => None,
+        };
+        self.machine.word_for(on, key)
+    }
+}
+
+/// The memory of a side of a transfer.
+fn memory_for<P: Provider>(
+    role: TransferRole,
+    pieces: Pieces,
+    (region, offset): (&Region<P>, usize),
+    (makers, whom): (&Makers, Whom),
+) -> Result<Memory<P>, TransferRefusal> {
+    let outside = || TransferRefusal::OutOfRegion {
+        offset,
+        bytes: pieces.bytes(),
+        region_bytes: region.bytes(),
+    };
+    let bytes = usize::try_from(pieces.bytes()).map_err(|_| outside())?;
+    if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
+        return Err(outside());
+    }
+    Ok(match role {
+        TransferRole::Giver => Memory::Given(region.clone(), offset),
+        TransferRole::Taker => {
+            let region = region.clone();
+            // It pins the pages, which takes milliseconds for large ones.
+            let register = move || {
+                region
+                    .grant(offset, bytes)
+                    .map_err(crate::error::ConnectError::Provider)
+            };
+            Memory::Registering(makers.make(whom, None, register))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Numbers;
+    use doorbell_core::transfer::TransferId;
+
+    #[test]
+    fn a_number_is_new_once_in_whatever_order_they_come() {
+        let mut numbers = Numbers::default();
+        let mut note = |number| numbers.note(TransferId(number));
+        assert!(note(5) && note(1) && note(3) && note(131));
+        assert!(!note(5) && !note(1) && !note(131));
+        assert!(note(129) && !note(129));
+        assert!(note(u32::MAX) && !note(u32::MAX) && !note(131));
+    }
+}

@@ -1,0 +1,165 @@
+//! Memory of any length, registered with the devices of several Workers.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::{
+    OutOfWindow, Placement, ProtectionDomain, Provider, ProviderError, RemoteAccess, Window, WindowRange,
+};
+use doorbell_core::wire::RemoteWindow;
+use doorbell_ffi::Rdma;
+
+use crate::machine::reaper::{Reaped, Reaper};
+
+/// Memory of any length that this host sends, writes from and reads into, registered with the device of each of its Workers. Clones are
+/// the same memory.
+///
+/// No reference to the memory exists, as for a window: bytes are copied in and out. No peer reaches it, unless a transfer lets one write
+/// to a part of it. Once the last clone is dropped, and no request has it, the devices let go of it on another thread, and the memory is
+/// freed.
+pub struct Region<P: Provider = Rdma> {
+    shared: Arc<Shared<P>>,
+}
+
+struct Shared<P: Provider> {
+    /// The memory as it is registered with each Worker, in the order of the Workers; never empty.
+    windows: Vec<Reaped<P::Window>>,
+    domains: Vec<Arc<P::ProtectionDomain>>,
+    bytes: usize,
+}
+
+impl<P: Provider> Region<P> {
+    /// Registers the memory of a window, which is of the first domain, with the others.
+    pub(crate) fn new(
+        first: P::Window,
+        domains: Vec<Arc<P::ProtectionDomain>>,
+        reaper: &Reaper,
+    ) -> Result<Self, ProviderError> {
+        let bytes = first.bytes();
+        let mut windows = vec![reaper.keep(first)];
+        for domain in domains.iter().skip(1) {
+            let window = match windows.first() {
+                Some(first) => domain.window_of(first, 0..bytes, RemoteAccess::NONE)?,
+                None => break,
+            };
+            windows.push(reaper.keep(window));
+        }
+        let shared = Shared {
+            windows,
+            domains,
+            bytes,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    fn first(&self) -> Option<&P::Window> {
+        self.shared.windows.first().map(|window| &**window)
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shared.bytes
+    }
+
+    /// How its memory was placed when it was made.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        let unplaced = || Placement::unplaced(self.bytes(), self.bytes());
+        self.first().map_or_else(unplaced, Window::placement)
+    }
+
+    /// Copies bytes in, beginning at `offset`. A device may read them meanwhile.
+    ///
+    /// # Errors
+    /// The range does not lie within the region; nothing was copied.
+    pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+        self.first().map_or_else(
+            || Err(self.outside(offset, source.len())),
+            |first| first.copy_in(offset, source),
+        )
+    }
+
+    /// Copies bytes out, beginning at `offset`. Those that a device is writing may be torn.
+    ///
+    /// # Errors
+    /// As for [`Region::copy_in`].
+    pub fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
+        let bytes = destination.len();
+        self.first().map_or_else(
+            || Err(self.outside(offset, bytes)),
+            |first| first.copy_out(offset, destination),
+        )
+    }
+
+    fn outside(&self, offset: usize, bytes: usize) -> OutOfWindow {
+        OutOfWindow {
+            offset,
+            bytes,
+            window_bytes: self.bytes(),
+        }
+    }
+
+    /// How many Workers it is registered with.
+    pub(crate) fn workers(&self) -> usize {
+        self.shared.windows.len()
+    }
+
+    /// Bytes of it, for a request on this Worker.
+    pub(crate) fn range(
+        &self,
+        worker: usize,
+        offset: usize,
+        bytes: u32,
+    ) -> Option<WindowRange<'_, P::Window>> {
+        let window = &**self.shared.windows.get(worker)?;
+        Some(WindowRange {
+            window,
+            offset,
+            bytes,
+        })
+    }
+
+    /// Registers a part of it once more with each Worker's device, so that a peer may write there.
+    pub(crate) fn grant(&self, offset: usize, bytes: usize) -> Result<GrantedRegion<P>, ProviderError> {
+        let Shared { windows, domains, .. } = &*self.shared;
+        let part = offset..offset.saturating_add(bytes);
+        let granted = windows.iter().zip(domains);
+        let granted =
+            granted.map(|(window, domain)| domain.window_of(window, part.clone(), RemoteAccess::WRITE));
+        Ok(GrantedRegion(granted.collect::<Result<_, _>>()?))
+    }
+}
+
+impl<P: Provider> Clone for Region<P> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Region<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes, {} Workers)", self.bytes(), self.workers())
+    }
+}
+
+/// A part of a region that a peer may write to. Dropping it takes the right away: it may take a device milliseconds, and once it is done
+/// nothing writes there any more.
+pub(crate) struct GrantedRegion<P: Provider>(Vec<P::Window>);
+
+impl<P: Provider> GrantedRegion<P> {
+    /// The key by which a peer reaches it over this Worker's device.
+    pub(crate) fn key(&self, worker: usize) -> Option<RemoteWindow> {
+        self.0.get(worker).map(Window::remote)
+    }
+}
+
+impl<P: Provider> fmt::Debug for GrantedRegion<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GrantedRegion({} Workers)", self.0.len())
+    }
+}

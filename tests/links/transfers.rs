@@ -1,0 +1,488 @@
+//! Transfers of links: all of the bytes or a reason, over any rails and under any failure, and nothing written behind the end.
+
+use core::time::Duration;
+
+use doorbell::link::{
+    EndReason, FinalReason, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
+    TransferRefusal, TransferRole,
+};
+use doorbell::memory::Region;
+use doorbell::provider::PlacementConfig;
+use doorbell_sim::Host;
+
+use crate::anything::{Chance, plan, seeds};
+use crate::processes::{A, Aside, B, Process, Two, ms};
+
+type Memory = Region<Host>;
+
+fn region(process: &Process, bytes: usize) -> Memory {
+    let placement = PlacementConfig::DEFAULT;
+    process.node.region(&process.workers, bytes, &placement).unwrap()
+}
+
+/// Bytes that follow from a number.
+fn bytes_of(number: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64)
+        .map(|at| (at.wrapping_mul(number | 1) >> 7) as u8 ^ at as u8)
+        .collect()
+}
+
+/// A region with these bytes.
+fn filled(process: &Process, number: u64, bytes: usize) -> Memory {
+    let region = region(process, bytes);
+    region.copy_in(0, &bytes_of(number, bytes)).unwrap();
+    region
+}
+
+fn read(region: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; region.bytes()];
+    region.copy_out(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn offer(two: &mut Two, at: usize, region: &Memory, options: &TransferOptions) -> TransferId {
+    let process = two.process_mut(at);
+    let bytes = region.bytes() as u64;
+    let link = process.link.unwrap();
+    process
+        .links
+        .offer(&process.node, link, (region, 0, bytes), options)
+        .unwrap()
+}
+
+fn ask(two: &mut Two, at: usize, region: &Memory) -> TransferId {
+    let process = two.process_mut(at);
+    let bytes = region.bytes() as u64;
+    let link = process.link.unwrap();
+    let options = TransferOptions::default();
+    process
+        .links
+        .ask(&process.node, link, (region, 0, bytes), &options)
+        .unwrap()
+}
+
+fn join(two: &mut Two, at: usize, id: TransferId, region: &Memory) {
+    let process = two.process_mut(at);
+    let link = process.link.unwrap();
+    let options = TransferOptions::default();
+    process
+        .links
+        .join(&process.node, (link, id), (region, 0), &options)
+        .unwrap();
+}
+
+fn cancel(two: &mut Two, at: usize, id: TransferId) {
+    let process = two.process_mut(at);
+    let link = process.link.unwrap();
+    process.links.cancel(&process.node, (link, id)).unwrap();
+}
+
+/// Waits until a process is offered a transfer.
+fn offered(two: &mut Two, at: usize) -> (TransferId, TransferRole, u64, u64) {
+    let until = ms(two.fabric.now().to_ns() / 1_000_000 + 500);
+    let find = |aside: &Aside| match aside {
+        Aside::Transfer(id, TransferEvent::Offered { role, bytes, tag }) => Some((*id, *role, *bytes, *tag)),
+        _ => None,
+    };
+    assert!(two.run(until, |two| {
+        two.process(at).asides.iter().any(|aside| find(aside).is_some())
+    }));
+    let asides = &mut two.process_mut(at).asides;
+    let place = asides.iter().position(|aside| find(aside).is_some()).unwrap();
+    find(&asides.remove(place)).unwrap()
+}
+
+fn end_of(process: &Process, id: TransferId) -> Option<(TransferEnd, TransferCounts)> {
+    process.asides.iter().find_map(|aside| match aside {
+        Aside::Transfer(of, TransferEvent::Ended { end, counts }) if *of == id => Some((*end, *counts)),
+        _ => None,
+    })
+}
+
+/// Waits until a transfer has ended at these processes.
+fn ended(
+    two: &mut Two,
+    at: &[usize],
+    id: TransferId,
+    within: Duration,
+) -> Vec<(TransferEnd, TransferCounts)> {
+    let until = Duration::from_nanos(two.fabric.now().to_ns()) + within;
+    let has_ended = |two: &Two| at.iter().all(|at| end_of(two.process(*at), id).is_some());
+    assert!(
+        two.run(until, has_ended),
+        "{:?} {:?}",
+        two.process(A).asides,
+        two.process(B).asides
+    );
+    at.iter()
+        .map(|at| end_of(two.process(*at), id).unwrap())
+        .collect()
+}
+
+fn done(bytes: usize) -> TransferCounts {
+    let mut counts = TransferCounts::default();
+    counts.landed_bytes = bytes as u64;
+    counts
+}
+
+#[test]
+fn all_bytes_arrive_whoever_begins_and_over_any_number_of_rails() {
+    for rails in [1, 2, 3] {
+        for bytes in [1, 4096, 300_001, 5_000_000] {
+            for taker_begins in [false, true] {
+                let mut two = Two::new(rails, "");
+                two.connected(rails as u8);
+                let from = filled(two.process(A), 77, bytes);
+                let to = region(two.process(B), bytes);
+                let id = if taker_begins {
+                    let id = ask(&mut two, B, &to);
+                    assert_eq!(offered(&mut two, A), (id, TransferRole::Giver, bytes as u64, 0));
+                    join(&mut two, A, id, &from);
+                    id
+                } else {
+                    let mut options = TransferOptions::default();
+                    options.tag = 9;
+                    let id = offer(&mut two, A, &from, &options);
+                    assert_eq!(offered(&mut two, B), (id, TransferRole::Taker, bytes as u64, 9));
+                    join(&mut two, B, id, &to);
+                    id
+                };
+                let ends = ended(&mut two, &[A, B], id, ms(1000));
+                assert_eq!(ends, [(TransferEnd::Done, done(bytes)); 2]);
+                assert!(read(&to) == bytes_of(77, bytes));
+                two.sends_every = [Some(ms(1)); 2];
+                two.run(ms(1200), |_| false);
+                assert!(two.settle(ms(2000)));
+                // Both have forgotten it.
+                for at in [A, B] {
+                    let process = two.process(at);
+                    assert_eq!(process.links.transfer_counts(process.link.unwrap(), id), None);
+                }
+                two.fabric.audit().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_byte_arrives_or_the_end_has_a_reason_under_random_plans_and_nothing_is_written_behind_it() {
+    for seed in seeds() {
+        let mut chance = Chance(seed);
+        let rails = 1 + chance.below(3);
+        let plan = plan(&mut chance, rails, |rail| format!("sim{rail}:1"), 5_000);
+        // So slow that faults hit transfers under way.
+        let mut two = Two::with(rails as usize, &plan, Some(200));
+        two.run(ms(300), |two| {
+            two.process(A)
+                .saw(doorbell::link::SessionEvent::Connected)
+                .is_some()
+        });
+        let mut transfers = Vec::new();
+        for number in 0..1 + chance.below(4) {
+            let bytes = 1 + chance.below(3_000_000) as usize;
+            let (giver, begins) = (chance.below(2) as usize, chance.below(2) == 0);
+            let from = filled(two.process(giver), number, bytes);
+            let to = region(two.process(1 - giver), bytes);
+            let id = match begins {
+                true => offer(&mut two, giver, &from, &TransferOptions::default()),
+                false => ask(&mut two, 1 - giver, &to),
+            };
+            transfers.push((id, number, giver, begins, from, to, false));
+        }
+        let cancelled = (chance.below(3) == 0).then(|| (chance.below(2) as usize, chance.below(600)));
+        let mut reused = vec![false; transfers.len()];
+        for step in 0..12_000 / 20_u64 {
+            two.run(ms(300 + step * 20), |_| false);
+            for (place, (id, number, giver, begins, from, to, has_joined)) in transfers.iter_mut().enumerate()
+            {
+                let joiner = if *begins { 1 - *giver } else { *giver };
+                let is_offered = |aside: &Aside| matches!(aside, Aside::Transfer(of, TransferEvent::Offered { .. }) if *of == *id);
+                if !*has_joined && two.process(joiner).asides.iter().any(is_offered) {
+                    join(&mut two, joiner, *id, if *begins { to } else { from });
+                    *has_joined = true;
+                }
+                if let Some((at, _)) = cancelled.filter(|(_, when)| place == 0 && *when == step) {
+                    let process = two.process_mut(at);
+                    let link = process.link.unwrap();
+                    let _ = process.links.cancel(&process.node, (link, *id));
+                }
+                // The memory is the application's again, and it writes there.
+                if let Some((end, _)) = end_of(two.process(1 - *giver), *id).filter(|_| !reused[place]) {
+                    if end == TransferEnd::Done {
+                        assert!(read(to) == bytes_of(*number, to.bytes()), "seed {seed}: {plan}");
+                    }
+                    to.copy_in(0, &bytes_of(1234, to.bytes())).unwrap();
+                    reused[place] = true;
+                }
+            }
+        }
+        for (place, (id, _, giver, _, _, to, _)) in transfers.iter().enumerate() {
+            let ends = [*giver, 1 - *giver].map(|at| end_of(two.process(at), *id));
+            let [Some((gave, _)), Some((took, counts))] = ends else {
+                panic!("seed {seed}: {plan}: {id} of {} bytes: {ends:?}", to.bytes());
+            };
+            assert!(
+                reused[place] && read(to) == bytes_of(1234, to.bytes()),
+                "seed {seed}: written behind the end"
+            );
+            assert_eq!(counts.duplicates, 0);
+            let is_done = (gave, took) == (TransferEnd::Done, TransferEnd::Done);
+            assert!(
+                is_done || cancelled.is_some() && place == 0,
+                "seed {seed}: {plan}: {gave:?} {took:?}"
+            );
+        }
+        two.fabric
+            .audit()
+            .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+    }
+}
+
+#[test]
+fn a_rail_that_dies_under_way_costs_time_and_no_byte() {
+    let mut two = Two::with(2, "at 40ms link a/sim0:1-b/sim0:1 down for 20s", Some(1000));
+    two.connected(2);
+    let bytes = 40_000_000;
+    let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+    let id = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    join(&mut two, B, id, &to);
+    let ends = ended(&mut two, &[A, B], id, ms(2000));
+    let repeated = ends[0].1.repeated_bytes;
+    assert!(repeated > 0 && repeated <= 4 << 18, "{repeated}");
+    assert_eq!(
+        (ends[0].0, ends[1]),
+        (TransferEnd::Done, (TransferEnd::Done, done(bytes)))
+    );
+    assert!(read(&to) == bytes_of(5, bytes));
+}
+
+#[test]
+fn two_rails_carry_nearly_twice_as_much_as_one() {
+    let took = |rails: usize| {
+        let mut two = Two::with(rails, "", Some(1000));
+        two.connected(rails as u8);
+        let bytes = 64 << 20;
+        let (from, to) = (region(two.process(A), bytes), region(two.process(B), bytes));
+        let id = offer(&mut two, A, &from, &TransferOptions::default());
+        offered(&mut two, B);
+        let began = two.fabric.now();
+        join(&mut two, B, id, &to);
+        ended(&mut two, &[B], id, ms(5000));
+        two.fabric.now().to_ns() - began.to_ns()
+    };
+    let [one, two] = [1, 2].map(took);
+    assert!(one * 100 >= two * 195, "{one} {two}");
+    // And one rail is used nearly whole: 64 MiB at 1 Gbit/s take 537 ms.
+    assert!(one < 570_000_000, "{one}");
+}
+
+#[test]
+fn a_message_waits_for_no_more_than_the_pieces_ahead() {
+    let longest = |with_transfer: bool| {
+        let mut two = Two::with(1, "", Some(1000));
+        two.connected(1);
+        let bytes = 32 << 20;
+        let (from, to) = (region(two.process(A), bytes), region(two.process(B), bytes));
+        if with_transfer {
+            let id = offer(&mut two, A, &from, &TransferOptions::default());
+            offered(&mut two, B);
+            join(&mut two, B, id, &to);
+        }
+        let mut longest = 0;
+        for number in 1..40_u64 {
+            two.run(ms(60 + number * 5), |_| false);
+            let began = two.fabric.now().to_ns();
+            two.process_mut(A).send().unwrap();
+            assert!(two.run(ms(1000), |two| two.process(B).delivered == number));
+            longest = longest.max(two.fabric.now().to_ns() - began);
+        }
+        longest
+    };
+    let (idle, beside) = (longest(false), longest(true));
+    // Four pieces of 256 KiB at 1 Gbit/s take 8.4 ms, and headers a little.
+    assert!(beside > idle && beside - idle < 8_800_000, "{idle} {beside}");
+}
+
+#[test]
+fn equals_share_a_link_and_a_higher_priority_goes_first() {
+    for priority in [0, 1] {
+        let mut two = Two::with(1, "", Some(1000));
+        two.connected(1);
+        let bytes = 16 << 20;
+        let mut ids = Vec::new();
+        for at in [0, priority] {
+            let (from, to) = (region(two.process(A), bytes), region(two.process(B), bytes));
+            let mut options = TransferOptions::default();
+            options.priority = at;
+            let id = offer(&mut two, A, &from, &options);
+            offered(&mut two, B);
+            join(&mut two, B, id, &to);
+            ids.push(id);
+        }
+        ended(&mut two, &[B], ids[1], ms(2000));
+        let process = two.process(B);
+        let first = process.links.transfer_counts(process.link.unwrap(), ids[0]);
+        let first = first.map_or(bytes as u64, |counts| counts.landed_bytes);
+        if priority == 0 {
+            assert!(first >= bytes as u64 * 9 / 10, "{first}");
+        } else {
+            assert!(first <= 2 << 20, "{first}");
+        }
+    }
+}
+
+#[test]
+fn either_side_ends_one_and_both_learn_why() {
+    let bytes = 20_000_000;
+    let by_peer = |reason| TransferEnd::ByPeer(reason);
+    let here = |reason| TransferEnd::Here(reason);
+    for who in [A, B] {
+        let mut two = Two::with(2, "", Some(1000));
+        two.connected(2);
+        let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+        let id = offer(&mut two, A, &from, &TransferOptions::default());
+        offered(&mut two, B);
+        join(&mut two, B, id, &to);
+        two.run(ms(50), |_| false);
+        cancel(&mut two, who, id);
+        let ends = ended(&mut two, &[who, 1 - who], id, ms(100));
+        assert_eq!(
+            [ends[0].0, ends[1].0],
+            [here(EndReason::CANCELLED), by_peer(EndReason::CANCELLED)]
+        );
+        // No rail was lost for it.
+        let is_down = |event: &(_, _)| matches!(event, (_, doorbell::link::SessionEvent::RailDown { .. }));
+        assert!(!two.process(A).events.iter().any(is_down) && !two.process(B).events.iter().any(is_down));
+        let (now, before) = (two.fabric.now().to_ns() / 1_000_000, read(&to));
+        two.run(ms(now + 200), |_| false);
+        assert!(read(&to) == before);
+        // One that is declined, and one whose time is over before the peer joins.
+        let declined = offer(&mut two, A, &from, &TransferOptions::default());
+        assert_eq!(offered(&mut two, B).0, declined);
+        cancel(&mut two, B, declined);
+        let ends = ended(&mut two, &[A, B], declined, ms(100));
+        assert_eq!(
+            [ends[0].0, ends[1].0],
+            [by_peer(EndReason::REFUSED), here(EndReason::REFUSED)]
+        );
+        let mut options = TransferOptions::default();
+        options.within = Some(ms(30));
+        let late = offer(&mut two, A, &from, &options);
+        offered(&mut two, B);
+        let ends = ended(&mut two, &[A, B], late, ms(100));
+        assert_eq!(
+            [ends[0].0, ends[1].0],
+            [here(EndReason::DEADLINE), by_peer(EndReason::DEADLINE)]
+        );
+    }
+}
+
+#[test]
+fn the_end_of_the_link_or_of_the_peer_ends_all_with_the_reason() {
+    let mut two = Two::with(2, "", Some(1000));
+    two.connected(2);
+    let bytes = 20_000_000;
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+        let id = offer(&mut two, A, &from, &TransferOptions::default());
+        offered(&mut two, B);
+        join(&mut two, B, id, &to);
+        ids.push(id);
+    }
+    two.run(ms(50), |_| false);
+    let deadline = two.deadline(ms(1));
+    let link = two.process(B).link.unwrap();
+    two.process_mut(B).links.close(link, deadline);
+    let over = |two: &Two| [A, B].iter().all(|at| two.process(*at).over.is_some());
+    assert!(two.run(ms(2000), over));
+    for id in ids {
+        // The reason is reported in front of the end of the link.
+        let [giver, taker] = [A, B].map(|at| end_of(two.process(at), id).unwrap().0);
+        assert!(matches!(giver, TransferEnd::Over(_)), "{giver:?}");
+        assert_eq!(taker, TransferEnd::Over(FinalReason::Closed));
+    }
+    // The process that gives dies.
+    let mut two = Two::with(2, "", Some(1000));
+    two.connected(2);
+    let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+    let id = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    join(&mut two, B, id, &to);
+    two.run(ms(50), |_| false);
+    drop(from);
+    two.processes[A] = None;
+    let ends = ended(&mut two, &[B], id, Duration::from_secs(20));
+    assert!(matches!(ends[0].0, TransferEnd::Over(_)), "{ends:?}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_no_more_than_allowed_are_open() {
+    let mut two = Two::new(2, "");
+    two.connected(2);
+    let a = two.process_mut(A);
+    let (link, memory) = (a.link.unwrap(), region(a, 100));
+    let options = TransferOptions::default();
+    let outside = |offset, bytes| TransferRefusal::OutOfRegion {
+        offset,
+        bytes,
+        region_bytes: 100,
+    };
+    for (offset, bytes, refusal) in [
+        (0, 0, TransferRefusal::Length { bytes: 0 }),
+        (0, u64::MAX, TransferRefusal::Length { bytes: u64::MAX }),
+        (1, 100, outside(1, 100)),
+        (usize::MAX, 2, outside(usize::MAX, 2)),
+    ] {
+        let refused = a.links.offer(&a.node, link, (&memory, offset, bytes), &options);
+        assert_eq!(refused, Err(refusal));
+        assert_eq!(
+            a.links.ask(&a.node, link, (&memory, offset, bytes), &options),
+            Err(refusal)
+        );
+    }
+    let one_worker = a
+        .node
+        .region(&a.workers[..1], 100, &PlacementConfig::DEFAULT)
+        .unwrap();
+    let refused = a.links.offer(&a.node, link, (&one_worker, 0, 1), &options);
+    assert_eq!(
+        refused,
+        Err(TransferRefusal::OtherWorkers { region: 1, links: 2 })
+    );
+    let mut ids = Vec::new();
+    let refusal = loop {
+        match a.links.offer(&a.node, link, (&memory, 0, 100), &options) {
+            Ok(id) => ids.push(id),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(
+        (ids.len(), refusal),
+        (16, TransferRefusal::Full { transfers_max: 16 })
+    );
+    let joined = a.links.join(&a.node, (link, ids[0]), (&memory, 0), &options);
+    assert_eq!(joined, Err(TransferRefusal::NotOpen), "it is ours");
+    two.run(ms(300), |_| false);
+    let b = two.process_mut(B);
+    let (link, short) = (b.link.unwrap(), region(b, 99));
+    assert_eq!(b.asides.len(), 16);
+    let joined = b.links.join(&b.node, (link, ids[3]), (&short, 0), &options);
+    assert_eq!(
+        joined,
+        Err(TransferRefusal::OutOfRegion {
+            offset: 0,
+            bytes: 100,
+            region_bytes: 99
+        })
+    );
+    // The offer stands.
+    let enough = region(two.process(B), 100);
+    for id in &ids {
+        join(&mut two, B, *id, &enough);
+    }
+    for id in ids {
+        ended(&mut two, &[A, B], id, ms(100));
+    }
+}
