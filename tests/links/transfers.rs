@@ -94,7 +94,7 @@ fn offered(two: &mut Two, at: usize) -> (TransferId, TransferRole, u64, u64) {
 
 fn end_of(process: &Process, id: TransferId) -> Option<(TransferEnd, TransferCounts)> {
     process.asides.iter().find_map(|aside| match aside {
-        Aside::Transfer(of, TransferEvent::Ended { end, counts }) if *of == id => Some((*end, *counts)),
+        Aside::Transfer(of, TransferEvent::Ended { end, counts, .. }) if *of == id => Some((*end, *counts)),
         _ => None,
     })
 }
@@ -191,7 +191,13 @@ fn every_byte_arrives_or_the_end_has_a_reason_under_random_plans_and_nothing_is_
         }
         let cancelled = (chance.below(3) == 0).then(|| (chance.below(2) as usize, chance.below(600)));
         let mut reused = vec![false; transfers.len()];
+        let mut quiet = 0;
         for step in 0..12_000 / 20_u64 {
+            // When all have ended, a while longer.
+            quiet += u64::from(reused.iter().all(|is_reused| *is_reused));
+            if quiet > 20 {
+                break;
+            }
             two.run(ms(300 + step * 20), |_| false);
             for (place, (id, number, giver, begins, from, to, has_joined)) in transfers.iter_mut().enumerate()
             {

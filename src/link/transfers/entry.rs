@@ -3,11 +3,12 @@
 use core::time::Duration;
 
 use doorbell_core::Instant;
-use doorbell_core::provider::Provider;
+use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::transfer::{PieceState, Transfer};
 
 use super::{TransferConfig, TransferEvent};
-use crate::machine::makers::{Commission, Makers, Whom};
+use crate::error::ConnectError;
+use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
 use crate::memory::{GrantedRegion, Region};
 
 /// The memory of a transfer.
@@ -28,6 +29,10 @@ pub(super) struct Entry<P: Provider> {
     pub(super) machine: Transfer<Box<[PieceState]>>,
     pub(super) memory: Memory<P>,
     pub(super) priority: u8,
+    /// Why the device did not register its memory.
+    pub(super) error: Option<ProviderError>,
+    /// Count of the pieces of the link as one of it was posted last: equals take turns by it.
+    pub(super) served: u64,
     /// Whether this side began it.
     pub(super) is_ours: bool,
     /// Whether its offer is to be reported.
@@ -47,6 +52,8 @@ impl<P: Provider> Entry<P> {
             machine,
             memory,
             priority: 0,
+            error: None,
+            served: 0,
             is_ours,
             is_news: !is_ours,
             reported_at: now,
@@ -58,7 +65,7 @@ impl<P: Provider> Entry<P> {
     ///
     /// # Errors
     /// The device did not register it.
-    pub(super) fn go_on_with_memory(&mut self, makers: &Makers, whom: Whom) -> Result<(), ()> {
+    pub(super) fn go_on_with_memory(&mut self, makers: &Makers, whom: Whom) -> Result<(), ProviderError> {
         let mut outcome = Ok(());
         if let Memory::Registering(commission) = &self.memory {
             match commission.take() {
@@ -66,9 +73,12 @@ impl<P: Provider> Entry<P> {
                 Ok(Some(granted)) => {
                     self.memory = Memory::Granted(crate::machine::reaper::Reaped::into_inner(granted));
                 }
-                Err(_) => {
+                Err(error) => {
                     self.memory = Memory::None;
-                    outcome = Err(());
+                    outcome = Err(match error {
+                        ConnectError::Provider(error) => error,
+                        _ => PANICKED,
+                    });
                 }
             }
         }
@@ -114,7 +124,8 @@ impl<P: Provider> Entry<P> {
         let counts = self.machine.counts();
         if let Some(end) = self.machine.take_end() {
             let counts = self.machine.counts();
-            return Some(TransferEvent::Ended { end, counts });
+            let error = self.error;
+            return Some(TransferEvent::Ended { end, counts, error });
         }
         let bytes = counts.landed_bytes;
         let since = now.to_ns().saturating_sub(self.reported_at.to_ns());

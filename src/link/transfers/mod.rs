@@ -12,6 +12,7 @@ mod table;
 use core::fmt;
 use core::time::Duration;
 
+use doorbell_core::provider::ProviderError;
 use doorbell_core::session::FinalReason;
 use doorbell_core::transfer::{PIECE_BYTES_MAX, PIECE_BYTES_MIN, TRANSFER_BYTES_MAX};
 pub use doorbell_core::transfer::{TransferCounts, TransferEnd, TransferId, TransferRole};
@@ -99,6 +100,8 @@ pub enum TransferEvent {
         end: TransferEnd,
         /// Its counts.
         counts: TransferCounts,
+        /// The error of our device, if it did not register the memory ([`EndReason::NO_MEMORY`]).
+        error: Option<ProviderError>,
     },
 }
 

@@ -1,6 +1,8 @@
 //! Posting of what transfers say, and of their pieces.
 
+use core::cmp::Reverse;
 use doorbell_core::Instant;
+
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, PushError, RemoteAddress};
 use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
@@ -20,14 +22,12 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         }
         self.say_answers(workers, turn);
-        let order = self.transfers.order();
         for rail in 0..SESSION_RAILS_MAX {
-            for at in &order {
-                self.say_words(rail, *at, workers, turn);
+            for place in 0..self.transfers.entries.len() {
+                self.say_words(rail, place, workers, turn);
             }
         }
-        self.post_pieces(&order, workers, turn);
-        self.transfers.turn = self.transfers.turn.wrapping_add(1);
+        self.post_pieces(workers, turn);
     }
 
     /// Answers the peer about transfers that are gone.
@@ -76,70 +76,60 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Posts pieces, on each rail of the best state there is, until the rail has as many under way as it may.
-    fn post_pieces(&mut self, order: &[usize], workers: &mut [Worker<P>], turn: (Instant, u64)) {
-        let Some(best) = self.tiers().filter_map(|(_, tier)| tier).min() else {
+    fn post_pieces(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+        let Some(best) = (0..SESSION_RAILS_MAX).filter_map(|rail| self.tier(rail)).min() else {
             return;
         };
-        let rails: Vec<_> = self
-            .tiers()
-            .filter(|(_, tier)| *tier == Some(best))
-            .map(|(rail, _)| rail)
-            .collect();
-        let count = order.len();
-        // One piece at a time, so that transfers of the same priority take turns.
-        let mut first = 0_usize;
-        loop {
-            let before = first;
-            for rail in &rails {
-                let turns = (0..count).filter_map(|step| first.saturating_add(step).checked_rem(count));
-                for turned in turns {
-                    let place = self.in_turn(order, turned);
-                    if place.is_some_and(|place| self.post_piece(*rail, place, workers, turn)) {
-                        first = first.saturating_add(1);
-                        break;
-                    }
+        // A piece for each rail in turn, so that none gets all that is left.
+        let mut is_any = true;
+        while is_any {
+            is_any = false;
+            for rail in 0..SESSION_RAILS_MAX {
+                if self.tier(rail) == Some(best) {
+                    is_any |= self.post_piece(rail, workers, turn);
                 }
-            }
-            if first == before {
-                return;
             }
         }
     }
 
-    /// The rails that have a connection, each with how well it is: the lower the better, and none if it is not used.
-    fn tiers(&self) -> impl Iterator<Item = (u8, Option<u8>)> {
-        let rails = (0_u8..).zip(&self.rails).filter(|(_, rail)| rail.at.is_some());
-        rails.map(|(index, _)| {
-            let tier = match self.session.rail_state(index) {
-                HealthState::Up => Some(0),
-                HealthState::FailingBack => Some(1),
-                HealthState::Suspect => Some(2),
-                _ => None,
-            };
-            (index, tier)
-        })
+    /// How well a rail is that has a connection: the lower the better. `None` if it is not used.
+    fn tier(&self, rail: u8) -> Option<u8> {
+        self.rails.get(usize::from(rail))?.at?;
+        match self.session.rail_state(rail) {
+            HealthState::Up => Some(0),
+            HealthState::FailingBack => Some(1),
+            HealthState::Suspect => Some(2),
+            _ => None,
+        }
     }
 
-    /// The transfer that is tried at this turn: those of the highest priority that have pieces.
-    fn in_turn(&self, order: &[usize], turned: usize) -> Option<usize> {
-        let place = *order.get(turned)?;
-        let entries = &self.transfers.entries;
-        let priority = entries.get(place)?.priority;
-        let has_higher =
-            |entry: &super::entry::Entry<P>| entry.priority > priority && entry.machine.has_pieces();
-        (!entries.iter().any(has_higher)).then_some(place)
+    /// The transfer whose piece goes next over a connection: one of the highest priority of those that have any, and among equals the
+    /// one whose turn was longest ago.
+    fn next_transfer(&self, on: (u8, Epoch)) -> Option<usize> {
+        let entries = self.transfers.entries.iter();
+        let waiting = entries
+            .enumerate()
+            .filter(|(_, entry)| entry.machine.has_pieces());
+        let (place, entry) = waiting.min_by_key(|(_, entry)| (Reverse(entry.priority), entry.served))?;
+        // Of the first, the key for this connection may be on its way: others use the rail meanwhile.
+        if entry.machine.piece_for(on).is_some() {
+            return Some(place);
+        }
+        let entries = self.transfers.entries.iter();
+        let ready = entries
+            .enumerate()
+            .filter(|(_, entry)| entry.machine.piece_for(on).is_some());
+        let next = ready.min_by_key(|(_, entry)| (Reverse(entry.priority), entry.served));
+        next.map(|(place, _)| place)
     }
 
     /// Posts the next piece of a transfer on a rail, and announces it there. Says whether one was posted.
-    fn post_piece(
-        &mut self,
-        rail: u8,
-        place: usize,
-        workers: &mut [Worker<P>],
-        turn: (Instant, u64),
-    ) -> bool {
+    fn post_piece(&mut self, rail: u8, workers: &mut [Worker<P>], turn: (Instant, u64)) -> bool {
         let (now, _) = turn;
         let Some((at, epoch)) = self.open_rail(rail) else {
+            return false;
+        };
+        let Some(place) = self.next_transfer((rail, epoch)) else {
             return false;
         };
         let most = self.session.config().suspect_after / 4;
@@ -155,8 +145,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         let is_done = matches!(outcome, Posted::Done(_));
         let is_in_doubt = matches!(outcome, Posted::InDoubt);
         if is_done || is_in_doubt {
+            self.transfers.posted = self.transfers.posted.wrapping_add(1);
             if let Some(entry) = self.transfers.entries.get_mut(place) {
                 entry.machine.wrote(piece, (rail, epoch));
+                entry.served = self.transfers.posted;
             }
         }
         if is_done {

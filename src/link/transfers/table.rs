@@ -14,6 +14,7 @@ use doorbell_core::{Deadline, Instant};
 use super::entry::{Entry, Memory};
 use super::pace::Pace;
 use super::{TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal};
+use crate::error::ConnectError;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
 
@@ -82,8 +83,8 @@ pub(in super::super) struct Transfers<P: Provider> {
     theirs: Numbers,
     pub(super) answers: VecDeque<Answer>,
     pub(super) paces: [Pace; SESSION_RAILS_MAX as usize],
-    /// Counts turns between transfers of the same priority.
-    pub(super) turn: usize,
+    /// Counts the pieces that were posted.
+    pub(super) posted: u64,
 }
 
 /// When to look again at memory that a thread works on.
@@ -105,7 +106,7 @@ impl<P: Provider> Transfers<P> {
             theirs: Numbers::default(),
             answers: VecDeque::new(),
             paces: [Pace::default(); SESSION_RAILS_MAX as usize],
-            turn: 0,
+            posted: 0,
         }
     }
 
@@ -311,7 +312,8 @@ impl<P: Provider> Transfers<P> {
         let until = Deadline::after(now, self.config.drain_within);
         for entry in &mut self.entries {
             entry.machine.look(now, until);
-            if entry.go_on_with_memory(makers, whom).is_err() {
+            if let Err(error) = entry.go_on_with_memory(makers, whom) {
+                entry.error = Some(error);
                 entry.machine.end(EndReason::NO_MEMORY, until);
             }
         }
@@ -349,17 +351,6 @@ impl<P: Provider> Transfers<P> {
         let making = self.entries.iter().any(Entry::is_making) || !self.answers.is_empty();
         let wakes = self.entries.iter().filter_map(|entry| entry.machine.wake());
         wakes.chain(making.then_some(soon)).min()
-    }
-
-    /// The transfers in the order in which their words and pieces go: by priority, and equals in turns.
-    pub(super) fn order(&mut self) -> Vec<usize> {
-        let count = self.entries.len();
-        let turn = self.turn;
-        let mut order: Vec<_> = (0..count)
-            .map(|at| at.saturating_add(turn).checked_rem(count).unwrap_or(0))
-            .collect();
-        order.sort_by_key(|at| core::cmp::Reverse(self.entries.get(*at).map_or(0, |entry| entry.priority)));
-        order
     }
 }
 
@@ -401,11 +392,7 @@ fn memory_for<P: Provider>(
         TransferRole::Taker => {
             let region = region.clone();
             // It pins the pages, which takes milliseconds for large ones.
-            let register = move || {
-                region
-                    .grant(offset, bytes)
-                    .map_err(crate::error::ConnectError::Provider)
-            };
+            let register = move || region.grant(offset, bytes).map_err(ConnectError::Provider);
             Memory::Registering(makers.make(whom, None, register))
         }
     })
