@@ -200,6 +200,7 @@ fn all_that_was_found_of_a_device_is_said() {
         device_path: Some("/sys/devices/pci0000:3a/0000:3b:00.1".into()),
         pci_address: Some("0000:3b:00.1".into()),
         numa_node: Some(1),
+        imports_dmabuf: Some(true),
         ports: vec![port("mlx5_0", vec![])],
         failures: vec![LookFailure {
             port: Some(2),
