@@ -1,7 +1,7 @@
 //! Devices, kernels and libraries that register no dma-buf, and answers that say neither yes nor no.
 
 use std::fs::File;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use doorbell_core::provider::{Context as _, LookFailure, Provider as _, ProviderError, RemoteAccess};
 use doorbell_fake::{Call, Without, memory_file};
@@ -105,6 +105,22 @@ fn an_answer_that_says_neither_is_an_error_and_no_no() {
     assert_eq!((error.call, error.errno), ("ibv_alloc_pd", libc::ENOMEM));
     drop(context);
     assert_eq!(leaks(), before);
+}
+
+/// The fake maps a region as its local side may use it, and a file that is sealed against writing lets it read alone.
+#[test]
+fn this_host_may_write_what_peers_may_only_read() {
+    let bench = Bench::new();
+    let context = open(&bench);
+    let domain = context.protection_domain().unwrap();
+    let file = buffer();
+    // SAFETY: an open descriptor (fcntl(2)).
+    let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
+    assert_eq!(status, 0);
+    let outcome = domain.register_dmabuf(file.as_fd(), whole(0), RemoteAccess::READ);
+    assert_eq!(outcome.unwrap_err(), DmabufError::Provider(refused(libc::EPERM)));
+    let outcome = domain.register_dmabuf(buffer().as_fd(), whole(0), RemoteAccess::READ);
+    assert!(outcome.is_ok());
 }
 
 #[test]
