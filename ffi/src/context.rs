@@ -13,7 +13,9 @@ use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, P
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
 use crate::quirk::Quirks;
-use crate::{CompletionQueue, Descriptor, ProtectionDomain, Rdma, clock, errno, events, interface, port};
+use crate::{
+    CompletionQueue, Descriptor, ProtectionDomain, Rdma, clock, dmabuf, errno, events, interface, port,
+};
 
 /// Function of a provider that posts to a shared receive queue.
 pub(crate) type PostShared = unsafe extern "C" fn(
@@ -190,6 +192,12 @@ fn query(context: NonNull<rdma_sys::ibv_context>) -> Result<(DeviceLimits, u8), 
     Ok((limits, attributes.phys_port_cnt))
 }
 
+/// Whether a device registers dma-bufs.
+pub(crate) fn imports_dmabuf(context: &Arc<ContextInner>) -> Result<bool, ProviderError> {
+    let lack = dmabuf::lack(&DomainInner::new(context)?)?;
+    Ok(lack.is_none())
+}
+
 impl Drop for ContextInner {
     fn drop(&mut self) {
         close(self.context);
@@ -224,6 +232,16 @@ impl Context {
     #[must_use]
     pub fn ports(&self) -> u8 {
         self.inner.ports()
+    }
+
+    /// Whether it registers dma-bufs ([`ProtectionDomain::register_dmabuf`]). The device is asked, in a protection domain
+    /// that is made for it.
+    ///
+    /// # Errors
+    /// A call failed, so that neither is known.
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub fn imports_dmabuf(&self) -> Result<bool, ProviderError> {
+        imports_dmabuf(&self.inner)
     }
 }
 

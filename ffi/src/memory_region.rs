@@ -55,15 +55,24 @@ impl Hold {
         // neither reads nor writes the memory. The caller vouches for what the device does.
         let mr = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), address, bytes, access) };
         let mr = errno::from_pointer("ibv_reg_mr", mr)?;
+        // SAFETY: 1. just registered in this domain, and known to nobody else; 2. as the caller vouches.
+        Ok(unsafe { Self::of(domain, mr) })
+    }
+
+    /// Takes over a registration that a call just made.
+    ///
+    /// # Safety
+    /// 1. It is live, of this domain, and deregistered by nobody else.
+    /// 2. Until this is deregistered, an access of the device meets nothing that it must not meet, as for [`Hold::register`].
+    pub(crate) unsafe fn of(domain: &Arc<DomainInner>, mr: NonNull<rdma_sys::ibv_mr>) -> Self {
         // SAFETY: a live memory region, whose keys are set before it is returned (ibv_reg_mr(3)).
         let keys = unsafe { mr.as_ref() };
-        let (lkey, rkey) = (Lkey(keys.lkey), Rkey(keys.rkey));
-        Ok(Self {
+        Self {
             mr,
             domain: ManuallyDrop::new(Arc::clone(domain)),
-            lkey,
-            rkey,
-        })
+            lkey: Lkey(keys.lkey),
+            rkey: Rkey(keys.rkey),
+        }
     }
 
     /// The protection domain that the memory is registered in.
@@ -82,7 +91,7 @@ impl Hold {
     /// It is called once, and the value is not used afterwards.
     #[doc(alias = "ibv_dereg_mr")]
     pub(crate) unsafe fn deregister(&mut self, free: impl FnOnce()) {
-        // SAFETY: registered by `register`, and deregistered nowhere else (ibv_dereg_mr(3)).
+        // SAFETY: registered, and deregistered nowhere else (ibv_dereg_mr(3)).
         let status = unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) };
         if errno::from_value("ibv_dereg_mr", status).is_err() {
             Leaked::MemoryRegion.count();

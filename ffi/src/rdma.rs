@@ -4,6 +4,7 @@ use core::ffi::CStr;
 use core::fmt;
 use core::ptr::NonNull;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Name;
@@ -15,8 +16,8 @@ use crate::quirk::{ProviderKind, Quirks, quirks};
 use crate::sysfs::{CLASS, Sysfs};
 use crate::{
     Arena, Completion, CompletionQueue, Context, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue,
-    LoadError, ProtectionDomain, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window, errno,
-    interface, port,
+    LoadError, ProtectionDomain, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window,
+    context, errno, interface, port,
 };
 
 /// The provider on rdma-core: real devices, by libibverbs.
@@ -60,11 +61,15 @@ impl Rdma {
     /// # Errors
     /// The list of devices could not be read. A failure on one device stands in its report.
     pub fn devices(&self) -> Result<Vec<DeviceReport>, ProviderError> {
+        self.reports(Depth::All)
+    }
+
+    fn reports(&self, depth: Depth) -> Result<Vec<DeviceReport>, ProviderError> {
         let interfaces = interface::all()?;
         let list = DeviceList::new()?;
         Ok(list
             .entries()
-            .map(|entry| self.device_report(&list, &entry, &interfaces))
+            .map(|entry| self.device_report(&list, &entry, &interfaces, depth))
             .collect())
     }
 
@@ -77,10 +82,16 @@ impl Rdma {
         interface::all()
     }
 
-    fn device_report(&self, list: &DeviceList, entry: &Entry, interfaces: &[Interface]) -> DeviceReport {
+    fn device_report(
+        &self,
+        list: &DeviceList,
+        entry: &Entry,
+        interfaces: &[Interface],
+        depth: Depth,
+    ) -> DeviceReport {
         let sysfs = Sysfs::new(Path::new(CLASS), &entry.name);
-        let (mut ports, mut failures) = (Vec::new(), Vec::new());
-        match self.open_entry(list, entry) {
+        let (mut ports, mut failures, mut imports_dmabuf) = (Vec::new(), Vec::new(), None);
+        match self.open_entry(list, entry).map(Arc::new) {
             Ok(context) => {
                 for number in 1..=context.ports() {
                     match port::report(&context, number, interfaces) {
@@ -91,10 +102,17 @@ impl Rdma {
                         }),
                     }
                 }
+                if depth == Depth::All {
+                    match context::imports_dmabuf(&context) {
+                        Ok(imports) => imports_dmabuf = Some(imports),
+                        Err(error) => failures.push(LookFailure { port: None, error }),
+                    }
+                }
             }
             Err(error) => failures.push(LookFailure { port: None, error }),
         }
         DeviceReport {
+            imports_dmabuf,
             ports,
             failures,
             ..DeviceReport::shown(entry.name.clone(), self.quirks_of(&entry.name), &sysfs)
@@ -136,7 +154,7 @@ impl doorbell_core::provider::Provider for Rdma {
         found: &mut dyn FnMut(&PortReport),
         failed: &mut dyn FnMut(&str, LookFailure),
     ) -> Result<(), ProviderError> {
-        for device in self.devices()? {
+        for device in self.reports(Depth::Ports)? {
             device.ports.iter().for_each(&mut *found);
             device
                 .failures
@@ -166,6 +184,15 @@ impl fmt::Debug for Rdma {
     }
 }
 
+/// How much of a device is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// The ports: what connections need.
+    Ports,
+    /// All that a report has, for which objects are made on the device.
+    All,
+}
+
 /// One device, as found.
 #[derive(Clone, Debug)]
 pub struct DeviceReport {
@@ -183,6 +210,8 @@ pub struct DeviceReport {
     pub pci_address: Option<String>,
     /// The NUMA node it is on, where the platform says one.
     pub numa_node: Option<u16>,
+    /// Whether it registers dma-bufs; `None` if it could not be asked.
+    pub imports_dmabuf: Option<bool>,
     /// Its ports, in order.
     pub ports: Vec<PortReport>,
     /// Parts that could not be read, and why.
@@ -200,6 +229,7 @@ impl DeviceReport {
             device_path: sysfs.device_path(),
             pci_address: sysfs.pci_address(),
             numa_node: sysfs.numa_node(),
+            imports_dmabuf: None,
             ports: Vec::new(),
             failures: Vec::new(),
         }

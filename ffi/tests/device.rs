@@ -31,6 +31,11 @@ fn is_required() -> bool {
     std::env::var("DOORBELL_REQUIRE_DEVICE").is_ok_and(|value| value == "1")
 }
 
+/// No device takes one for a dma-buf.
+const fn takes_memory_files() -> bool {
+    false
+}
+
 /// The provider by the device's description of itself, which is not what the quirks go by: were
 /// these to take rxe for another, what is asked of rxe alone would pass by not being asked.
 fn described_provider(device: &str) -> ProviderKind {

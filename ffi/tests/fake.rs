@@ -30,6 +30,11 @@ const fn is_required() -> bool {
     true
 }
 
+/// A memory file stands for a dma-buf there.
+const fn takes_memory_files() -> bool {
+    true
+}
+
 /// No provider that does anything otherwise.
 const fn described_provider(_device: &str) -> ProviderKind {
     ProviderKind::Other

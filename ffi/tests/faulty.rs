@@ -18,6 +18,8 @@ mod cells;
 mod contexts;
 #[path = "faulty/destroys.rs"]
 mod destroys;
+#[path = "faulty/dmabuf.rs"]
+mod dmabuf;
 #[path = "faulty/inline.rs"]
 mod inline;
 #[path = "faulty/life.rs"]

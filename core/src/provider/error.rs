@@ -52,6 +52,7 @@ fn describe_errno(call: &str, errno: i32) -> Option<&'static str> {
     Some(match errno {
         1 => "operation not permitted",
         2 => "no such file or directory",
+        9 => "bad file descriptor",
         11 => "try again",
         12 if call.starts_with("ibv_reg_") => "locked-memory limit reached or out of memory (`ulimit -l`)",
         12 if call.starts_with("ibv_post_") => "the queue is full",
@@ -64,6 +65,7 @@ fn describe_errno(call: &str, errno: i32) -> Option<&'static str> {
         24 => "too many open files",
         28 => "no space left",
         38 => "not implemented",
+        93 => "not known to this kernel",
         95 => "not supported by this device",
         101 => "network unreachable",
         110 => "timed out: the neighbour did not resolve",

@@ -26,6 +26,8 @@ pub(crate) struct OpenDevice {
     device: &'static Device,
     pub(crate) events: Signal<ibv_async_event>,
     pub(crate) children: Children,
+    /// Whether it registers dma-bufs.
+    pub(crate) imports_dmabufs: bool,
 }
 
 impl OpenDevice {
@@ -56,6 +58,7 @@ impl OpenDevice {
             device,
             events,
             children: Children::new(),
+            imports_dmabufs: !faults::is_lacking(Without::Dmabuf),
         }));
         whole.wrapping_byte_add(OFFSET).cast()
     }

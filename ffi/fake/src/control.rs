@@ -49,6 +49,7 @@ numbered! {
         AllocPd = "ibv_alloc_pd",
         DeallocPd = "ibv_dealloc_pd",
         RegMr = "ibv_reg_mr",
+        RegDmabufMr = "ibv_reg_dmabuf_mr",
         DeregMr = "ibv_dereg_mr",
         CreateCompChannel = "ibv_create_comp_channel",
         DestroyCompChannel = "ibv_destroy_comp_channel",
@@ -76,7 +77,7 @@ numbered! {
 
 impl Call {
     /// Calls that make an object that a device works with, each with the call that destroys it. They may take
-    /// milliseconds.
+    /// milliseconds. [`Self::RegDmabufMr`] is not among them: [`Self::DeregMr`] has its pair.
     pub const LIVES: [(Self, Self); 8] = [
         (Self::OpenDevice, Self::CloseDevice),
         (Self::AllocPd, Self::DeallocPd),
@@ -129,6 +130,7 @@ numbered! {
         PostSrqRecv = "ibv_context_ops.post_srq_recv",
         PollCq = "ibv_context_ops.poll_cq",
         ReqNotifyCq = "ibv_context_ops.req_notify_cq",
+        Dmabuf = "the import of dma-bufs",
     }
 }
 

@@ -19,6 +19,7 @@ use crate::context::OpenDevice;
 use crate::control::{Call, Value};
 use crate::copy::Order;
 use crate::device::{self, Device};
+use crate::dmabuf::Part;
 use crate::handle::look_at;
 use crate::queue_pair::{self, QueuePair};
 use crate::settings::settings;
@@ -321,6 +322,31 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     // SAFETY: as `ibv_reg_mr(3)` asks.
     unsafe { register(pd, start, bytes, iova, access) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    bytes: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    if let Some(error) = faults::due(Call::RegDmabufMr) {
+        return errno::null(error);
+    }
+    let part = Part {
+        fd,
+        offset,
+        bytes,
+        iova,
+    };
+    // SAFETY: a live domain (ibv_reg_mr(3)).
+    match unsafe { memory::register_dmabuf(pd, part, bits(access)) } {
+        Ok(mr) => mr,
+        Err(error) => errno::null(error),
+    }
 }
 
 #[unsafe(no_mangle)]

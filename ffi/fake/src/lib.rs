@@ -3,7 +3,7 @@
 //! The shared object exports every function that `rdma_sys` looks up, over the same structures, and
 //! is loaded in place of the real one (`rdma_sys::LIBRARY_ENV`, `rdma_sys::load_from`). The Rust side
 //! of this crate is [`library_path`], which says where the shared object lies, [`NULL_QPN`], and [`Control`], by
-//! which a test makes calls fail, values odd and contexts short.
+//! which a test makes calls fail, values odd and contexts short. A file of [`memory_file`] stands for a dma-buf.
 //!
 //! It offers devices, each with one RoCEv2 port whose GIDs are the addresses of a network interface
 //! of this machine. Queue pairs find each other by number within the process. There are two kinds of
@@ -34,6 +34,7 @@
 //!    rxe's.
 //! 6. A failed completion holds rubbish in every field that means nothing then (S7), on purpose.
 //! 7. Closing a device with anything left on it is refused (`EBUSY`), where a kernel would clean up.
+//! 8. A memory file (memfd) that is sealed against shrinking is registered as a dma-buf is.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
@@ -50,6 +51,7 @@ mod control;
 mod copy;
 mod datagram;
 mod device;
+mod dmabuf;
 mod domain;
 mod engine;
 mod errno;
@@ -74,5 +76,6 @@ mod signal;
 mod words;
 
 pub use control::{Call, Control, NotLoaded, Value, Without};
+pub use dmabuf::memory_file;
 pub use path::{NotBuilt, library_path};
 pub use registry::NULL_QPN;

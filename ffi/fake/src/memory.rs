@@ -12,7 +12,9 @@ use std::sync::{Mutex, PoisonError};
 
 use rdma_sys::{ibv_access_flags, ibv_fork_status, ibv_mr, ibv_pd};
 
+use crate::context::OpenDevice;
 use crate::copy::Piece;
+use crate::dmabuf::{self, Import, Part};
 use crate::domain::Domain;
 use crate::handle::{Handle, hand_out, look_at, take_back};
 
@@ -171,6 +173,8 @@ pub(crate) struct Region {
     verbs: UnsafeCell<ibv_mr>,
     key: u32,
     pd: *mut ibv_pd,
+    /// The mapping of a dma-buf, if it is a region of one. It is unmapped with the region.
+    import: Option<Import>,
 }
 
 // SAFETY: `repr(C)`, and the structure comes first.
@@ -208,18 +212,85 @@ pub(crate) unsafe fn register(
     address: u64,
     access: u32,
 ) -> Result<*mut ibv_mr, c_int> {
-    let writes_without_local =
-        access & WRITES != 0 && access & bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE) == 0;
     let past_the_end = start.addr().checked_add(bytes).is_none();
-    if access & !KNOWN != 0 || writes_without_local || bytes == 0 || past_the_end {
+    if access & !KNOWN != 0 || writes_without_local(access) || bytes == 0 || past_the_end {
         return Err(libc::EINVAL);
     }
+    // If the exchange fails, the program asked, or registered memory, before.
+    let _ = CHILDREN.compare_exchange(UNASKED, TOO_LATE, Ordering::Relaxed, Ordering::Relaxed);
+    let known_as = KnownAs {
+        access,
+        start: start.cast(),
+        address,
+        bytes,
+    };
+    // SAFETY: the caller's own words.
+    unsafe { enter(pd, &known_as, start, None) }
+}
+
+/// Registers a part of a dma-buf, see `ibv_reg_mr(3)`.
+///
+/// # Errors
+/// An errno value, in the order in which the kernel looks: `EOPNOTSUPP` if the device imports none, `EINVAL` for flags that
+/// cannot be, those of [`Import::new`], `ENOMEM` if the table is full.
+///
+/// # Safety
+/// The domain is live.
+pub(crate) unsafe fn register_dmabuf(pd: *mut ibv_pd, part: Part, access: u32) -> Result<*mut ibv_mr, c_int> {
+    // SAFETY: live, as the caller vouches.
+    let domain: &Domain = unsafe { look_at(pd) };
+    // SAFETY: a domain's context is open as long as the domain lives.
+    if !unsafe { OpenDevice::of(domain.context()) }.imports_dmabufs {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if access & !dmabuf::KNOWN_ACCESS != 0 || writes_without_local(access) {
+        return Err(libc::EINVAL);
+    }
+    let is_written = access & bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE) != 0;
+    let import = Import::new(part, is_written)?;
+    let known_as = KnownAs {
+        access,
+        start: import.start(),
+        address: part.iova,
+        bytes: part.bytes,
+    };
+    // libibverbs shows the offset as the address of such a region.
+    let shown = ptr::without_provenance_mut(usize::try_from(part.offset).unwrap_or(usize::MAX));
+    // SAFETY: live, as the caller vouches; the mapping stays as long as the region, which owns it.
+    unsafe { enter(pd, &known_as, shown, Some(import)) }
+}
+
+const fn writes_without_local(access: u32) -> bool {
+    access & WRITES != 0 && access & bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE) == 0
+}
+
+/// A region as requests know it.
+struct KnownAs {
+    access: u32,
+    start: *mut u8,
+    address: u64,
+    bytes: usize,
+}
+
+/// Enters a region into the table, and gives it out under a new key.
+///
+/// # Errors
+/// `ENOMEM` if the table is full.
+///
+/// # Safety
+/// The domain is live, and the memory stays until it is deregistered.
+unsafe fn enter(
+    pd: *mut ibv_pd,
+    known_as: &KnownAs,
+    shown: *mut c_void,
+    import: Option<Import>,
+) -> Result<*mut ibv_mr, c_int> {
     let key = free_key().ok_or(libc::ENOMEM)?;
     let entry = entry(key).ok_or(libc::ENOMEM)?;
-    entry.access.store(access, Ordering::Relaxed);
-    entry.start.store(start.cast(), Ordering::Relaxed);
-    entry.address.store(address, Ordering::Relaxed);
-    entry.bytes.store(bytes as u64, Ordering::Relaxed);
+    entry.access.store(known_as.access, Ordering::Relaxed);
+    entry.start.store(known_as.start, Ordering::Relaxed);
+    entry.address.store(known_as.address, Ordering::Relaxed);
+    entry.bytes.store(known_as.bytes as u64, Ordering::Relaxed);
     entry.pd.store(pd, Ordering::Relaxed);
     let serial = SERIALS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     entry.serial.store(serial, Ordering::Relaxed);
@@ -228,20 +299,19 @@ pub(crate) unsafe fn register(
     // SAFETY: live, as the caller vouches.
     let domain: &Domain = unsafe { look_at(pd) };
     domain.children.add();
-    // If the exchange fails, the program asked, or registered memory, before.
-    let _ = CHILDREN.compare_exchange(UNASKED, TOO_LATE, Ordering::Relaxed, Ordering::Relaxed);
     Ok(hand_out(Region {
         verbs: UnsafeCell::new(ibv_mr {
             context: domain.context(),
             pd,
-            addr: start,
-            length: bytes,
+            addr: shown,
+            length: known_as.bytes,
             handle: key,
             lkey: key,
             rkey: key,
         }),
         key,
         pd,
+        import,
     }))
 }
 
@@ -274,6 +344,8 @@ pub(crate) unsafe fn deregister(mr: *mut ibv_mr) {
             std::thread::yield_now();
         }
     }
+    // No request reaches the memory any more.
+    drop(region.import);
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     free.back.push(region.key);
     drop(free);

@@ -10,6 +10,7 @@
 
 mod bench;
 mod children;
+mod dmabuf;
 mod failures;
 mod lifetimes;
 mod messages;

@@ -1,6 +1,7 @@
 //! A whole life of a device: every call of `ffi` is made once or more, and each failure is reported.
 
 use core::time::Duration;
+use std::os::fd::AsFd as _;
 use std::time::Instant;
 
 use doorbell_core::provider::{
@@ -13,7 +14,11 @@ use doorbell_core::provider::{
     SendQueue as _, SharedReceiveQueue as _, SharedReceiveQueueConfig, Slot as _, Window as _, WindowConfig,
 };
 use doorbell_core::{Mtu, PortReport, Psn, Qkey, Qpn, WcStatus};
-use doorbell_ffi::{Arena, Completion, CompletionQueue, Context, ProtectionDomain, QueuePair, Rdma, Slot};
+use doorbell_ffi::{
+    Arena, Completion, CompletionQueue, Context, DmabufError, ProtectionDomain, QueuePair, Rdma, Slot,
+};
+
+use crate::dmabuf;
 
 /// No wait is longer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -46,6 +51,15 @@ impl From<MemoryError> for End {
     fn from(error: MemoryError) -> Self {
         match error {
             MemoryError::Provider(error) => Self::Call(error),
+            other => Self::Wrong(other.to_string()),
+        }
+    }
+}
+
+impl From<DmabufError> for End {
+    fn from(error: DmabufError) -> Self {
+        match error {
+            DmabufError::Provider(error) => Self::Call(error),
             other => Self::Wrong(other.to_string()),
         }
     }
@@ -244,6 +258,7 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
     }
     one.post(&mut arena, Operation::Write(remote), b"eightby.")?;
     one.post(&mut arena, Operation::FetchAndAdd { remote, add: 1 }, &[0; 8])?;
+    of_buffer(&domain, &mut one, &mut arena)?;
     let read = one.post(&mut arena, Operation::Read(remote), &[0; 8])?;
     let expected = (u64::from_ne_bytes(*b"eightby.") + 1).to_ne_bytes();
     if read != expected {
@@ -272,6 +287,20 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
         .receive
         .retire(completion.lend(), |_, slot| arena.release(slot))?;
     Ok(())
+}
+
+/// A READ from a dma-buf.
+fn of_buffer(domain: &ProtectionDomain, one: &mut Peer, arena: &mut Arena) -> Result<(), End> {
+    let buffer = dmabuf::buffer();
+    let region = domain.register_dmabuf(buffer.as_fd(), dmabuf::whole(1 << 40), RemoteAccess::READ)?;
+    drop(buffer);
+    let remote = RemoteAddress::new(region.remote().address(), region.remote().rkey());
+    let read = one.post(arena, Operation::Read(remote), &[1; 8])?;
+    if read == [0; 8] {
+        Ok(())
+    } else {
+        Err(End::Wrong(format!("read {read:?}")))
+    }
 }
 
 /// The same on a shared receive queue.

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     require_usable: bool,
 
-    /// Also list raw GIDs, sysfs paths, firmware and the quirks of the provider
+    /// Also list raw GIDs, sysfs paths, firmware, whether dma-bufs can be registered, and the quirks of the provider
     #[arg(short, long)]
     verbose: bool,
 

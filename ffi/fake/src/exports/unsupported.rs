@@ -28,7 +28,6 @@ unsupported! {
     fn ibv_unimport_mr(*mut ibv_mr) -> () = ();
     fn ibv_import_dm(*mut ibv_context, u32) -> *mut ibv_dm = ptr::null_mut();
     fn ibv_unimport_dm(*mut ibv_dm) -> () = ();
-    fn ibv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr = ptr::null_mut();
     fn ibv_rereg_mr(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> c_int
         = ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT.0;
     fn ibv_resize_cq(*mut ibv_cq, c_int) -> c_int = libc::EOPNOTSUPP;

@@ -10,6 +10,7 @@
     reason = "a test fails by panicking; the library and all objects are this test's own"
 )]
 
+mod dmabuf;
 mod errors;
 mod lives;
 mod rig;

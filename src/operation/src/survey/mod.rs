@@ -309,6 +309,7 @@ mod tests {
             device_path: Some("/sys/devices/pci0000:3a/0000:3b:00.1".into()),
             pci_address: Some("0000:3b:00.1".into()),
             numa_node: Some(1),
+            imports_dmabuf: None,
             ports: vec![report(1), report(2)],
             failures: vec![failure],
         };

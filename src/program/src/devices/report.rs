@@ -40,6 +40,8 @@ pub(super) struct Device {
     pub(super) pci_address: Option<String>,
     pub(super) sysfs_path: Option<String>,
     pub(super) numa_node: Option<u16>,
+    /// Whether it registers dma-bufs, if it could be asked.
+    pub(super) imports_dmabuf: Option<bool>,
     pub(super) quirks: DeviceQuirks,
     pub(super) ports: Vec<Port>,
     /// Queries that failed, with the reason.
@@ -157,6 +159,7 @@ impl Device {
             pci_address: found.pci_address.clone(),
             sysfs_path: found.device_path.as_ref().map(|path| path.display().to_string()),
             numa_node: found.numa_node,
+            imports_dmabuf: found.imports_dmabuf,
             failures: found.failures.iter().map(ToString::to_string).collect(),
             ..Self::new(&found.name, found.quirks, &found.ports)
         }
@@ -175,6 +178,7 @@ impl Device {
             pci_address: None,
             sysfs_path: None,
             numa_node: None,
+            imports_dmabuf: None,
             quirks: DeviceQuirks {
                 extended_calls_trusted: quirks.extended,
                 retry_count_max: quirks.retry_count_max,
@@ -214,6 +218,12 @@ impl Device {
         if let Some(firmware) = &self.firmware {
             line(text, format_args!("  firmware  {firmware}"));
         }
+        let dmabuf = match self.imports_dmabuf {
+            Some(true) => "registered",
+            Some(false) => "not registered",
+            None => "unknown",
+        };
+        line(text, format_args!("  dma-buf   {dmabuf}"));
         let trusted = if quirks.extended_calls_trusted {
             "trusted"
         } else {

@@ -89,12 +89,11 @@ fn three() -> Listing {
     card.driver = Some("mlx5_core".into());
     card.pci_address = Some("0000:3b:00.1".into());
     card.numa_node = Some(1);
+    card.imports_dmabuf = Some(true);
     card.failures = vec!["ibv_query_port failed: Input/output error (errno 5)".into()];
-    let devices = vec![
-        Device::new("rxe0", RXE, &[good]),
-        Device::new("rxe1", RXE, &[elsewhere]),
-        card,
-    ];
+    let mut software = Device::new("rxe0", RXE, &[good]);
+    software.imports_dmabuf = Some(false);
+    let devices = vec![software, Device::new("rxe1", RXE, &[elsewhere]), card];
     Listing::new(library(), devices, vec!["irdma0".into()], &["nothing".into()])
 }
 
@@ -137,6 +136,9 @@ fn verbose_text_has_the_quirks_and_raw_gids() {
         "\n  quirks    extended calls not trusted\n",
         "\n            timers of at least 4000 us\n",
         "\n             raw ::ffff:10.0.0.1\n",
+        "\nrxe0  provider rxe (Soft-RoCE), driver none (virtual), PCI none, NUMA node any\n  dma-buf   not registered\n",
+        "\nrxe1  provider rxe (Soft-RoCE), driver none (virtual), PCI none, NUMA node any\n  dma-buf   unknown\n",
+        "NUMA node 1\n  dma-buf   registered\n",
     ] {
         assert!(text.contains(expected), "{expected:?} in {text}");
     }
@@ -184,6 +186,15 @@ fn json_has_the_documented_shape() {
     let down = &json["devices"][2];
     assert_eq!(down["pci_address"], "0000:3b:00.1");
     assert_eq!(down["numa_node"], 1);
+    let imports: Vec<_> = (0..3).map(|at| &json["devices"][at]["imports_dmabuf"]).collect();
+    assert_eq!(
+        imports,
+        [
+            &serde_json::json!(false),
+            &serde_json::Value::Null,
+            &serde_json::json!(true)
+        ]
+    );
     assert_eq!(down["quirks"]["retry_count_max"], 7);
     assert_eq!(down["ports"][0]["usable"], false);
     assert_eq!(down["ports"][0]["speed_mbps"], serde_json::Value::Null);
@@ -200,6 +211,7 @@ fn all_that_was_found_of_a_device_is_said() {
         device_path: Some("/sys/devices/pci0000:3a/0000:3b:00.1".into()),
         pci_address: Some("0000:3b:00.1".into()),
         numa_node: Some(1),
+        imports_dmabuf: Some(true),
         ports: vec![port("mlx5_0", vec![])],
         failures: vec![LookFailure {
             port: Some(2),
@@ -220,6 +232,7 @@ fn all_that_was_found_of_a_device_is_said() {
         assert_eq!(said[key], value, "{key}");
     }
     assert_eq!(said["numa_node"], 1);
+    assert_eq!(said["imports_dmabuf"], true);
     assert_eq!(said["ports"].as_array().unwrap().len(), 1);
     let failure = said["failures"][0].as_str().unwrap();
     assert!(failure.starts_with("port 2: ibv_query_port failed"), "{failure}");
