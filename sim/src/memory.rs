@@ -96,6 +96,9 @@ impl WindowBytes {
     }
 }
 
+// A request has four.
+const _: () = assert!(size_of::<Option<Slot>>() == 40);
+
 /// The memory of a slot, and which of its arena's it is.
 struct Piece {
     index: u32,
@@ -177,41 +180,91 @@ impl Home {
 /// # }
 /// ```
 pub struct Slot {
-    /// Its memory; empty while it is taken apart, and of a slot that holds a window: one of an arena has at least a byte.
-    bytes: Box<[u8]>,
+    memory: SlotMemory,
     index: u32,
-    /// How many bytes are meant; at most the capacity.
+    /// How many bytes are meant; at most the capacity. Bytes of the window, while a request has a slot that holds one.
     len: usize,
     home: Arc<Home>,
 }
 
+/// Memory of a slot.
+enum SlotMemory {
+    /// Its own; empty only while it is taken apart, since a slot of an arena holds at least a byte.
+    Own(Box<[u8]>),
+    /// None. It holds a window, of which the bytes from this offset on are meant.
+    Window(usize),
+}
+
 impl Slot {
-    /// One without bytes, which holds the registration of a window.
-    pub(crate) fn of_window(home: &Arc<Home>) -> Self {
+    /// One without bytes, which holds the registration of a window for a request of so many bytes of it.
+    pub(crate) fn of_window(home: &Arc<Home>, offset: usize, bytes: u32) -> Self {
         Self {
-            bytes: Box::default(),
+            memory: SlotMemory::Window(offset),
             index: 0,
-            len: 0,
+            len: bytes as usize,
             home: Arc::clone(home),
         }
     }
 
-    /// The bytes of the window that it holds; none of a slot of an arena.
-    pub(crate) fn window(&self) -> Option<&Arc<WindowBytes>> {
-        self.home.window()
+    /// As it is given back: one that holds a window means no bytes of that any more.
+    pub(crate) fn without_range(mut self) -> Self {
+        if let SlotMemory::Window(_) = self.memory {
+            self.len = 0;
+        }
+        self
     }
 
     /// Takes its memory out, so that dropping it sends nothing home.
     fn take(&mut self) -> Piece {
+        let bytes = match &mut self.memory {
+            SlotMemory::Own(bytes) => core::mem::take(bytes),
+            SlotMemory::Window(_) => Box::default(),
+        };
         Piece {
             index: self.index,
-            bytes: core::mem::take(&mut self.bytes),
+            bytes,
         }
     }
 
     /// All its bytes.
     pub(crate) fn buffer(&self) -> &[u8] {
-        &self.bytes
+        match &self.memory {
+            SlotMemory::Own(bytes) => bytes,
+            SlotMemory::Window(_) => &[],
+        }
+    }
+
+    /// Gives `each` so many of the bytes that are meant, beginning at `skip`.
+    pub(crate) fn look(&self, skip: usize, bytes: usize, each: impl FnOnce(&[u8])) {
+        match (&self.memory, &self.home.window) {
+            (SlotMemory::Window(offset), Some(window)) => {
+                let offset = offset.saturating_add(skip);
+                window.with(offset, bytes, |bytes| each(bytes.unwrap_or_default()));
+            }
+            _ => {
+                let end = skip.saturating_add(bytes);
+                each(self.buffer().get(skip..end).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Writes bytes, beginning at `skip`.
+    pub(crate) fn write(&mut self, skip: usize, bytes: &[u8]) {
+        let copy = |place: Option<&mut [u8]>| {
+            if let Some(place) = place {
+                place.copy_from_slice(bytes);
+            }
+        };
+        match (&mut self.memory, &self.home.window) {
+            (SlotMemory::Window(offset), Some(window)) => {
+                window.with(offset.saturating_add(skip), bytes.len(), copy);
+            }
+            (SlotMemory::Own(own), _) => {
+                let end = skip.saturating_add(bytes.len());
+                copy(own.get_mut(skip..end));
+            }
+            (SlotMemory::Window(_), None) => {}
+        }
     }
 
     /// The protection domain it is registered in.
@@ -235,7 +288,7 @@ impl doorbell_core::provider::Slot for Slot {
     }
 
     fn capacity_bytes(&self) -> usize {
-        self.bytes.len()
+        self.buffer().len()
     }
 
     fn len_bytes(&self) -> usize {
@@ -243,15 +296,18 @@ impl doorbell_core::provider::Slot for Slot {
     }
 
     fn set_len_bytes(&mut self, bytes: usize) {
-        self.len = bytes.min(self.bytes.len());
+        self.len = bytes.min(self.capacity_bytes());
     }
 
     fn payload(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        self.buffer().get(..self.len).unwrap_or_default()
     }
 
     fn buffer_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        match &mut self.memory {
+            SlotMemory::Own(bytes) => bytes,
+            SlotMemory::Window(_) => &mut [],
+        }
     }
 
     fn detach(mut self) -> DetachedSlot {
@@ -280,7 +336,13 @@ impl Drop for Slot {
 
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slot({} of {} bytes)", self.len, self.bytes.len())
+        use doorbell_core::provider::Slot as _;
+        write!(
+            f,
+            "Slot({} of {} bytes)",
+            self.payload().len(),
+            self.buffer().len()
+        )
     }
 }
 
@@ -360,7 +422,7 @@ fn attach(home: &Arc<Home>, slot: DetachedSlot) -> Option<Slot> {
     let bytes = home.detached().remove(&index)?;
     let len = bytes.len().min(len_bytes as usize);
     Some(Slot {
-        bytes,
+        memory: SlotMemory::Own(bytes),
         index,
         len,
         home: Arc::clone(home),
@@ -395,7 +457,7 @@ impl doorbell_core::provider::Arena for Arena {
         }
         let Piece { index, bytes } = self.free.pop()?;
         Some(Slot {
-            bytes,
+            memory: SlotMemory::Own(bytes),
             index,
             len: 0,
             home: Arc::clone(&self.home),

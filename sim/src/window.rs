@@ -260,9 +260,9 @@ impl Window {
         })
     }
 
-    /// A slot that holds the window for a request.
-    pub(crate) fn hold(&self) -> Slot {
-        Slot::of_window(&self.home)
+    /// A slot that holds the window for a request of these bytes of it.
+    pub(crate) fn hold(&self, offset: usize, bytes: u32) -> Slot {
+        Slot::of_window(&self.home, offset, bytes)
     }
 
     /// Gives `each` the bytes at `offset`.
