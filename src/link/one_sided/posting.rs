@@ -1,0 +1,208 @@
+//! Posting of what a link has beside its messages: frames, and one-sided requests.
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::{Context as _, Operation, PostFlags, Provider, PushError};
+use doorbell_core::session::{HealthState, RequestId, SESSION_RAILS_MAX};
+use doorbell_core::wire::SESSION_HEADER_BYTES;
+use doorbell_core::{Instant, Ticket};
+
+use super::Kind;
+use crate::link::rail::{At, Carried};
+use crate::link::state::{Link, Posted, posted};
+use crate::worker::Worker;
+use crate::worker::channel::SendErrorKind;
+use crate::worker::lease::Lease;
+
+impl<P: Provider, N: Network> Link<P, N> {
+    /// Posts a frame that is no message; as which request, if it is on its way.
+    pub(in crate::link) fn say(
+        &mut self,
+        (rail, at): (u8, At),
+        bytes: &[u8],
+        workers: &mut [Worker<P>],
+        turn: (Instant, u64),
+    ) -> Option<Ticket> {
+        let worker = workers.get_mut(at.worker)?;
+        let outcome = match worker.lease() {
+            None => Posted::Blocked,
+            Some(mut lease) => match lease.fill(bytes) {
+                Ok(()) => post(worker, at, Operation::Send, lease),
+                Err(_) => {
+                    worker.release(lease);
+                    Posted::Failed
+                }
+            },
+        };
+        self.took(rail, outcome, bytes.len(), None, turn)
+    }
+
+    /// Notes what became of something that was to be posted; as which request, if it is on its way. The completion of a failed
+    /// request reports it.
+    pub(in crate::link) fn took(
+        &mut self,
+        rail: u8,
+        outcome: Posted,
+        bytes: usize,
+        carried: Option<Carried>,
+        (now, random): (Instant, u64),
+    ) -> Option<Ticket> {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        match outcome {
+            Posted::Done(ticket) => {
+                if let Some(rail) = self.rail_mut(rail) {
+                    rail.posted(ticket, bytes, carried);
+                    rail.did_send(bytes);
+                }
+                self.session.posted_beside(rail, bytes, now);
+                Some(ticket)
+            }
+            Posted::Blocked | Posted::Failed => {
+                self.session.blocked(rail);
+                None
+            }
+            // No completion will report its outcome: it ends or is retransmitted, like the requests of a rail that failed.
+            Posted::InDoubt => {
+                let epoch = self.session.rail_epoch(rail);
+                self.session.given_up(rail, epoch, now, random);
+                None
+            }
+        }
+    }
+
+    /// Posts what waits for a rail, the oldest first as far as places go. A request that no device takes does not hold up the
+    /// requests behind it.
+    pub(super) fn post_requests(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+        let (now, _) = turn;
+        let mut from = 0;
+        loop {
+            let requests = &self.one_sided.requests;
+            let next = requests.waiting(now).find(|(id, _)| id.place() >= from);
+            let Some((id, window)) = next else {
+                break;
+            };
+            from = id.place().saturating_add(1);
+            let mut refused = [false; SESSION_RAILS_MAX as usize];
+            while let Some(rail) = self.post_request((id, window), &refused, workers, turn) {
+                if let Some(refused) = refused.get_mut(usize::from(rail)) {
+                    *refused = true;
+                }
+                self.one_sided.requests.refused(id, now);
+            }
+        }
+    }
+
+    /// Posts a request over the best rail but these; which one's device does not take it, if it is that.
+    fn post_request(
+        &mut self,
+        (id, window): (RequestId, u32),
+        but: &[bool],
+        workers: &mut [Worker<P>],
+        turn: (Instant, u64),
+    ) -> Option<u8> {
+        let others = (0_u8..).zip(but).filter(|(_, refused)| !**refused);
+        let over = others.filter_map(|(rail, _)| {
+            let at = self.rails.get(usize::from(rail))?.at?;
+            let (state, epoch) = (self.session.rail_state(rail), self.session.rail_epoch(rail));
+            let (operation, asked) = self.one_sided.operation(id, window, (rail, epoch))?;
+            let may = self.session.takes_beside(rail);
+            Some((state, may.then_some((rail, at, epoch, operation, asked))))
+        });
+        let (rail, at, epoch, operation, asked) = open_of_best(over)?;
+        let worker = workers.get_mut(at.worker)?;
+        let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
+        let outcome = match worker.lease() {
+            None => Posted::Blocked,
+            Some(mut lease) => {
+                if let Some(target) = lease.buffer_mut().get_mut(..length) {
+                    if asked.kind == Kind::Write {
+                        target.copy_from_slice(self.one_sided.payloads.get(id.place(), asked.bytes));
+                    }
+                }
+                lease.set_len_bytes(length);
+                post(worker, at, operation, lease)
+            }
+        };
+        if matches!(outcome, Posted::Failed) {
+            return Some(rail);
+        }
+        let bytes = length.saturating_add(SESSION_HEADER_BYTES);
+        let may_be_posted = matches!(outcome, Posted::Done(_) | Posted::InDoubt);
+        self.took(rail, outcome, bytes, Some(Carried::Request(id)), turn);
+        if may_be_posted {
+            self.one_sided.requests.posted(id, rail, epoch);
+        }
+        None
+    }
+}
+
+/// The open rail of the best state there is. If all rails of that state are full, they are waited for, and rails in a worse
+/// state are left alone.
+fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Option<T> {
+    let tier_of = |state| match state {
+        HealthState::Up => Some(0_u8),
+        HealthState::FailingBack => Some(1),
+        HealthState::Suspect => Some(2),
+        _ => None,
+    };
+    let mut best = (u8::MAX, None);
+    for (state, open) in rails {
+        let Some(tier) = tier_of(state) else { continue };
+        if tier < best.0 || tier == best.0 && best.1.is_none() {
+            best = (tier, open);
+        }
+    }
+    best.1
+}
+
+/// Posts one request that completes with an event. It fails where the device takes none such; of a queue pair that failed, the
+/// completion says so.
+fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease: Lease<P>) -> Posted {
+    let has_atomics = !operation.is_atomic() || worker.context().limits().atomics;
+    let Some(channel) = worker.channel(at.channel) else {
+        worker.release(lease);
+        return Posted::Blocked;
+    };
+    // Without depth it would wait for ever, and all behind it (S28).
+    if !has_atomics || operation.writes_slots() && channel.peer().rd_atomic_max() == 0 {
+        worker.release(lease);
+        return Posted::Failed;
+    }
+    match channel.post(operation, lease, PostFlags::SIGNALED) {
+        Ok(ticket) => Posted::Done(ticket),
+        Err(error) => {
+            let Some(lease) = error.item else {
+                return Posted::InDoubt;
+            };
+            worker.release(lease);
+            match error.kind {
+                SendErrorKind::Refused(PushError::State(_)) => Posted::Blocked,
+                kind => posted(Err(kind)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::open_of_best;
+    use doorbell_core::session::HealthState::{Down, FailingBack, Suspect, Up};
+
+    #[test]
+    fn a_request_waits_for_the_best_rails_and_goes_over_any_of_them() {
+        let chosen = |rails: &[_]| open_of_best(rails.iter().copied());
+        assert_eq!(
+            chosen(&[(Suspect, Some(0)), (Up, None), (FailingBack, Some(2))]),
+            None
+        );
+        assert_eq!(
+            chosen(&[(Up, None), (Suspect, Some(1)), (Up, Some(2)), (Up, Some(3))]),
+            Some(2)
+        );
+        assert_eq!(
+            chosen(&[(Suspect, Some(0)), (FailingBack, Some(1)), (Down, Some(2))]),
+            Some(1)
+        );
+        assert_eq!(chosen(&[(Down, Some(0)), (Suspect, Some(1))]), Some(1));
+        assert_eq!(chosen(&[(Down, Some(0))]), None);
+    }
+}
