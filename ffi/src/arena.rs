@@ -3,8 +3,12 @@
 //! One thread owns the arena and leases from a list of its own, without atomics. Slots dropped
 //! elsewhere come home by a lock-free list, which is emptied when the own one runs dry.
 
+use core::ffi::c_void;
 use core::fmt;
+use core::mem;
+use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use doorbell_core::detached::Detachments;
@@ -109,7 +113,7 @@ impl ArenaInner {
         if slot_bytes == 0 {
             // SAFETY: Slots without bytes are of windows alone. The pointer is one that `Arc::into_raw` gave (`Slot::of_window`),
             // and the count that it stands for is given up here once, with the slot's value.
-            return drop(unsafe { Arc::from_raw(home.as_ptr().cast_const()) });
+            return unsafe { let_go(home.as_ptr().cast_const().cast()) };
         }
         // SAFETY: the block lives until the slot is home.
         let returned = unsafe { &raw const (*home.as_ptr()).returned.0 };
@@ -136,6 +140,21 @@ impl ArenaInner {
         let offset = (index as usize).wrapping_mul(self.slot_bytes as usize);
         // SAFETY: below `slots`, as the caller vouches, and all of them lie within the region.
         unsafe { self.first.add(offset) }
+    }
+}
+
+/// Gives up a count of a window's block. The last one deregisters the window, and gives its memory back.
+///
+/// Its caller may be a poll, so it does not unwind, as its ABI says: a panic of lent memory, as it is given back, ends here.
+///
+/// # Safety
+/// [`Arc::into_raw`] gave the pointer to a block, and the count that it stands for is given up once.
+unsafe extern "C" fn let_go(block: *const c_void) {
+    // SAFETY: as the caller vouches.
+    let block: Arc<ArenaInner> = unsafe { Arc::from_raw(block.cast()) };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(block))) {
+        // It may panic as it is dropped, too.
+        mem::forget(panic);
     }
 }
 

@@ -21,6 +21,8 @@ const BYTES: usize = 4096;
 struct Counted {
     start: NonNull<u8>,
     freed: Arc<AtomicU32>,
+    /// Whether it panics as it is given back.
+    panics: bool,
 }
 // SAFETY: leaked bytes that only the value has.
 unsafe impl Send for Counted {}
@@ -35,16 +37,22 @@ unsafe impl StableMemory for Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.freed.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "planted by the test");
     }
 }
 
 /// A window that no peer may reach, over memory that says whether it was given back.
 fn window(bench: &Bench, bytes: &[u8]) -> (Window, Arc<AtomicU32>) {
+    window_that(bench, bytes, false)
+}
+
+fn window_that(bench: &Bench, bytes: &[u8], panics: bool) -> (Window, Arc<AtomicU32>) {
     let memory = Box::leak(vec![0_u8; BYTES].into_boxed_slice());
     let freed = Arc::new(AtomicU32::new(0));
     let memory = Counted {
         start: NonNull::from(memory).cast(),
         freed: Arc::clone(&freed),
+        panics,
     };
     let window = bench.domain.adopt_window(memory, RemoteAccess::NONE).unwrap();
     window.copy_in(0, bytes).unwrap();
@@ -167,6 +175,26 @@ fn a_queue_pair_that_goes_lets_go_of_its_windows() {
     drop((sender, receiver));
     assert!(freed(&memory));
     nothing_refused();
+}
+
+#[test]
+fn memory_that_panics_as_it_is_given_back_does_not_unwind_a_poll() {
+    let Some(bench) = bench("memory_that_panics_as_it_is_given_back_does_not_unwind_a_poll") else {
+        return;
+    };
+    let mut arena = bench.arena(4, 64);
+    let (mut sender, mut receiver) = bench.pair();
+    let (window, memory) = window_that(&bench, b"kept", true);
+    post(&mut sender, [range(&window, 0, 4)]);
+    drop(window);
+    post_receives(&mut receiver.parts.receive, &mut arena, 1);
+    drop(given_back(&mut sender));
+    assert!(freed(&memory));
+    // The queue works on.
+    let (window, _) = self::window(&bench, b"next");
+    post(&mut sender, [range(&window, 0, 4)]);
+    post_receives(&mut receiver.parts.receive, &mut arena, 1);
+    assert_eq!(given_back(&mut sender).len(), 1);
 }
 
 /// The slot of a range that was sent and is retired.
