@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use doorbell_core::Deadline;
-use doorbell_core::network::Network;
+use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 
@@ -21,6 +21,7 @@ use crate::connect::background::Background;
 use crate::connect::handshakes::{HandshakeCounts, Handshakes};
 use crate::connect::listener::handle_of;
 use crate::error::ConnectError;
+use crate::machine::tcp::Tcp;
 use crate::worker::Worker;
 
 /// Connections of a Worker that are accepted in one poll at most: the others have their turn in the next.
@@ -117,6 +118,14 @@ impl<P: Provider, N: Network> Door<P, N> {
         }
     }
 
+    /// The port and the streams that are waited for, where handshakes advance by polling.
+    pub(super) fn waited(&self) -> Option<(Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>)> {
+        match &self.handshakes {
+            Advancing::Here(handshakes) => Some(handshakes.waited()),
+            Advancing::Beside(_) | Advancing::Elsewhere => None,
+        }
+    }
+
     /// Descriptors that become readable when there is something to accept.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.acceptances.iter().filter_map(Acceptances::descriptor)
@@ -130,7 +139,8 @@ impl<P: Provider, N: Network> Door<P, N> {
             }
             let mut has_granted = false;
             for (index, (acceptances, worker)) in self.acceptances.iter_mut().zip(&mut *workers).enumerate() {
-                for _ in 0..ACCEPTED_MAX {
+                let mut turns = 0..ACCEPTED_MAX;
+                while turns.next().is_some() {
                     let is_asked = acceptances.is_asked();
                     let grant = |request: &_, worker: &mut _| core.grant((index, worker), request);
                     match acceptances.poll_accept_where(worker, grant) {
@@ -153,12 +163,24 @@ impl<P: Provider, N: Network> Door<P, N> {
                         // The peer of a failed handshake has to retry.
                         Err(_) => {}
                     }
+                    // No signal announces the others again.
+                    core.taken.note(0, turns.is_empty());
                 }
             }
             // With a place on a Worker, handshakes that are polled here get on.
             if !has_granted || !matches!(self.handshakes, Advancing::Here(_)) {
                 break;
             }
+        }
+    }
+}
+
+impl<P: Provider> Door<P, Tcp> {
+    /// Descriptor of the port, where handshakes advance by polling.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.handshakes {
+            Advancing::Here(handshakes) => Some(handshakes.descriptor()),
+            Advancing::Beside(_) | Advancing::Elsewhere => None,
         }
     }
 }

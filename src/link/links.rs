@@ -25,6 +25,7 @@ use super::log::{log_begun, log_late};
 use super::one_sided::Request;
 use super::rail::LinkRail;
 use super::report::Gone;
+use super::sleeping::{Taken, Waiting};
 use super::state::Link;
 use super::table::Core;
 use crate::connect::acceptances::Acceptances;
@@ -168,13 +169,14 @@ pub enum LinkEvent<'m> {
 /// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) core: Core<P, N>,
-    door: Option<Door<P, N>>,
+    pub(super) door: Option<Door<P, N>>,
     /// Our ports, that are looked at since something changed.
-    refreshing: Option<Finding>,
+    pub(super) refreshing: Option<Finding>,
     /// Result of that look, until it is reported.
-    refreshed: Option<Result<(), ConnectError>>,
+    pub(super) refreshed: Option<Result<(), ConnectError>>,
     /// Our new handle, until it is reported.
     unreported: Option<Handle>,
+    pub(crate) waiting: Waiting,
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
@@ -211,6 +213,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             ended: Ended::default(),
             chance: 0,
             moved: None,
+            taken: Taken::default(),
         };
         core.chance = drawn(node)?;
         Ok(Self {
@@ -219,6 +222,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             refreshing: None,
             refreshed: None,
             unreported: None,
+            waiting: Waiting::default(),
         })
     }
 
@@ -453,7 +457,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         let Some(link) = self.core.link_mut(id) else {
             return Err(self.core.over(id).map_or(PushRefusal::Closing, PushRefusal::Over));
         };
-        link.push(message)
+        let pushed = link.push(message);
+        self.waiting.note_refused(matches!(pushed, Err(PushRefusal::Full)));
+        pushed
     }
 
     /// Lets a link's peer reach a window. `windows` has the same memory as registered with each Worker's device, with the index
@@ -498,7 +504,9 @@ impl<P: Provider, N: Network> Links<P, N> {
                 .over(id)
                 .map_or(RequestRefusal::Closing, RequestRefusal::Over));
         };
-        link.ask((window, offset), request, node.network.now())
+        let asked = link.ask((window, offset), request, node.network.now());
+        self.waiting.note_refused(matches!(asked, Err(RequestRefusal::Full)));
+        asked
     }
 
     /// Closes a link once everything is acknowledged and each one-sided request has its end, and by the deadline in any case: what
@@ -554,17 +562,19 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), ProviderError> {
         let Self { core, door, .. } = self;
+        core.taken = Taken::default();
         if let Some(door) = door {
             let until = Deadline::after(now, core.config.session.attach_within);
             door.poll(workers, core, until);
         }
         for (index, worker) in workers.iter_mut().enumerate() {
             // Through, since a rail is judged by it: of one that answered nothing may be left in a queue.
-            worker.poll_through(|turn, event| {
+            let (count, is_behind) = worker.poll_through(|turn, event| {
                 if let Some((turn, event)) = core.dispatch(index, turn, event, now, &mut each) {
                     other(index, turn, event);
                 }
             })?;
+            core.taken.note(count, is_behind);
         }
         Ok(())
     }

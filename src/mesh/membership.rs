@@ -25,7 +25,7 @@ use super::seek::{Found, Sought};
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
 use crate::connect::node::Node;
-use crate::link::{LinkError, LinkId, Links};
+use crate::link::{LinkError, LinkEvent, LinkId, Links};
 use crate::machine::log::log;
 use crate::machine::tcp::Tcp;
 use crate::rails::Rails;
@@ -131,6 +131,8 @@ pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) sought: Vec<Sought<N>>,
     /// Members whose handles are known, and to which links are to be begun.
     pub(super) found: Vec<Found>,
+    /// Whether a frame came in the last poll.
+    pub(super) came: bool,
 }
 
 impl<P: Provider, N: Network> Mesh<P, N> {
@@ -165,6 +167,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             links: Links::new(node, workers, &config.links())?,
             sought: Vec::new(),
             found: Vec::new(),
+            came: false,
             state: State {
                 routes: map.routes(config.rank),
                 is_map_new: false,
@@ -352,15 +355,20 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         if self.state.closing.is_none() {
             self.seek(node, workers, now);
         }
-        let Self { links, state, .. } = self;
-        links.take_in(workers, now, |id, event| state.hear(id, event, now), |_, _, _| {})?;
+        self.came = false;
+        let Self { links, state, came, .. } = self;
+        let mut take = |id, event: LinkEvent<'_>, state: &mut State| {
+            *came |= matches!(event, LinkEvent::Received { .. });
+            state.hear(id, event, now);
+        };
+        links.take_in(workers, now, |id, event| take(id, event, state), |_, _, _| {})?;
         // Between the two halves, so that what is said goes in this poll, what came in it and is passed on included.
         state.let_up(now);
         state.find_ways();
         state.say(links, now);
         state.pass_on(links);
         state.transmit(links, now);
-        links.go_on(node, workers, now, |id, event| state.hear(id, event, now));
+        links.go_on(node, workers, now, |id, event| take(id, event, state));
         for (rank, link) in state.ended.drain(..) {
             if let Some(attempts) = state.attempts.get_mut(rank.index()) {
                 attempts.rails = links.take_not_connected(link);
@@ -501,16 +509,22 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// handles, or links are made: the network traffic of that makes no descriptor readable.
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
+        let is_asking = self.sought.iter().any(Sought::is_asking) || self.links.is_connecting();
+        let soon = is_asking.then(|| Deadline::after(now, ASK_EVERY));
+        self.wake_watched(now).into_iter().chain(soon).min()
+    }
+
+    /// When to poll again at the latest, where network traffic ends a sleep, too.
+    pub(super) fn wake_watched(&self, now: Instant) -> Option<Deadline> {
         let members = self.state.wake(now).into_iter();
         let links = self.links.wake(now);
         let is_found = |sought: &&Sought<N>| self.found.iter().any(|found| found.is(sought.rank()));
         let sought = self.sought.iter().filter(|sought| !is_found(sought));
         let sought = sought.map(Sought::wake);
         let again = self.found.iter().filter_map(Found::again);
+        // No signal reports that ports were looked at.
         let is_looking = self.found.iter().any(|found| found.again().is_none());
-        let is_asking = is_looking || self.sought.iter().any(Sought::is_asking);
-        let is_asking = is_asking || self.links.is_connecting();
-        let is_soon = is_asking || self.state.has_to_say();
+        let is_soon = is_looking || self.state.has_to_say();
         let soon = is_soon.then(|| Deadline::after(now, ASK_EVERY));
         let all = members.chain(links).chain(sought).chain(again);
         all.chain(soon).min()
