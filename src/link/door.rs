@@ -118,8 +118,16 @@ impl<P: Provider, N: Network> Door<P, N> {
         }
     }
 
+    /// Whether nothing wakes this thread for a peer that is to be accepted: its handshakes are polled elsewhere.
+    pub(super) fn is_unnoticed(&self) -> bool {
+        let is_elsewhere = matches!(self.handshakes, Advancing::Elsewhere) && self.closed.is_none();
+        is_elsewhere && self.acceptances.iter().any(|one| one.descriptor().is_none())
+    }
+
     /// The port and the streams that are waited for, where handshakes advance by polling.
-    pub(super) fn waited(&self) -> Option<(Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>)> {
+    pub(super) fn waited(
+        &self,
+    ) -> Option<(Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>)> {
         match &self.handshakes {
             Advancing::Here(handshakes) => Some(handshakes.waited()),
             Advancing::Beside(_) | Advancing::Elsewhere => None,

@@ -458,7 +458,8 @@ impl<P: Provider, N: Network> Links<P, N> {
             return Err(self.core.over(id).map_or(PushRefusal::Closing, PushRefusal::Over));
         };
         let pushed = link.push(message);
-        self.waiting.note_refused(matches!(pushed, Err(PushRefusal::Full)));
+        self.waiting
+            .note_refused(matches!(pushed, Err(PushRefusal::Full)));
         pushed
     }
 
@@ -505,7 +506,8 @@ impl<P: Provider, N: Network> Links<P, N> {
                 .map_or(RequestRefusal::Closing, RequestRefusal::Over));
         };
         let asked = link.ask((window, offset), request, node.network.now());
-        self.waiting.note_refused(matches!(asked, Err(RequestRefusal::Full)));
+        self.waiting
+            .note_refused(matches!(asked, Err(RequestRefusal::Full)));
         asked
     }
 

@@ -5,6 +5,7 @@
 //! reports. So a thread sleeps only after a poll that left nothing to the next.
 
 use core::hash::{Hash as _, Hasher as _};
+use core::time::Duration;
 use std::hash::DefaultHasher;
 use std::os::fd::BorrowedFd;
 
@@ -22,6 +23,9 @@ use crate::worker::{Turn, WaitError, Watched, Worker};
 
 /// Polls behind an arming, at most, until one leaves nothing to the next.
 const SETTLING_POLLS: u32 = 16;
+
+/// How often peers are looked for whose handshakes are polled elsewhere ([`Links::accept_from`]), and wake nobody.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 /// A network whose waits end for descriptors, too, so that one sleep is for both: [`Tcp`], and the network of a simulated host.
 pub trait WatchedNetwork: for<'d> WaitBeside<BorrowedFd<'d>> {}
@@ -261,6 +265,11 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// When to poll again at the latest, whatever the descriptors report.
     pub(crate) fn sleeps_until(&self, workers: &[Worker<P>], now: Instant) -> Deadline {
         let at_most = workers.iter().filter_map(Worker::sleep_at_most).min();
+        let is_unnoticed = self.door.as_ref().is_some_and(Door::is_unnoticed);
+        let at_most = at_most
+            .into_iter()
+            .chain(is_unnoticed.then_some(LOOKS_EVERY))
+            .min();
         let nap = at_most.map(|span| Deadline::after(now, span));
         let wake = self.wake(now).into_iter().chain(nap).min();
         wake.unwrap_or(Deadline::at(Instant::from_ns(u64::MAX)))
@@ -376,7 +385,8 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         let sleep = |_: &Self, _: &[Worker<P>], _| Ok(Woken::Deadline);
         // Nothing here looks at it: the deadline is the event loop's.
         let never = Deadline::at(Instant::from_ns(u64::MAX));
-        let is_ready = WaitedFor::new(&mut *self, (node, &mut *workers), never, (poll, sleep)).is_ready_to_sleep()?;
+        let is_ready =
+            WaitedFor::new(&mut *self, (node, &mut *workers), never, (poll, sleep)).is_ready_to_sleep()?;
         Ok(is_ready.then(|| self.sleeps_until(workers, node.network().now())))
     }
 
@@ -385,9 +395,19 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
     ///
     /// # Errors
     /// A Worker was made without notification, or nothing can be waited for.
-    pub fn sleep(&self, node: &Node<P, N>, workers: &[Worker<P>], until: Deadline) -> Result<Woken, WaitError> {
+    pub fn sleep(
+        &self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        until: Deadline,
+    ) -> Result<Woken, WaitError> {
         let streams = self.streams();
-        self.sleep_with(node, workers, streams, until.min(self.sleeps_until(workers, node.network().now())))
+        self.sleep_with(
+            node,
+            workers,
+            streams,
+            until.min(self.sleeps_until(workers, node.network().now())),
+        )
     }
 
     /// Sleeps until a source of the links is ready, or one of these streams is, or until this moment.

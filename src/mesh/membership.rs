@@ -356,7 +356,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             self.seek(node, workers, now);
         }
         self.came = false;
-        let Self { links, state, came, .. } = self;
+        let Self {
+            links, state, came, ..
+        } = self;
         let mut take = |id, event: LinkEvent<'_>, state: &mut State| {
             *came |= matches!(event, LinkEvent::Received { .. });
             state.hear(id, event, now);

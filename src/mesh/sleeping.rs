@@ -123,7 +123,8 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
         let sleep = |_: &Self, _: &[Worker<P>], _| Ok(Woken::Deadline);
         // Nothing here looks at it: the deadline is the event loop's.
         let never = Deadline::at(Instant::from_ns(u64::MAX));
-        let is_ready = WaitedFor::new(&mut *self, (node, &mut *workers), never, (poll, sleep)).is_ready_to_sleep()?;
+        let is_ready =
+            WaitedFor::new(&mut *self, (node, &mut *workers), never, (poll, sleep)).is_ready_to_sleep()?;
         Ok(is_ready.then(|| self.sleeps_until(workers, node.network().now())))
     }
 
@@ -132,7 +133,12 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
     ///
     /// # Errors
     /// As for [`Links::sleep`](crate::link::Links::sleep).
-    pub fn sleep(&self, node: &Node<P, N>, workers: &[Worker<P>], until: Deadline) -> Result<Woken, WaitError> {
+    pub fn sleep(
+        &self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        until: Deadline,
+    ) -> Result<Woken, WaitError> {
         let asked = self.sought.iter().filter_map(Sought::waited);
         let streams = self.links.streams().chain(asked);
         let until = until.min(self.sleeps_until(workers, node.network().now()));

@@ -16,5 +16,6 @@ mod panics;
 mod peers;
 mod ports;
 mod processes;
+mod sleeping;
 mod striping;
 mod totals;
