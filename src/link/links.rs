@@ -98,7 +98,7 @@ pub enum LinkEvent<'m> {
 
 /// All links of one thread's Workers: ordered streams of messages, each over all rails that reach its peer.
 ///
-/// It polls the Workers; nothing here waits. A message is copied when it is taken in, since it may have to go
+/// It polls the Workers, and only [`Links::wait`] and [`Links::sleep`] wait. A message is copied when it is taken in, since it may have to go
 /// again, and when it is sent. Nothing is allocated for it.
 ///
 /// ```no_run
@@ -134,37 +134,30 @@ pub enum LinkEvent<'m> {
 /// ```
 ///
 /// # Waiting
-/// No call of `Links` waits. A thread that has a processor of its own polls without rest. Another thread sleeps between polls, at most
-/// until [`Links::wake`]. A completion does not end that sleep: [`Worker::ready_to_sleep`] arms the completion queues, but it also takes the
-/// events of the links. A message may therefore wait as long as the thread sleeps.
+/// A thread that has a processor of its own calls [`Links::poll`] without rest. Another one calls [`Links::wait`], which sleeps while there
+/// is nothing to do, or asks [`Links::ready_to_sleep`] in an event loop of its own. To sleep, the Workers need
+/// [`WorkerConfig::notify`](crate::WorkerConfig::notify). An idle link wakes its thread for heartbeats alone.
 ///
 /// ```
-/// use core::time::Duration;
-/// use doorbell::link::{LinkEvent, LinkId, Links};
-/// use doorbell::provider::{Provider, ProviderError};
-/// use doorbell::{Clock, Deadline, Network, Node, Worker};
+/// use doorbell::link::{LinkEvent, LinkId, Links, WatchedNetwork};
+/// use doorbell::worker::Watched;
+/// use doorbell::{Deadline, Node, Wait, WaitError, Woken, Worker};
 ///
-/// const NAP: Duration = Duration::from_micros(50);
-///
-/// /// Polls until a link has a rail, or until the deadline. Returns whether it has one.
-/// fn wait_for_rail<P: Provider, N: Network>(
+/// /// Sleeps until a link has a rail, or until the deadline. Returns whether it has one.
+/// fn wait_for_rail<P: Watched, N: WatchedNetwork>(
 ///     links: &mut Links<P, N>,
 ///     node: &Node<P, N>,
 ///     workers: &mut [Worker<P>],
 ///     link: LinkId,
 ///     deadline: Deadline,
 ///     mut each: impl FnMut(LinkId, LinkEvent<'_>),
-/// ) -> Result<bool, ProviderError> {
+/// ) -> Result<bool, WaitError> {
 ///     while !links.is_connected(link) {
-///         links.poll(node, workers, &mut each)?;
-///         let now = node.network().now();
-///         if deadline.has_passed(now) {
-///             return Ok(false);
+///         if links.wait(node, workers, Wait::SPIN_THEN_SLEEP, deadline, &mut each)? == Woken::Deadline {
+///             break;
 ///         }
-///         let wake = links.wake(now).map_or(NAP, |wake| wake.remaining(now));
-///         std::thread::sleep(wake.min(NAP));
 ///     }
-///     Ok(true)
+///     Ok(links.is_connected(link))
 /// }
 /// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
@@ -616,7 +609,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         all.chain(door).chain(unclaimed).min()
     }
 
-    /// Descriptors that an event loop watches for input, beside the Workers' own. If handshakes have a thread, a peer that is
+    /// Descriptors of this process's own threads, to be watched for input: a part of [`Links::watched`], which has all. If handshakes have a thread, a peer that is
     /// to be accepted makes one readable. A thread that has looked at the ports for a link, or made a queue pair for a rail
     /// that connects from here, makes one readable, too. The set changes with each poll.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

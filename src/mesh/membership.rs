@@ -92,36 +92,34 @@ pub struct MeshCounts {
 /// A member of a mesh.
 ///
 /// # Waiting
-/// No call of a mesh waits. A thread that has a processor of its own polls without rest. Another thread sleeps between polls, at most until
-/// [`Mesh::wake`]. As with [`Links`], no completion ends that sleep, so a message may wait as long as the thread sleeps.
+/// A thread that has a processor of its own calls [`Mesh::poll`] without rest. Another one calls [`Mesh::wait`], which sleeps while there
+/// is nothing to do, or asks [`Mesh::ready_to_sleep`] in an event loop of its own. It receives all messages that are there before it waits.
 ///
 /// ```
-/// use core::time::Duration;
-/// use doorbell::mesh::{Mesh, MeshEvent, Rank};
-/// use doorbell::provider::{Provider, ProviderError};
-/// use doorbell::{Clock, Deadline, Network, Node, Worker};
+/// use doorbell::link::WatchedNetwork;
+/// use doorbell::mesh::{Mesh, MeshEvent, MeshSendError, Rank};
+/// use doorbell::worker::Watched;
+/// use doorbell::{Deadline, Node, Wait, Woken, Worker};
 ///
-/// const NAP: Duration = Duration::from_micros(50);
-///
-/// /// Polls until a member is linked, or until the deadline. Returns whether it is linked.
-/// fn wait_for_member<P: Provider, N: Network>(
+/// /// Sleeps until a message of a member comes, or until the deadline.
+/// fn receive<P: Watched, N: WatchedNetwork>(
 ///     mesh: &mut Mesh<P, N>,
 ///     node: &Node<P, N>,
 ///     workers: &mut [Worker<P>],
 ///     member: Rank,
 ///     deadline: Deadline,
 ///     mut each: impl FnMut(MeshEvent),
-/// ) -> Result<bool, ProviderError> {
-///     while !mesh.is_linked(member) {
-///         mesh.poll(node, workers, &mut each)?;
-///         let now = node.network().now();
-///         if deadline.has_passed(now) {
-///             return Ok(false);
+/// ) -> Result<Option<Vec<u8>>, Box<dyn core::error::Error>> {
+///     loop {
+///         match mesh.receive(member, <[u8]>::to_vec) {
+///             Ok(Some(message)) => return Ok(Some(message)),
+///             Ok(None) | Err(MeshSendError::Unreachable(_)) => {}
+///             Err(error) => return Err(error.into()),
 ///         }
-///         let wake = mesh.wake(now).map_or(NAP, |wake| wake.remaining(now));
-///         std::thread::sleep(wake.min(NAP));
+///         if mesh.wait(node, workers, Wait::SPIN_THEN_SLEEP, deadline, &mut each)? == Woken::Deadline {
+///             return Ok(None);
+///         }
 ///     }
-///     Ok(true)
 /// }
 /// ```
 pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
@@ -508,7 +506,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 
     /// Returns when to poll again at the latest, if no completion comes before and no peer connects: at once if messages were
     /// sent or received since the last poll that others are to hear of. The time is short while members are asked for their
-    /// handles, or links are made: the network traffic of that makes no descriptor readable.
+    /// handles, or links are made, for loops that do not watch the streams of that ([`Mesh::watched`] lists them).
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let is_asking = self.sought.iter().any(Sought::is_asking) || self.links.is_connecting();

@@ -1,14 +1,15 @@
 //! Hosts that sleep as the documentation says: each polls only where a source of its links is ready, where its sleep is over, or
 //! where its application acts. Nobody else polls for it, so a lost wake-up is a message that is late, or never comes.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
-use doorbell::link::{DETECTION_MAX, SessionEvent};
+use doorbell::link::{DETECTION_MAX, FinalReason, SessionEvent, Violation};
 use doorbell::provider::{Clock as _, Instant};
-use doorbell::{Deadline, Woken};
+use doorbell::{Deadline, Listener, Operation, Woken};
 
 use crate::anything::{Chance, plan, seeds};
-use crate::processes::{A, B, Process, Two, ms};
+use crate::processes::{A, B, LATENCY, PORT, Process, Two, config, ms};
 
 /// A thread that asks this often in a row, and never gets leave to sleep, never will.
 const ASKS_MAX: usize = 1000;
@@ -182,25 +183,32 @@ fn no_wake_up_is_lost_under_random_plans() {
     }
 }
 
-/// One closes, and both hear of it, asleep.
+/// One closes, and both hear of it, asleep. Their channels are gone soon after, and then nothing wakes either.
 fn close(asleep: &mut Asleep, closing: usize) {
     asleep.wake(closing);
     let deadline = asleep.two.deadline(ms(2000));
     let process = asleep.two.process_mut(closing);
     process.links.close(process.link.unwrap(), deadline);
-    let until = Duration::from_nanos(asleep.two.fabric.now().to_ns()) + ms(3000);
+    let now = |asleep: &Asleep| Duration::from_nanos(asleep.two.fabric.now().to_ns());
+    let until = now(asleep) + ms(3000);
     let is_over = asleep.run(until, [None; 2], |two| {
-        two.processes
-            .iter()
-            .flatten()
-            .all(|process| process.over.is_some())
+        let mut processes = two.processes.iter().flatten();
+        processes.all(|process| process.over.is_some())
     });
+    let over = [A, B].map(|at| asleep.two.process(at).over);
+    assert!(is_over, "{over:?}");
+    let until = now(asleep) + ms(1000);
+    let are_gone = asleep.run(until, [None; 2], |two| two.fabric.queue_pairs() == 0);
     assert!(
-        is_over,
-        "{:?} {:?}",
-        asleep.two.process(A).over,
-        asleep.two.process(B).over
+        are_gone,
+        "{} queue pairs are left",
+        asleep.two.fabric.queue_pairs()
     );
+    let until = now(asleep) + ms(500);
+    asleep.run(until, [None; 2], |_| false);
+    asleep.wakes = [0; 2];
+    asleep.run(until + ms(10_000), [None; 2], |_| false);
+    assert_eq!(asleep.wakes, [0; 2]);
 }
 
 #[test]
@@ -302,4 +310,41 @@ fn room_for_a_message_that_was_refused_ends_a_wait() {
         assert_eq!(a.wait(deadline), Woken::Progress);
         b.poll(fabric.now());
     }
+}
+
+#[test]
+fn a_frame_that_comes_before_its_rail_is_known_to_be_connected_is_seen_at_once() {
+    let mut asleep = Asleep::new(Two::waiting(1, ""));
+    let mut b = Process::on(&asleep.two.hosts[B], &config(), false);
+    asleep.two.processes[B] = None;
+    // No links there: it speaks as soon as it is connected, out of turn, and nonsense.
+    let any = SocketAddr::from(([0; 4], PORT));
+    let mut listener = Listener::bind(&b.node, &b.workers, any, &config().channel).unwrap();
+    asleep.two.process_mut(A).connect(listener.handle());
+    let mut said_at = None;
+    while asleep.two.process(A).over.is_none() {
+        let now = asleep.two.fabric.now();
+        if let Some(made) = listener.poll_accept(&b.node, &mut b.workers).unwrap() {
+            let channel = b.workers[made.worker].channel(made.channel).unwrap();
+            channel.post_inline(Operation::Send, &[0; 16]).unwrap();
+            said_at = Some(now);
+        }
+        if asleep.run_thread(A) {
+            continue;
+        }
+        assert!(now < Instant::from_ns(0).after(ms(1000)));
+        let nap = asleep.naps[A].unwrap().instant();
+        match asleep.two.fabric.next_at() {
+            Some(at) if at <= nap => assert!(asleep.two.fabric.step()),
+            _ => asleep.two.fabric.run_until(nap),
+        }
+    }
+    let violation = FinalReason::Violation(Violation::Malformed);
+    assert_eq!(asleep.two.process(A).over, Some(violation));
+    // Behind it nothing comes before the rail's first request is answered, a way to and fro later.
+    let heard_at = asleep.two.fabric.now();
+    assert!(
+        heard_at < said_at.unwrap().after(2 * LATENCY),
+        "{said_at:?} {heard_at:?}"
+    );
 }
