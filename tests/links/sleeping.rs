@@ -6,9 +6,11 @@ use core::time::Duration;
 
 use doorbell::link::{DETECTION_MAX, FinalReason, SessionEvent, Violation};
 use doorbell::provider::{Clock as _, Instant};
-use doorbell::{Deadline, Listener, Operation, Woken};
+use doorbell::{Connection, Deadline, Listener, Operation, Woken};
+use doorbell_sim::Fabric;
 
 use crate::anything::{Chance, plan, seeds};
+use crate::fabric::small;
 use crate::processes::{A, B, LATENCY, PORT, Process, Two, config, ms};
 
 /// A thread that asks this often in a row, and never gets leave to sleep, never will.
@@ -321,13 +323,12 @@ fn a_frame_that_comes_before_its_rail_is_known_to_be_connected_is_seen_at_once()
     let any = SocketAddr::from(([0; 4], PORT));
     let mut listener = Listener::bind(&b.node, &b.workers, any, &config().channel).unwrap();
     asleep.two.process_mut(A).connect(listener.handle());
-    let mut said_at = None;
-    while asleep.two.process(A).over.is_none() {
+    loop {
         let now = asleep.two.fabric.now();
         if let Some(made) = listener.poll_accept(&b.node, &mut b.workers).unwrap() {
             let channel = b.workers[made.worker].channel(made.channel).unwrap();
             channel.post_inline(Operation::Send, &[0; 16]).unwrap();
-            said_at = Some(now);
+            break;
         }
         if asleep.run_thread(A) {
             continue;
@@ -339,12 +340,61 @@ fn a_frame_that_comes_before_its_rail_is_known_to_be_connected_is_seen_at_once()
             _ => asleep.two.fabric.run_until(nap),
         }
     }
+    // The frame is there, and that the rail is connected is yet to be read.
+    asleep.two.fabric.run_for(LATENCY + Duration::from_micros(1));
+    assert!(asleep.run_thread(A));
     let violation = FinalReason::Violation(Violation::Malformed);
     assert_eq!(asleep.two.process(A).over, Some(violation));
-    // Behind it nothing comes before the rail's first request is answered, a way to and fro later.
-    let heard_at = asleep.two.fabric.now();
-    assert!(
-        heard_at < said_at.unwrap().after(2 * LATENCY),
-        "{said_at:?} {heard_at:?}"
-    );
+}
+
+/// Connects two Workers by a channel that is no link's: from the first to the second.
+fn channel_beside(a: &mut Process, b: &mut Process, fabric: &Fabric) -> [Connection; 2] {
+    let at = SocketAddr::from(([10, 0, 0, 2], PORT + 1));
+    let mut listener = Listener::bind(&b.node, &b.workers, at, &small()).unwrap();
+    let deadline = Deadline::after(fabric.now(), ms(100));
+    // With more room than the other has receives.
+    let mut deep = small();
+    deep.send_depth = 64;
+    let mut attempt = a.node.begin_connect_at(&a.workers, at, &deep, deadline).unwrap();
+    let (mut connected, mut accepted) = (None, None);
+    while connected.is_none() || accepted.is_none() {
+        accepted = listener
+            .poll_accept(&b.node, &mut b.workers)
+            .unwrap()
+            .or(accepted);
+        if connected.is_none() {
+            connected = attempt.poll(&a.node, &mut a.workers).transpose().unwrap();
+        }
+        fabric.run_for(Duration::from_micros(10));
+    }
+    [connected.unwrap(), accepted.unwrap()]
+}
+
+#[test]
+fn what_a_worker_awaits_without_a_completion_bounds_the_sleep() {
+    let mut asleep = Asleep::connected(1, "");
+    let Two {
+        fabric, processes, ..
+    } = &mut asleep.two;
+    let [Some(a), Some(b)] = processes else { panic!() };
+    let [to, _] = channel_beside(a, b, fabric);
+    let settled = |process: &mut Process| loop {
+        let now = fabric.now();
+        if let Some(until) = process.ready_to_sleep(now) {
+            return until.remaining(now);
+        }
+    };
+    assert!(settled(a) > ms(2));
+    // Credits come without a completion, so they are looked for.
+    while a.workers[to.worker].send(to.channel, b"flood").is_ok() {}
+    fabric.run_for(ms(1));
+    settled(a);
+    assert!(settled(a) <= ms(1));
+    for _ in 0..4 {
+        b.poll(fabric.now());
+        fabric.run_for(LATENCY * 2);
+    }
+    // They end a wait.
+    assert_eq!(a.ready_to_sleep(fabric.now()), None);
+    assert!(a.workers[to.worker].send(to.channel, b"room").is_ok());
 }

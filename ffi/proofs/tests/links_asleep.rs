@@ -6,8 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use core::time::Duration;
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use doorbell::connect::HandshakeLimits;
@@ -43,8 +42,6 @@ struct Seen {
     is_connected: bool,
     messages: Vec<(LinkId, u32)>,
     over: Option<FinalReason>,
-    /// Events of the channel that is no link's.
-    others: u32,
 }
 
 impl Side {
@@ -63,24 +60,18 @@ impl Side {
 
     /// Sleeps until something happens, which has to.
     fn wait(&mut self, seen: &mut Seen) {
-        let others = &mut 0_u32;
-        let woken = self.links.wait_beside(
-            &self.node,
-            &mut self.workers,
-            SLEEP,
-            within(SOON),
-            |id, event| match event {
-                LinkEvent::Received { message } => {
-                    let number = u32::from_be_bytes(message.try_into().unwrap());
-                    seen.messages.push((id, number));
-                }
-                LinkEvent::Session(SessionEvent::Connected) => seen.is_connected = true,
-                LinkEvent::Session(SessionEvent::Final { reason }) => seen.over = Some(reason),
-                _ => {}
-            },
-            |_, _, _| *others = others.saturating_add(1),
-        );
-        seen.others = seen.others.saturating_add(*others);
+        let each = |id, event: LinkEvent<'_>| match event {
+            LinkEvent::Received { message } => {
+                let number = u32::from_be_bytes(message.try_into().unwrap());
+                seen.messages.push((id, number));
+            }
+            LinkEvent::Session(SessionEvent::Connected) => seen.is_connected = true,
+            LinkEvent::Session(SessionEvent::Final { reason }) => seen.over = Some(reason),
+            _ => {}
+        };
+        let woken = self
+            .links
+            .wait(&self.node, &mut self.workers, SLEEP, within(SOON), each);
         assert_eq!(woken.unwrap(), Woken::Progress, "it sleeps, and nothing wakes it");
     }
 
@@ -98,7 +89,7 @@ impl Side {
 }
 
 /// Sends each message back, asleep in between, until the link is over. The numbers in their order.
-fn echo(mut side: Side, reports: &mpsc::Sender<()>) -> (Vec<u32>, u32) {
+fn echo(mut side: Side) -> Vec<u32> {
     let (mut numbers, mut seen) = (Vec::new(), Seen::default());
     while seen.over.is_none() {
         side.wait(&mut seen);
@@ -106,12 +97,9 @@ fn echo(mut side: Side, reports: &mpsc::Sender<()>) -> (Vec<u32>, u32) {
             numbers.push(number);
             side.send(link, number);
         }
-        if seen.others > 0 {
-            let _ = reports.send(());
-        }
     }
     assert_eq!(seen.over, Some(FinalReason::PeerClosed));
-    (numbers, seen.others)
+    numbers
 }
 
 /// A Worker to which the side has a channel, beside its links; and a submitter for that.
@@ -122,7 +110,7 @@ fn beside(side: &mut Side) -> (Worker, ChannelId, Submitter) {
     let listener = Listener::bind(
         &side.node,
         &workers,
-        "127.0.0.1:0".parse().unwrap(),
+        "[::]:0".parse().unwrap(),
         &ChannelConfig::default(),
     )
     .unwrap();
@@ -131,8 +119,8 @@ fn beside(side: &mut Side) -> (Worker, ChannelId, Submitter) {
         .unwrap();
     let (handle, node) = (*background.handle(), Arc::clone(&side.node));
     let accepting = thread::spawn(move || {
-        acceptances
-            .swap_remove(0)
+        let accepting = acceptances.first_mut().unwrap();
+        accepting
             .accept(workers.first_mut().unwrap(), within(SOON))
             .unwrap();
         workers.swap_remove(0)
@@ -148,7 +136,9 @@ fn beside(side: &mut Side) -> (Worker, ChannelId, Submitter) {
         .channel;
     let worker = side.workers.first_mut().unwrap();
     let submitter = worker.submitter(&SubmitterConfig::default()).unwrap();
-    (accepting.join().unwrap(), channel, submitter)
+    let accepted = accepting.join().unwrap();
+    assert!(background.stop(within(SOON)));
+    (accepted, channel, submitter)
 }
 
 #[test]
@@ -161,10 +151,8 @@ fn whatever_links_are_to_see_wakes_their_thread() {
         .links
         .listen(&b.node, &b.workers, "[::]:0".parse().unwrap())
         .unwrap();
-    let (mut other, channel, submitter) = beside(&mut b);
-    let submitter = Arc::new(Mutex::new(submitter));
-    let (reports, reported) = mpsc::channel();
-    let echoing = thread::spawn(move || echo(b, &reports));
+    let (mut other, channel, mut submitter) = beside(&mut b);
+    let echoing = thread::spawn(move || echo(b));
 
     // A peer that comes.
     thread::sleep(A_MOMENT);
@@ -184,7 +172,6 @@ fn whatever_links_are_to_see_wakes_their_thread() {
     // A request of another thread.
     thread::sleep(A_MOMENT);
     let submitting = thread::spawn(move || {
-        let mut submitter = submitter.lock().unwrap();
         let mut lease = submitter.lease().unwrap();
         lease.fill(b"beside").unwrap();
         submitter.send(channel, lease).unwrap();
@@ -207,7 +194,5 @@ fn whatever_links_are_to_see_wakes_their_thread() {
         a.wait(&mut seen);
     }
     assert_eq!(seen.over, Some(FinalReason::Closed));
-    let (numbers, others) = echoing.join().unwrap();
-    assert!(numbers.into_iter().eq(0..ROUNDS));
-    let _ = (others, reported);
+    assert!(echoing.join().unwrap().into_iter().eq(0..ROUNDS));
 }
