@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use doorbell_core::Deadline;
-use doorbell_core::network::{Network, Waited};
+use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 
@@ -21,7 +21,6 @@ use crate::connect::background::Background;
 use crate::connect::handshakes::{HandshakeCounts, Handshakes};
 use crate::connect::listener::handle_of;
 use crate::error::ConnectError;
-use crate::machine::tcp::Tcp;
 use crate::worker::Worker;
 
 /// Connections of a Worker that are accepted in one poll at most: the others have their turn in the next.
@@ -124,12 +123,10 @@ impl<P: Provider, N: Network> Door<P, N> {
         is_elsewhere && self.acceptances.iter().any(|one| one.descriptor().is_none())
     }
 
-    /// The port and the streams that are waited for, where handshakes advance by polling.
-    pub(super) fn waited(
-        &self,
-    ) -> Option<(Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>)> {
+    /// The handshakes, where they advance by polling.
+    pub(super) fn polled_here(&self) -> Option<&Handshakes<P, N>> {
         match &self.handshakes {
-            Advancing::Here(handshakes) => Some(handshakes.waited()),
+            Advancing::Here(handshakes) => Some(handshakes),
             Advancing::Beside(_) | Advancing::Elsewhere => None,
         }
     }
@@ -179,16 +176,6 @@ impl<P: Provider, N: Network> Door<P, N> {
             if !has_granted || !matches!(self.handshakes, Advancing::Here(_)) {
                 break;
             }
-        }
-    }
-}
-
-impl<P: Provider> Door<P, Tcp> {
-    /// Descriptor of the port, where handshakes advance by polling.
-    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match &self.handshakes {
-            Advancing::Here(handshakes) => Some(handshakes.descriptor()),
-            Advancing::Beside(_) | Advancing::Elsewhere => None,
         }
     }
 }

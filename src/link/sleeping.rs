@@ -16,6 +16,7 @@ use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 
 use super::door::Door;
 use super::links::{LinkEvent, LinkId, Links};
+use crate::connect::handshakes::Handshakes;
 use crate::connect::node::Node;
 use crate::machine::tcp::Tcp;
 use crate::worker::event::Event;
@@ -50,7 +51,7 @@ impl<'l> LinkDescriptor<'l> {
         }
     }
 
-    /// That of a stream.
+    /// The descriptor of a stream.
     pub(crate) fn of_stream(waited: &Waited<'l, <Tcp as Network>::Stream>) -> Self {
         use doorbell_core::network::Stream as _;
         use std::os::fd::AsFd as _;
@@ -61,10 +62,10 @@ impl<'l> LinkDescriptor<'l> {
     }
 }
 
-/// What a poll took.
+/// Completions that a poll took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
-    /// Completions.
+    /// Their count.
     count: u32,
     /// Whether it left some that nothing announces again.
     is_behind: bool,
@@ -181,7 +182,7 @@ where
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
-    /// Polls, and says whether anything is to be reported to the caller. Where all is to be done, it polls until a poll leaves
+    /// Polls, and says whether anything is to be reported to the caller. If `is_all`, it polls until a poll leaves
     /// nothing to the next.
     fn poll_settling(
         &mut self,
@@ -232,7 +233,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(1)
     }
 
-    /// What callers ask for and no event reports.
+    /// Results that callers ask for and no event reports.
     fn reports(&self) -> (bool, bool) {
         (self.has_refreshed(), self.closed_to_peers().is_some())
     }
@@ -297,12 +298,10 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
     /// connections that are being made: it wakes for them, acts, and sleeps on.
     ///
     /// # Wake-ups
-    /// A sleep ends for each of these:
-    /// - a completion on one of the Workers: a message, an acknowledgement, the failure of a rail;
-    /// - a request of a [`Submitter`](crate::worker::Submitter);
-    /// - a peer that is to be accepted, and the streams of handshakes that advance here;
-    /// - a stream or a thread of the Node's that connects a rail, or looks at ports;
-    /// - the next moment at which links have something to do ([`Links::wake`]), or a Worker has ([`Worker::sleep_at_most`]).
+    /// A completion on one of the Workers ends a sleep: a message, an acknowledgement, the failure of a rail. So do a request of a
+    /// [`Submitter`](crate::worker::Submitter), a peer that is to be accepted, the streams of handshakes that advance here, and
+    /// whatever connects a rail. The sleep ends at the latest when links have something to do ([`Links::wake`]), or a Worker has
+    /// ([`Worker::sleep_at_most`]).
     ///
     /// With default settings an idle rail asks the peer's device for a sign of life every 50 ms. Each time the thread
     /// wakes twice: to ask, and for the answer. So a process with idle links wakes 40 times a second for each
@@ -419,8 +418,8 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         until: Deadline,
     ) -> Result<Woken, WaitError> {
         let descriptors = descriptors_of(workers)?.chain(self.descriptors());
-        let here = self.door.as_ref().and_then(Door::waited);
-        let (acceptor, handshakes) = here.unzip();
+        let here = self.door.as_ref().and_then(Door::polled_here);
+        let (acceptor, handshakes) = here.map(Handshakes::waited).unzip();
         let streams = streams.chain(handshakes.into_iter().flatten());
         let slept = node
             .network()
@@ -443,8 +442,10 @@ impl<P: Watched> Links<P, Tcp> {
         &'l self,
         workers: &'l [Worker<P>],
     ) -> Result<impl Iterator<Item = LinkDescriptor<'l>>, WaitError> {
-        let here = self.door.as_ref().and_then(Door::descriptor);
-        let inputs = descriptors_of(workers)?.chain(self.descriptors()).chain(here);
+        let here = self.door.as_ref().and_then(Door::polled_here);
+        let inputs = descriptors_of(workers)?
+            .chain(self.descriptors())
+            .chain(here.map(Handshakes::descriptor));
         let streams = self.streams().map(|waited| LinkDescriptor::of_stream(&waited));
         Ok(inputs.map(LinkDescriptor::input).chain(streams))
     }

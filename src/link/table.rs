@@ -37,7 +37,7 @@ pub(super) struct Core<P: Provider, N: Network> {
     pub(super) chance: u64,
     /// New handle of this process, if it is not the first one any more, and its number among the handles.
     pub(super) moved: Option<(Handle, Sequence)>,
-    /// What the poll under way took, or the last one.
+    /// Completions that the poll under way took, or the last one.
     pub(super) taken: Taken,
 }
 

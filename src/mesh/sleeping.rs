@@ -19,7 +19,7 @@ use crate::worker::{WaitError, Watched, Worker};
 const SETTLING_POLLS: u32 = 16;
 
 impl<P: Provider, N: Network> Mesh<P, N> {
-    /// Polls, and says whether anything is to be reported to the caller. Where all is to be done, it polls until a poll leaves
+    /// Polls, and says whether anything is to be reported to the caller. If `is_all`, it polls until a poll leaves
     /// nothing to the next.
     fn poll_settling(
         &mut self,

@@ -220,7 +220,7 @@ fn idle_links_wake_their_thread_for_heartbeats_alone() {
         asleep.run(ms(1000), [None; 2], |_| false);
         asleep.wakes = [0; 2];
         asleep.run(ms(11_000), [None; 2], |_| false);
-        // Of each rail in ten seconds: 200 heartbeats at most, and an answer to each.
+        // In ten seconds each rail has 200 heartbeats at most, and an answer to each.
         for wakes in asleep.wakes {
             let (least, most) = (2 * 190, 2 * 200 * u32::from(rails));
             assert!((least..=most).contains(&wakes), "{wakes} for {rails} rails");

@@ -3,6 +3,8 @@
 
 use core::time::Duration;
 
+use doorbell::link::DETECTION_MAX;
+use doorbell::mesh::{Group, Leaving};
 use doorbell::provider::{Clock as _, Instant};
 use doorbell::{Deadline, Woken};
 
@@ -17,6 +19,10 @@ struct Asleep {
     naps: Vec<Option<Deadline>>,
     /// How often each woke.
     wakes: Vec<u32>,
+    /// The way out of each that leaves.
+    leaving: Vec<Option<Leaving>>,
+    /// Whether messages are those of groups.
+    has_groups: bool,
 }
 
 fn is_woken(member: &Member) -> bool {
@@ -31,6 +37,8 @@ impl Asleep {
             world,
             naps: vec![None; members],
             wakes: vec![0; members],
+            leaving: (0..members).map(|_| None).collect(),
+            has_groups: false,
         }
     }
 
@@ -49,8 +57,14 @@ impl Asleep {
         self.wakes[at] += 1;
         for _ in 0..ASKS_MAX {
             let before = member.mesh.counts();
-            member.take();
+            if !self.has_groups {
+                member.take();
+            }
             member.post();
+            let leaving = self.leaving[at].as_mut();
+            if leaving.is_some_and(|leaving| leaving.poll(&member.node, &mut member.mesh).unwrap()) {
+                self.leaving[at] = None;
+            }
             let is_same = member.mesh.counts() == before;
             if let Some(until) = member.ready_to_sleep().filter(|_| is_same) {
                 assert!(until.instant() > now, "its sleep is none");
@@ -163,4 +177,23 @@ fn a_member_that_is_asked_for_by_its_address_is_found_by_threads_that_sleep() {
         "{:?} in {took} ms",
         asleep.wakes
     );
+}
+
+#[test]
+fn members_that_sleep_leave_together() {
+    let mut asleep = Asleep::joined(4, &[(0, 1), (1, 2), (2, 3), (3, 0)], "");
+    asleep.has_groups = true;
+    let deadline = Deadline::after(asleep.world.fabric.now(), ms(5000));
+    for at in 0..4 {
+        // One after the other, so that those before sleep by then.
+        asleep.run(ms(100), |_| false);
+        let group = Group::new(&mut asleep.world.member(at).mesh).unwrap();
+        let leaving = group.leave(deadline);
+        assert_eq!(leaving.wake(), deadline);
+        asleep.leaving[at] = Some(leaving);
+        asleep.naps[at] = None;
+    }
+    // The acknowledgement of a farewell may be lost, with the queue pair of a peer that is gone: then the transport finds that out.
+    asleep.run(DETECTION_MAX, |_| false);
+    assert!(asleep.leaving.iter().all(Option::is_none), "{:?}", asleep.leaving);
 }

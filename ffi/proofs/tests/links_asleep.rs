@@ -22,8 +22,9 @@ const SOON: Duration = Duration::from_secs(60);
 /// Nothing of a link is due so late in a test.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Time for a thread to fall asleep. A test that is too early for it proves less, and does not fail.
-const A_MOMENT: Duration = Duration::from_millis(30);
+/// Time for a thread to fall asleep for good: what links and Workers look for behind their last traffic is a tenth of a second away. A
+/// test that is too early for it proves less, and does not fail.
+const A_MOMENT: Duration = Duration::from_millis(300);
 
 const ROUNDS: u32 = 200;
 
@@ -36,7 +37,7 @@ struct Side {
     links: Links,
 }
 
-/// What happened in a wait.
+/// Events of waits.
 #[derive(Default)]
 struct Seen {
     is_connected: bool,
@@ -104,16 +105,13 @@ fn echo(mut side: Side) -> Vec<u32> {
 
 /// A Worker to which the side has a channel, beside its links; and a submitter for that.
 fn beside(side: &mut Side) -> (Worker, ChannelId, Submitter) {
+    let mut config = ChannelConfig::default();
+    // Probes would wake the Worker.
+    config.probe_after = None;
     let mut own = WorkerConfig::default();
     own.notify = Notify::Every;
     let mut workers = side.node.workers(&own).unwrap();
-    let listener = Listener::bind(
-        &side.node,
-        &workers,
-        "[::]:0".parse().unwrap(),
-        &ChannelConfig::default(),
-    )
-    .unwrap();
+    let listener = Listener::bind(&side.node, &workers, "[::]:0".parse().unwrap(), &config).unwrap();
     let (background, mut acceptances) = listener
         .background(&side.node, &workers, &HandshakeLimits::default())
         .unwrap();
@@ -126,12 +124,7 @@ fn beside(side: &mut Side) -> (Worker, ChannelId, Submitter) {
         workers.swap_remove(0)
     });
     let channel = node
-        .connect(
-            &mut side.workers,
-            &handle,
-            &ChannelConfig::default(),
-            within(SOON),
-        )
+        .connect(&mut side.workers, &handle, &config, within(SOON))
         .unwrap()
         .channel;
     let worker = side.workers.first_mut().unwrap();
