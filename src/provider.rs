@@ -5,7 +5,7 @@
 
 pub use doorbell_core::address::{ParsePrefixError, PrefixError};
 pub use doorbell_core::handshake::{Io, IoError};
-pub use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, Waited};
+pub use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, WaitBeside, Waited};
 pub use doorbell_core::port::{GidEntry, GidKind, Name, PORT_GIDS_MAX, PortReport, PortState, Unusable};
 pub use doorbell_core::provider::*;
 pub use doorbell_core::wire::RECEIVE_DEPTH_MAX;

@@ -56,6 +56,22 @@ pub trait Network: Clock + Send + Sync + Sized + 'static {
     fn random(&self, into: &mut [u8]) -> Result<(), NetworkError>;
 }
 
+/// A network whose waits also end for descriptors of the host, as completion queues have them.
+pub trait WaitBeside<D>: Network {
+    /// Blocks as [`Network::wait`] does, and until one of these descriptors is readable. Returns whether it ended for anything but
+    /// the deadline.
+    ///
+    /// # Errors
+    /// As for [`Network::wait`].
+    fn wait_beside<'s>(
+        &self,
+        descriptors: impl Iterator<Item = D>,
+        acceptor: Option<&'s Self::Acceptor>,
+        streams: impl Iterator<Item = Waited<'s, Self::Stream>>,
+        deadline: Deadline,
+    ) -> Result<bool, NetworkError>;
+}
+
 /// A stream to a peer.
 pub trait Stream: Io + Send {
     /// Whether the peer has neither accepted nor refused the connection yet.

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 
 use doorbell_core::ledger::{Ledger, Origin};
@@ -200,6 +201,11 @@ impl CompletionState {
     /// Whether a notification waits to be taken.
     pub(crate) const fn has_notification(&self) -> bool {
         self.notifications > 0 || self.is_woken
+    }
+
+    /// Whether one of these descriptors is one of its, and readable.
+    pub(crate) fn is_readable(&self, descriptors: &[RawFd]) -> bool {
+        self.has_notification() && self.bells.is_readable(descriptors)
     }
 
     /// Writes a completion, and notifies a thread that armed the queue. Failures may count as solicited.

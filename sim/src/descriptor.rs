@@ -1,7 +1,7 @@
 //! Descriptors of completion queues, made once an event loop asks for them.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -69,6 +69,16 @@ impl Descriptors {
 impl Bells {
     pub(crate) fn hang(&mut self, descriptors: &Arc<Descriptors>) {
         self.descriptors = Some(Arc::clone(descriptors));
+    }
+
+    /// Whether one of these is one of them, and readable.
+    pub(crate) fn is_readable(&self, among: &[RawFd]) -> bool {
+        let Some(descriptors) = &self.descriptors else {
+            return false;
+        };
+        let both = [&descriptors.notification, &descriptors.waking];
+        let mut both = both.into_iter().zip(self.is_readable);
+        both.any(|(descriptor, is_readable)| is_readable && among.contains(&descriptor.as_fd().as_raw_fd()))
     }
 
     /// Has each be readable, or not: that of notifications and that of wake-ups.

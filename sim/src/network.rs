@@ -12,9 +12,10 @@
 use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use doorbell_core::handshake::{Io, IoError};
-use doorbell_core::network::{Network, NetworkError, Waited};
+use doorbell_core::network::{Network, NetworkError, WaitBeside, Waited};
 use doorbell_core::{Clock, Deadline, Instant};
 
 use crate::errno::ENETDOWN;
@@ -81,24 +82,8 @@ impl Network for Host {
         streams: impl Iterator<Item = Waited<'s, Stream>>,
         deadline: Deadline,
     ) -> Result<(), NetworkError> {
-        let streams: Vec<_> = streams
-            .map(|waited| (waited.stream.key, waited.has_unsent))
-            .collect();
-        let acceptor = acceptor.map(|acceptor| acceptor.key);
-        let may_move = |world: &World| {
-            let acceptor = acceptor.and_then(|key| world.streams.acceptors.get(key));
-            let now_ns = world.now_ns().saturating_add(world.ahead_ns(self.id()));
-            now_ns >= deadline.instant().to_ns()
-                || acceptor.is_some_and(|acceptor| acceptor.is_dead || !acceptor.arrived.is_empty())
-                || streams.iter().any(|(key, has_unsent)| {
-                    let end = world.streams.ends.get(*key);
-                    end.is_none_or(|end| end.is_readable() || (*has_unsent && end.is_writable()))
-                })
-        };
-        let ahead_ns = self.fabric().lock().ahead_ns(self.id());
-        let until_ns = deadline.instant().to_ns().saturating_sub(ahead_ns);
-        self.fabric().wait(may_move, Instant::from_ns(until_ns));
-        Ok(())
+        self.wait_beside(core::iter::empty(), acceptor, streams, deadline)
+            .map(drop)
     }
 
     /// The next bytes of the fabric's seed.
@@ -109,6 +94,43 @@ impl Network for Host {
             chunk.iter_mut().zip(drawn).for_each(|(to, byte)| *to = byte);
         }
         Ok(())
+    }
+}
+
+impl<'d> WaitBeside<BorrowedFd<'d>> for Host {
+    /// Waits as [`Network::wait`] does, and for descriptors of completion queues of the same fabric. Other descriptors are not
+    /// looked at.
+    fn wait_beside<'s>(
+        &self,
+        descriptors: impl Iterator<Item = BorrowedFd<'d>>,
+        acceptor: Option<&'s Acceptor>,
+        streams: impl Iterator<Item = Waited<'s, Stream>>,
+        deadline: Deadline,
+    ) -> Result<bool, NetworkError> {
+        let descriptors: Vec<_> = descriptors.map(|one| one.as_raw_fd()).collect();
+        let streams: Vec<_> = streams
+            .map(|waited| (waited.stream.key, waited.has_unsent))
+            .collect();
+        let acceptor = acceptor.map(|acceptor| acceptor.key);
+        let may_move = |world: &World| {
+            let acceptor = acceptor.and_then(|key| world.streams.acceptors.get(key));
+            let mut queues = world.completion_queues.iter();
+            acceptor.is_some_and(|acceptor| acceptor.is_dead || !acceptor.arrived.is_empty())
+                || streams.iter().any(|(key, has_unsent)| {
+                    let end = world.streams.ends.get(*key);
+                    end.is_none_or(|end| end.is_readable() || (*has_unsent && end.is_writable()))
+                })
+                || queues.any(|(_, queue)| queue.is_readable(&descriptors))
+        };
+        let ahead_ns = self.fabric().lock().ahead_ns(self.id());
+        let until_ns = deadline.instant().to_ns().saturating_sub(ahead_ns);
+        let is_over = |world: &World| {
+            let now_ns = world.now_ns().saturating_add(world.ahead_ns(self.id()));
+            now_ns >= deadline.instant().to_ns()
+        };
+        let is_found = |world: &World| may_move(world) || is_over(world);
+        self.fabric().wait(is_found, Instant::from_ns(until_ns));
+        Ok(may_move(&self.fabric().lock()))
     }
 }
 

@@ -106,13 +106,16 @@ impl<N: Network> Asking<N> {
     /// # Errors
     /// The network cannot wait.
     pub fn wait<P: Provider>(&self, node: &Node<P, N>) -> Result<(), ConnectError> {
-        let stream = Waited {
+        let stream = core::iter::once(self.waited());
+        Ok(node.network().wait(None, stream, self.deadline())?)
+    }
+
+    /// The stream.
+    pub(crate) fn waited(&self) -> Waited<'_, N::Stream> {
+        Waited {
             stream: &self.stream,
             has_unsent: self.machine.has_unsent(),
-        };
-        Ok(node
-            .network()
-            .wait(None, core::iter::once(stream), self.deadline())?)
+        }
     }
 }
 

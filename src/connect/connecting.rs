@@ -313,7 +313,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     }
 
     /// The stream, once there is one.
-    fn waited(&self) -> Option<Waited<'_, N::Stream>> {
+    pub(crate) fn waited(&self) -> Option<Waited<'_, N::Stream>> {
         match &self.stage {
             Stage::Scanning(..) => None,
             Stage::Dialing(dialing) => Some(Waited {

@@ -111,7 +111,7 @@ impl<H: Provider + Network + Clone> Node<H, H> {
     /// A simulated host: one that has devices and a network in one. Time is the fabric's, connections with it.
     ///
     /// An event loop watches descriptors, which simulated streams have none of: such a program's hosts are made by
-    /// [`Node::with_provider`], on a fabric in real time.
+    /// [`Node::with_provider`], on a fabric in real time. [`Links::wait`](crate::link::Links::wait) works on either.
     ///
     /// # Errors
     /// The network gave no random bytes.

@@ -117,6 +117,20 @@ impl<P: Provider, N: Network> Door<P, N> {
         }
     }
 
+    /// Whether nothing wakes this thread for a peer that is to be accepted: its handshakes are polled elsewhere.
+    pub(super) fn is_unnoticed(&self) -> bool {
+        let is_elsewhere = matches!(self.handshakes, Advancing::Elsewhere) && self.closed.is_none();
+        is_elsewhere && self.acceptances.iter().any(|one| one.descriptor().is_none())
+    }
+
+    /// The handshakes, where they advance by polling.
+    pub(super) fn polled_here(&self) -> Option<&Handshakes<P, N>> {
+        match &self.handshakes {
+            Advancing::Here(handshakes) => Some(handshakes),
+            Advancing::Beside(_) | Advancing::Elsewhere => None,
+        }
+    }
+
     /// Descriptors that become readable when there is something to accept.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.acceptances.iter().filter_map(Acceptances::descriptor)
@@ -130,7 +144,8 @@ impl<P: Provider, N: Network> Door<P, N> {
             }
             let mut has_granted = false;
             for (index, (acceptances, worker)) in self.acceptances.iter_mut().zip(&mut *workers).enumerate() {
-                for _ in 0..ACCEPTED_MAX {
+                let mut turns = 0..ACCEPTED_MAX;
+                while turns.next().is_some() {
                     let is_asked = acceptances.is_asked();
                     let grant = |request: &_, worker: &mut _| core.grant((index, worker), request);
                     match acceptances.poll_accept_where(worker, grant) {
@@ -153,6 +168,8 @@ impl<P: Provider, N: Network> Door<P, N> {
                         // The peer of a failed handshake has to retry.
                         Err(_) => {}
                     }
+                    // No signal announces the others again.
+                    core.taken.note(0, turns.is_empty());
                 }
             }
             // With a place on a Worker, handshakes that are polled here get on.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
 use doorbell_core::session::{
-    Epoch, HealthState, PushRefusal, RequestEnd, RequestId, RequestRefusal, Role, Sequence, SessionCounts,
-    SessionEvent, SessionId,
+    Epoch, HealthState, PushRefusal, RequestEnd, RequestId, Role, Sequence, SessionCounts, SessionEvent,
+    SessionId,
 };
-use doorbell_core::wire::{Handle, RemoteWindow};
+use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
@@ -22,9 +22,9 @@ use super::dispatch::Routes;
 use super::door::Door;
 use super::ended::Ended;
 use super::log::{log_begun, log_late};
-use super::one_sided::Request;
 use super::rail::LinkRail;
 use super::report::Gone;
+use super::sleeping::{Taken, Waiting};
 use super::state::Link;
 use super::table::Core;
 use super::transfers::{TransferEvent, TransferId};
@@ -105,7 +105,7 @@ pub enum LinkEvent<'m> {
 
 /// All links of one thread's Workers: ordered streams of messages, each over all rails that reach its peer.
 ///
-/// It polls the Workers; nothing here waits. A message is copied when it is taken in, since it may have to go
+/// It polls the Workers, and only [`Links::wait`] and [`Links::sleep`] wait. A message is copied when it is taken in, since it may have to go
 /// again, and when it is sent. Nothing is allocated for it.
 ///
 /// ```no_run
@@ -141,48 +141,42 @@ pub enum LinkEvent<'m> {
 /// ```
 ///
 /// # Waiting
-/// No call of `Links` waits. A thread that has a processor of its own polls without rest. Another thread sleeps between polls, at most
-/// until [`Links::wake`]. A completion does not end that sleep: [`Worker::ready_to_sleep`] arms the completion queues, but it also takes the
-/// events of the links. A message may therefore wait as long as the thread sleeps.
+/// A thread that has a processor of its own calls [`Links::poll`] without rest. Another one calls [`Links::wait`], which sleeps while there
+/// is nothing to do, or asks [`Links::ready_to_sleep`] in an event loop of its own. To sleep, the Workers need
+/// [`WorkerConfig::notify`](crate::WorkerConfig::notify). An idle link wakes its thread for heartbeats alone.
 ///
 /// ```
-/// use core::time::Duration;
-/// use doorbell::link::{LinkEvent, LinkId, Links};
-/// use doorbell::provider::{Provider, ProviderError};
-/// use doorbell::{Clock, Deadline, Network, Node, Worker};
+/// use doorbell::link::{LinkEvent, LinkId, Links, WatchedNetwork};
+/// use doorbell::worker::Watched;
+/// use doorbell::{Deadline, Node, Wait, WaitError, Woken, Worker};
 ///
-/// const NAP: Duration = Duration::from_micros(50);
-///
-/// /// Polls until a link has a rail, or until the deadline. Returns whether it has one.
-/// fn wait_for_rail<P: Provider, N: Network>(
+/// /// Sleeps until a link has a rail, or until the deadline. Returns whether it has one.
+/// fn wait_for_rail<P: Watched, N: WatchedNetwork>(
 ///     links: &mut Links<P, N>,
 ///     node: &Node<P, N>,
 ///     workers: &mut [Worker<P>],
 ///     link: LinkId,
 ///     deadline: Deadline,
 ///     mut each: impl FnMut(LinkId, LinkEvent<'_>),
-/// ) -> Result<bool, ProviderError> {
+/// ) -> Result<bool, WaitError> {
 ///     while !links.is_connected(link) {
-///         links.poll(node, workers, &mut each)?;
-///         let now = node.network().now();
-///         if deadline.has_passed(now) {
-///             return Ok(false);
+///         if links.wait(node, workers, Wait::SPIN_THEN_SLEEP, deadline, &mut each)? == Woken::Deadline {
+///             break;
 ///         }
-///         let wake = links.wake(now).map_or(NAP, |wake| wake.remaining(now));
-///         std::thread::sleep(wake.min(NAP));
 ///     }
-///     Ok(true)
+///     Ok(links.is_connected(link))
 /// }
 /// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) core: Core<P, N>,
-    door: Option<Door<P, N>>,
+    pub(super) door: Option<Door<P, N>>,
     /// Our ports, that are looked at since something changed.
-    refreshing: Option<Finding>,
+    pub(super) refreshing: Option<Finding>,
     /// Result of that look, until it is reported.
-    refreshed: Option<Result<(), ConnectError>>,
+    pub(super) refreshed: Option<Result<(), ConnectError>>,
     /// Our new handle, until it is reported.
     unreported: Option<Handle>,
+    pub(crate) waiting: Waiting,
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
@@ -219,6 +213,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             ended: Ended::default(),
             chance: 0,
             moved: None,
+            taken: Taken::default(),
         };
         core.chance = drawn(node)?;
         Ok(Self {
@@ -227,6 +222,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             refreshing: None,
             refreshed: None,
             unreported: None,
+            waiting: Waiting::default(),
         })
     }
 
@@ -461,52 +457,10 @@ impl<P: Provider, N: Network> Links<P, N> {
         let Some(link) = self.core.link_mut(id) else {
             return Err(self.core.over(id).map_or(PushRefusal::Closing, PushRefusal::Over));
         };
-        link.push(message)
-    }
-
-    /// Lets a link's peer reach a window. `windows` has the same memory as registered with each Worker's device, with the index
-    /// of the Worker. Every connection announces it anew. Returns the number of the grant. `None` if there are as many grants as a link
-    /// may have, if `access` allows nothing, or if one of the windows has no length.
-    ///
-    /// The window has to exist until it is withdrawn and the link is over: a peer's request for memory that is gone fails its
-    /// connection. [`ChannelConfig::remote`](crate::ChannelConfig::remote) limits the access of the peer.
-    pub fn grant(
-        &mut self,
-        id: LinkId,
-        windows: &[(usize, RemoteWindow)],
-        access: RemoteAccess,
-    ) -> Option<u32> {
-        self.core.link_mut(id)?.one_sided.ours.grant(windows, access)
-    }
-
-    /// Withdraws a grant, and notifies the link's peer. Requests that the peer made before may still be executed.
-    pub fn withdraw(&mut self, id: LinkId, window: u32) {
-        if let Some(link) = self.core.link_mut(id) {
-            link.one_sided.ours.withdraw(window);
-        }
-    }
-
-    /// Makes a request of a window that the peer granted, from this offset on. Later polls post it, over any rail that leads to the
-    /// window. [`LinkEvent::Fetched`] or [`LinkEvent::Ended`] names it by the returned value. Requests without an end yet may
-    /// be done in any order.
-    ///
-    /// # Errors
-    /// [`RequestRefusal::Full`] is back-pressure: poll, and try again. [`RequestRefusal::Over`] says why the link is over, for as long as
-    /// [`Links::send`] does.
-    pub fn request(
-        &mut self,
-        node: &Node<P, N>,
-        id: LinkId,
-        (window, offset): (u32, u64),
-        request: &Request<'_>,
-    ) -> Result<RequestId, RequestRefusal> {
-        let Some(link) = self.core.link_mut(id) else {
-            return Err(self
-                .core
-                .over(id)
-                .map_or(RequestRefusal::Closing, RequestRefusal::Over));
-        };
-        link.ask((window, offset), request, node.network.now())
+        let pushed = link.push(message);
+        self.waiting
+            .note_refused(matches!(pushed, Err(PushRefusal::Full)));
+        pushed
     }
 
     /// Closes a link once everything is acknowledged and each one-sided request has its end, and by the deadline in any case: what
@@ -562,17 +516,19 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), ProviderError> {
         let Self { core, door, .. } = self;
+        core.taken = Taken::default();
         if let Some(door) = door {
             let until = Deadline::after(now, core.config.session.attach_within);
             door.poll(workers, core, until);
         }
         for (index, worker) in workers.iter_mut().enumerate() {
             // Through, since a rail is judged by it: of one that answered nothing may be left in a queue.
-            worker.poll_through(|turn, event| {
+            let (count, is_behind) = worker.poll_through(|turn, event| {
                 if let Some((turn, event)) = core.dispatch(index, turn, event, now, &mut each) {
                     other(index, turn, event);
                 }
             })?;
+            core.taken.note(count, is_behind);
         }
         Ok(())
     }
@@ -612,7 +568,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         all.chain(door).chain(unclaimed).min()
     }
 
-    /// Descriptors that an event loop watches for input, beside the Workers' own. If handshakes have a thread, a peer that is
+    /// Descriptors of this process's own threads, to be watched for input: a part of [`Links::watched`], which has all. If handshakes have a thread, a peer that is
     /// to be accepted makes one readable. A thread that has looked at the ports for a link, or made a queue pair for a rail
     /// that connects from here, makes one readable, too. The set changes with each poll.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

@@ -38,10 +38,12 @@ mod one_sided;
 mod question;
 mod rail;
 mod report;
+mod sleeping;
 mod state;
 mod store;
 mod table;
 mod transfers;
+mod windows;
 
 pub use config::{LinkConfig, LinkError};
 pub use doorbell_core::session::{
@@ -53,6 +55,8 @@ pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;
 pub use rail::{LinkRailCounts, NotConnected, RailEnds};
 pub use report::LinkRailReport;
+pub(crate) use sleeping::WaitedFor;
+pub use sleeping::{LinkDescriptor, WatchedNetwork};
 pub use transfers::{
     EndReason, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
     TransferRefusal, TransferRole,

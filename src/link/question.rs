@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use doorbell_core::network::Network;
+use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
@@ -38,6 +38,11 @@ impl<N: Network> Default for Question<N> {
 impl<N: Network> Question<N> {
     pub(super) const fn is_asked(&self) -> bool {
         self.asking.is_some()
+    }
+
+    /// The stream to the peer that is asked.
+    pub(super) fn waited(&self) -> Option<Waited<'_, N::Stream>> {
+        self.asking.as_ref().map(Asking::waited)
     }
 
     /// When to poll again at the latest.

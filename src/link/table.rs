@@ -14,6 +14,7 @@ use super::links::{LinkEvent, LinkId};
 use super::log::log_session;
 use super::rail::{At, NotConnected};
 use super::report::Gone;
+use super::sleeping::Taken;
 use super::state::{Link, Posted, frame_bytes};
 use crate::connect::node::Node;
 use crate::worker::Worker;
@@ -36,6 +37,8 @@ pub(super) struct Core<P: Provider, N: Network> {
     pub(super) chance: u64,
     /// New handle of this process, if it is not the first one any more, and its number among the handles.
     pub(super) moved: Option<(Handle, Sequence)>,
+    /// Completions that the poll under way took, or the last one.
+    pub(super) taken: Taken,
 }
 
 /// A channel to be closed.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::handshake::{Io, IoError};
-use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, Waited};
+use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, WaitBeside, Waited};
 use doorbell_core::{Clock, Deadline, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -66,8 +66,30 @@ impl Network for Tcp {
         streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
         deadline: Deadline,
     ) -> Result<(), NetworkError> {
+        let none = core::iter::empty::<BorrowedFd<'_>>();
+        self.wait_beside(none, acceptor, streams, deadline).map(drop)
+    }
+
+    fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
+        getrandom::fill(into).map_err(|error| NetworkError {
+            errno: error.raw_os_error().unwrap_or(0),
+        })
+    }
+}
+
+impl<D: AsFd> WaitBeside<D> for Tcp {
+    fn wait_beside<'s>(
+        &self,
+        descriptors: impl Iterator<Item = D>,
+        acceptor: Option<&'s TcpAcceptor>,
+        streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
+        deadline: Deadline,
+    ) -> Result<bool, NetworkError> {
+        let descriptors: Vec<D> = descriptors.collect();
+        let beside = descriptors.iter();
+        let mut fds: Vec<_> = beside.map(|one| PollFd::new(one, PollFlags::IN)).collect();
         // A stream that came by a port is watched with it.
-        let (mut watch, mut fds) = (acceptor.map(|acceptor| &*acceptor.watch), Vec::new());
+        let mut watch = acceptor.map(|acceptor| &*acceptor.watch);
         for Waited { stream, has_unsent } in streams {
             match &stream.watched {
                 Some((of, _)) => watch = watch.or(Some(of)),
@@ -82,21 +104,17 @@ impl Network for Tcp {
         );
         wait_at(&mut fds, deadline.remaining(self.now()))
     }
-
-    fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
-        getrandom::fill(into).map_err(|error| NetworkError {
-            errno: error.raw_os_error().unwrap_or(0),
-        })
-    }
 }
 
-fn wait_at(fds: &mut [PollFd<'_>], span: Duration) -> Result<(), NetworkError> {
+/// Waits at these; says whether it ended for one of them.
+fn wait_at(fds: &mut [PollFd<'_>], span: Duration) -> Result<bool, NetworkError> {
     let timeout = Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: span.subsec_nanos().into(),
     };
     match poll(fds, Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
         Err(error) => Err(refused(error.into())),
     }
 }

@@ -108,6 +108,15 @@ impl Leaving {
         }
         Ok(false)
     }
+
+    /// When to poll again at the latest, if nothing happens in the mesh before: the deadline of a [`Mesh::wait`] in between.
+    #[must_use]
+    pub fn wake(&self) -> Deadline {
+        match &self.phase {
+            Phase::Without(_, until) => self.deadline.min(*until),
+            _ => self.deadline,
+        }
+    }
 }
 
 /// The data of a barrier: none.

@@ -25,7 +25,7 @@ use super::seek::{Found, Sought};
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
 use crate::connect::node::Node;
-use crate::link::{LinkError, LinkId, Links};
+use crate::link::{LinkError, LinkEvent, LinkId, Links};
 use crate::machine::log::log;
 use crate::machine::tcp::Tcp;
 use crate::rails::Rails;
@@ -92,36 +92,34 @@ pub struct MeshCounts {
 /// A member of a mesh.
 ///
 /// # Waiting
-/// No call of a mesh waits. A thread that has a processor of its own polls without rest. Another thread sleeps between polls, at most until
-/// [`Mesh::wake`]. As with [`Links`], no completion ends that sleep, so a message may wait as long as the thread sleeps.
+/// A thread that has a processor of its own calls [`Mesh::poll`] without rest. Another one calls [`Mesh::wait`], which sleeps while there
+/// is nothing to do, or asks [`Mesh::ready_to_sleep`] in an event loop of its own. It receives all messages that are there before it waits.
 ///
 /// ```
-/// use core::time::Duration;
-/// use doorbell::mesh::{Mesh, MeshEvent, Rank};
-/// use doorbell::provider::{Provider, ProviderError};
-/// use doorbell::{Clock, Deadline, Network, Node, Worker};
+/// use doorbell::link::WatchedNetwork;
+/// use doorbell::mesh::{Mesh, MeshEvent, MeshSendError, Rank};
+/// use doorbell::worker::Watched;
+/// use doorbell::{Deadline, Node, Wait, Woken, Worker};
 ///
-/// const NAP: Duration = Duration::from_micros(50);
-///
-/// /// Polls until a member is linked, or until the deadline. Returns whether it is linked.
-/// fn wait_for_member<P: Provider, N: Network>(
+/// /// Sleeps until a message of a member comes, or until the deadline.
+/// fn receive<P: Watched, N: WatchedNetwork>(
 ///     mesh: &mut Mesh<P, N>,
 ///     node: &Node<P, N>,
 ///     workers: &mut [Worker<P>],
 ///     member: Rank,
 ///     deadline: Deadline,
 ///     mut each: impl FnMut(MeshEvent),
-/// ) -> Result<bool, ProviderError> {
-///     while !mesh.is_linked(member) {
-///         mesh.poll(node, workers, &mut each)?;
-///         let now = node.network().now();
-///         if deadline.has_passed(now) {
-///             return Ok(false);
+/// ) -> Result<Option<Vec<u8>>, Box<dyn core::error::Error>> {
+///     loop {
+///         match mesh.receive(member, <[u8]>::to_vec) {
+///             Ok(Some(message)) => return Ok(Some(message)),
+///             Ok(None) | Err(MeshSendError::Unreachable(_)) => {}
+///             Err(error) => return Err(error.into()),
 ///         }
-///         let wake = mesh.wake(now).map_or(NAP, |wake| wake.remaining(now));
-///         std::thread::sleep(wake.min(NAP));
+///         if mesh.wait(node, workers, Wait::SPIN_THEN_SLEEP, deadline, &mut each)? == Woken::Deadline {
+///             return Ok(None);
+///         }
 ///     }
-///     Ok(true)
 /// }
 /// ```
 pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
@@ -131,6 +129,8 @@ pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) sought: Vec<Sought<N>>,
     /// Members whose handles are known, and to which links are to be begun.
     pub(super) found: Vec<Found>,
+    /// Whether a frame came in the last poll.
+    pub(super) came: bool,
 }
 
 impl<P: Provider, N: Network> Mesh<P, N> {
@@ -165,6 +165,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             links: Links::new(node, workers, &config.links())?,
             sought: Vec::new(),
             found: Vec::new(),
+            came: false,
             state: State {
                 routes: map.routes(config.rank),
                 is_map_new: false,
@@ -352,15 +353,22 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         if self.state.closing.is_none() {
             self.seek(node, workers, now);
         }
-        let Self { links, state, .. } = self;
-        links.take_in(workers, now, |id, event| state.hear(id, event, now), |_, _, _| {})?;
+        self.came = false;
+        let Self {
+            links, state, came, ..
+        } = self;
+        let mut take = |id, event: LinkEvent<'_>, state: &mut State| {
+            *came |= matches!(event, LinkEvent::Received { .. });
+            state.hear(id, event, now);
+        };
+        links.take_in(workers, now, |id, event| take(id, event, state), |_, _, _| {})?;
         // Between the two halves, so that what is said goes in this poll, what came in it and is passed on included.
         state.let_up(now);
         state.find_ways();
         state.say(links, now);
         state.pass_on(links);
         state.transmit(links, now);
-        links.go_on(node, workers, now, |id, event| state.hear(id, event, now));
+        links.go_on(node, workers, now, |id, event| take(id, event, state));
         for (rank, link) in state.ended.drain(..) {
             if let Some(attempts) = state.attempts.get_mut(rank.index()) {
                 attempts.rails = links.take_not_connected(link);
@@ -498,19 +506,25 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 
     /// Returns when to poll again at the latest, if no completion comes before and no peer connects: at once if messages were
     /// sent or received since the last poll that others are to hear of. The time is short while members are asked for their
-    /// handles, or links are made: the network traffic of that makes no descriptor readable.
+    /// handles, or links are made, for loops that do not watch the streams of that ([`Mesh::watched`] lists them).
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
+        let is_asking = self.sought.iter().any(Sought::is_asking) || self.links.is_connecting();
+        let soon = is_asking.then(|| Deadline::after(now, ASK_EVERY));
+        self.wake_watched(now).into_iter().chain(soon).min()
+    }
+
+    /// When to poll again at the latest, where network traffic ends a sleep, too.
+    pub(super) fn wake_watched(&self, now: Instant) -> Option<Deadline> {
         let members = self.state.wake(now).into_iter();
         let links = self.links.wake(now);
         let is_found = |sought: &&Sought<N>| self.found.iter().any(|found| found.is(sought.rank()));
         let sought = self.sought.iter().filter(|sought| !is_found(sought));
         let sought = sought.map(Sought::wake);
         let again = self.found.iter().filter_map(Found::again);
+        // No signal reports that ports were looked at.
         let is_looking = self.found.iter().any(|found| found.again().is_none());
-        let is_asking = is_looking || self.sought.iter().any(Sought::is_asking);
-        let is_asking = is_asking || self.links.is_connecting();
-        let is_soon = is_asking || self.state.has_to_say();
+        let is_soon = is_looking || self.state.has_to_say();
         let soon = is_soon.then(|| Deadline::after(now, ASK_EVERY));
         let all = members.chain(links).chain(sought).chain(again);
         all.chain(soon).min()

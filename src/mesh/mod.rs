@@ -38,6 +38,7 @@ mod pool;
 mod relay;
 mod say;
 mod seek;
+mod sleeping;
 mod state;
 mod unlinked;
 mod ways;

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use doorbell_core::network::Network;
+use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::rank::Rank;
 use doorbell_core::session::Backoff;
@@ -90,6 +90,11 @@ impl<N: Network> Sought<N> {
 
     pub(super) const fn is_asking(&self) -> bool {
         self.asking.is_some()
+    }
+
+    /// The stream to it, where it is asked.
+    pub(super) fn waited(&self) -> Option<Waited<'_, N::Stream>> {
+        self.asking.as_ref().map(Asking::waited)
     }
 
     /// Why it was not found.

@@ -42,24 +42,25 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Polls as [`Worker::poll_tending`] does, repeatedly until a poll finds nothing: then everything that had completed before the
-    /// call is reported. If completions never stop, it ends after twice the number that the queues hold.
+    /// call is reported. If completions never stop, it ends after twice the number that the queues hold. Returns how many there were,
+    /// and whether more may be left.
     ///
     /// # Errors
     /// As for [`Worker::poll`].
     pub(crate) fn poll_through(
         &mut self,
         mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
-    ) -> Result<(), ProviderError> {
+    ) -> Result<(u32, bool), ProviderError> {
         let [sends, receives] = [self.sends.completions.depth(), self.receives.completions.depth()];
         let taken_max = sends.saturating_add(receives).saturating_mul(2);
         let mut taken = 0_u32;
         while taken < taken_max {
             match self.poll_and_tend(&mut each)?.completions() {
-                0 => break,
+                0 => return Ok((taken, false)),
                 count => taken = taken.saturating_add(count),
             }
         }
-        Ok(())
+        Ok((taken, true))
     }
 
     /// Polls by [`Worker::poll_tending`]; returns all counts.

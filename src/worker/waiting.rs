@@ -170,18 +170,11 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
         Some(&mut self.sends.completions)
     }
     fn sleep(&self) -> Sleep<'_, P> {
-        let quiet = !self.sends.awaits_credits()
-            && !self.receives.awaits_memory()
-            && self.sends.unannounced.is_empty()
-            && self.closing.is_empty();
-        let submitted = self.sends.submissions.sleep_at_most();
-        let probed = self.upkeep.sleep_at_most(|| self.context.now());
-        let nap = (!quiet).then_some(NAP);
         Sleep {
             receive_completions: Some(&self.receives.completions),
             send_completions: Some(&self.sends.completions),
             clock: &self.context,
-            at_most: nap.into_iter().chain(submitted).chain(probed).min(),
+            at_most: self.sleep_at_most(),
         }
     }
     fn submissions(&self) -> Option<&Submissions<P>> {
@@ -260,6 +253,74 @@ impl<P: Provider> Worker<P> {
         mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
     ) -> Result<Option<Sleep<'_, P>>, WaitError> {
         self.prepare(|worker| worker.poll_all(&mut each))
+    }
+
+    /// Makes the completion queues wake the thread that sleeps at them, and takes nothing. Returns whether something is known to be
+    /// there: a queue notified since it was armed last, or a request of a [`Submitter`](crate::worker::Submitter) waits.
+    ///
+    /// It is for layers that poll by calls of their own, as [`Links`](crate::link::Links) do. After it they poll once more, and sleep
+    /// only if that poll finds nothing, [`Worker::sleep_at_most`] at the longest. [`Worker::ready_to_sleep`] does all of it.
+    ///
+    /// `false` is no leave to sleep. A completion that came before the arming notifies nobody, and a device reports it to polls alone.
+    ///
+    /// # Errors
+    /// The Worker was made without notification, or a completion queue failed.
+    ///
+    /// # Ordering
+    /// Old notifications are taken before the queues are armed. A completion that came before the arming is found by the poll
+    /// that follows, and a later one notifies (S23).
+    pub fn arm(&mut self) -> Result<bool, WaitError> {
+        let solicited_only = self.waiting.notify == Notify::Solicited;
+        self.arm_for(solicited_only)
+    }
+
+    /// Arms as [`Worker::arm`] does, for every completion, or for solicited ones alone.
+    pub(crate) fn arm_for(&mut self, solicited_only: bool) -> Result<bool, WaitError> {
+        if self.waiting.notify == Notify::Never {
+            return Err(WaitError::NeverNotified);
+        }
+        self.arm_queues(solicited_only).map_err(WaitError::Provider)
+    }
+
+    fn arm_queues(&mut self, solicited_only: bool) -> Result<bool, ProviderError> {
+        let (receives, sends) = (&mut self.receives.completions, &mut self.sends.completions);
+        let notified = receives.acknowledge()?.saturating_add(sends.acknowledge()?);
+        receives.arm(solicited_only)?;
+        sends.arm(false)?;
+        self.sends.submissions.announce_sleep();
+        self.upkeep.is_wanted();
+        let submitted = self.sends.submissions.sleep_at_most();
+        Ok(notified > 0 || submitted.is_some())
+    }
+
+    /// Whether its completion queues notify.
+    pub(crate) fn notifies(&self) -> bool {
+        self.waiting.notify != Notify::Never
+    }
+
+    /// The sleep that [`Worker::arm`] announced is over: a thread that submits need not wake anybody.
+    pub(crate) fn end_sleep(&self) {
+        self.sends.submissions.withdraw_sleep();
+    }
+
+    /// The most a thread may sleep before it polls again, whatever the descriptors report: something is awaited that no completion
+    /// reports, as credits, memory and the end of closings. `None` is no limit.
+    #[must_use]
+    pub fn sleep_at_most(&self) -> Option<Duration> {
+        let quiet = !self.sends.awaits_credits()
+            && !self.receives.awaits_memory()
+            && self.sends.unannounced.is_empty()
+            && self.closing.is_empty();
+        let submitted = self.sends.submissions.sleep_at_most();
+        let probed = self.upkeep.sleep_at_most(|| self.context.now());
+        let nap = (!quiet).then_some(NAP);
+        nap.into_iter().chain(submitted).chain(probed).min()
+    }
+
+    /// Looks for credits of channels that want some; says how many of them have some now.
+    pub(crate) fn find_credits(&mut self) -> u32 {
+        let table = &mut self.table.entries;
+        self.sends.credits_came(table)
     }
 
     /// Polls and tends, and looks for credits of channels that want some; says whether anything happened.

@@ -16,6 +16,7 @@ mod panics;
 mod peers;
 mod ports;
 mod processes;
+mod sleeping;
 mod striping;
 mod totals;
 mod transfers;

@@ -10,8 +10,10 @@ use doorbell::link::{
     FinalReason, LinkConfig, LinkEvent, LinkId, Links, PushRefusal, Request, RequestEnd, RequestId,
     RequestRefusal, SessionEvent, TransferEvent, TransferId,
 };
-use doorbell::provider::Instant;
-use doorbell::{Deadline, Handle, KeyRing, Node, RemoteAccess, Trust, Worker, WorkerConfig};
+use doorbell::provider::{Clock as _, Instant};
+use doorbell::{
+    Deadline, Handle, KeyRing, Node, Notify, RemoteAccess, Trust, Wait, Woken, Worker, WorkerConfig,
+};
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig, Quirks};
 
 use crate::fabric::{key, port, small};
@@ -50,6 +52,9 @@ pub(crate) enum Aside {
     Ended(RequestId, RequestEnd, Vec<u8>),
     Transfer(TransferId, TransferEvent),
 }
+
+/// The callback of a process.
+type Each<'e> = dyn FnMut(LinkId, LinkEvent<'_>) + 'e;
 
 /// A process: what it has, and what it has seen.
 pub(crate) struct Process {
@@ -101,6 +106,7 @@ impl Process {
         let mut own = WorkerConfig::default();
         own.slots = 128;
         own.slot_bytes = 4096;
+        own.notify = Notify::Every;
         let workers = node.workers(&own).unwrap();
         let mut links = Links::new(&node, &workers, config).unwrap();
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));
@@ -152,6 +158,39 @@ impl Process {
     }
 
     pub(crate) fn poll(&mut self, now: Instant) {
+        self.call(now, |links, node, workers, each| {
+            links.poll(node, workers, each).unwrap();
+        });
+    }
+
+    /// Asks for leave to sleep, and until when.
+    pub(crate) fn ready_to_sleep(&mut self, now: Instant) -> Option<Deadline> {
+        self.call(now, |links, node, workers, each| {
+            links.ready_to_sleep(node, workers, each).unwrap()
+        })
+    }
+
+    /// Waits asleep, which lets the time of the fabric pass.
+    pub(crate) fn wait(&mut self, deadline: Deadline) -> Woken {
+        let now = self.node.network().now();
+        let sleep = Wait::SpinThenSleep { spins: 0 };
+        self.call(now, |links, node, workers, each| {
+            links.wait(node, workers, sleep, deadline, each).unwrap()
+        })
+    }
+
+    /// Whether a source of its links would end its sleep.
+    pub(crate) fn is_woken(&self) -> bool {
+        let now = Deadline::at(self.node.network().now());
+        self.links.sleep(&self.node, &self.workers, now).unwrap() == Woken::Progress
+    }
+
+    /// Calls its links, with a callback that takes what happens.
+    fn call<R>(
+        &mut self,
+        now: Instant,
+        mut call: impl FnMut(&mut Links<Host, Host>, &Node<Host, Host>, &mut [Worker<Host>], &mut Each<'_>) -> R,
+    ) -> R {
         let Self {
             links,
             workers,
@@ -223,14 +262,13 @@ impl Process {
                 resume_unwind(Box::new("the callback's own"));
             }
         };
-        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
-            links.poll(node, workers, &mut each).unwrap();
-        })) {
-            // The assertions of a test stay.
-            if !panic.is::<&str>() || panics_every.is_none() {
-                resume_unwind(panic);
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| call(links, node, workers, &mut each))) {
+                Ok(result) => return result,
+                // The assertions of a test stay.
+                Err(panic) if !panic.is::<&str>() || panics_every.is_none() => resume_unwind(panic),
+                Err(_) => *panics += 1,
             }
-            *panics += 1;
         }
     }
 

@@ -15,32 +15,32 @@ use crate::processes::{A, Aside, B, Process, Two, ms};
 
 type Memory = Region<Host>;
 
-fn region(process: &Process, bytes: usize) -> Memory {
+pub(crate) fn region(process: &Process, bytes: usize) -> Memory {
     let placement = PlacementConfig::DEFAULT;
     process.node.region(&process.workers, bytes, &placement).unwrap()
 }
 
 /// Bytes that follow from a number.
-fn bytes_of(number: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn bytes_of(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64)
         .map(|at| (at.wrapping_mul(number | 1) >> 7) as u8 ^ at as u8)
         .collect()
 }
 
 /// A region with these bytes.
-fn filled(process: &Process, number: u64, bytes: usize) -> Memory {
+pub(crate) fn filled(process: &Process, number: u64, bytes: usize) -> Memory {
     let region = region(process, bytes);
     region.copy_in(0, &bytes_of(number, bytes)).unwrap();
     region
 }
 
-fn read(region: &Memory) -> Vec<u8> {
+pub(crate) fn read(region: &Memory) -> Vec<u8> {
     let mut bytes = vec![0; region.bytes()];
     region.copy_out(0, &mut bytes).unwrap();
     bytes
 }
 
-fn offer(two: &mut Two, at: usize, region: &Memory, options: &TransferOptions) -> TransferId {
+pub(crate) fn offer(two: &mut Two, at: usize, region: &Memory, options: &TransferOptions) -> TransferId {
     let process = two.process_mut(at);
     let bytes = region.bytes() as u64;
     let link = process.link.unwrap();
@@ -61,7 +61,7 @@ fn ask(two: &mut Two, at: usize, region: &Memory) -> TransferId {
         .unwrap()
 }
 
-fn join(two: &mut Two, at: usize, id: TransferId, region: &Memory) {
+pub(crate) fn join(two: &mut Two, at: usize, id: TransferId, region: &Memory) {
     let process = two.process_mut(at);
     let link = process.link.unwrap();
     let options = TransferOptions::default();
@@ -92,7 +92,7 @@ fn offered(two: &mut Two, at: usize) -> (TransferId, TransferRole, u64, u64) {
     find(&asides.remove(place)).unwrap()
 }
 
-fn end_of(process: &Process, id: TransferId) -> Option<(TransferEnd, TransferCounts)> {
+pub(crate) fn end_of(process: &Process, id: TransferId) -> Option<(TransferEnd, TransferCounts)> {
     process.asides.iter().find_map(|aside| match aside {
         Aside::Transfer(of, TransferEvent::Ended { end, counts, .. }) if *of == id => Some((*end, *counts)),
         _ => None,

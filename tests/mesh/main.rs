@@ -23,6 +23,7 @@ mod packets;
 mod panics;
 #[path = "../../fuzz/replay.rs"]
 mod replay;
+mod sleeping;
 mod stranger;
 mod strangers;
 mod ways;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use doorbell::mesh::{Mesh, MeshConfig, MeshEvent, MeshSendError, Rank};
 use doorbell::provider::Instant;
-use doorbell::{Handle, Node, Trust, Worker, WorkerConfig};
+use doorbell::{Deadline, Handle, Node, Notify, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
 use super::fabric::{port, small};
@@ -69,6 +69,7 @@ impl Member {
         let channel = config.link.channel;
         own.slots = u32::from(config.ranks.max(4)) * (channel.send_depth + channel.receive_depth);
         own.slot_bytes = 4096;
+        own.notify = Notify::Every;
         let workers = node.workers(&own).unwrap();
         let mut mesh = Mesh::new(&node, &workers, config).unwrap();
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));
@@ -107,6 +108,24 @@ impl Member {
             })
             .unwrap();
         });
+        self.post();
+    }
+
+    /// Asks for leave to sleep, and until when.
+    pub(crate) fn ready_to_sleep(&mut self) -> Option<Deadline> {
+        let Self {
+            mesh,
+            node,
+            workers,
+            events,
+            ..
+        } = self;
+        mesh.ready_to_sleep(node, workers, |event| events.push(event))
+            .unwrap()
+    }
+
+    /// Sends what is to be sent, as far as it is taken.
+    pub(crate) fn post(&mut self) {
         while let Some((to, message)) = self.outbox.front() {
             let (header, payload) = message.split_at(message.len() / 2);
             match self.mesh.send(*to, header, payload) {

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use doorbell_core::network::{Acceptor as _, Network, Stream as _};
+use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
@@ -219,11 +219,16 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     /// Waits until something comes from a peer, or the deadline.
     pub(crate) fn wait(&self, node: &Node<P, N>, deadline: Deadline) -> Result<(), ConnectError> {
         let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
+        let (acceptor, waited) = self.waited();
+        Ok(node.network.wait(acceptor, waited, deadline)?)
+    }
+
+    /// The port and the streams that are waited for.
+    pub(crate) fn waited(&self) -> (Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>) {
         // While it rests, an arrival is no reason to poll.
         let acceptor = self.rest.is_none().then_some(&self.port.acceptor);
         let under_way = self.under_way.iter().map(|one| one.waited());
-        let waited = under_way.chain(self.rejections.waited());
-        Ok(node.network.wait(acceptor, waited, deadline)?)
+        (acceptor, under_way.chain(self.rejections.waited()))
     }
 
     /// Says whether there may be more of them.

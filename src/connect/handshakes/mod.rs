@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::Timing;
-use doorbell_core::network::{Acceptor as _, Network};
+use doorbell_core::network::{Acceptor as _, Network, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Handle, InstanceId};
 use doorbell_ffi::Rdma;
@@ -181,6 +181,11 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     /// The network cannot wait.
     pub fn wait(&self, deadline: Deadline) -> Result<(), ConnectError> {
         self.backlog.wait(&self.node, deadline)
+    }
+
+    /// The port and the streams that are waited for.
+    pub(crate) fn waited(&self) -> (Option<&N::Acceptor>, impl Iterator<Item = Waited<'_, N::Stream>>) {
+        self.backlog.waited()
     }
 
     /// The signal that ends a wait from another thread.

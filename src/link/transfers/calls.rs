@@ -54,7 +54,10 @@ impl<P: Provider, N: Network> Links<P, N> {
         let (link, now) = self.open_link(node, id, Some(region))?;
         let whom = link.whom();
         let by = (now, node.makers(), whom);
-        link.transfers.begin((role, bytes), (region, offset), options, by)
+        let begun = link.transfers.begin((role, bytes), (region, offset), options, by);
+        let is_full = matches!(begun, Err(TransferRefusal::Full { .. }));
+        self.waiting.note_refused(is_full);
+        begun
     }
 
     /// Joins a transfer that the peer began, with the part of a region that begins at this offset: its bytes are given, or are memory for

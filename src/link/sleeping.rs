@@ -1,0 +1,470 @@
+//! Sleeping for links: the order of arming and polling, how long a sleep may last, and all that ends it.
+//!
+//! The order is `doorbell_hotpath::prepare_sleep`, for all Workers at once: their queues are armed, and links poll once more. A
+//! poll does not act at once on all that it brings about. A rail that it connects may have early messages, which only the next poll
+//! reports. So a thread sleeps only after a poll that left nothing to the next.
+
+use core::hash::{Hash as _, Hasher as _};
+use core::time::Duration;
+use std::hash::DefaultHasher;
+use std::os::fd::BorrowedFd;
+
+use doorbell_core::network::{Network, NetworkError, WaitBeside, Waited};
+use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::{Deadline, Instant};
+use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
+
+use super::door::Door;
+use super::links::{LinkEvent, LinkId, Links};
+use crate::connect::handshakes::Handshakes;
+use crate::connect::node::Node;
+use crate::machine::tcp::Tcp;
+use crate::worker::event::Event;
+use crate::worker::{Turn, WaitError, Watched, Worker};
+
+/// Polls behind an arming, at most, until one leaves nothing to the next.
+const SETTLING_POLLS: u32 = 16;
+
+/// How often peers are looked for whose handshakes are polled elsewhere ([`Links::accept_from`]), and wake nobody.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
+
+/// A network whose waits end for descriptors, too, so that one sleep is for both: [`Tcp`], and the network of a simulated host.
+pub trait WatchedNetwork: for<'d> WaitBeside<BorrowedFd<'d>> {}
+
+impl<N: for<'d> WaitBeside<BorrowedFd<'d>>> WatchedNetwork for N {}
+
+/// A descriptor that an event loop watches for links.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LinkDescriptor<'l> {
+    /// The descriptor, to be watched for input.
+    pub descriptor: BorrowedFd<'l>,
+    /// Whether it is to be watched for output, too: a stream that is not up yet, or that has unsent bytes.
+    pub awaits_room: bool,
+}
+
+impl<'l> LinkDescriptor<'l> {
+    const fn input(descriptor: BorrowedFd<'l>) -> Self {
+        Self {
+            descriptor,
+            awaits_room: false,
+        }
+    }
+
+    /// The descriptor of a stream.
+    pub(crate) fn of_stream(waited: &Waited<'l, <Tcp as Network>::Stream>) -> Self {
+        use doorbell_core::network::Stream as _;
+        use std::os::fd::AsFd as _;
+        Self {
+            descriptor: waited.stream.as_fd(),
+            awaits_room: waited.has_unsent || waited.stream.is_connecting(),
+        }
+    }
+}
+
+/// Completions that a poll took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// Their count.
+    count: u32,
+    /// Whether it left some that nothing announces again.
+    is_behind: bool,
+}
+
+impl Taken {
+    pub(super) fn note(&mut self, count: u32, is_behind: bool) {
+        self.count = self.count.saturating_add(count);
+        self.is_behind |= is_behind;
+    }
+}
+
+/// State of links between waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) waiter: Waiter,
+    /// Whether something was refused for want of room, which no event reports.
+    is_refused: bool,
+}
+
+impl Waiting {
+    pub(super) const fn note_refused(&mut self, is_refused: bool) {
+        self.is_refused |= is_refused;
+    }
+}
+
+/// Links, or a mesh, as what is waited for.
+pub(crate) struct WaitedFor<'w, P: Provider, N: Network, O, F, S> {
+    owner: &'w mut O,
+    node: &'w Node<P, N>,
+    workers: &'w mut [Worker<P>],
+    deadline: Deadline,
+    /// Whether the next poll is the one behind an arming.
+    is_armed: bool,
+    poll: F,
+    sleep: S,
+}
+
+impl<P, N, O, F, S> Waitable for WaitedFor<'_, P, N, O, F, S>
+where
+    P: Provider,
+    N: Network,
+    F: FnMut(&mut O, &mut [Worker<P>], bool) -> Result<u32, ProviderError>,
+    S: FnMut(&O, &[Worker<P>], Deadline) -> Result<Woken, WaitError>,
+{
+    type Error = WaitError;
+
+    fn poll(&mut self) -> Result<u32, WaitError> {
+        let is_armed = core::mem::take(&mut self.is_armed);
+        (self.poll)(self.owner, self.workers, is_armed).map_err(WaitError::Provider)
+    }
+
+    /// Each Worker takes its own as it is armed.
+    fn acknowledge(&mut self) -> Result<(), WaitError> {
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<(), WaitError> {
+        for worker in &mut *self.workers {
+            // A link's frames are not solicited, and each of them is awaited.
+            worker.arm_for(false)?;
+        }
+        self.is_armed = true;
+        Ok(())
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.deadline.has_passed(self.node.network().now())
+    }
+
+    fn sleep(&mut self) -> Result<(), WaitError> {
+        (self.sleep)(self.owner, self.workers, self.deadline).map(drop)
+    }
+}
+
+impl<'w, P, N, O, F, S> WaitedFor<'w, P, N, O, F, S>
+where
+    P: Provider,
+    N: Network,
+    F: FnMut(&mut O, &mut [Worker<P>], bool) -> Result<u32, ProviderError>,
+    S: FnMut(&O, &[Worker<P>], Deadline) -> Result<Woken, WaitError>,
+{
+    /// Calls `poll` with whether all that it brings about is to be done, and `sleep` with the end of the wait.
+    pub(crate) fn new(
+        owner: &'w mut O,
+        (node, workers): (&'w Node<P, N>, &'w mut [Worker<P>]),
+        deadline: Deadline,
+        (poll, sleep): (F, S),
+    ) -> Self {
+        Self {
+            owner,
+            node,
+            workers,
+            deadline,
+            is_armed: false,
+            poll,
+            sleep,
+        }
+    }
+
+    /// Waits; gives the waiter back beside the outcome.
+    pub(crate) fn wait(&mut self, how: Wait, mut waiter: Waiter) -> (Waiter, Result<Woken, WaitError>) {
+        if how != Wait::Busy && !self.workers.iter().all(Worker::notifies) {
+            return (waiter, Err(WaitError::NeverNotified));
+        }
+        let outcome = waiter.wait(how, self);
+        (waiter, outcome)
+    }
+
+    /// Arms and polls; says whether a thread may sleep then.
+    pub(crate) fn is_ready_to_sleep(&mut self) -> Result<bool, WaitError> {
+        prepare_sleep(self).map(|happened| happened == 0)
+    }
+}
+
+impl<P: Provider, N: Network> Links<P, N> {
+    /// Polls, and says whether anything is to be reported to the caller. If `is_all`, it polls until a poll leaves
+    /// nothing to the next.
+    fn poll_settling(
+        &mut self,
+        (node, workers): (&Node<P, N>, &mut [Worker<P>]),
+        is_all: bool,
+        mut each: impl FnMut(LinkId, LinkEvent<'_>),
+        mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
+    ) -> Result<u32, ProviderError> {
+        let reports = self.reports();
+        let mut mark = is_all.then(|| self.mark());
+        for _ in 0..SETTLING_POLLS {
+            let mut happened = 0_u32;
+            let count = core::cell::Cell::new(0_u32);
+            let note = || count.set(count.get().saturating_add(1));
+            self.poll_beside(
+                node,
+                workers,
+                |id, event| {
+                    note();
+                    each(id, event);
+                },
+                |index, turn, event| {
+                    note();
+                    other(index, turn, event);
+                },
+            )?;
+            happened = happened.saturating_add(count.get());
+            for worker in &mut *workers {
+                happened = happened.saturating_add(worker.find_credits());
+            }
+            if self.waiting.is_refused && self.core.taken.count > 0 {
+                self.waiting.is_refused = false;
+                happened = happened.saturating_add(1);
+            }
+            if happened > 0 || self.reports() != reports {
+                return Ok(happened.max(1));
+            }
+            let Some(before) = mark else {
+                return Ok(0);
+            };
+            let after = self.mark();
+            if before == after && !self.core.taken.is_behind {
+                return Ok(0);
+            }
+            mark = Some(after);
+        }
+        // It may go on for ever: the caller looks at its deadline.
+        Ok(1)
+    }
+
+    /// Results that callers ask for and no event reports.
+    fn reports(&self) -> (bool, bool) {
+        (self.has_refreshed(), self.closed_to_peers().is_some())
+    }
+
+    /// Whether there is a result of a refresh that nobody took.
+    pub(crate) const fn has_refreshed(&self) -> bool {
+        self.refreshed.is_some()
+    }
+
+    /// A mark of all that a poll begins or ends, and that only another poll looks at.
+    pub(crate) fn mark(&self) -> u64 {
+        let mut mark = DefaultHasher::new();
+        for (id, link) in self.core.links() {
+            let finding = link.finding.as_ref().map(super::dialing::Finding::is_on);
+            (id, finding, link.question.is_asked()).hash(&mut mark);
+            for rail in &link.rails {
+                let (connecting, asking) = (rail.connecting.is_some(), rail.asking.is_some());
+                (connecting, asking, rail.counts.connections).hash(&mut mark);
+            }
+        }
+        self.refreshing.is_some().hash(&mut mark);
+        mark.finish()
+    }
+
+    /// Whether the last poll left something that nothing announces again.
+    pub(crate) const fn is_behind(&self) -> bool {
+        self.core.taken.is_behind
+    }
+
+    /// When to poll again at the latest, whatever the descriptors report.
+    pub(crate) fn sleeps_until(&self, workers: &[Worker<P>], now: Instant) -> Deadline {
+        let at_most = workers.iter().filter_map(Worker::sleep_at_most).min();
+        let is_unnoticed = self.door.as_ref().is_some_and(Door::is_unnoticed);
+        let at_most = at_most
+            .into_iter()
+            .chain(is_unnoticed.then_some(LOOKS_EVERY))
+            .min();
+        let nap = at_most.map(|span| Deadline::after(now, span));
+        let wake = self.wake(now).into_iter().chain(nap).min();
+        wake.unwrap_or(Deadline::at(Instant::from_ns(u64::MAX)))
+    }
+
+    /// The streams of rails that are being connected, and of peers that are asked.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
+        let links = || self.core.links().map(|(_, link)| link);
+        let rails = links().flat_map(|link| &link.rails).flat_map(|rail| {
+            let connecting = rail.connecting.as_ref().filter(|one| one.making().is_none());
+            let connecting = connecting.and_then(|connecting| connecting.waited());
+            let asking = rail.asking.as_ref().map(|(asking, _)| asking.waited());
+            connecting.into_iter().chain(asking)
+        });
+        rails.chain(links().filter_map(|link| link.question.waited()))
+    }
+}
+
+impl<P: Watched, N: WatchedNetwork> Links<P, N> {
+    /// Polls until something happened, which `each` gets as from [`Links::poll`], or until the deadline. In between it polls
+    /// without rest, or sleeps, as `how` says.
+    ///
+    /// It returns for events, for the result of [`Links::refresh`], and if [`Links::send`] or [`Links::request`] was refused as full
+    /// and may find room now. It may return for nothing. It does not return for heartbeats, acknowledgements and
+    /// connections that are being made: it wakes for them, acts, and sleeps on.
+    ///
+    /// # Wake-ups
+    /// A completion on one of the Workers ends a sleep: a message, an acknowledgement, the failure of a rail. So do a request of a
+    /// [`Submitter`](crate::worker::Submitter), a peer that is to be accepted, the streams of handshakes that advance here, and
+    /// whatever connects a rail. The sleep ends at the latest when links have something to do ([`Links::wake`]), or a Worker has
+    /// ([`Worker::sleep_at_most`]).
+    ///
+    /// With default settings an idle rail asks the peer's device for a sign of life every 50 ms. Each time the thread
+    /// wakes twice: to ask, and for the answer. So a process with idle links wakes 40 times a second for each
+    /// rail at most. An idle process without links sleeps until its deadline.
+    ///
+    /// Other threads call nothing of `Links`. They wake the thread by a submitter of one of the Workers.
+    ///
+    /// # Errors
+    /// A Worker was made without notification and the thread is to sleep, or a completion queue failed.
+    ///
+    /// # Panics
+    /// As for [`Links::poll`].
+    pub fn wait(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        how: Wait,
+        deadline: Deadline,
+        each: impl FnMut(LinkId, LinkEvent<'_>),
+    ) -> Result<Woken, WaitError> {
+        self.wait_beside(node, workers, how, deadline, each, |_, _, _| {})
+    }
+
+    /// Waits as [`Links::wait`] does; `other` gets the events of channels that are no link's, each with the index of its
+    /// Worker. It returns for these, too, and for credits of such channels.
+    ///
+    /// # Errors
+    /// As for [`Links::wait`].
+    pub fn wait_beside(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        how: Wait,
+        deadline: Deadline,
+        mut each: impl FnMut(LinkId, LinkEvent<'_>),
+        mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
+    ) -> Result<Woken, WaitError> {
+        let waiter = self.waiting.waiter;
+        let poll = |links: &mut Self, workers: &mut [Worker<P>], is_all| {
+            links.poll_settling((node, workers), is_all, &mut each, &mut other)
+        };
+        let sleep = |links: &Self, workers: &[Worker<P>], until| links.sleep(node, workers, until);
+        let (waiter, outcome) =
+            WaitedFor::new(&mut *self, (node, workers), deadline, (poll, sleep)).wait(how, waiter);
+        self.waiting.waiter = waiter;
+        outcome
+    }
+
+    /// Makes the Workers' completion queues wake the thread that sleeps at them, and polls once more. Returns until when the thread
+    /// may sleep at the latest, or `None` if something happened meanwhile: act on it, and ask again.
+    ///
+    /// It is for event loops; [`Links::wait`] does it by itself. The sleep is at [`Links::watched`]. After each wake-up the loop asks again,
+    /// and so it does after every call that gives the links something to do, such as [`Links::send`].
+    ///
+    /// # Errors
+    /// As for [`Links::wait`].
+    pub fn ready_to_sleep(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        each: impl FnMut(LinkId, LinkEvent<'_>),
+    ) -> Result<Option<Deadline>, WaitError> {
+        self.ready_to_sleep_beside(node, workers, each, |_, _, _| {})
+    }
+
+    /// Gets ready as [`Links::ready_to_sleep`] does; `other` gets the events of channels that are no link's.
+    ///
+    /// # Errors
+    /// As for [`Links::wait`].
+    pub fn ready_to_sleep_beside(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        mut each: impl FnMut(LinkId, LinkEvent<'_>),
+        mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
+    ) -> Result<Option<Deadline>, WaitError> {
+        let poll = |links: &mut Self, workers: &mut [Worker<P>], is_all| {
+            links.poll_settling((node, workers), is_all, &mut each, &mut other)
+        };
+        let sleep = |_: &Self, _: &[Worker<P>], _| Ok(Woken::Deadline);
+        // Nothing here looks at it: the deadline is the event loop's.
+        let never = Deadline::at(Instant::from_ns(u64::MAX));
+        let is_ready =
+            WaitedFor::new(&mut *self, (node, &mut *workers), never, (poll, sleep)).is_ready_to_sleep()?;
+        Ok(is_ready.then(|| self.sleeps_until(workers, node.network().now())))
+    }
+
+    /// Sleeps until one of [`Links::watched`] is ready, or until this moment. It does not poll, and ends no later than the links have
+    /// something to do. Call it where [`Links::ready_to_sleep`] returned a moment, with nothing in between. It may end early.
+    ///
+    /// # Errors
+    /// A Worker was made without notification, or nothing can be waited for.
+    pub fn sleep(
+        &self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        until: Deadline,
+    ) -> Result<Woken, WaitError> {
+        let streams = self.streams();
+        self.sleep_with(
+            node,
+            workers,
+            streams,
+            until.min(self.sleeps_until(workers, node.network().now())),
+        )
+    }
+
+    /// Sleeps until a source of the links is ready, or one of these streams is, or until this moment.
+    pub(crate) fn sleep_with<'l>(
+        &'l self,
+        node: &Node<P, N>,
+        workers: &'l [Worker<P>],
+        streams: impl Iterator<Item = Waited<'l, N::Stream>>,
+        until: Deadline,
+    ) -> Result<Woken, WaitError> {
+        let descriptors = descriptors_of(workers)?.chain(self.descriptors());
+        let here = self.door.as_ref().and_then(Door::polled_here);
+        let (acceptor, handshakes) = here.map(Handshakes::waited).unzip();
+        let streams = streams.chain(handshakes.into_iter().flatten());
+        let slept = node
+            .network()
+            .wait_beside(descriptors, acceptor.flatten(), streams, until);
+        workers.iter().for_each(Worker::end_sleep);
+        match slept.map_err(cannot_wait)? {
+            true => Ok(Woken::Progress),
+            false => Ok(Woken::Deadline),
+        }
+    }
+}
+
+impl<P: Watched> Links<P, Tcp> {
+    /// Every descriptor that ends a sleep for these links, those of the Workers among them. They are watched by levels, and read by
+    /// nobody else. The set changes with each poll: list it anew after [`Links::ready_to_sleep`].
+    ///
+    /// # Errors
+    /// A Worker was made without notification.
+    pub fn watched<'l>(
+        &'l self,
+        workers: &'l [Worker<P>],
+    ) -> Result<impl Iterator<Item = LinkDescriptor<'l>>, WaitError> {
+        let here = self.door.as_ref().and_then(Door::polled_here);
+        let inputs = descriptors_of(workers)?
+            .chain(self.descriptors())
+            .chain(here.map(Handshakes::descriptor));
+        let streams = self.streams().map(|waited| LinkDescriptor::of_stream(&waited));
+        Ok(inputs.map(LinkDescriptor::input).chain(streams))
+    }
+}
+
+/// The descriptors of these Workers.
+fn descriptors_of<P: Watched>(
+    workers: &[Worker<P>],
+) -> Result<impl Iterator<Item = BorrowedFd<'_>>, WaitError> {
+    let mut descriptors = Vec::with_capacity(workers.len().saturating_mul(3));
+    for worker in workers {
+        descriptors.extend(worker.descriptors().ok_or(WaitError::NeverNotified)?);
+    }
+    Ok(descriptors.into_iter())
+}
+
+const fn cannot_wait(error: NetworkError) -> WaitError {
+    WaitError::Provider(ProviderError {
+        call: "poll",
+        errno: error.errno,
+    })
+}
