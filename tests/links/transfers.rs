@@ -1,5 +1,6 @@
 //! Transfers of links: all of the bytes or a reason, over any rails and under any failure, and nothing written behind the end.
 
+use core::num::NonZeroU64;
 use core::time::Duration;
 
 use doorbell::link::{
@@ -336,6 +337,33 @@ fn equals_share_a_link_and_a_higher_priority_goes_first() {
             assert!(first <= 2 << 20, "{first}");
         }
     }
+}
+
+#[test]
+fn a_transfer_with_a_limit_leaves_the_rest_to_others() {
+    let mut two = Two::with(2, "", Some(1000));
+    two.connected(2);
+    let mut ids = Vec::new();
+    for limit in [NonZeroU64::new(10_000_000), None] {
+        let bytes = 8_000_000;
+        let (from, to) = (region(two.process(A), bytes), region(two.process(B), bytes));
+        let mut options = TransferOptions::default();
+        // It goes first, as far as it may.
+        options.priority = u8::from(limit.is_some());
+        options.bytes_per_second_max = limit;
+        let id = offer(&mut two, A, &from, &options);
+        offered(&mut two, B);
+        join(&mut two, B, id, &to);
+        ids.push((id, two.fabric.now().to_ns()));
+    }
+    let [unlimited, limited] = [0, 1].map(|place| {
+        let (id, began) = ids[1 - place];
+        ended(&mut two, &[B], id, ms(2000));
+        two.fabric.now().to_ns() - began
+    });
+    // 8 MB at 10 MB/s, but for a first piece; and at nearly 250 MB/s.
+    assert!((750_000_000..810_000_000).contains(&limited), "{limited}");
+    assert!(unlimited < 40_000_000, "{unlimited}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use doorbell_core::Instant;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::transfer::{PieceState, Transfer};
 
+use super::pace::Bucket;
 use super::{TransferConfig, TransferEvent};
 use crate::error::ConnectError;
 use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
@@ -29,6 +30,8 @@ pub(super) struct Entry<P: Provider> {
     pub(super) machine: Transfer<Box<[PieceState]>>,
     pub(super) memory: Memory<P>,
     pub(super) priority: u8,
+    /// The limit on what this side gives.
+    pub(super) bucket: Option<Bucket>,
     /// Why the device did not register its memory.
     pub(super) error: Option<ProviderError>,
     /// Count of the pieces of the link as one of it was posted last: equals take turns by it.
@@ -52,6 +55,7 @@ impl<P: Provider> Entry<P> {
             machine,
             memory,
             priority: 0,
+            bucket: None,
             error: None,
             served: 0,
             is_ours,
@@ -105,6 +109,12 @@ impl<P: Provider> Entry<P> {
             }
         }
         outcome
+    }
+
+    /// When its next piece may go, if it has one.
+    pub(super) fn ready_at(&self, now: Instant) -> Option<Instant> {
+        let ready = |bucket: Bucket| bucket.ready_at(now);
+        self.machine.has_pieces().then(|| self.bucket.map_or(now, ready))
     }
 
     /// Whether a thread works on its memory.

@@ -10,6 +10,7 @@ mod posting;
 mod table;
 
 use core::fmt;
+use core::num::NonZeroU64;
 use core::time::Duration;
 
 use doorbell_core::provider::ProviderError;
@@ -69,6 +70,8 @@ pub struct TransferOptions {
     pub tag: u64,
     /// Of what this side gives over a link, the highest goes first, and equals take turns. Default 0.
     pub priority: u8,
+    /// The most bytes a second that this side gives. Default: as many as the rails carry.
+    pub bytes_per_second_max: Option<NonZeroU64>,
     /// Ends it as [`EndReason::DEADLINE`] if it is not done within this time. Default: no limit of its own.
     pub within: Option<Duration>,
 }

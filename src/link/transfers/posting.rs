@@ -9,7 +9,7 @@ use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
 use doorbell_core::transfer::{TransferId, Word};
 use doorbell_core::wire::{EndFrame, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
 
-use super::entry::Memory;
+use super::entry::{Entry, Memory};
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted, posted};
 use crate::worker::Worker;
@@ -105,22 +105,13 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// The transfer whose piece goes next over a connection: one of the highest priority of those that have any, and among equals the
     /// one whose turn was longest ago.
-    fn next_transfer(&self, on: (u8, Epoch)) -> Option<usize> {
-        let entries = self.transfers.entries.iter();
-        let waiting = entries
-            .enumerate()
-            .filter(|(_, entry)| entry.machine.has_pieces());
-        let (place, entry) = waiting.min_by_key(|(_, entry)| (Reverse(entry.priority), entry.served))?;
-        // Of the first, the key for this connection may be on its way: others use the rail meanwhile.
-        if entry.machine.piece_for(on).is_some() {
-            return Some(place);
-        }
-        let entries = self.transfers.entries.iter();
-        let ready = entries
-            .enumerate()
-            .filter(|(_, entry)| entry.machine.piece_for(on).is_some());
-        let next = ready.min_by_key(|(_, entry)| (Reverse(entry.priority), entry.served));
-        next.map(|(place, _)| place)
+    fn next_transfer(&self, on: (u8, Epoch), now: Instant) -> Option<usize> {
+        let may = |entry: &Entry<P>| entry.ready_at(now).is_some_and(|ready| ready <= now);
+        let turn = |entry: &Entry<P>| (Reverse(entry.priority), entry.served);
+        let entries = self.transfers.entries.iter().enumerate();
+        // The key of the first for this connection may be on its way: others use the rail meanwhile.
+        let ready = entries.filter(|(_, entry)| may(entry) && entry.machine.piece_for(on).is_some());
+        ready.min_by_key(|(_, entry)| turn(entry)).map(|(place, _)| place)
     }
 
     /// Posts the next piece of a transfer on a rail, and announces it there. Says whether one was posted.
@@ -129,7 +120,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some((at, epoch)) = self.open_rail(rail) else {
             return false;
         };
-        let Some(place) = self.next_transfer((rail, epoch)) else {
+        let Some(place) = self.next_transfer((rail, epoch), now) else {
             return false;
         };
         let most = self.session.config().suspect_after / 4;
@@ -149,6 +140,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             if let Some(entry) = self.transfers.entries.get_mut(place) {
                 entry.machine.wrote(piece, (rail, epoch));
                 entry.served = self.transfers.posted;
+                if let Some(bucket) = &mut entry.bucket {
+                    bucket.take(bytes, now);
+                }
             }
         }
         if is_done {

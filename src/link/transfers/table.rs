@@ -12,7 +12,7 @@ use doorbell_core::wire::{End, EndReason, Open, SessionFrame};
 use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Entry, Memory};
-use super::pace::Pace;
+use super::pace::{Bucket, Pace};
 use super::{TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal};
 use crate::error::ConnectError;
 use crate::machine::makers::{Makers, Whom};
@@ -350,13 +350,19 @@ impl<P: Provider> Transfers<P> {
         let soon = Deadline::after(now, SOON);
         let making = self.entries.iter().any(Entry::is_making) || !self.answers.is_empty();
         let wakes = self.entries.iter().filter_map(|entry| entry.machine.wake());
-        wakes.chain(making.then_some(soon)).min()
+        // A piece that may go now waits for a rail, which wakes.
+        let ready = self.entries.iter().filter_map(|entry| entry.ready_at(now));
+        let ready = ready.filter(|ready| *ready > now).map(Deadline::at);
+        wakes.chain(making.then_some(soon)).chain(ready).min()
     }
 }
 
 impl<P: Provider> Entry<P> {
     fn set(&mut self, options: &TransferOptions, now: Instant) {
         self.priority = options.priority;
+        self.bucket = options
+            .bytes_per_second_max
+            .map(|rate| Bucket::new(rate.get(), now));
         self.machine
             .end_by(options.within.map(|within| Deadline::after(now, within)));
     }
