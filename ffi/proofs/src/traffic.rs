@@ -287,7 +287,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Posts the operations that bring data back.
+    /// Posts the operations that bring data back, and some of ranges of a window.
     fn one_sided(&mut self, of: Side) -> Result<(), Stuck> {
         let refused = Stuck("a one-sided request was refused");
         let (from, to) = self.ends(of);
@@ -312,9 +312,16 @@ impl Traffic {
                 .post(operation, lease, PostFlags::SIGNALED)
                 .map_err(|_| refused)?;
         }
+        let channel = from.worker.channel(from.channel).ok_or(refused)?;
+        let ranges = [from.window.range(1024, 24), from.window.range(2048, 8)];
+        for operation in [Operation::Write(bytes), Operation::Read(bytes)] {
+            channel
+                .post_ranges(operation, ranges, PostFlags::SIGNALED)
+                .map_err(|_| refused)?;
+        }
         let [ours, _] = self.owed(of);
         ours.fetched = ours.fetched.wrapping_add(3);
-        self.requests = self.requests.wrapping_add(3);
+        self.requests = self.requests.wrapping_add(5);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use doorbell::provider::Window as _;
+use doorbell::provider::{Provider, Rdma, Window as _, WindowRange};
 use doorbell::worker::{RingChannel, SendWorker, Submission, SubmissionError, Submitter};
 use doorbell::{
     Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, Turn, Wait,
@@ -75,6 +75,18 @@ fn post(channel: &mut Channel, operation: Operation, lease: Lease) -> Option<Lea
 #[inline(never)]
 fn post_inline(channel: &mut Channel, operation: Operation, bytes: &[u8]) -> bool {
     channel.post_inline(operation, bytes).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn post_ranges(
+    channel: &mut Channel,
+    operation: Operation,
+    ranges: [WindowRange<'_, <Rdma as Provider>::Window>; 2],
+) -> bool {
+    channel
+        .post_ranges(operation, ranges, PostFlags::SIGNALED)
+        .is_ok()
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
@@ -280,8 +292,12 @@ fn other_operations(from: &mut End, remote: RemoteAddress) -> Option<(u64, u64)>
     let [Some(header), Some(page), Some(read), Some(added), Some(swapped)] = leases else {
         return None;
     };
-    let channel = from.channel()?;
-    if !post_inline(channel, Operation::Write(remote), &word) {
+    let channel = from.worker.channel(from.channel)?;
+    let ranges = [from.window.range(1024, 8), from.window.range(2048, 8)];
+    if !post_inline(channel, Operation::Write(remote), &word)
+        || !post_ranges(channel, Operation::Write(remote), ranges)
+        || !post_ranges(channel, Operation::Read(remote), ranges)
+    {
         return None;
     }
     let [reading, adding, swapping] = fetching;
