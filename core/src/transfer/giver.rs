@@ -1,6 +1,6 @@
 //! The side that gives: which pieces are to be written, and which the taker has.
 
-use crate::session::{Epoch, SESSION_RAILS_MAX};
+use crate::sequence::{Epoch, SESSION_RAILS_MAX};
 use crate::transfer::{Broken, Pieces, TRANSFER_WINDOW};
 use crate::wire::Progress;
 

@@ -2,9 +2,9 @@
 //! [`TRANSFER_BYTES_MAX`] bytes. This machine decides; it posts nothing and has no clock.
 //!
 //! The taker lets the giver write to its memory, by a key for this transfer alone. The giver WRITEs pieces over all rails. Behind the
-//! pieces on each connection it sends an announcement on the same connection: a message is delivered after the WRITEs in front of it are
-//! placed, and an announcement orders its own connection alone (InfiniBand Architecture volume 1, section 9.5). The taker has all once each
-//! piece is announced.
+//! pieces on each connection it sends an announcement on the same connection. A message is delivered after the WRITEs in front of it are
+//! placed (InfiniBand Architecture volume 1, section 9.5). An announcement orders its own connection alone, so each rail has its own. The
+//! taker has all once each piece is announced.
 //!
 //! If a rail fails, what was written on its connection may have arrived or not, and may still arrive. Three steps make it safe to write
 //! the pieces again:
@@ -14,8 +14,8 @@
 //! 3. Pieces that the answer lacks are written again, over any rail.
 //!
 //! The taker decides when a transfer is over. It withdraws the key first: from then on nothing on the wire can write to the memory. Then it
-//! reports the end. A giver that ends a transfer says so once all it posted is done, and a taker that ends one waits for that word, but not
-//! beyond a deadline: withdrawing the key is safe at any time, and only costs the connection of a giver that still writes.
+//! reports the end. A giver that ends a transfer says so once all that it posted is done. A taker that ends one waits for that word until a
+//! deadline. It may withdraw the key at any time: that costs no more than the connection of a giver that still writes.
 
 mod giver;
 mod taker;
@@ -28,7 +28,8 @@ pub use crate::pieces::{
 pub use giver::{Connection, Giver, PieceState};
 pub use taker::Taker;
 
-use crate::session::{Epoch, FinalReason, SESSION_RAILS_MAX};
+use crate::sequence::{Epoch, SESSION_RAILS_MAX};
+use crate::session::FinalReason;
 use crate::wire::{End, EndReason, Landed, Open, Progress, RemoteWindow, Take};
 use crate::{Deadline, Instant};
 
@@ -74,7 +75,7 @@ enum Stage {
     Over(TransferEnd),
 }
 
-/// What a transfer has to say.
+/// A frame that a transfer has to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Word {
@@ -110,7 +111,7 @@ enum Half<T> {
     Taker(Taker),
 }
 
-/// What both sides say once, and again where the connection is lost that carried it.
+/// State of a frame that is sent once, and again if the connection that carried it is lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     is_owed: bool,
@@ -266,7 +267,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.tag
     }
 
-    /// What this side does.
+    /// The part of this side.
     pub const fn role(&self) -> TransferRole {
         match self.half {
             Half::Giver(_) => TransferRole::Giver,
@@ -590,7 +591,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.go_on();
     }
 
-    /// What is to be said next over a connection of a rail; `key` is that of the taker's memory for it.
+    /// Returns the next frame for a connection of a rail; `key` is the one of the taker's memory for it.
     pub fn word_for(&self, on: Connection, key: Option<RemoteWindow>) -> Option<Word> {
         let ((rail, epoch), transfer) = (on, self.id);
         if self.answering && !matches!((&self.half, self.stage), (Half::Giver(_), Stage::Draining { .. })) {

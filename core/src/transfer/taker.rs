@@ -1,6 +1,6 @@
 //! The side that takes: which pieces have landed.
 
-use crate::session::Epoch;
+use crate::sequence::Epoch;
 use crate::transfer::{Broken, Pieces, TRANSFER_WINDOW, TransferId};
 use crate::wire::{Landed, Progress};
 
@@ -12,7 +12,7 @@ pub struct Taker {
     pieces: Pieces,
     /// The first piece that has not landed.
     base: u32,
-    /// Those behind it that have: bit 0 is the base.
+    /// Pieces from it on that have landed: bit 0 is the base.
     set: [u64; WORDS],
     /// The last question.
     question: u32,

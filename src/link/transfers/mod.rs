@@ -68,7 +68,7 @@ impl TransferConfig {
 pub struct TransferOptions {
     /// A word of the application's, which the peer gets with the offer. Default 0.
     pub tag: u64,
-    /// Of what this side gives over a link, the highest goes first, and equals take turns. Default 0.
+    /// The pieces of the highest priority that this side gives over a link go first, and equals take turns. Default 0.
     pub priority: u8,
     /// The most bytes a second that this side gives. Default: as many as the rails carry.
     pub bytes_per_second_max: Option<NonZeroU64>,
@@ -82,7 +82,7 @@ pub struct TransferOptions {
 pub enum TransferEvent {
     /// The peer began it. Answer with [`Links::join`](crate::link::Links::join) or [`Links::cancel`](crate::link::Links::cancel).
     Offered {
-        /// What this side is to do.
+        /// The part of this side.
         role: TransferRole,
         /// The bytes.
         bytes: u64,
@@ -124,7 +124,7 @@ pub enum TransferRefusal {
     },
     /// Caller misuse: the range does not lie within the region.
     OutOfRegion {
-        /// Where it begins.
+        /// The offset of the range.
         offset: usize,
         /// Its bytes.
         bytes: u64,

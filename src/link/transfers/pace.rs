@@ -150,7 +150,7 @@ mod tests {
             now = ready;
         }
         assert_eq!(bytes, 20 << 20);
-        // What was not used in a second is lost, but for 10 ms.
+        // A second without use is lost, but for 10 ms of it.
         now = now.after(Duration::from_secs(1));
         let mut count = 0;
         while bucket.ready_at(now) == now {

@@ -115,7 +115,7 @@ impl<P: Provider> Transfers<P> {
         self.entries.iter().any(|entry| !entry.machine.is_unanswered())
     }
 
-    /// How many are open that were begun here, or by the peer. Those that are kept for the peer alone do not count.
+    /// How many are open that were begun here, or by the peer. Transfers that are kept for the peer alone do not count.
     fn open(&self, is_ours: bool) -> u32 {
         let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
         let open = entries.filter(|entry| !entry.machine.is_unanswered()).count();
@@ -367,7 +367,7 @@ impl<P: Provider> Entry<P> {
             .end_by(options.within.map(|within| Deadline::after(now, within)));
     }
 
-    /// What is to be said next of it over a connection of this Worker's.
+    /// Returns its next frame for a connection of this Worker's.
     pub(super) fn word_for(&self, on: (u8, Epoch), worker: usize) -> Option<Word> {
         let key = match &self.memory {
             Memory::Granted(granted) => granted.key(worker),
