@@ -285,6 +285,10 @@ fn errors_of_sending() {
         },
         PushError::AtomicNeedsEightBytes,
         PushError::NotInline,
+        PushError::OutOfOwnWindow {
+            bytes: 100,
+            bytes_left: 64
+        },
         PushError::NoCells,
         PushError::CellTooLong {
             bytes: 300,

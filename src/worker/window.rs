@@ -36,6 +36,15 @@ impl<P: Provider> LocalWindow<P> {
 
     /// Names bytes of it, for requests of this host: [`Channel::post_ranges`](crate::Channel::post_ranges). They are checked when
     /// they are posted.
+    ///
+    /// A range does not outlive its window:
+    /// ```compile_fail,E0505
+    /// # fn f(channel: &mut doorbell::Channel, window: doorbell::LocalWindow) {
+    /// let range = window.range(0, 8);
+    /// window.revoke().ok();
+    /// channel.post_ranges(doorbell::Operation::Send, [range], doorbell::PostFlags::empty()).ok();
+    /// # }
+    /// ```
     #[must_use]
     #[inline]
     pub fn range(&self, offset: usize, bytes: u32) -> WindowRange<'_, P::Window> {

@@ -198,7 +198,7 @@ impl fmt::Display for PushError {
                 write!(f, "an atomic at {address:#x}, which is no multiple of eight")
             }
             Self::OtherMemory => f.write_str(
-                "the memory is another Worker's: lease it of the channel's own",
+                "the memory is another Worker's: lease it of the channel's own, or register the window there too",
             ),
             Self::NoFetches => f.write_str(
                 "the connection was agreed on without READs and atomics: give both sides an rd_atomic_max above 0",
