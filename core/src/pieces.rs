@@ -9,7 +9,7 @@ pub const TRANSFER_BYTES_MAX: u64 = 1 << 40;
 pub const PIECE_BYTES_MIN: u32 = 1 << 12;
 
 /// The most bytes of a piece.
-pub const PIECE_BYTES_MAX: u32 = 1 << 30;
+pub const PIECE_BYTES_MAX: u32 = 1 << 24;
 
 /// How many pieces may be on their way behind the first that the taker lacks, that one included.
 pub const TRANSFER_WINDOW: u32 = 512;
@@ -141,7 +141,7 @@ mod tests {
             (1, 4095),
             (1, 4097),
             (1, 2048),
-            (1, 1 << 31),
+            (1, 1 << 25),
         ] {
             assert_eq!(Pieces::new(bytes, piece), None, "{bytes} {piece}");
         }

@@ -65,7 +65,8 @@ impl ArenaInner {
         Arc::new(Self {
             first: region.region().base(),
             slot_bytes: 0,
-            lkey: region.lkey().0,
+            // No slot of it names memory. A device that takes its length of zero for 2^31 bytes finds no key.
+            lkey: 0,
             domain: region.domain(),
             detachments: Detachments::new(Box::default(), 0),
             region,
@@ -133,7 +134,7 @@ impl ArenaInner {
     /// Returns the start of the slot of this index.
     ///
     /// # Safety
-    /// The index is below the number of slots.
+    /// The index is below the number of slots, or 0 of the block of a window.
     #[inline]
     pub(crate) unsafe fn start_of(&self, index: u32) -> NonNull<u8> {
         // Does not wrap: all slots lie within the region (`Arena::new`).

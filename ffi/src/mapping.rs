@@ -22,7 +22,7 @@ use crate::{kernel_view, placement};
 /// 1. [`StableMemory::region`] always gives the same region. All its bytes are mapped, writable and initialised.
 /// 2. Moving the value does not move the memory, and dropping the value is what frees it.
 /// 3. Nobody reads or writes the region, through any pointer or mapping, in this process or another, other than
-///    through what the adoption returned.
+///    through what the adoption returned. A descriptor of the same memory is not registered, either (`register_dmabuf`).
 /// 4. No part of it is adopted twice.
 /// 5. A child made by `fork(2)` cannot make it change place (`MADV_DONTFORK`, or a kernel that copies pinned
 ///    pages at once: 5.12 or newer).
@@ -67,20 +67,20 @@ pub(crate) struct Region {
     placement: Placement,
     /// Held for its drop alone: whoever drops the region has shown that neither a device nor a
     /// reference uses the memory any more.
-    _owner: Owner,
+    owner: Owner,
 }
 
 enum Owner {
     /// Mapped by us.
     Mapped { _mapping: Mapping },
-    /// A part of another region, which lives at least as long.
-    Part { _whole: Arc<Region> },
+    /// A part of another region, which is none itself and lives at least as long.
+    Part { whole: Arc<Region> },
     /// Lent to us.
     Adopted { _memory: Box<dyn StableMemory> },
 }
 
-// SAFETY: the region is plain bytes that it owns, by its own mapping or by obligation 3 of
-// `StableMemory`, whose owner is itself `Send`.
+// SAFETY: the region is plain bytes that it owns: by its own mapping, by obligation 3 of
+// `StableMemory`, whose owner is itself `Send`, or by the whole that a part holds.
 unsafe impl Send for Region {}
 // SAFETY: nothing is accessed through `&Region`; its pointer is handed to code with an
 // argument of its own.
@@ -103,7 +103,7 @@ impl Region {
             base: mapping.base(),
             bytes,
             placement,
-            _owner: Owner::Mapped { _mapping: mapping },
+            owner: Owner::Mapped { _mapping: mapping },
         })
     }
 
@@ -127,7 +127,7 @@ impl Region {
             base,
             bytes,
             placement,
-            _owner: Owner::Adopted { _memory: memory },
+            owner: Owner::Adopted { _memory: memory },
         })
     }
 
@@ -143,8 +143,12 @@ impl Region {
             base,
             bytes,
             placement: whole.placement,
-            _owner: Owner::Part {
-                _whole: Arc::clone(whole),
+            owner: Owner::Part {
+                // Not the part that it was made of: a chain of them would grow with each registration of the last.
+                whole: Arc::clone(match &whole.owner {
+                    Owner::Part { whole } => whole,
+                    Owner::Mapped { .. } | Owner::Adopted { .. } => whole,
+                }),
             },
         })
     }
@@ -202,6 +206,21 @@ mod tests {
         assert_eq!(unsafe { last.read() }, 0);
         // SAFETY: as above.
         unsafe { last.write(7) };
+    }
+
+    #[test]
+    fn a_part_of_a_part_holds_the_whole_alone() {
+        let mut part = Arc::new(Region::anonymous(4096, &PlacementConfig::DEFAULT, None).unwrap());
+        let whole = Arc::downgrade(&part);
+        // A chain of so many would overflow the stack as it is dropped.
+        for _ in 0..100_000 {
+            part = Arc::new(Region::part(&part, 0..part.bytes()).unwrap());
+        }
+        assert_eq!(whole.strong_count(), 1);
+        assert!(Region::part(&part, 8..8).is_none() && Region::part(&part, 8..4097).is_none());
+        assert_eq!(Region::part(&part, 8..16).unwrap().bytes(), 8);
+        drop(part);
+        assert_eq!(whole.strong_count(), 0);
     }
 
     struct Lent(NonNull<u8>, usize, Arc<AtomicU32>);

@@ -97,9 +97,10 @@ impl Hold {
             Leaked::MemoryRegion.count();
             return;
         }
+        // SAFETY: taken here once, as the caller vouches. Lent memory may panic as it is freed, and the domain goes then, too.
+        let domain = unsafe { ManuallyDrop::take(&mut self.domain) };
         free();
-        // SAFETY: dropped here once, as the caller vouches.
-        unsafe { ManuallyDrop::drop(&mut self.domain) };
+        drop(domain);
     }
 }
 

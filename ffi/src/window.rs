@@ -20,17 +20,27 @@ mod access;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Memory a peer may read or write. Dropping it takes the right away, unless a request of this host that names a range of it is in
-/// flight: then retiring the request does.
+/// Memory a peer may read or write. Dropping it takes the right away, unless requests of this host that name ranges of it are in
+/// flight: then the right goes with the last slot that these give back.
 pub struct Window {
-    /// The registration. Each request in flight that names a range has a count of it.
+    /// The start of the memory and its size, as the registration has them: read for each access.
+    base: NonNull<u8>,
+    bytes: usize,
+    /// The registration. Each range of a request in flight has a count of it.
     block: Arc<ArenaInner>,
     remote: RemoteAccess,
 }
 
+// SAFETY: the pointer is that of the registration, which `block` holds: it is followed by code with an argument of its own.
+unsafe impl Send for Window {}
+// SAFETY: as above; each access through a shared reference is one that others may make meanwhile.
+unsafe impl Sync for Window {}
+
 impl Window {
     pub(crate) fn new(region: MemoryRegion, remote: RemoteAccess) -> Self {
         Self {
+            base: region.region().base(),
+            bytes: region.region().bytes(),
             block: ArenaInner::of_window(region),
             remote,
         }
@@ -49,18 +59,18 @@ impl Window {
     /// A scatter or gather element over bytes of this window, which they lie in.
     #[inline]
     pub(crate) fn element(range: &WindowRange<'_, Self>) -> rdma_sys::ibv_sge {
-        let base = range.window.region().base();
+        let base = range.window.base;
         // Does not wrap: within the region. The device alone follows it, and the language never.
         let address = base.as_ptr().wrapping_add(range.offset);
         rdma_sys::ibv_sge {
             addr: address.expose_provenance() as u64,
             length: range.bytes,
-            lkey: range.window.block.lkey(),
+            lkey: range.window.block.region().lkey().0,
         }
     }
 
     fn bytes(&self) -> usize {
-        self.region().bytes()
+        self.bytes
     }
 
     /// The address of `bytes` bytes at `offset`.
@@ -74,7 +84,7 @@ impl Window {
             });
         }
         // SAFETY: the offset is within the region, as just checked.
-        Ok(unsafe { self.region().base().add(offset) })
+        Ok(unsafe { self.base.add(offset) })
     }
 
     /// The aligned word at `offset`.
@@ -112,7 +122,7 @@ impl doorbell_core::provider::Window for Window {
     }
 
     fn remote(&self) -> RemoteWindow {
-        let address = self.region().base().as_ptr().expose_provenance() as u64;
+        let address = self.base.as_ptr().expose_provenance() as u64;
         RemoteWindow::new(address, self.bytes() as u64, self.block.region().rkey()).with_access(self.remote)
     }
 

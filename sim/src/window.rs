@@ -184,7 +184,7 @@ impl Windows {
     }
 }
 
-/// Memory a peer may reach. Dropping it takes the right away.
+/// Memory a peer may reach. Dropping it takes the right away, once no slot of a request of its ranges is left.
 pub struct Window {
     domain: Arc<DomainInner>,
     /// The registration. Each slot of a range has a clone.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use doorbell_core::network::Network;
-use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
+use doorbell_core::provider::{ProtectionDomain as _, Provider, ProviderError, RemoteAccess};
 use doorbell_core::session::{
     Epoch, HealthState, PushRefusal, RequestEnd, RequestId, Role, Sequence, SessionCounts, SessionEvent,
     SessionId,
@@ -206,6 +206,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             speeds_mbps: (0..workers.len())
                 .map(|worker| rails.speed_mbps_of(worker))
                 .collect(),
+            domains: workers.iter().map(|worker| worker.domain.id()).collect(),
             entries: Vec::new(),
             gone: Gone::default(),
             closing: Vec::new(),
@@ -463,8 +464,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         pushed
     }
 
-    /// Closes a link once everything is acknowledged and each one-sided request has its end, and by the deadline in any case: what
-    /// has none by then ends `Unknown`. Nothing more is taken in.
+    /// Closes a link once everything is acknowledged and each one-sided request and each transfer has its end, and by the deadline in any
+    /// case: what has none by then ends `Unknown`. Nothing more is taken in, and offers of the peer are declined.
     pub fn close(&mut self, id: LinkId, deadline: Deadline) {
         if let Some(link) = self.core.link_mut(id) {
             link.session.close(deadline);

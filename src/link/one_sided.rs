@@ -252,7 +252,11 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// When to poll again at the latest: now, where it is over, since its end is yet to be reported.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         if self.session.over().is_some() {
-            return Some(Deadline::at(now));
+            // Memory of a transfer may be in the peer's reach yet.
+            return match self.transfers.is_any_open() {
+                true => self.transfers.wake(now),
+                false => Some(Deadline::at(now)),
+            };
         }
         let session = self.session.wake(now)?;
         let soon = Deadline::after(now, SOON);
@@ -358,6 +362,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         }
         self.note_rails(now);
+        if self.session.is_closing() {
+            self.transfers.close(now);
+        }
         self.transfers.look(now, makers, self.whom());
         self.one_sided.requests.look_at_deadlines(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
@@ -372,7 +379,7 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Whether requests or transfers have no end yet.
     pub(super) fn awaits_beside(&self) -> bool {
-        self.one_sided.is_any_open() || self.transfers.is_any_open()
+        self.one_sided.is_any_open() || self.transfers.is_any()
     }
 
     /// For whom threads work on the memory of its transfers.
@@ -391,7 +398,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             if *seen != epoch && seen.is_some() {
                 self.one_sided.requests.rail_lost(index, now);
                 self.one_sided.ours.lost(index);
-                let must_fence = self.transfers.lost(index);
+                let fence_by = Deadline::after(now, self.session.config().recover_within);
+                let must_fence = self.transfers.lost(index, fence_by);
                 if let Some(lost) = seen.filter(|_| must_fence) {
                     self.one_sided.requests.fence(index, lost);
                 }

@@ -227,7 +227,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     /// Forgets its channel.
     pub(super) fn detach(&mut self) -> Option<At> {
         let old = self.at.take()?;
-        let asked = self.in_flight.iter().filter(|one| one.request().is_some());
+        let asked = self.in_flight.iter().filter(|one| one.carried.is_some());
         self.before = Some((old, asked.copied().collect()));
         self.in_flight.clear();
         Some(old)
@@ -258,13 +258,14 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         in_flight.find(|one| one.ticket == ticket)?.request()
     }
 
-    /// The one-sided request that was posted on this channel, be it the rail's or the one it had before.
-    pub(super) fn request_on(&self, at: At, ticket: Ticket) -> Option<RequestId> {
-        if self.at == Some(at) {
-            return self.request_of(ticket);
-        }
-        let (_, before) = self.before.as_ref().filter(|(before, _)| *before == at)?;
-        before.iter().find(|one| one.ticket == ticket)?.request()
+    /// The request or the piece that was posted on this channel, be it the rail's or the one it had before.
+    pub(super) fn carried_on(&self, at: At, ticket: Ticket) -> Option<Carried> {
+        let before = || Some(&self.before.as_ref().filter(|(before, _)| *before == at)?.1);
+        let mut posted = match self.at == Some(at) {
+            true => self.in_flight.iter(),
+            false => before()?.iter(),
+        };
+        posted.find(|one| one.ticket == ticket)?.carried
     }
 
     /// All up to a request are done: how many, and of how many bytes. `done` gets those that are no frames.

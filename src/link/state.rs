@@ -7,7 +7,7 @@ use doorbell_core::session::{
     Sequence, Session, SessionEvent, SessionId, Violation,
 };
 use doorbell_core::wire::{
-    Attach, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
+    Attach, EndReason, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
 };
 use doorbell_core::{Instant, Ticket};
 
@@ -218,10 +218,12 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// The peer's device refused what was posted on a channel as this, of whichever rail it is, or was.
-    pub(super) fn denied(&mut self, at: At, ticket: Ticket) {
+    pub(super) fn denied(&mut self, at: At, ticket: Ticket, now: Instant) {
         let mut rails = self.rails.iter();
-        if let Some(request) = rails.find_map(|rail| rail.request_on(at, ticket)) {
-            self.one_sided.denied(request);
+        match rails.find_map(|rail| rail.carried_on(at, ticket)) {
+            Some(Carried::Request(request)) => self.one_sided.denied(request),
+            Some(Carried::Piece(id, _)) => self.transfers.refused(id, EndReason::DENIED, now),
+            None => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! The links there are, by their places: looked up, moved on, and let go.
 
 use doorbell_core::network::Network;
-use doorbell_core::provider::Provider;
+use doorbell_core::provider::{DomainId, Provider};
 use doorbell_core::session::{Action, FinalReason, Sequence, SessionEvent};
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
@@ -25,6 +25,8 @@ pub(super) struct Core<P: Provider, N: Network> {
     pub(super) routes: Routes,
     /// The device of each Worker.
     pub(super) devices: Vec<String>,
+    /// The protection domain of each Worker.
+    pub(super) domains: Vec<DomainId>,
     /// The speed of each Worker's fastest rail.
     pub(super) speeds_mbps: Vec<u32>,
     pub(super) entries: Vec<LinkEntry<P, N>>,

@@ -4,7 +4,8 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    OutOfWindow, Placement, ProtectionDomain, Provider, ProviderError, RemoteAccess, Window, WindowRange,
+    DomainId, OutOfWindow, Placement, ProtectionDomain, Provider, ProviderError, RemoteAccess, Window,
+    WindowRange,
 };
 use doorbell_core::wire::RemoteWindow;
 use doorbell_ffi::Rdma;
@@ -102,9 +103,9 @@ impl<P: Provider> Region<P> {
         }
     }
 
-    /// How many Workers it is registered with.
-    pub(crate) fn workers(&self) -> usize {
-        self.shared.windows.len()
+    /// The protection domains of the Workers that it is registered with.
+    pub(crate) fn domains(&self) -> impl Iterator<Item = DomainId> {
+        self.shared.domains.iter().map(|domain| domain.id())
     }
 
     /// Bytes of it, for a request on this Worker.
@@ -143,7 +144,12 @@ impl<P: Provider> Clone for Region<P> {
 
 impl<P: Provider> fmt::Debug for Region<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes, {} Workers)", self.bytes(), self.workers())
+        write!(
+            f,
+            "Region({} bytes, {} Workers)",
+            self.bytes(),
+            self.shared.windows.len()
+        )
     }
 }
 

@@ -120,8 +120,8 @@ pub enum PushError {
     /// Caller misuse: the address handle is another queue pair's, or was released.
     UnknownAddress,
     /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
-    /// Reported by the data path that knows the peer, like the ones below. A provider reports it of a range of a window alone,
-    /// that is longer than any request ([`REQUEST_BYTES_MAX`](super::REQUEST_BYTES_MAX)).
+    /// Reported by the data path that knows the peer, like the ones below. A provider reports it for ranges of windows that together
+    /// exceed [`REQUEST_BYTES_MAX`](super::REQUEST_BYTES_MAX).
     TooLong {
         /// The bytes of the request.
         bytes: u64,
@@ -243,7 +243,8 @@ impl PushError {
     /// Whether a request may be of these ranges, their number aside.
     ///
     /// # Errors
-    /// It may not: [`PushError::AtomicNeedsEightBytes`], [`PushError::NotInline`], or as for [`WindowRange::check`].
+    /// It may not: [`PushError::AtomicNeedsEightBytes`], [`PushError::NotInline`], [`PushError::TooLong`],
+    /// or as for [`WindowRange::check`].
     #[inline]
     pub fn check_ranges<W: Window>(
         operation: Operation,
@@ -256,7 +257,16 @@ impl PushError {
         if flags.contains(PostFlags::INLINE) {
             return Err(Self::NotInline);
         }
-        ranges.iter().try_for_each(WindowRange::check)
+        let mut bytes = 0_u64;
+        for range in ranges {
+            range.check()?;
+            bytes = bytes.saturating_add(range.bytes.into());
+        }
+        let bytes_max = super::REQUEST_BYTES_MAX;
+        if bytes > bytes_max.into() {
+            return Err(Self::TooLong { bytes, bytes_max });
+        }
+        Ok(())
     }
 }
 

@@ -175,7 +175,8 @@ impl<W: Window> WindowRange<'_, W> {
 /// the device's `atomic_cap` is global (`ibv_query_device(3)`), which few devices offer. So if both a peer and this
 /// host change a counter, both have to change it through the device.
 ///
-/// The requests of this host that name ranges of it keep it registered until they are retired, even after it was dropped.
+/// The requests of this host that name ranges of it keep it registered, even after it was dropped: until they are retired, and the
+/// slots that they gave back are dropped.
 pub trait Window: Send + Sync + Sized + 'static {
     /// The protection domain that it is registered in. A queue pair of another may not use it.
     fn domain(&self) -> DomainId;

@@ -144,7 +144,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             count =
                 u32::try_from(from.take_while(is_written).count()).map_or(1, |more| more.saturating_add(1));
         }
-        let question = self.question_for(count);
+        let question = self.question_for(count, on);
         (count > 0 || question > 0).then_some((first, count, question))
     }
 
@@ -165,14 +165,16 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
     }
 
     /// The question that an announcement of so many pieces carries; 0 is none.
-    fn question_for(&self, count: u32) -> u32 {
+    fn question_for(&self, count: u32, on: Connection) -> u32 {
         if self.question != self.answered {
             // One is under way, or has to be put again.
             return if self.asked.is_none() { self.question } else { 0 };
         }
         let since = self.since_question.saturating_add(count);
+        // The answer says that the first piece has landed only if the question follows it on its connection.
         let is_full = self.next.wrapping_sub(self.base) >= TRANSFER_WINDOW && !self.was_all_written();
-        let is_due = is_full || count > 0 && (since >= QUESTION_EVERY || self.was_all_written());
+        let is_due = is_full && self.state(self.base) == State::Announced(on)
+            || count > 0 && (since >= QUESTION_EVERY || self.was_all_written());
         if is_due { self.question.wrapping_add(1) } else { 0 }
     }
 
@@ -191,10 +193,17 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         if let Some(written) = self.written.get_mut(usize::from(rail)) {
             *written = 0;
         }
-        if self.asked.is_some_and(|asked| asked.0 == rail) {
+        // The answer may have been on this connection, and the question on another.
+        if self.question != self.answered {
             self.asked = None;
         }
         is_any
+    }
+
+    /// Whether pieces wait until the peer takes nothing more of a connection.
+    #[must_use]
+    pub fn is_fencing(&self) -> bool {
+        (self.base..self.next).any(|piece| matches!(self.state(piece), State::Fencing(_)))
     }
 
     /// Notes that the peer takes nothing more of a rail's connections up to this one.

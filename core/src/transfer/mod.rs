@@ -140,12 +140,6 @@ impl Said {
             on: None,
         };
     }
-
-    fn lost(&mut self, rail: u8) {
-        if self.on == Some(rail) {
-            self.owe();
-        }
-    }
 }
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
@@ -174,6 +168,8 @@ pub struct Transfer<T> {
     is_answered: bool,
     /// The peer's end was heard, and is to be answered.
     answering: bool,
+    /// Until when pieces may wait for a fence.
+    fence_by: Option<Deadline>,
     /// Whether the end was reported.
     is_reported: bool,
 }
@@ -216,6 +212,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             ending: Said::default(),
             is_answered: false,
             answering: false,
+            fence_by: None,
             is_reported: false,
         }
     }
@@ -299,7 +296,9 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// When to look again at the latest.
     pub fn wake(&self) -> Option<Deadline> {
         match self.stage {
-            Stage::Open => self.deadline,
+            Stage::Open => self.deadline.into_iter().chain(self.fence_by).min(),
+            // The device ends what a giver posted, or its rail fails.
+            Stage::Draining { .. } if matches!(self.half, Half::Giver(_)) => None,
             Stage::Draining { until, .. } => Some(until),
             Stage::Fencing(_) | Stage::Over(_) => None,
         }
@@ -310,9 +309,14 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         !self.is_reported || !self.is_settled()
     }
 
-    /// Whether its end was reported, and it is kept for the peer alone.
-    pub const fn is_unanswered(&self) -> bool {
-        self.is_reported && !self.is_settled()
+    /// Whether its end was reported: it is kept for the peer alone.
+    pub const fn is_reported(&self) -> bool {
+        self.is_reported
+    }
+
+    /// Whether its end is yet to be posted, or the answer to the peer's.
+    pub const fn owes_end(&self) -> bool {
+        self.answering || self.ending.is_owed && self.is_known
     }
 
     /// Whether both sides know the end.
@@ -371,13 +375,14 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             Stage::Open if self.deadline.is_some_and(|deadline| deadline.has_passed(now)) => {
                 self.end(EndReason::DEADLINE, drain_until);
             }
-            Stage::Draining { end, until } if until.has_passed(now) => match self.half {
-                Half::Giver(_) => {
-                    self.in_flight = [0; RAILS];
-                    self.go_on();
-                }
-                _ => self.stage = Stage::Fencing(end),
-            },
+            Stage::Open if self.fence_by.is_some_and(|deadline| deadline.has_passed(now)) => {
+                self.end(EndReason::NOT_FENCED, drain_until);
+            }
+            Stage::Draining { end, until }
+                if until.has_passed(now) && !matches!(self.half, Half::Giver(_)) =>
+            {
+                self.stage = Stage::Fencing(end);
+            }
             _ => {}
         }
     }
@@ -525,9 +530,12 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     }
 
     /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it before pieces are written again.
-    pub fn lost(&mut self, rail: u8) -> bool {
-        self.opening.lost(rail);
-        // The answer may have been on this connection, and the end on another.
+    /// They wait for that until `fence_by`.
+    pub fn lost(&mut self, rail: u8, fence_by: Deadline) -> bool {
+        // The answer may have been on this connection, and the frame that wants it on another.
+        if self.opening.on.is_some() && !self.is_known {
+            self.opening.owe();
+        }
         if self.ending.on.is_some() && !self.is_answered {
             self.ending.owe();
         }
@@ -542,6 +550,9 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             }
             Half::Offered(_) => false,
         };
+        if must_fence {
+            self.fence_by.get_or_insert(fence_by);
+        }
         self.go_on();
         must_fence
     }
@@ -550,6 +561,9 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         if let Half::Giver(giver) = &mut self.half {
             giver.fenced(rail, through);
+            if !giver.is_fencing() {
+                self.fence_by = None;
+            }
         }
     }
 
@@ -655,13 +669,15 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
+    /// Notes that a frame is about to be posted: the peer may get it, whatever the device answers.
+    pub const fn says(&mut self, word: &Word) {
+        self.was_told |= matches!(word, Word::Open(_));
+    }
+
     /// Notes that this was posted on a connection.
     pub fn said(&mut self, word: &Word, on: Connection) {
         match word {
-            Word::Open(_) => {
-                self.opening.say(on.0);
-                self.was_told = true;
-            }
+            Word::Open(_) => self.opening.say(on.0),
             Word::Take(take) => {
                 if let Some(sent) = self.sent_keys.get_mut(usize::from(on.0)) {
                     *sent = take.epoch;

@@ -140,6 +140,7 @@ impl Model {
             }
             3..=4 => {
                 if let Some(word) = self.giver.word_for(on, None) {
+                    self.giver.says(&word);
                     self.giver.said(&word, on);
                     self.rails[rail].1.to_taker.push_back(Sent::Word(word));
                 }
@@ -147,6 +148,7 @@ impl Model {
             5 => {
                 let key = self.has_key.then(|| window(self.taker.pieces().bytes()));
                 if let Some(word) = self.taker.word_for(on, key) {
+                    self.taker.says(&word);
                     self.taker.said(&word, on);
                     self.rails[rail].1.to_giver.push_back(word);
                 }
@@ -178,7 +180,8 @@ impl Model {
                     }
                 } else {
                     let (on, _) = self.given_up.swap_remove(at);
-                    self.taker.lost(on.0);
+                    let later = self.later();
+                    self.taker.lost(on.0, later);
                     self.fenced.push(on);
                 }
             }
@@ -195,7 +198,8 @@ impl Model {
     fn lose(&mut self, rail: usize, next: u32) {
         let (epoch, wire) =
             core::mem::replace(&mut self.rails[rail], (Epoch::from_wire(next), Wire::default()));
-        self.giver.lost(rail as u8);
+        let later = self.later();
+        self.giver.lost(rail as u8, later);
         self.given_up.push(((rail as u8, epoch), wire));
     }
 
@@ -308,6 +312,7 @@ fn a_taker_whose_giver_says_nothing_gets_its_memory_back_by_the_deadline() {
     let on = (0, Epoch::from_wire(1));
     let word = taker.word_for(on, Some(window(10_000))).unwrap();
     assert!(matches!(word, Word::Open(_)));
+    taker.says(&word);
     taker.said(&word, on);
     // No key goes before the giver takes part.
     assert_eq!(taker.word_for(on, Some(window(10_000))), None);
@@ -333,7 +338,7 @@ fn a_taker_whose_giver_says_nothing_gets_its_memory_back_by_the_deadline() {
     assert_eq!(taker.take_end(), Some(TransferEnd::Here(EndReason::DEADLINE)));
     assert_eq!(taker.take_end(), None);
     // It is kept for the giver, which may ask yet.
-    assert!(taker.is_open() && taker.is_unanswered());
+    assert!(taker.is_open() && taker.is_reported());
     taker.settle();
     assert!(!taker.is_open());
 }

@@ -43,7 +43,7 @@ const TAKER: u8 = 2;
 /// |---|---|---|---|
 /// | 0 | 24 | header | sequence and acknowledgement: 0 |
 /// | 24 | 4 | transfer | its number in the session; even if the side that connected begins it, else odd; none is used twice |
-/// | 28 | 4 | piece | bytes of each piece but the last: a power of two, 2^12 to 2^30 |
+/// | 28 | 4 | piece | bytes of each piece but the last: a power of two, 2^12 to 2^24 |
 /// | 32 | 8 | bytes | of the whole; 1 to 2^40 |
 /// | 40 | 8 | tag | of the application |
 /// | 48 | 1 | role | of the frame's sender; 1: it gives the bytes, 2: it takes them |
@@ -398,10 +398,14 @@ impl EndReason {
     pub const TOO_MANY: Self = Self(5);
     /// The device did not take the memory.
     pub const NO_MEMORY: Self = Self(6);
-    /// The memory is shorter than the transfer.
-    pub const TOO_LONG: Self = Self(7);
     /// There is no such transfer.
-    pub const UNKNOWN: Self = Self(8);
+    pub const UNKNOWN: Self = Self(7);
+    /// The taker's device refused a WRITE of the giver.
+    pub const DENIED: Self = Self(8);
+    /// The giver's device takes no such WRITE.
+    pub const NOT_POSTED: Self = Self(9);
+    /// A rail failed, and the peer did not say in time that nothing more of it arrives.
+    pub const NOT_FENCED: Self = Self(10);
 }
 
 impl fmt::Display for EndReason {
@@ -413,8 +417,10 @@ impl fmt::Display for EndReason {
             Self::REFUSED => "refused by the application",
             Self::TOO_MANY => "as many transfers as may be are open",
             Self::NO_MEMORY => "the device did not register the memory",
-            Self::TOO_LONG => "longer than the memory for it",
             Self::UNKNOWN => "no such transfer",
+            Self::DENIED => "the taker's device refused a WRITE",
+            Self::NOT_POSTED => "the giver's device does not take a WRITE of a piece",
+            Self::NOT_FENCED => "a rail failed, and the peer did not stop taking from it in time",
             Self(number) => return write!(f, "reason {number}"),
         })
     }

@@ -103,9 +103,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         id: LinkId,
         region: Option<&Region<P>>,
     ) -> Result<(&mut Link<P, N>, Instant), TransferRefusal> {
-        let links = self.core.devices.len();
-        if let Some(region) = region.map(Region::workers).filter(|region| *region != links) {
-            return Err(TransferRefusal::OtherWorkers { region, links });
+        if region.is_some_and(|region| !region.domains().eq(self.core.domains.iter().copied())) {
+            return Err(TransferRefusal::OtherWorkers);
         }
         let over = self.core.over(id);
         let Some(link) = self.core.link_mut(id) else {

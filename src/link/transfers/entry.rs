@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use doorbell_core::Instant;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::transfer::{PieceState, Transfer};
+use doorbell_core::{Deadline, Instant};
 
 use super::pace::Bucket;
 use super::{TransferConfig, TransferEvent};
@@ -26,6 +26,9 @@ pub(super) enum Memory<P: Provider> {
     Fencing(Commission<()>),
 }
 
+/// When to look again at memory that a thread works on.
+const SOON: Duration = Duration::from_millis(1);
+
 pub(super) struct Entry<P: Provider> {
     pub(super) machine: Transfer<Box<[PieceState]>>,
     pub(super) memory: Memory<P>,
@@ -34,6 +37,8 @@ pub(super) struct Entry<P: Provider> {
     pub(super) bucket: Option<Bucket>,
     /// Why the device did not register its memory.
     pub(super) error: Option<ProviderError>,
+    /// When its limit lets the next piece go, if it did not when that was looked at.
+    not_before: Option<Instant>,
     /// Count of the pieces of the link as one of it was posted last: equals take turns by it.
     pub(super) served: u64,
     /// Whether this side began it.
@@ -57,6 +62,7 @@ impl<P: Provider> Entry<P> {
             priority: 0,
             bucket: None,
             error: None,
+            not_before: None,
             served: 0,
             is_ours,
             is_news: !is_ours,
@@ -90,8 +96,9 @@ impl<P: Provider> Entry<P> {
             return outcome;
         }
         match core::mem::replace(&mut self.memory, Memory::None) {
-            // The peer was never told the key.
-            Memory::Registering(_) | Memory::None | Memory::Given(..) => self.machine.fenced_memory(),
+            Memory::None | Memory::Given(..) => self.machine.fenced_memory(),
+            // A key that nobody was sent may be guessed: it goes as any other, once it is there.
+            Memory::Registering(commission) => self.memory = Memory::Registering(commission),
             Memory::Granted(granted) => {
                 let fence = move || {
                     drop(granted);
@@ -102,7 +109,7 @@ impl<P: Provider> Entry<P> {
             Memory::Fencing(fencing) => self.memory = Memory::Fencing(fencing),
         }
         if let Memory::Fencing(fencing) = &self.memory {
-            // A device that panicked has let go of nothing, and its objects are leaked: nobody reads the memory any more.
+            // A device that panicked or refused has the memory for good, which its leaks count.
             if !matches!(fencing.take(), Ok(None)) {
                 self.memory = Memory::None;
                 self.machine.fenced_memory();
@@ -111,15 +118,28 @@ impl<P: Provider> Entry<P> {
         outcome
     }
 
-    /// When its next piece may go, if it has one.
-    pub(super) fn ready_at(&self, now: Instant) -> Option<Instant> {
-        let ready = |bucket: Bucket| bucket.ready_at(now);
-        self.machine.has_pieces().then(|| self.bucket.map_or(now, ready))
+    /// Whether its limit lets a piece go now, if it has one. If not, it notes when.
+    pub(super) fn is_ready(&mut self, now: Instant) -> bool {
+        self.not_before = None;
+        if !self.machine.has_pieces() {
+            return false;
+        }
+        let ready = self.bucket.map_or(now, |bucket| bucket.ready_at(now));
+        self.not_before = (ready > now).then_some(ready);
+        self.not_before.is_none()
     }
 
-    /// Whether a thread works on its memory.
-    pub(super) const fn is_making(&self) -> bool {
-        matches!(self.memory, Memory::Registering(_) | Memory::Fencing(_))
+    /// When to look again at the latest.
+    pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
+        let soon = Deadline::after(now, SOON);
+        let is_making = self.machine.must_fence_memory() || matches!(self.memory, Memory::Registering(_));
+        // A moment that has passed since the last look is as good as now.
+        let limit = self.not_before.map(|at| match Deadline::at(at) {
+            passed if passed.has_passed(now) => Deadline::after(now, Duration::from_nanos(1)),
+            ahead => ahead,
+        });
+        let making = is_making.then_some(soon);
+        self.machine.wake().into_iter().chain(making).chain(limit).min()
     }
 
     /// The next event.
@@ -131,13 +151,16 @@ impl<P: Provider> Entry<P> {
                 tag: self.machine.tag(),
             });
         }
-        let counts = self.machine.counts();
+        if self.machine.is_reported() {
+            return None;
+        }
         if let Some(end) = self.machine.take_end() {
-            let counts = self.machine.counts();
-            let error = self.error;
+            // The application may free it now, whatever the peer answers.
+            self.memory = Memory::None;
+            let (counts, error) = (self.machine.counts(), self.error);
             return Some(TransferEvent::Ended { end, counts, error });
         }
-        let bytes = counts.landed_bytes;
+        let bytes = self.machine.counts().landed_bytes;
         let since = now.to_ns().saturating_sub(self.reported_at.to_ns());
         let is_due = Duration::from_nanos(since) >= config.progress_every;
         if bytes == self.reported_bytes || !is_due || bytes == self.machine.pieces().bytes() {

@@ -25,13 +25,14 @@ pub(super) use table::Transfers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferConfig {
-    /// The bytes of a piece, which is one WRITE: a power of two from 4 KiB to 1 GiB. Default 256 KiB: a piece costs some thousand
+    /// The bytes of a piece, which is one WRITE: a power of two from 4 KiB to 16 MiB. Default 256 KiB: a piece costs some thousand
     /// instructions of ours, and on a rail of 100 Mbit/s it takes 21 ms, less than the time in which a rail has to answer. The side
     /// that begins a transfer decides.
     pub piece_bytes: u32,
     /// Pieces under way on a rail at most, of all transfers of the link together. Default 4. A message waits on its rail for no more
     /// than these. A slow rail has fewer: as many as it carries in a quarter of
-    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one.
+    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. A piece that takes longer than
+    /// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after) never arrives: 256 KiB on less than 18 Mbit/s, by default.
     pub pieces_ahead: u32,
     /// Transfers that a link has open at most: those begun here, and apart from them those begun by the peer. Default 16. Each has some
     /// 8 KiB of memory here, and in the peer.
@@ -96,8 +97,9 @@ pub enum TransferEvent {
         /// The bytes a second since the last event of progress.
         bytes_per_second: u64,
     },
-    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. For a giver
-    /// the last holds once the Worker's device has ended the requests of a rail that failed.
+    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Two cases are
+    /// left out. A device that does not deregister memory keeps it in reach, and its leaks count that. A device may read bytes of a giver
+    /// until it has destroyed the queue pair of a rail that failed.
     Ended {
         /// How.
         end: TransferEnd,
@@ -122,6 +124,13 @@ pub enum TransferRefusal {
         /// The bytes.
         bytes: u64,
     },
+    /// The peer began it with longer pieces than this side gives: they would take a slow rail too long.
+    PiecesTooLong {
+        /// The bytes of a piece.
+        bytes: u32,
+        /// The most: [`TransferConfig::piece_bytes`] times [`TransferConfig::pieces_ahead`].
+        bytes_max: u32,
+    },
     /// Caller misuse: the range does not lie within the region.
     OutOfRegion {
         /// The offset of the range.
@@ -131,13 +140,8 @@ pub enum TransferRefusal {
         /// The bytes of the region.
         region_bytes: usize,
     },
-    /// Caller misuse: the region is not registered with the Workers of these links.
-    OtherWorkers {
-        /// How many Workers it is registered with.
-        region: usize,
-        /// How many Workers the links have.
-        links: usize,
-    },
+    /// Caller misuse: the region is not registered with the Workers of these links, in their order.
+    OtherWorkers,
     /// Caller misuse: there is no such transfer, it is over, or the peer did not offer it.
     NotOpen,
     /// The link is being closed, or there is no such link.
@@ -167,9 +171,12 @@ impl fmt::Display for TransferRefusal {
                 f,
                 "{bytes} bytes at offset {offset} exceed the region of {region_bytes} bytes"
             ),
-            Self::OtherWorkers { region, links } => write!(
+            Self::OtherWorkers => {
+                f.write_str("the region is registered with other Workers than those of the links: make it of the same, in their order")
+            }
+            Self::PiecesTooLong { bytes, bytes_max } => write!(
                 f,
-                "the region is registered with {region} Workers, and the links have {links}: register it with all of them"
+                "the peer's pieces have {bytes} bytes, and {bytes_max} is the limit: let it lower piece_bytes, or raise pieces_ahead here"
             ),
             Self::NotOpen => f.write_str("no transfer of this number is open, or the peer did not offer it"),
             Self::Closing => f.write_str("the link is being closed, or there is no such link"),

@@ -11,6 +11,8 @@ pub(super) struct Pace {
     in_flight: u32,
     /// When it began to be busy, or when a piece completed last.
     since: Option<Instant>,
+    /// Bytes that completed since then.
+    completed_bytes: u64,
     /// Smoothed over some pieces; 0 is unknown.
     bytes_per_second: u64,
 }
@@ -34,6 +36,7 @@ impl Pace {
     pub(super) fn posted(&mut self, bytes: u32, now: Instant) {
         if self.in_flight == 0 {
             self.since = Some(now);
+            self.completed_bytes = 0;
         }
         self.in_flight = self.in_flight.saturating_add(1);
         self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes.into());
@@ -42,12 +45,21 @@ impl Pace {
     pub(super) fn completed(&mut self, bytes: u32, now: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(bytes.into());
-        let Some(since) = self.since.replace(now) else {
+        let Some(since) = self.since else {
             return;
         };
-        let ns = now.to_ns().saturating_sub(since.to_ns()).max(1);
-        let rate = u128::from(bytes).saturating_mul(1_000_000_000) / u128::from(ns);
-        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        // One poll may take several.
+        self.completed_bytes = self.completed_bytes.saturating_add(bytes.into());
+        let ns = now.to_ns().saturating_sub(since.to_ns());
+        if ns == 0 {
+            return;
+        }
+        let bytes = core::mem::take(&mut self.completed_bytes);
+        self.since = Some(now);
+        let rate = bytes
+            .saturating_mul(1_000_000_000)
+            .checked_div(ns)
+            .unwrap_or(u64::MAX);
         self.bytes_per_second = match self.bytes_per_second {
             0 => rate,
             // An eighth of the difference each time.
@@ -60,10 +72,11 @@ impl Pace {
         self.in_flight = 0;
         self.in_flight_bytes = 0;
         self.since = None;
+        self.completed_bytes = 0;
     }
 }
 
-/// Limit on the rate of a transfer: a bucket that fills by so many bytes a second, and holds what 10 ms bring or a piece.
+/// Limit on the rate of a transfer: a bucket that fills by so many bytes a second, and holds the bytes of 10 ms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     bytes_per_second: u64,

@@ -7,9 +7,9 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, PushError, RemoteAddress};
 use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
 use doorbell_core::transfer::{TransferId, Word};
-use doorbell_core::wire::{EndFrame, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
+use doorbell_core::wire::{EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
 
-use super::entry::{Entry, Memory};
+use super::entry::Memory;
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted, posted};
 use crate::worker::Worker;
@@ -51,6 +51,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             let Some(word) = entry.and_then(|entry| entry.word_for((rail, epoch), at.worker)) else {
                 return;
             };
+            if let Some(entry) = self.transfers.entries.get_mut(place) {
+                entry.machine.says(&word);
+            }
             let ticket = match &word {
                 Word::Open(open) => self.say((rail, at), &OpenFrame::new(open).to_bytes(), workers, turn),
                 Word::Take(take) => self.say((rail, at), &TakeFrame::new(take).to_bytes(), workers, turn),
@@ -105,13 +108,14 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// The transfer whose piece goes next over a connection: one of the highest priority of those that have any, and among equals the
     /// one whose turn was longest ago.
-    fn next_transfer(&self, on: (u8, Epoch), now: Instant) -> Option<usize> {
-        let may = |entry: &Entry<P>| entry.ready_at(now).is_some_and(|ready| ready <= now);
-        let turn = |entry: &Entry<P>| (Reverse(entry.priority), entry.served);
-        let entries = self.transfers.entries.iter().enumerate();
+    fn next_transfer(&mut self, on: (u8, Epoch), now: Instant) -> Option<usize> {
+        let entries = self.transfers.entries.iter_mut().enumerate();
         // The key of the first for this connection may be on its way: others use the rail meanwhile.
-        let ready = entries.filter(|(_, entry)| may(entry) && entry.machine.piece_for(on).is_some());
-        ready.min_by_key(|(_, entry)| turn(entry)).map(|(place, _)| place)
+        let ready = entries.filter_map(|(place, entry)| {
+            let may = entry.is_ready(now) && entry.machine.piece_for(on).is_some();
+            may.then_some((Reverse(entry.priority), entry.served, place))
+        });
+        ready.min().map(|(.., place)| place)
     }
 
     /// Posts the next piece of a transfer on a rail, and announces it there. Says whether one was posted.
@@ -123,7 +127,12 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(place) = self.next_transfer((rail, epoch), now) else {
             return false;
         };
-        let most = self.session.config().suspect_after / 4;
+        let most = self
+            .session
+            .config()
+            .suspect_after
+            .checked_div(4)
+            .unwrap_or_default();
         let Some((piece, operation, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
             return false;
         };
@@ -133,6 +142,10 @@ impl<P: Provider, N: Network> Link<P, N> {
             return false;
         }
         let outcome = self.write(place, (at, operation), (piece, bytes), workers);
+        if matches!(outcome, Posted::Failed) {
+            // It would fail again: by its length, or by its memory.
+            self.transfers.refused(id, EndReason::NOT_POSTED, now);
+        }
         let is_done = matches!(outcome, Posted::Done(_));
         let is_in_doubt = matches!(outcome, Posted::InDoubt);
         if is_done || is_in_doubt {

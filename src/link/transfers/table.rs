@@ -1,6 +1,5 @@
 //! The transfers of a link: begun, offered, heard of, and let go.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use doorbell_core::provider::Provider;
@@ -21,7 +20,7 @@ use crate::memory::Region;
 /// Numbers of the peer's transfers, behind the highest, of which it is known whether they were used.
 const NUMBERS: u32 = 64;
 
-/// Answers to ends of transfers that are gone, at most: the oldest gives way, and the peer asks again.
+/// Answers about transfers that are gone, at most: the oldest gives way. A peer that has no more open than it may has fewer.
 const ANSWERS_MAX: usize = 64;
 
 /// A word about no transfer that there is.
@@ -83,12 +82,11 @@ pub(in super::super) struct Transfers<P: Provider> {
     theirs: Numbers,
     pub(super) answers: VecDeque<Answer>,
     pub(super) paces: [Pace; SESSION_RAILS_MAX as usize],
+    /// Whether the link is being closed, and no more offers are taken.
+    is_closing: bool,
     /// Counts the pieces that were posted.
     pub(super) posted: u64,
 }
-
-/// When to look again at memory that a thread works on.
-const SOON: Duration = Duration::from_millis(1);
 
 fn table() -> Box<[PieceState]> {
     vec![PieceState::default(); TRANSFER_WINDOW as usize].into_boxed_slice()
@@ -106,19 +104,25 @@ impl<P: Provider> Transfers<P> {
             theirs: Numbers::default(),
             answers: VecDeque::new(),
             paces: [Pace::default(); SESSION_RAILS_MAX as usize],
+            is_closing: false,
             posted: 0,
         }
     }
 
     /// Whether there is any that has not ended, or whose end is not reported.
     pub(in super::super) fn is_any_open(&self) -> bool {
-        self.entries.iter().any(|entry| !entry.machine.is_unanswered())
+        self.entries.iter().any(|entry| !entry.machine.is_reported())
+    }
+
+    /// Whether there is any, be it for the peer alone.
+    pub(in super::super) const fn is_any(&self) -> bool {
+        !self.entries.is_empty()
     }
 
     /// How many are open that were begun here, or by the peer. Transfers that are kept for the peer alone do not count.
     fn open(&self, is_ours: bool) -> u32 {
         let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
-        let open = entries.filter(|entry| !entry.machine.is_unanswered()).count();
+        let open = entries.filter(|entry| !entry.machine.is_reported()).count();
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
@@ -126,7 +130,7 @@ impl<P: Provider> Transfers<P> {
         self.entries.iter_mut().find(|entry| entry.machine.id() == id)
     }
 
-    /// Begins one of bytes of a region, at an offset, or joins the one of this number that the peer offered.
+    /// Begins one of bytes of a region, at an offset.
     pub(in super::super) fn begin(
         &mut self,
         (role, bytes): (TransferRole, u64),
@@ -173,9 +177,17 @@ impl<P: Provider> Transfers<P> {
         options: &TransferOptions,
         (now, makers, whom): (Instant, &Makers, Whom),
     ) -> Result<(), TransferRefusal> {
+        let bytes_max = self
+            .config
+            .piece_bytes()
+            .saturating_mul(self.config.pieces_ahead.max(1));
         let entry = self.find(id).filter(|entry| entry.machine.is_offered());
         let entry = entry.ok_or(TransferRefusal::NotOpen)?;
         let (role, pieces) = (entry.machine.role(), entry.machine.pieces());
+        let bytes = pieces.piece_bytes();
+        if role == TransferRole::Giver && bytes > bytes_max && pieces.count() > 1 {
+            return Err(TransferRefusal::PiecesTooLong { bytes, bytes_max });
+        }
         entry.memory = memory_for(role, pieces, (region, offset), (makers, whom))?;
         entry.machine.join((role == TransferRole::Giver).then(table));
         entry.set(options, now);
@@ -185,7 +197,8 @@ impl<P: Provider> Transfers<P> {
     /// Ends one here.
     pub(in super::super) fn cancel(&mut self, id: TransferId, now: Instant) -> Result<(), TransferRefusal> {
         let until = Deadline::after(now, self.config.drain_within);
-        let entry = self.find(id).ok_or(TransferRefusal::NotOpen)?;
+        let entry = self.find(id).filter(|entry| !entry.machine.is_reported());
+        let entry = entry.ok_or(TransferRefusal::NotOpen)?;
         let reason = match entry.machine.is_offered() {
             true => EndReason::REFUSED,
             false => EndReason::CANCELLED,
@@ -197,7 +210,7 @@ impl<P: Provider> Transfers<P> {
     /// The counts of one.
     pub(in super::super) fn counts(&self, id: TransferId) -> Option<TransferCounts> {
         let mut entries = self.entries.iter();
-        let entry = entries.find(|entry| entry.machine.id() == id)?;
+        let entry = entries.find(|entry| entry.machine.id() == id && !entry.machine.is_reported())?;
         Some(entry.machine.counts())
     }
 
@@ -213,8 +226,10 @@ impl<P: Provider> Transfers<P> {
         match frame {
             SessionFrame::Open(open) => return self.hear_open(open, now),
             SessionFrame::Take(take) => {
-                if let Some(entry) = self.find(take.transfer) {
-                    entry.machine.heard_take(rail, take).map_err(broken)?;
+                match self.find(take.transfer) {
+                    Some(entry) => entry.machine.heard_take(rail, take).map_err(broken)?,
+                    // A taker that waits for bytes missed the end.
+                    None => self.answer(take.transfer, EndReason::UNKNOWN, false),
                 }
             }
             SessionFrame::Landed(landed) => {
@@ -233,16 +248,26 @@ impl<P: Provider> Transfers<P> {
             SessionFrame::End(end) => match self.find(end.transfer) {
                 Some(entry) => entry.machine.heard_end(end, until).map_err(broken)?,
                 None if end.is_answer => {}
-                None => self.answer(end.transfer, EndReason::UNKNOWN, true),
+                None => {
+                    // Its beginning may come yet, over a slower rail.
+                    if !self.is_ours(end.transfer) {
+                        self.theirs.note(end.transfer);
+                    }
+                    self.answer(end.transfer, EndReason::UNKNOWN, true);
+                }
             },
             _ => {}
         }
         Ok(())
     }
 
+    /// Whether a number is one that this side gives.
+    const fn is_ours(&self, id: TransferId) -> bool {
+        id.0 % 2 == self.next % 2
+    }
+
     fn hear_open(&mut self, open: &Open, now: Instant) -> Result<(), Violation> {
-        // Its numbers are of the other kind than ours.
-        if open.transfer.0 % 2 == self.next % 2 {
+        if self.is_ours(open.transfer) {
             return Err(Violation::OutOfPlace);
         }
         if self.find(open.transfer).is_some() {
@@ -251,6 +276,8 @@ impl<P: Provider> Transfers<P> {
         let is_full = self.open(false) >= self.config.transfers_max;
         if !self.theirs.note(open.transfer) {
             self.answer(open.transfer, EndReason::UNKNOWN, false);
+        } else if self.is_closing {
+            self.answer(open.transfer, EndReason::REFUSED, false);
         } else if is_full {
             self.answer(open.transfer, EndReason::TOO_MANY, false);
         } else {
@@ -282,13 +309,14 @@ impl<P: Provider> Transfers<P> {
     }
 
     /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it.
-    pub(in super::super) fn lost(&mut self, rail: u8) -> bool {
+    /// Pieces wait for that until `fence_by`.
+    pub(in super::super) fn lost(&mut self, rail: u8, fence_by: Deadline) -> bool {
         if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
             pace.lost();
         }
         let mut is_any = false;
         for entry in &mut self.entries {
-            is_any |= entry.machine.lost(rail);
+            is_any |= entry.machine.lost(rail, fence_by);
         }
         is_any
     }
@@ -297,6 +325,23 @@ impl<P: Provider> Transfers<P> {
     pub(in super::super) fn fenced(&mut self, rail: u8, through: Epoch) {
         for entry in &mut self.entries {
             entry.machine.fenced(rail, through);
+        }
+    }
+
+    /// Ends one whose piece a device refused: the peer's, or ours.
+    pub(in super::super) fn refused(&mut self, id: TransferId, reason: EndReason, now: Instant) {
+        let until = Deadline::after(now, self.config.drain_within);
+        if let Some(entry) = self.find(id) {
+            entry.machine.end(reason, until);
+        }
+    }
+
+    /// Takes no more offers, since the link is being closed, and declines those that wait.
+    pub(in super::super) fn close(&mut self, now: Instant) {
+        self.is_closing = true;
+        let until = Deadline::after(now, self.config.drain_within);
+        for entry in self.entries.iter_mut().filter(|entry| entry.machine.is_offered()) {
+            entry.machine.end(EndReason::REFUSED, until);
         }
     }
 
@@ -315,6 +360,7 @@ impl<P: Provider> Transfers<P> {
             if let Err(error) = entry.go_on_with_memory(makers, whom) {
                 entry.error = Some(error);
                 entry.machine.end(EndReason::NO_MEMORY, until);
+                let _ = entry.go_on_with_memory(makers, whom);
             }
         }
     }
@@ -328,16 +374,16 @@ impl<P: Provider> Transfers<P> {
                 each(id, event);
             }
         }
-        // A peer that answers no end has as many kept for it as it may have open.
-        let unanswered = self
+        // A peer that answers no end has as many kept for it as both sides together may have open.
+        let kept = self
             .entries
             .iter()
-            .filter(|entry| entry.machine.is_unanswered())
+            .filter(|entry| entry.machine.is_reported())
             .count();
-        let most = usize::try_from(config.transfers_max).unwrap_or(usize::MAX).max(1);
-        let mut too_many = unanswered.saturating_sub(most);
+        let most = usize::try_from(config.transfers_max.saturating_mul(2)).unwrap_or(usize::MAX);
+        let mut too_many = kept.saturating_sub(most.max(1));
         self.entries.retain_mut(|entry| {
-            if too_many > 0 && entry.machine.is_unanswered() {
+            if too_many > 0 && entry.machine.is_reported() && !entry.machine.owes_end() {
                 too_many = too_many.saturating_sub(1);
                 entry.machine.settle();
             }
@@ -347,13 +393,7 @@ impl<P: Provider> Transfers<P> {
 
     /// When to look again at the latest.
     pub(in super::super) fn wake(&self, now: Instant) -> Option<Deadline> {
-        let soon = Deadline::after(now, SOON);
-        let making = self.entries.iter().any(Entry::is_making) || !self.answers.is_empty();
-        let wakes = self.entries.iter().filter_map(|entry| entry.machine.wake());
-        // A piece that may go now waits for a rail, which wakes.
-        let ready = self.entries.iter().filter_map(|entry| entry.ready_at(now));
-        let ready = ready.filter(|ready| *ready > now).map(Deadline::at);
-        wakes.chain(making.then_some(soon)).chain(ready).min()
+        self.entries.iter().filter_map(|entry| entry.wake(now)).min()
     }
 }
 

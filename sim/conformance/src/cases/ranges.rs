@@ -158,7 +158,7 @@ fn s09_each_registration_of_a_memory_has_rights_of_its_own<R: Rig>(
 fn s09_a_registration_of_a_part_has_its_bounds<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
     let [mut near, far] = connected(rig)?;
     let part = far.domain.window_of(&far.window, 64..72, RemoteAccess::WRITE)?;
-    let at = |offset| RemoteAddress::new(part.remote().address() + offset, part.remote().rkey());
+    let at = |offset| RemoteAddress::new(part.remote().address().wrapping_add(offset), part.remote().rkey());
     near.post(Operation::Write(at(4)), b"in")?;
     notes.put("within", near.send_ends(1)?);
     let seen = far.window_bytes(68, 2)? == b"in" && text(&part, 4, 2)? == "in";
