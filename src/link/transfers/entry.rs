@@ -2,9 +2,10 @@
 
 use core::time::Duration;
 
-use doorbell_core::Instant;
 use doorbell_core::provider::Provider;
 use doorbell_core::transfer::{PieceState, Transfer};
+use doorbell_core::wire::EndReason;
+use doorbell_core::{Deadline, Instant};
 
 use super::{TransferConfig, TransferEvent};
 use crate::machine::makers::{Commission, Makers, Whom};
@@ -32,6 +33,8 @@ pub(super) struct Entry<P: Provider> {
     pub(super) is_ours: bool,
     /// Whether its offer is to be reported.
     pub(super) is_news: bool,
+    /// Whether its end was reported: it is kept for the peer alone.
+    is_ended: bool,
     reported_at: Instant,
     reported_bytes: u64,
 }
@@ -49,9 +52,17 @@ impl<P: Provider> Entry<P> {
             priority: 0,
             is_ours,
             is_news: !is_ours,
+            is_ended: false,
             reported_at: now,
             reported_bytes: 0,
         }
+    }
+
+    /// Ends one that the peer began, as too many are open. The application is told nothing, and the peer until it answers.
+    pub(super) fn turn_away(&mut self, until: Deadline) {
+        self.machine.end(EndReason::TOO_MANY, until);
+        let _ = self.machine.take_end();
+        (self.is_news, self.is_ended) = (false, true);
     }
 
     /// Takes what was registered, and has the memory taken out of the peer's reach where it is to be.
@@ -111,9 +122,14 @@ impl<P: Provider> Entry<P> {
                 tag: self.machine.tag(),
             });
         }
+        if self.is_ended {
+            return None;
+        }
         let counts = self.machine.counts();
         if let Some(end) = self.machine.take_end() {
-            let counts = self.machine.counts();
+            self.is_ended = true;
+            // The memory is the application's, and so is its registration.
+            self.memory = Memory::None;
             return Some(TransferEvent::Ended { end, counts });
         }
         let bytes = counts.landed_bytes;

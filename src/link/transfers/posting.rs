@@ -32,15 +32,20 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Answers the peer about transfers that are gone.
     fn say_answers(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
-        while let Some(answer) = self.transfers.answers.front().copied() {
-            let Some((rail, at, epoch)) = self.any_rail() else {
+        for _ in 0..self.transfers.answers.len() {
+            let Some(answer) = self.transfers.answers.pop_front() else {
                 return;
             };
-            let bytes = EndFrame::new(&answer.word(epoch)).to_bytes();
-            if self.say((rail, at), &bytes, workers, turn).is_none() {
-                return;
+            let (rail, epoch) = answer.on;
+            let there = self.rails.get(usize::from(rail)).and_then(|rail| rail.at);
+            let Some(at) = there.filter(|_| self.session.rail_epoch(rail) == epoch) else {
+                continue;
+            };
+            let bytes = EndFrame::new(&answer.word()).to_bytes();
+            let is_open = self.session.takes_beside(rail);
+            if !is_open || self.say((rail, at), &bytes, workers, turn).is_none() {
+                self.transfers.answers.push_back(answer);
             }
-            self.transfers.answers.pop_front();
         }
     }
 
@@ -51,24 +56,19 @@ impl<P: Provider, N: Network> Link<P, N> {
             let Some(word) = entry.and_then(|entry| entry.word_for((rail, epoch), at.worker)) else {
                 return;
             };
-            let ticket = match &word {
-                Word::Open(open) => self.say((rail, at), &OpenFrame::new(open).to_bytes(), workers, turn),
-                Word::Take(take) => self.say((rail, at), &TakeFrame::new(take).to_bytes(), workers, turn),
-                Word::Landed(landed) => {
-                    self.say((rail, at), &LandedFrame::new(landed).to_bytes(), workers, turn)
-                }
-                Word::Progress(progress) => self.say(
-                    (rail, at),
-                    &ProgressFrame::new(progress).to_bytes(),
-                    workers,
-                    turn,
-                ),
-                Word::End(end) => self.say((rail, at), &EndFrame::new(end).to_bytes(), workers, turn),
-                _ => None,
+            let mut said = |bytes: &[u8]| self.may_have_said((rail, at), bytes, workers, turn);
+            let is_said = match &word {
+                Word::Open(open) => said(&OpenFrame::new(open).to_bytes()),
+                Word::Take(take) => said(&TakeFrame::new(take).to_bytes()),
+                Word::Landed(landed) => said(&LandedFrame::new(landed).to_bytes()),
+                Word::Progress(progress) => said(&ProgressFrame::new(progress).to_bytes()),
+                Word::End(end) => said(&EndFrame::new(end).to_bytes()),
+                _ => false,
             };
-            if ticket.is_none() {
+            if !is_said {
                 return;
             }
+            // A post in doubt may have been said. The loss of its connection follows, and undoes what is not known.
             if let Some(entry) = self.transfers.entries.get_mut(place) {
                 entry.machine.said(&word, (rail, epoch));
             }
@@ -93,7 +93,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             for rail in &rails {
                 let turns = (0..count).filter_map(|step| first.saturating_add(step).checked_rem(count));
                 for turned in turns {
-                    let place = self.in_turn(order, turned);
+                    let place = self.in_turn(order, turned, *rail);
                     if place.is_some_and(|place| self.post_piece(*rail, place, workers, turn)) {
                         first = first.saturating_add(1);
                         break;
@@ -120,13 +120,16 @@ impl<P: Provider, N: Network> Link<P, N> {
         })
     }
 
-    /// The transfer that is tried at this turn: those of the highest priority that have pieces.
-    fn in_turn(&self, order: &[usize], turned: usize) -> Option<usize> {
+    /// The transfer that is tried at this turn: those of the highest priority that have pieces for the rail. One that its taker has not
+    /// joined has none.
+    fn in_turn(&self, order: &[usize], turned: usize, rail: u8) -> Option<usize> {
         let place = *order.get(turned)?;
         let entries = &self.transfers.entries;
         let priority = entries.get(place)?.priority;
-        let has_higher =
-            |entry: &super::entry::Entry<P>| entry.priority > priority && entry.machine.has_pieces();
+        let on = (rail, self.session.rail_epoch(rail));
+        let has_higher = |entry: &super::entry::Entry<P>| {
+            entry.priority > priority && entry.machine.piece_for(on).is_some()
+        };
         (!entries.iter().any(has_higher)).then_some(place)
     }
 

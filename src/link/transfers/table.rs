@@ -20,23 +20,27 @@ use crate::memory::Region;
 /// Numbers of the peer's transfers, behind the highest, of which it is known whether they were used.
 const NUMBERS: u32 = 64;
 
-/// Answers to ends of transfers that are gone, at most: the oldest gives way, and the peer asks again.
+/// Answers about transfers that are gone, at most: the oldest gives way, and the peer asks again.
 const ANSWERS_MAX: usize = 64;
 
-/// A word about no transfer that there is.
+/// Transfers that are kept for the peer alone, until it answers their end, at most: the oldest gives way.
+const UNANSWERED_MAX: usize = 64;
+
+/// An answer about no transfer that there is. It goes over the connection of the question: if that is lost, the peer asks again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
+    pub(super) on: (u8, Epoch),
     transfer: TransferId,
-    reason: EndReason,
     is_answer: bool,
 }
 
 impl Answer {
-    pub(super) const fn word(self, epoch: Epoch) -> End {
+    pub(super) const fn word(self) -> End {
+        let (_, epoch) = self.on;
         End {
             epoch,
             transfer: self.transfer,
-            reason: self.reason,
+            reason: EndReason::UNKNOWN,
             is_answer: self.is_answer,
         }
     }
@@ -210,17 +214,16 @@ impl<P: Provider> Transfers<P> {
         let until = Deadline::after(now, self.config.drain_within);
         let broken = |Broken| Violation::OutOfPlace;
         match frame {
-            SessionFrame::Open(open) => return self.hear_open(open, now),
-            SessionFrame::Take(take) => {
-                if let Some(entry) = self.find(take.transfer) {
-                    entry.machine.heard_take(rail, take).map_err(broken)?;
-                }
-            }
+            SessionFrame::Open(open) => return self.hear_open((rail, open), now),
+            SessionFrame::Take(take) => match self.find(take.transfer) {
+                Some(entry) => entry.machine.heard_take(rail, take).map_err(broken)?,
+                None => self.answer((rail, take.epoch), take.transfer, false),
+            },
             SessionFrame::Landed(landed) => {
                 match self.find(landed.transfer) {
                     Some(entry) => entry.machine.heard_landed(landed).map_err(broken)?,
                     // A giver that asks for its pieces missed the end.
-                    None if landed.question > 0 => self.answer(landed.transfer, EndReason::UNKNOWN, false),
+                    None if landed.question > 0 => self.answer((rail, landed.epoch), landed.transfer, false),
                     None => {}
                 }
             }
@@ -230,18 +233,28 @@ impl<P: Provider> Transfers<P> {
                 }
             }
             SessionFrame::End(end) => match self.find(end.transfer) {
-                Some(entry) => entry.machine.heard_end(end, until).map_err(broken)?,
+                Some(entry) => entry.machine.heard_end(rail, end, until).map_err(broken)?,
                 None if end.is_answer => {}
-                None => self.answer(end.transfer, EndReason::UNKNOWN, true),
+                None => {
+                    // The frame that begins it may yet come, over another rail: then the transfer is over.
+                    if self.is_of_peer(end.transfer) {
+                        self.theirs.note(end.transfer);
+                    }
+                    self.answer((rail, end.epoch), end.transfer, true);
+                }
             },
             _ => {}
         }
         Ok(())
     }
 
-    fn hear_open(&mut self, open: &Open, now: Instant) -> Result<(), Violation> {
-        // Its numbers are of the other kind than ours.
-        if open.transfer.0 % 2 == self.next % 2 {
+    /// Whether a number is one of the peer's: those are of the other kind than ours.
+    const fn is_of_peer(&self, id: TransferId) -> bool {
+        id.0 % 2 != self.next % 2
+    }
+
+    fn hear_open(&mut self, (rail, open): (u8, &Open), now: Instant) -> Result<(), Violation> {
+        if !self.is_of_peer(open.transfer) {
             return Err(Violation::OutOfPlace);
         }
         if self.find(open.transfer).is_some() {
@@ -249,23 +262,24 @@ impl<P: Provider> Transfers<P> {
         }
         let is_full = self.open(false) >= self.config.transfers_max;
         if !self.theirs.note(open.transfer) {
-            self.answer(open.transfer, EndReason::UNKNOWN, false);
-        } else if is_full {
-            self.answer(open.transfer, EndReason::TOO_MANY, false);
-        } else {
-            let machine = Transfer::offered(open);
-            self.entries.push(Entry::new(machine, Memory::None, false, now));
+            self.answer((rail, open.epoch), open.transfer, false);
+            return Ok(());
         }
+        let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
+        if is_full {
+            entry.turn_away(Deadline::after(now, self.config.drain_within));
+        }
+        self.entries.push(entry);
         Ok(())
     }
 
-    fn answer(&mut self, transfer: TransferId, reason: EndReason, is_answer: bool) {
+    fn answer(&mut self, on: (u8, Epoch), transfer: TransferId, is_answer: bool) {
         if self.answers.len() >= ANSWERS_MAX {
             self.answers.pop_front();
         }
         self.answers.push_back(Answer {
+            on,
             transfer,
-            reason,
             is_answer,
         });
     }
@@ -299,6 +313,18 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
+    /// Notes that a poll begins: connections that were lost in the one before are shut.
+    pub(in super::super) fn begin_turn(&mut self) {
+        for entry in &mut self.entries {
+            entry.machine.left();
+        }
+    }
+
+    /// Whether devices may still read memory for one.
+    pub(in super::super) fn is_any_writing(&self) -> bool {
+        self.entries.iter().any(|entry| entry.machine.is_writing())
+    }
+
     /// Notes that the session is over.
     pub(in super::super) fn over(&mut self, reason: FinalReason) {
         for entry in &mut self.entries {
@@ -326,14 +352,13 @@ impl<P: Provider> Transfers<P> {
                 each(id, event);
             }
         }
-        // A peer that answers no end has as many kept for it as it may have open.
+        // A peer may answer no end.
         let unanswered = self
             .entries
             .iter()
             .filter(|entry| entry.machine.is_unanswered())
             .count();
-        let most = usize::try_from(config.transfers_max).unwrap_or(usize::MAX).max(1);
-        let mut too_many = unanswered.saturating_sub(most);
+        let mut too_many = unanswered.saturating_sub(UNANSWERED_MAX);
         self.entries.retain_mut(|entry| {
             if too_many > 0 && entry.machine.is_unanswered() {
                 too_many = too_many.saturating_sub(1);
@@ -346,7 +371,8 @@ impl<P: Provider> Transfers<P> {
     /// When to look again at the latest.
     pub(in super::super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let soon = Deadline::after(now, SOON);
-        let making = self.entries.iter().any(Entry::is_making) || !self.answers.is_empty();
+        let is_due = |entry: &Entry<P>| entry.is_making() || entry.machine.is_leaving();
+        let making = self.entries.iter().any(is_due) || !self.answers.is_empty();
         let wakes = self.entries.iter().filter_map(|entry| entry.machine.wake());
         wakes.chain(making.then_some(soon)).min()
     }
