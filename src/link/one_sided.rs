@@ -354,6 +354,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         turn: (Instant, u64),
     ) {
         let (now, _) = turn;
+        self.transfers.begin_turn();
         if let Some(reason) = self.session.over() {
             // Its rails are shut by now, and did not fail.
             self.one_sided.requests.over(reason);

@@ -247,7 +247,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Says on a channel that a rail had why the session is over, where its peer is to be notified. Says whether that is to be waited
-    /// for: not where the peer may write to memory of ours, which it may no more.
+    /// for: not where the peer may write to memory of ours, which it may no more, nor where the device reads memory for a transfer.
     pub(super) fn say_last(&self, rail: u8, at: At, workers: &mut [Worker<P>]) -> bool {
         let worker = workers.get_mut(at.worker);
         let channel = worker.and_then(|worker| worker.channel(at.channel));
@@ -256,7 +256,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let refusal = Refusal::new(self.session.rail_epoch(rail), reason).to_bytes();
         let is_said = channel.post_inline(Operation::Send, &refusal).is_ok();
-        is_said && !self.one_sided.ours.has_granted()
+        is_said && !self.one_sided.ours.has_granted() && !self.transfers.is_any_writing()
     }
 
     /// Posts what the session asks for on a rail's channel.

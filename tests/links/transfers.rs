@@ -529,3 +529,46 @@ fn what_cannot_be_is_refused_and_no_more_than_allowed_are_open() {
         ended(&mut two, &[A, B], id, ms(100));
     }
 }
+
+#[test]
+fn an_offer_that_nobody_joins_holds_up_no_other() {
+    let mut two = Two::new(2, "");
+    two.connected(2);
+    let bytes = 1_000_000;
+    let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+    let mut options = TransferOptions::default();
+    options.priority = 7;
+    let first = offer(&mut two, A, &from, &options);
+    assert_eq!(offered(&mut two, B).0, first);
+    let id = offer(&mut two, A, &from, &TransferOptions::default());
+    assert_eq!(offered(&mut two, B).0, id);
+    join(&mut two, B, id, &to);
+    let ends = ended(&mut two, &[A, B], id, ms(500));
+    assert_eq!(ends, [(TransferEnd::Done, done(bytes)); 2]);
+}
+
+#[test]
+fn a_frame_that_may_have_gone_ends_no_link() {
+    let bytes = 300_001;
+    let posts = ["a", "b"]
+        .into_iter()
+        .flat_map(|host| (1..40).map(move |nth| (host, nth)));
+    for (host, nth) in posts {
+        let ending = match nth % 10 {
+            1 if nth != 11 => "st",
+            2 if nth != 12 => "nd",
+            3 if nth != 13 => "rd",
+            _ => "th",
+        };
+        let plan = format!("fail {nth}{ending} unclear-post of {host} with 5");
+        let mut two = Two::with(2, &plan, Some(1000));
+        two.run(ms(300), |_| false);
+        let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+        let id = offer(&mut two, A, &from, &TransferOptions::default());
+        offered(&mut two, B);
+        join(&mut two, B, id, &to);
+        let ends = ended(&mut two, &[A, B], id, ms(3000));
+        assert_eq!([ends[0].0, ends[1].0], [TransferEnd::Done; 2], "{plan}");
+        assert!(read(&to) == bytes_of(5, bytes), "{plan}");
+    }
+}

@@ -14,8 +14,9 @@
 //! 3. Pieces that the answer lacks are written again, over any rail.
 //!
 //! The taker decides when a transfer is over. It withdraws the key first: from then on nothing on the wire can write to the memory. Then it
-//! reports the end. A giver that ends a transfer says so once all that it posted is done. A taker that ends one waits for that word until a
-//! deadline. It may withdraw the key at any time: that costs no more than the connection of a giver that still writes.
+//! reports the end. A giver that ends a transfer says so once all it posted is done or its connection is shut: until then its device reads
+//! the memory, and a piece that is changed on its way could be the last that the taker waits for. A taker that ends one waits for that word
+//! until a deadline. It may withdraw the key at any time: that costs no more than the connection of a giver that still writes.
 
 mod giver;
 mod taker;
@@ -133,6 +134,12 @@ impl Said {
         };
     }
 
+    fn lost(&mut self, rail: u8) {
+        if self.on == Some(rail) {
+            self.owe();
+        }
+    }
+
     /// Needs saying no more.
     const fn settle(&mut self) {
         *self = Self {
@@ -155,6 +162,8 @@ pub struct Transfer<T> {
     deadline: Option<Deadline>,
     /// For each rail, posted WRITEs that are not done.
     in_flight: [u32; RAILS],
+    /// Whether WRITEs of connections that are lost may yet be carried out.
+    is_leaving: bool,
     /// For each rail, the connection that carried the key last; and of the peer's keys, the one of each connection.
     sent_keys: [Epoch; RAILS],
     keys: [Option<(Epoch, RemoteWindow)>; RAILS],
@@ -166,8 +175,8 @@ pub struct Transfer<T> {
     /// Our end, which the peer is to answer.
     ending: Said,
     is_answered: bool,
-    /// The peer's end was heard, and is to be answered.
-    answering: bool,
+    /// The peer's end was heard over this connection, and is to be answered there: if it is lost, the peer says its end again.
+    answering: Option<Connection>,
     /// Until when pieces may wait for a fence.
     fence_by: Option<Deadline>,
     /// Whether the end was reported.
@@ -201,6 +210,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             stage: Stage::Open,
             deadline: None,
             in_flight: [0; RAILS],
+            is_leaving: false,
             sent_keys: [Epoch::NONE; RAILS],
             keys: [None; RAILS],
             opening: Said {
@@ -211,7 +221,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             is_known: !begins,
             ending: Said::default(),
             is_answered: false,
-            answering: false,
+            answering: None,
             fence_by: None,
             is_reported: false,
         }
@@ -297,10 +307,8 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     pub fn wake(&self) -> Option<Deadline> {
         match self.stage {
             Stage::Open => self.deadline.into_iter().chain(self.fence_by).min(),
-            // The device ends what a giver posted, or its rail fails.
-            Stage::Draining { .. } if matches!(self.half, Half::Giver(_)) => None,
-            Stage::Draining { until, .. } => Some(until),
-            Stage::Fencing(_) | Stage::Over(_) => None,
+            Stage::Draining { until, .. } if matches!(self.half, Half::Taker(_)) => Some(until),
+            Stage::Draining { .. } | Stage::Fencing(_) | Stage::Over(_) => None,
         }
     }
 
@@ -316,15 +324,15 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
 
     /// Whether its end is yet to be posted, or the answer to the peer's.
     pub const fn owes_end(&self) -> bool {
-        self.answering || self.ending.is_owed && self.is_known
+        self.answering.is_some() || self.ending.is_owed && self.is_known
     }
 
     /// Whether both sides know the end.
     const fn is_settled(&self) -> bool {
-        !self.answering && (self.is_answered || !self.is_known)
+        self.answering.is_none() && (self.is_answered || !self.is_known)
     }
 
-    /// Ends it here. The giver waits for what it posted, the taker for the giver's answer, but no longer than `until`.
+    /// Ends it here. The giver waits for what it posted. The taker waits for the giver's answer, but no longer than `until`.
     pub fn end(&mut self, reason: EndReason, until: Deadline) {
         if self.stage == Stage::Open {
             self.stop(TransferEnd::Here(reason), until);
@@ -352,7 +360,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Moves on where nothing is waited for any more.
     fn go_on(&mut self) {
         match (&self.half, self.stage) {
-            (Half::Giver(_), Stage::Draining { end, .. }) if self.in_flight == [0; RAILS] => {
+            (Half::Giver(_), Stage::Draining { end, .. }) if !self.is_writing() => {
                 self.stage = Stage::Over(end);
                 if matches!(end, TransferEnd::Here(_)) {
                     self.ending.owe();
@@ -391,12 +399,13 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     pub const fn settle(&mut self) {
         self.opening.settle();
         self.ending.settle();
-        (self.is_answered, self.answering) = (true, false);
+        (self.is_answered, self.answering) = (true, None);
     }
 
     /// Notes that the session is over.
     pub fn over(&mut self, reason: FinalReason) {
         self.settle();
+        self.is_leaving |= self.in_flight != [0; RAILS];
         self.in_flight = [0; RAILS];
         let end = match self.stage {
             Stage::Fencing(_) | Stage::Over(_) => return,
@@ -405,6 +414,10 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         };
         self.stage = match self.half {
             Half::Taker(_) => Stage::Fencing(end),
+            Half::Giver(_) if self.is_leaving => Stage::Draining {
+                end,
+                until: Deadline::at(Instant::from_ns(u64::MAX)),
+            },
             Half::Giver(_) | Half::Offered(_) => Stage::Over(end),
         };
     }
@@ -490,11 +503,11 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         matches!((&self.half, self.stage), (Half::Offered(_), Stage::Over(_)))
     }
 
-    /// Goes by the peer's end, or its answer to ours.
+    /// Goes by the peer's end, or its answer to ours, over a connection of a rail.
     ///
     /// # Errors
     /// It says that it has what was never written.
-    pub fn heard_end(&mut self, end: &End, until: Deadline) -> Result<(), Broken> {
+    pub fn heard_end(&mut self, rail: u8, end: &End, until: Deadline) -> Result<(), Broken> {
         self.knows();
         self.ending.settle();
         self.is_answered = true;
@@ -502,7 +515,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             self.go_on();
             return Ok(());
         }
-        self.answering = true;
+        self.answering = Some((rail, end.epoch));
         let is_whole = matches!(&self.half, Half::Giver(giver) if giver.was_all_written());
         if end.reason == EndReason::DONE && !is_whole {
             return Err(Broken);
@@ -532,15 +545,12 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Notes that a rail's connection is lost. Says whether the peer has to take nothing more of it before pieces are written again.
     /// They wait for that until `fence_by`.
     pub fn lost(&mut self, rail: u8, fence_by: Deadline) -> bool {
-        // The answer may have been on this connection, and the frame that wants it on another.
-        if self.opening.on.is_some() && !self.is_known {
-            self.opening.owe();
-        }
-        if self.ending.on.is_some() && !self.is_answered {
-            self.ending.owe();
-        }
+        self.opening.lost(rail);
+        // So is the answer to it, which comes over the same connection.
+        self.ending.lost(rail);
+        self.answering.take_if(|on| on.0 == rail);
         if let Some(in_flight) = self.in_flight.get_mut(usize::from(rail)) {
-            *in_flight = 0;
+            self.is_leaving |= core::mem::take(in_flight) > 0;
         }
         let must_fence = match &mut self.half {
             Half::Giver(giver) => giver.lost(rail) && self.stage == Stage::Open,
@@ -555,6 +565,22 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
         self.go_on();
         must_fence
+    }
+
+    /// Whether the device may still read the giver's memory for it.
+    pub fn is_writing(&self) -> bool {
+        self.is_leaving || self.in_flight != [0; RAILS]
+    }
+
+    /// Whether connections that are lost are yet to be shut: then [`Transfer::left`].
+    pub const fn is_leaving(&self) -> bool {
+        self.is_leaving
+    }
+
+    /// Notes that the connections that are lost are shut: the device carries out nothing more of them.
+    pub fn left(&mut self) {
+        self.is_leaving = false;
+        self.go_on();
     }
 
     /// Notes that the peer takes nothing more of a rail's connections up to this one.
@@ -579,14 +605,6 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Some((giver.next_piece()?, window))
     }
 
-    /// Whether something waits to be written, by whichever rail.
-    pub fn has_pieces(&self) -> bool {
-        match &self.half {
-            Half::Giver(giver) => self.stage == Stage::Open && giver.next_piece().is_some(),
-            Half::Taker(_) | Half::Offered(_) => false,
-        }
-    }
-
     /// Notes that this piece was posted.
     pub fn wrote(&mut self, piece: u32, on: Connection) {
         if let Half::Giver(giver) = &mut self.half {
@@ -608,7 +626,9 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Returns the next frame for a connection of a rail; `key` is the one of the taker's memory for it.
     pub fn word_for(&self, on: Connection, key: Option<RemoteWindow>) -> Option<Word> {
         let ((rail, epoch), transfer) = (on, self.id);
-        if self.answering && !matches!((&self.half, self.stage), (Half::Giver(_), Stage::Draining { .. })) {
+        if self.answering == Some(on)
+            && !matches!((&self.half, self.stage), (Half::Giver(_), Stage::Draining { .. }))
+        {
             let reason = self.reason();
             let is_answer = true;
             return Some(Word::End(End {
@@ -669,15 +689,13 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         }
     }
 
-    /// Notes that a frame is about to be posted: the peer may get it, whatever the device answers.
-    pub const fn says(&mut self, word: &Word) {
-        self.was_told |= matches!(word, Word::Open(_));
-    }
-
     /// Notes that this was posted on a connection.
     pub fn said(&mut self, word: &Word, on: Connection) {
         match word {
-            Word::Open(_) => self.opening.say(on.0),
+            Word::Open(_) => {
+                self.opening.say(on.0);
+                self.was_told = true;
+            }
             Word::Take(take) => {
                 if let Some(sent) = self.sent_keys.get_mut(usize::from(on.0)) {
                     *sent = take.epoch;
@@ -693,7 +711,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
                     taker.answered(on.0);
                 }
             }
-            Word::End(end) if end.is_answer => self.answering = false,
+            Word::End(end) if end.is_answer => self.answering = None,
             Word::End(_) => self.ending.say(on.0),
         }
     }

@@ -104,13 +104,13 @@ impl Model {
         Deadline::at(Instant::from_ns(self.now.to_ns() + 1_000_000))
     }
 
-    fn deliver_to_taker(&mut self, sent: Sent) {
+    fn deliver_to_taker(&mut self, rail: usize, sent: Sent) {
         match sent {
             Sent::Write(piece) if self.has_key => self.memory[piece as usize] = true,
             Sent::Write(_) => self.refused += 1,
             Sent::Word(Word::Open(said)) => assert_eq!(said.pieces, self.taker.pieces()),
             Sent::Word(Word::Landed(landed)) => self.taker.heard_landed(&landed).unwrap(),
-            Sent::Word(Word::End(end)) => self.taker.heard_end(&end, self.later()).unwrap(),
+            Sent::Word(Word::End(end)) => self.taker.heard_end(rail as u8, &end, self.later()).unwrap(),
             Sent::Word(word) => panic!("{word:?} to the taker"),
         }
     }
@@ -120,7 +120,7 @@ impl Model {
             Word::Open(said) => assert_eq!(said.pieces, self.giver.pieces()),
             Word::Take(take) => self.giver.heard_take(rail as u8, take).unwrap(),
             Word::Progress(progress) => self.giver.heard_progress(progress).unwrap(),
-            Word::End(end) => self.giver.heard_end(end, self.later()).unwrap(),
+            Word::End(end) => self.giver.heard_end(rail as u8, end, self.later()).unwrap(),
             Word::Landed(_) => panic!("{word:?} to the giver"),
         }
     }
@@ -140,7 +140,6 @@ impl Model {
             }
             3..=4 => {
                 if let Some(word) = self.giver.word_for(on, None) {
-                    self.giver.says(&word);
                     self.giver.said(&word, on);
                     self.rails[rail].1.to_taker.push_back(Sent::Word(word));
                 }
@@ -148,7 +147,6 @@ impl Model {
             5 => {
                 let key = self.has_key.then(|| window(self.taker.pieces().bytes()));
                 if let Some(word) = self.taker.word_for(on, key) {
-                    self.taker.says(&word);
                     self.taker.said(&word, on);
                     self.rails[rail].1.to_giver.push_back(word);
                 }
@@ -160,7 +158,7 @@ impl Model {
                         wire.posted -= 1;
                         self.giver.retired(rail as u8);
                     }
-                    self.deliver_to_taker(sent);
+                    self.deliver_to_taker(rail, sent);
                 }
             }
             8 => {
@@ -175,7 +173,7 @@ impl Model {
                     if let Some(sent) = self.given_up[at].1.to_taker.pop_front() {
                         // Frames of a connection that is lost here, too, are not heard.
                         if matches!(sent, Sent::Write(_)) {
-                            self.deliver_to_taker(sent);
+                            self.deliver_to_taker(rail, sent);
                         }
                     }
                 } else {
@@ -205,6 +203,7 @@ impl Model {
 
     fn look(&mut self) {
         let later = self.later();
+        self.giver.left();
         self.giver.look(self.now, later);
         self.taker.look(self.now, later);
         assert!(!self.giver.must_fence_memory());
@@ -312,7 +311,6 @@ fn a_taker_whose_giver_says_nothing_gets_its_memory_back_by_the_deadline() {
     let on = (0, Epoch::from_wire(1));
     let word = taker.word_for(on, Some(window(10_000))).unwrap();
     assert!(matches!(word, Word::Open(_)));
-    taker.says(&word);
     taker.said(&word, on);
     // No key goes before the giver takes part.
     assert_eq!(taker.word_for(on, Some(window(10_000))), None);
@@ -341,6 +339,76 @@ fn a_taker_whose_giver_says_nothing_gets_its_memory_back_by_the_deadline() {
     assert!(taker.is_open() && taker.is_reported());
     taker.settle();
     assert!(!taker.is_open());
+}
+
+#[test]
+fn a_giver_has_no_end_while_its_memory_may_be_read() {
+    let on = (0, Epoch::from_wire(1));
+    let [now, until] = [100, 50].map(Instant::from_ns);
+    let writing = || {
+        let mut giver = Side::give(&open(10_000, TransferRole::Giver), table()).unwrap();
+        let take = super::Take {
+            epoch: on.1,
+            transfer: TransferId(2),
+            window: window(10_000),
+        };
+        giver.heard_take(0, &take).unwrap();
+        assert_eq!(giver.piece_for(on), Some((0, window(10_000))));
+        giver.wrote(0, on);
+        giver
+    };
+    let end = Some(TransferEnd::Here(EndReason::CANCELLED));
+    // However long its WRITE takes.
+    let mut giver = writing();
+    giver.end(EndReason::CANCELLED, Deadline::at(until));
+    giver.look(now, Deadline::at(now));
+    assert_eq!((giver.take_end(), giver.wake()), (None, None));
+    assert_eq!(giver.word_for(on, None), None, "no end is said meanwhile");
+    giver.retired(0);
+    assert_eq!(giver.take_end(), end);
+    // A connection that is lost carries it out until it is shut.
+    let mut giver = writing();
+    giver.end(EndReason::CANCELLED, Deadline::at(until));
+    giver.lost(0, Deadline::at(Instant::from_ns(u64::MAX)));
+    assert_eq!((giver.take_end(), giver.is_leaving()), (None, true));
+    giver.left();
+    assert_eq!((giver.take_end(), giver.is_leaving()), (end, false));
+    // And so do those of a session that is over.
+    let mut giver = writing();
+    for _ in 0..2 {
+        giver.over(FinalReason::Closed);
+        assert_eq!((giver.take_end(), giver.is_writing()), (None, true));
+    }
+    giver.left();
+    giver.over(FinalReason::Closed);
+    assert_eq!(giver.take_end(), Some(TransferEnd::Over(FinalReason::Closed)));
+}
+
+#[test]
+fn an_end_is_answered_over_its_own_connection_and_said_again_if_that_is_lost() {
+    let [one, other] = [(0, Epoch::from_wire(1)), (1, Epoch::from_wire(2))];
+    let until = Deadline::at(Instant::from_ns(1));
+    let said = open(10_000, TransferRole::Taker);
+    let (mut taker, mut giver) = (Side::take(&said), Side::offered(&said));
+    let word = taker.word_for(one, None).unwrap();
+    taker.said(&word, one);
+    taker.end(EndReason::CANCELLED, until);
+    for _ in 0..2 {
+        let word = taker.word_for(one, None).unwrap();
+        taker.said(&word, one);
+        let Word::End(end) = word else { panic!("{word:?}") };
+        giver.heard_end(0, &end, until).unwrap();
+        giver.take_end();
+        // The taker may have lost the other one already.
+        assert_eq!(giver.word_for(other, None), None);
+        assert!(matches!(giver.word_for(one, None), Some(Word::End(end)) if end.is_answer));
+        assert_eq!(taker.word_for(other, None), None);
+        taker.lost(1, Deadline::at(Instant::from_ns(u64::MAX)));
+        assert_eq!(taker.word_for(one, None), None);
+        taker.lost(0, Deadline::at(Instant::from_ns(u64::MAX)));
+        giver.lost(0, Deadline::at(Instant::from_ns(u64::MAX)));
+        assert!(!giver.is_open() && taker.is_open());
+    }
 }
 
 #[test]
@@ -420,8 +488,8 @@ fn what_no_honest_peer_says_is_found() {
         is_answer: false,
     };
     let until = Deadline::at(Instant::from_ns(1));
-    assert!(giver.heard_end(&done, until).is_err());
-    assert!(taker.heard_end(&done, until).is_err());
+    assert!(giver.heard_end(0, &done, until).is_err());
+    assert!(taker.heard_end(0, &done, until).is_err());
 }
 
 #[test]

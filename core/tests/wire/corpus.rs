@@ -197,7 +197,11 @@ fn seeds_are_what_this_version_writes() {
             seeds.push(("frames", name, frame.as_bytes().to_vec()));
         }
     }
-    seeds.extend(samples::session_frames().map(|(name, bytes)| ("session", name, bytes)));
+    seeds.extend(
+        samples::session_frames()
+            .into_iter()
+            .map(|(name, bytes)| ("session", name, bytes)),
+    );
     for (target, name, bytes) in seeds {
         let path = folder(target).join(name);
         if std::env::var_os("DOORBELL_WRITE_SEEDS").is_some() {

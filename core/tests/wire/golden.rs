@@ -188,7 +188,18 @@ fn session_frames() {
         "01 07 00 00 00000009 0000000000000000 0000000000000000 00000005 00 00000000000000 0000000000000000 0000000000000000 00000000",
         "01 08 00 00 00000009 0000000000000000 0000000000000000 03 000000 00000007",
         "01 09 00 00 00000009 0000000000000000 0000000000000000 03 000000 00000007",
+        "01 0a 00 00 00000009 0000000000000000 0000000000000000 01020304 00040000 000000aa01020304 1112131415161718 01 00000000000000",
+        "01 0b 00 00 00000009 0000000000000000 0000000000000000 01020304 1112131415161718 0022232425262728 31323334",
+        "01 0c 00 00 00000009 0000000000000000 0000000000000000 01020304 21222324 00000200 41424344",
+        "01 0c 00 00 00000009 0000000000000000 0000000000000000 01020304 00000000 00000000 41424344",
+        &format!(
+            "01 0d 00 00 00000009 0000000000000000 0000000000000000 01020304 21222324 41424344 00000000 06 81 {} 80",
+            "00".repeat(61)
+        ),
+        "01 0e 00 00 00000009 0000000000000000 0000000000000000 01020304 02 00 0000",
+        "01 0e 00 00 00000009 0000000000000000 0000000000000000 01020304 01 01 0000",
     ];
+    assert_eq!(samples::session_frames().len(), golden.len());
     for ((name, written), golden) in samples::session_frames().iter().zip(golden) {
         assert_eq!(*written, bytes(golden), "{name}");
     }
@@ -211,6 +222,13 @@ fn frames_print_in_one_line() {
         "grant 5 withdrawn",
         "fence of rail 3, epochs to 7",
         "answer to the fence of rail 3, epochs to 7",
+        "transfer 16909060 of 730161349380 bytes, tag 1230066625199609624: the sender gives",
+        "memory for transfer 16909060",
+        "512 pieces of transfer 16909060 from 555885348, question 1094861636",
+        "0 pieces of transfer 16909060 from 0, question 1094861636",
+        "transfer 16909060 up to piece 555885348, answer to question 1094861636",
+        "end of transfer 16909060: cancelled",
+        "answer to the end of transfer 16909060: all of it arrived",
     ];
     assert_eq!(samples::session_frames().len(), texts.len());
     for ((_, written), text) in samples::session_frames().iter().zip(texts) {

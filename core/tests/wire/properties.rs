@@ -133,8 +133,8 @@ proptest! {
 
     #[test]
     fn session_frames_with_any_numbers_keep_every_promise(
-        header in (0..7_u8, 0..8_u8, any::<u32>(), any::<u64>(), any::<u64>()),
-        rest in vec(any::<u8>(), 0..20),
+        header in (0..16_u8, 0..8_u8, any::<u32>(), any::<u64>(), any::<u64>()),
+        rest in vec(any::<u8>(), 0..90),
     ) {
         let (kind, flags, epoch, sequence, acknowledgement) = header;
         let mut bytes = vec![1, kind, flags, 0];

@@ -5,11 +5,13 @@ use core::num::NonZeroU16;
 
 use doorbell_core::provider::RemoteAccess;
 use doorbell_core::session::{Epoch, Sequence};
+use doorbell_core::transfer::{Pieces, TransferId, TransferRole};
 use doorbell_core::wire::{
-    AdvertisedRail, Attach, AttachParameters, Connect, CreditWord, Endpoint, EndpointParameters, Fence,
-    FenceFrame, FrameBuffer, Grant, Granted, Handle, Hello, InstanceId, KeyId, Nonce, PrivateData,
-    Publication, Refusal, RefusalReason, Reject, RejectReason, RemoteWindow, Resumption, RingInvitation,
-    SessionHeader, SessionId, SpeedClass, TAG_BYTES, Tag, VersionRange, Welcome,
+    AdvertisedRail, Attach, AttachParameters, Connect, CreditWord, End, EndFrame, EndReason, Endpoint,
+    EndpointParameters, Fence, FenceFrame, FrameBuffer, Grant, Granted, Handle, Hello, InstanceId, KeyId,
+    Landed, LandedFrame, Nonce, Open, OpenFrame, PrivateData, Progress, ProgressFrame, Publication, Refusal,
+    RefusalReason, Reject, RejectReason, RemoteWindow, Resumption, RingInvitation, SessionHeader, SessionId,
+    SpeedClass, TAG_BYTES, Tag, Take, TakeFrame, VersionRange, Welcome,
 };
 use doorbell_core::{Gid, Grh, IpPrefix, Mtu, Psn, Qpn, Rkey};
 
@@ -209,14 +211,75 @@ fn fence() -> Fence {
     }
 }
 
+/// The frames of a transfer.
+fn transfer_frames() -> [(&'static str, Vec<u8>); 7] {
+    let (epoch, transfer) = (Epoch::from_wire(9), TransferId(0x0102_0304));
+    let open = Open {
+        epoch,
+        transfer,
+        pieces: Pieces::new(0xaa_0102_0304, 1 << 18).unwrap(),
+        tag: 0x1112_1314_1516_1718,
+        role: TransferRole::Giver,
+    };
+    let take = Take {
+        epoch,
+        transfer,
+        window: RemoteWindow::new(0x1112_1314_1516_1718, 0x0022_2324_2526_2728, Rkey(0x3132_3334)),
+    };
+    let landed = Landed {
+        epoch,
+        transfer,
+        first: 0x2122_2324,
+        count: 512,
+        question: 0x4142_4344,
+    };
+    let question = Landed {
+        first: 0,
+        count: 0,
+        ..landed
+    };
+    let mut set = [0; 64];
+    (set[0], set[1], set[63]) = (0x06, 0x81, 0x80);
+    let progress = Progress {
+        epoch,
+        transfer,
+        base: 0x2122_2324,
+        question: 0x4142_4344,
+        set,
+    };
+    let end = |reason, is_answer| End {
+        epoch,
+        transfer,
+        reason,
+        is_answer,
+    };
+    [
+        ("open", OpenFrame::new(&open).to_bytes().to_vec()),
+        ("take", TakeFrame::new(&take).to_bytes().to_vec()),
+        ("landed", LandedFrame::new(&landed).to_bytes().to_vec()),
+        ("question", LandedFrame::new(&question).to_bytes().to_vec()),
+        ("progress", ProgressFrame::new(&progress).to_bytes().to_vec()),
+        (
+            "end",
+            EndFrame::new(&end(EndReason::CANCELLED, false))
+                .to_bytes()
+                .to_vec(),
+        ),
+        (
+            "end_answer",
+            EndFrame::new(&end(EndReason::DONE, true)).to_bytes().to_vec(),
+        ),
+    ]
+}
+
 /// A frame of a session of every kind.
-pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 12] {
+pub(crate) fn session_frames() -> Vec<(&'static str, Vec<u8>)> {
     let epoch = Epoch::from_wire(9);
     let data = |sequence, is_first, is_last, payload: &[u8]| {
         let header = SessionHeader::data(epoch, Sequence(sequence), Sequence(5), is_first, is_last);
         [&header.to_bytes(), payload].concat()
     };
-    [
+    let mut frames = vec![
         ("data", data(0x0123_4567_89ab_cdef, true, true, b"hi")),
         ("empty", data(1, true, true, b"")),
         ("fragment", data(2, false, false, b"part")),
@@ -257,7 +320,9 @@ pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 12] {
         ),
         ("fence", FenceFrame::ask(&fence()).to_bytes().to_vec()),
         ("fenced", FenceFrame::answer(&fence()).to_bytes().to_vec()),
-    ]
+    ];
+    frames.extend(transfer_frames());
+    frames
 }
 
 /// Headers that may stand in front of a datagram.

@@ -22,18 +22,23 @@ impl<P: Provider, N: Network> Link<P, N> {
         workers: &mut [Worker<P>],
         turn: (Instant, u64),
     ) -> Option<Ticket> {
-        let worker = workers.get_mut(at.worker)?;
-        let outcome = match worker.lease() {
-            None => Posted::Blocked,
-            Some(mut lease) => match lease.fill(bytes) {
-                Ok(()) => post(worker, at, Operation::Send, lease),
-                Err(_) => {
-                    worker.release(lease);
-                    Posted::Failed
-                }
-            },
-        };
+        let outcome = post_frame(at, bytes, workers)?;
         self.took(rail, outcome, bytes.len(), None, turn)
+    }
+
+    /// Posts a frame that is no message. Says whether the peer may get it: it is on its way, or in doubt and its rail given up.
+    pub(in crate::link) fn may_have_said(
+        &mut self,
+        (rail, at): (u8, At),
+        bytes: &[u8],
+        workers: &mut [Worker<P>],
+        turn: (Instant, u64),
+    ) -> bool {
+        let Some(outcome) = post_frame(at, bytes, workers) else {
+            return false;
+        };
+        let is_in_doubt = matches!(outcome, Posted::InDoubt);
+        self.took(rail, outcome, bytes.len(), None, turn).is_some() || is_in_doubt
     }
 
     /// Notes what became of something that was to be posted; as which request, if it is on its way. The completion of a failed
@@ -133,6 +138,20 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         None
     }
+}
+
+fn post_frame<P: Provider>(at: At, bytes: &[u8], workers: &mut [Worker<P>]) -> Option<Posted> {
+    let worker = workers.get_mut(at.worker)?;
+    Some(match worker.lease() {
+        None => Posted::Blocked,
+        Some(mut lease) => match lease.fill(bytes) {
+            Ok(()) => post(worker, at, Operation::Send, lease),
+            Err(_) => {
+                worker.release(lease);
+                Posted::Failed
+            }
+        },
+    })
 }
 
 /// The open rail of the best state there is. If all rails of that state are full, they are waited for, and rails in a worse

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::transfer::{PieceState, Transfer};
+use doorbell_core::wire::EndReason;
 use doorbell_core::{Deadline, Instant};
 
 use super::pace::Bucket;
@@ -38,7 +39,7 @@ pub(super) struct Entry<P: Provider> {
     /// Why the device did not register its memory.
     pub(super) error: Option<ProviderError>,
     /// When its limit lets the next piece go, if it did not when that was looked at.
-    not_before: Option<Instant>,
+    pub(super) not_before: Option<Instant>,
     /// Count of the pieces of the link as one of it was posted last: equals take turns by it.
     pub(super) served: u64,
     /// Whether this side began it.
@@ -69,6 +70,13 @@ impl<P: Provider> Entry<P> {
             reported_at: now,
             reported_bytes: 0,
         }
+    }
+
+    /// Ends one that the peer began, as too many are open. The application is told nothing, and the peer until it answers.
+    pub(super) fn turn_away(&mut self, reason: EndReason, until: Deadline) {
+        self.machine.end(reason, until);
+        let _ = self.machine.take_end();
+        self.is_news = false;
     }
 
     /// Takes what was registered, and has the memory taken out of the peer's reach where it is to be.
@@ -118,12 +126,8 @@ impl<P: Provider> Entry<P> {
         outcome
     }
 
-    /// Whether its limit lets a piece go now, if it has one. If not, it notes when.
+    /// Whether its limit lets its next piece go now. If not, it notes when.
     pub(super) fn is_ready(&mut self, now: Instant) -> bool {
-        self.not_before = None;
-        if !self.machine.has_pieces() {
-            return false;
-        }
         let ready = self.bucket.map_or(now, |bucket| bucket.ready_at(now));
         self.not_before = (ready > now).then_some(ready);
         self.not_before.is_none()
@@ -133,6 +137,7 @@ impl<P: Provider> Entry<P> {
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let soon = Deadline::after(now, SOON);
         let is_making = self.machine.must_fence_memory() || matches!(self.memory, Memory::Registering(_));
+        let is_making = is_making || self.machine.is_leaving();
         // A moment that has passed since the last look is as good as now.
         let limit = self.not_before.map(|at| match Deadline::at(at) {
             passed if passed.has_passed(now) => Deadline::after(now, Duration::from_nanos(1)),

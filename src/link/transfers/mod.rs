@@ -39,7 +39,8 @@ pub struct TransferConfig {
     pub transfers_max: u32,
     /// The shortest time between two events of progress of a transfer. Default 100 ms.
     pub progress_every: Duration,
-    /// How long a side that ends a transfer waits for the other: a taker before it withdraws its memory anyway. Default 500 ms.
+    /// How long a taker that ends a transfer waits for the giver, before it withdraws its memory anyway. Default 500 ms. A giver waits for
+    /// its own WRITEs, until they are done or their rail is lost.
     pub drain_within: Duration,
 }
 
@@ -97,9 +98,8 @@ pub enum TransferEvent {
         /// The bytes a second since the last event of progress.
         bytes_per_second: u64,
     },
-    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Two cases are
-    /// left out. A device that does not deregister memory keeps it in reach, and its leaks count that. A device may read bytes of a giver
-    /// until it has destroyed the queue pair of a rail that failed.
+    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. A rail of a giver
+    /// that failed is shut before. A device that does not deregister memory keeps it in reach, and its leaks count that.
     Ended {
         /// How.
         end: TransferEnd,

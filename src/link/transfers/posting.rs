@@ -32,15 +32,20 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Answers the peer about transfers that are gone.
     fn say_answers(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
-        while let Some(answer) = self.transfers.answers.front().copied() {
-            let Some((rail, at, epoch)) = self.any_rail() else {
+        for _ in 0..self.transfers.answers.len() {
+            let Some(answer) = self.transfers.answers.pop_front() else {
                 return;
             };
-            let bytes = EndFrame::new(&answer.word(epoch)).to_bytes();
-            if self.say((rail, at), &bytes, workers, turn).is_none() {
-                return;
+            let (rail, epoch) = answer.on;
+            let there = self.rails.get(usize::from(rail)).and_then(|rail| rail.at);
+            let Some(at) = there.filter(|_| self.session.rail_epoch(rail) == epoch) else {
+                continue;
+            };
+            let bytes = EndFrame::new(&answer.word()).to_bytes();
+            let is_open = self.session.takes_beside(rail);
+            if !is_open || self.say((rail, at), &bytes, workers, turn).is_none() {
+                self.transfers.answers.push_back(answer);
             }
-            self.transfers.answers.pop_front();
         }
     }
 
@@ -51,27 +56,19 @@ impl<P: Provider, N: Network> Link<P, N> {
             let Some(word) = entry.and_then(|entry| entry.word_for((rail, epoch), at.worker)) else {
                 return;
             };
-            if let Some(entry) = self.transfers.entries.get_mut(place) {
-                entry.machine.says(&word);
-            }
-            let ticket = match &word {
-                Word::Open(open) => self.say((rail, at), &OpenFrame::new(open).to_bytes(), workers, turn),
-                Word::Take(take) => self.say((rail, at), &TakeFrame::new(take).to_bytes(), workers, turn),
-                Word::Landed(landed) => {
-                    self.say((rail, at), &LandedFrame::new(landed).to_bytes(), workers, turn)
-                }
-                Word::Progress(progress) => self.say(
-                    (rail, at),
-                    &ProgressFrame::new(progress).to_bytes(),
-                    workers,
-                    turn,
-                ),
-                Word::End(end) => self.say((rail, at), &EndFrame::new(end).to_bytes(), workers, turn),
-                _ => None,
+            let mut said = |bytes: &[u8]| self.may_have_said((rail, at), bytes, workers, turn);
+            let is_said = match &word {
+                Word::Open(open) => said(&OpenFrame::new(open).to_bytes()),
+                Word::Take(take) => said(&TakeFrame::new(take).to_bytes()),
+                Word::Landed(landed) => said(&LandedFrame::new(landed).to_bytes()),
+                Word::Progress(progress) => said(&ProgressFrame::new(progress).to_bytes()),
+                Word::End(end) => said(&EndFrame::new(end).to_bytes()),
+                _ => false,
             };
-            if ticket.is_none() {
+            if !is_said {
                 return;
             }
+            // A post in doubt may have been said. The loss of its connection follows, and undoes what is not known.
             if let Some(entry) = self.transfers.entries.get_mut(place) {
                 entry.machine.said(&word, (rail, epoch));
             }
@@ -83,6 +80,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(best) = (0..SESSION_RAILS_MAX).filter_map(|rail| self.tier(rail)).min() else {
             return;
         };
+        for entry in &mut self.transfers.entries {
+            entry.not_before = None;
+        }
         // A piece for each rail in turn, so that none gets all that is left.
         let mut is_any = true;
         while is_any {
@@ -112,7 +112,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let entries = self.transfers.entries.iter_mut().enumerate();
         // The key of the first for this connection may be on its way: others use the rail meanwhile.
         let ready = entries.filter_map(|(place, entry)| {
-            let may = entry.is_ready(now) && entry.machine.piece_for(on).is_some();
+            let may = entry.machine.piece_for(on).is_some() && entry.is_ready(now);
             may.then_some((Reverse(entry.priority), entry.served, place))
         });
         ready.min().map(|(.., place)| place)

@@ -20,23 +20,27 @@ use crate::memory::Region;
 /// Numbers of the peer's transfers, behind the highest, of which it is known whether they were used.
 const NUMBERS: u32 = 64;
 
-/// Answers about transfers that are gone, at most: the oldest gives way. A peer that has no more open than it may has fewer.
+/// Answers about transfers that are gone, at most: the oldest gives way, and the peer asks again.
 const ANSWERS_MAX: usize = 64;
 
-/// A word about no transfer that there is.
+/// Transfers that are kept for the peer alone, until it answers their end, at most: the oldest gives way.
+const UNANSWERED_MAX: usize = 64;
+
+/// An answer about no transfer that there is. It goes over the connection of the question: if that is lost, the peer asks again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
+    pub(super) on: (u8, Epoch),
     transfer: TransferId,
-    reason: EndReason,
     is_answer: bool,
 }
 
 impl Answer {
-    pub(super) const fn word(self, epoch: Epoch) -> End {
+    pub(super) const fn word(self) -> End {
+        let (_, epoch) = self.on;
         End {
             epoch,
             transfer: self.transfer,
-            reason: self.reason,
+            reason: EndReason::UNKNOWN,
             is_answer: self.is_answer,
         }
     }
@@ -224,19 +228,16 @@ impl<P: Provider> Transfers<P> {
         let until = Deadline::after(now, self.config.drain_within);
         let broken = |Broken| Violation::OutOfPlace;
         match frame {
-            SessionFrame::Open(open) => return self.hear_open(open, now),
-            SessionFrame::Take(take) => {
-                match self.find(take.transfer) {
-                    Some(entry) => entry.machine.heard_take(rail, take).map_err(broken)?,
-                    // A taker that waits for bytes missed the end.
-                    None => self.answer(take.transfer, EndReason::UNKNOWN, false),
-                }
-            }
+            SessionFrame::Open(open) => return self.hear_open((rail, open), now),
+            SessionFrame::Take(take) => match self.find(take.transfer) {
+                Some(entry) => entry.machine.heard_take(rail, take).map_err(broken)?,
+                None => self.answer((rail, take.epoch), take.transfer, false),
+            },
             SessionFrame::Landed(landed) => {
                 match self.find(landed.transfer) {
                     Some(entry) => entry.machine.heard_landed(landed).map_err(broken)?,
                     // A giver that asks for its pieces missed the end.
-                    None if landed.question > 0 => self.answer(landed.transfer, EndReason::UNKNOWN, false),
+                    None if landed.question > 0 => self.answer((rail, landed.epoch), landed.transfer, false),
                     None => {}
                 }
             }
@@ -246,14 +247,14 @@ impl<P: Provider> Transfers<P> {
                 }
             }
             SessionFrame::End(end) => match self.find(end.transfer) {
-                Some(entry) => entry.machine.heard_end(end, until).map_err(broken)?,
+                Some(entry) => entry.machine.heard_end(rail, end, until).map_err(broken)?,
                 None if end.is_answer => {}
                 None => {
-                    // Its beginning may come yet, over a slower rail.
-                    if !self.is_ours(end.transfer) {
+                    // The frame that begins it may yet come, over another rail: then the transfer is over.
+                    if self.is_of_peer(end.transfer) {
                         self.theirs.note(end.transfer);
                     }
-                    self.answer(end.transfer, EndReason::UNKNOWN, true);
+                    self.answer((rail, end.epoch), end.transfer, true);
                 }
             },
             _ => {}
@@ -261,13 +262,13 @@ impl<P: Provider> Transfers<P> {
         Ok(())
     }
 
-    /// Whether a number is one that this side gives.
-    const fn is_ours(&self, id: TransferId) -> bool {
-        id.0 % 2 == self.next % 2
+    /// Whether a number is one of the peer's: those are of the other kind than ours.
+    const fn is_of_peer(&self, id: TransferId) -> bool {
+        id.0 % 2 != self.next % 2
     }
 
-    fn hear_open(&mut self, open: &Open, now: Instant) -> Result<(), Violation> {
-        if self.is_ours(open.transfer) {
+    fn hear_open(&mut self, (rail, open): (u8, &Open), now: Instant) -> Result<(), Violation> {
+        if !self.is_of_peer(open.transfer) {
             return Err(Violation::OutOfPlace);
         }
         if self.find(open.transfer).is_some() {
@@ -275,25 +276,27 @@ impl<P: Provider> Transfers<P> {
         }
         let is_full = self.open(false) >= self.config.transfers_max;
         if !self.theirs.note(open.transfer) {
-            self.answer(open.transfer, EndReason::UNKNOWN, false);
-        } else if self.is_closing {
-            self.answer(open.transfer, EndReason::REFUSED, false);
-        } else if is_full {
-            self.answer(open.transfer, EndReason::TOO_MANY, false);
-        } else {
-            let machine = Transfer::offered(open);
-            self.entries.push(Entry::new(machine, Memory::None, false, now));
+            self.answer((rail, open.epoch), open.transfer, false);
+            return Ok(());
         }
+        let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
+        let until = Deadline::after(now, self.config.drain_within);
+        if self.is_closing {
+            entry.turn_away(EndReason::REFUSED, until);
+        } else if is_full {
+            entry.turn_away(EndReason::TOO_MANY, until);
+        }
+        self.entries.push(entry);
         Ok(())
     }
 
-    fn answer(&mut self, transfer: TransferId, reason: EndReason, is_answer: bool) {
+    fn answer(&mut self, on: (u8, Epoch), transfer: TransferId, is_answer: bool) {
         if self.answers.len() >= ANSWERS_MAX {
             self.answers.pop_front();
         }
         self.answers.push_back(Answer {
+            on,
             transfer,
-            reason,
             is_answer,
         });
     }
@@ -345,6 +348,18 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
+    /// Notes that a poll begins: connections that were lost in the one before are shut.
+    pub(in super::super) fn begin_turn(&mut self) {
+        for entry in &mut self.entries {
+            entry.machine.left();
+        }
+    }
+
+    /// Whether devices may still read memory for one.
+    pub(in super::super) fn is_any_writing(&self) -> bool {
+        self.entries.iter().any(|entry| entry.machine.is_writing())
+    }
+
     /// Notes that the session is over.
     pub(in super::super) fn over(&mut self, reason: FinalReason) {
         for entry in &mut self.entries {
@@ -374,14 +389,13 @@ impl<P: Provider> Transfers<P> {
                 each(id, event);
             }
         }
-        // A peer that answers no end has as many kept for it as both sides together may have open.
-        let kept = self
+        // A peer may answer no end.
+        let unanswered = self
             .entries
             .iter()
             .filter(|entry| entry.machine.is_reported())
             .count();
-        let most = usize::try_from(config.transfers_max.saturating_mul(2)).unwrap_or(usize::MAX);
-        let mut too_many = kept.saturating_sub(most.max(1));
+        let mut too_many = unanswered.saturating_sub(UNANSWERED_MAX);
         self.entries.retain_mut(|entry| {
             if too_many > 0 && entry.machine.is_reported() && !entry.machine.owes_end() {
                 too_many = too_many.saturating_sub(1);

@@ -1,12 +1,20 @@
 //! Any bytes as a frame of a session.
 
-use doorbell_core::wire::{Attach, Fence, FenceFrame, Grant, Refusal, SessionFrame, SessionHeader};
+use doorbell_core::transfer::TransferRole;
+use doorbell_core::wire::{
+    Attach, EndFrame, Fence, FenceFrame, Grant, LandedFrame, OpenFrame, ProgressFrame, Refusal, SessionFrame,
+    SessionHeader, TakeFrame,
+};
 
 use super::plain;
 
 fn fence_fields(fence: &Fence) -> (u64, Vec<u64>) {
     let more = vec![u64::from(fence.rail), u64::from(fence.through.to_u32())];
     (u64::from(fence.epoch.to_u32()), more)
+}
+
+fn of_transfer(number: u32, more: &[u64]) -> Vec<u64> {
+    [&[u64::from(number)], more].concat()
 }
 
 /// Panics where reading `bytes` as a frame breaks a promise.
@@ -96,6 +104,53 @@ pub(crate) fn check(bytes: &[u8]) {
         SessionFrame::Fenced(fence) => {
             assert_eq!(fence_fields(&fence), (plain.epoch, plain.more.clone()));
             (9, FenceFrame::answer(&fence).to_bytes().to_vec())
+        }
+        SessionFrame::Open(open) => {
+            let role = match open.role {
+                TransferRole::Giver => 1,
+                TransferRole::Taker => 2,
+            };
+            let pieces = open.pieces;
+            let cut = [u64::from(pieces.piece_bytes()), pieces.bytes(), open.tag, role];
+            let found = (u64::from(open.epoch.to_u32()), of_transfer(open.transfer.0, &cut));
+            assert_eq!(found, (plain.epoch, plain.more.clone()));
+            assert_eq!(u64::from(pieces.count()), pieces.bytes().div_ceil(cut[0]));
+            (10, OpenFrame::new(&open).to_bytes().to_vec())
+        }
+        SessionFrame::Take(take) => {
+            let window = take.window;
+            let more = [window.address(), window.length_bytes(), window.rkey().0.into()];
+            let found = (
+                u64::from(take.epoch.to_u32()),
+                of_transfer(take.transfer.0, &more),
+            );
+            assert_eq!(found, (plain.epoch, plain.more.clone()));
+            (11, TakeFrame::new(&take).to_bytes().to_vec())
+        }
+        SessionFrame::Landed(landed) => {
+            let more = [landed.first, landed.count, landed.question].map(u64::from);
+            let found = (
+                u64::from(landed.epoch.to_u32()),
+                of_transfer(landed.transfer.0, &more),
+            );
+            assert_eq!(found, (plain.epoch, plain.more.clone()));
+            (12, LandedFrame::new(&landed).to_bytes().to_vec())
+        }
+        SessionFrame::Progress(progress) => {
+            let more = [progress.base, progress.question].map(u64::from);
+            let found = (
+                u64::from(progress.epoch.to_u32()),
+                of_transfer(progress.transfer.0, &more),
+            );
+            assert_eq!(found, (plain.epoch, plain.more.clone()));
+            assert_eq!(&progress.set[..], plain.payload);
+            (13, ProgressFrame::new(&progress).to_bytes().to_vec())
+        }
+        SessionFrame::End(end) => {
+            let more = [u64::from(end.reason.0), u64::from(end.is_answer)];
+            let found = (u64::from(end.epoch.to_u32()), of_transfer(end.transfer.0, &more));
+            assert_eq!(found, (plain.epoch, plain.more.clone()));
+            (14, EndFrame::new(&end).to_bytes().to_vec())
         }
         other => panic!("{other:?}"),
     };

@@ -11,8 +11,10 @@ pub(crate) struct SessionFrame {
     pub(crate) sequence: u64,
     pub(crate) acknowledgement: u64,
     /// The further fields, by the kind. Attach: the session, the window and the rail. Refusal: the reason. Grant: its
-    /// number, the access and the window. Fence: the rail and the epoch.
+    /// number, the access and the window. Fence: the rail and the epoch. Of a transfer: its number, and the fields
+    /// behind that, in order.
     pub(crate) more: Vec<u64>,
+    /// The bytes of data, or the set of pieces.
     pub(crate) payload: Vec<u8>,
 }
 
@@ -78,6 +80,11 @@ pub(crate) fn read(bytes: &[u8]) -> Option<SessionFrame> {
             more.push(cursor.number(4)?);
             only_if(more[0] < 8 && more[1] != 0)?;
         }
+        10..=14 => {
+            only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
+            more.push(cursor.number(4)?);
+            transfer(kind, &mut cursor, &mut more, &mut payload)?;
+        }
         _ => return None,
     }
     only_if(cursor.is_empty())?;
@@ -90,4 +97,42 @@ pub(crate) fn read(bytes: &[u8]) -> Option<SessionFrame> {
         more,
         payload,
     })
+}
+
+/// The fields of a frame of a transfer, behind the transfer's number.
+fn transfer(kind: u64, cursor: &mut Cursor<'_>, more: &mut Vec<u64>, payload: &mut Vec<u8>) -> Option<()> {
+    match kind {
+        10 => {
+            let (piece, bytes, tag) = (cursor.number(4)?, cursor.number(8)?, cursor.number(8)?);
+            let role = cursor.number(1)?;
+            only_if(cursor.number(7)? == 0 && (1..=2).contains(&role))?;
+            only_if((12..=30).any(|power| piece == 1 << power) && (1..=1 << 40).contains(&bytes))?;
+            more.extend([piece, bytes, tag, role]);
+        }
+        11 => {
+            let (address, length, key) = (cursor.number(8)?, cursor.number(8)?, cursor.number(4)?);
+            only_if(length > 0 && length < 1 << 56)?;
+            more.extend([address, length, key]);
+        }
+        12 => {
+            let (first, count, question) = (cursor.number(4)?, cursor.number(4)?, cursor.number(4)?);
+            only_if(count <= 512 && (count > 0 || first == 0 && question > 0))?;
+            more.extend([first, count, question]);
+        }
+        13 => {
+            let (base, question) = (cursor.number(4)?, cursor.number(4)?);
+            only_if(cursor.number(4)? == 0)?;
+            for _ in 0..64 {
+                payload.push(u8::try_from(cursor.number(1)?).ok()?);
+            }
+            only_if(payload[0] % 2 == 0)?;
+            more.extend([base, question]);
+        }
+        _ => {
+            let (reason, answer) = (cursor.number(1)?, cursor.number(1)?);
+            only_if(cursor.number(2)? == 0 && reason != 0 && answer < 2)?;
+            more.extend([reason, answer]);
+        }
+    }
+    Some(())
 }
