@@ -564,10 +564,11 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Some((giver.next_piece()?, window))
     }
 
-    /// Whether something waits to be written, by whichever rail.
+    /// Whether something waits to be written, by whichever rail. Before the taker has given a key, nothing does.
     pub fn has_pieces(&self) -> bool {
+        let has_key = self.keys.iter().any(Option::is_some);
         match &self.half {
-            Half::Giver(giver) => self.stage == Stage::Open && giver.next_piece().is_some(),
+            Half::Giver(giver) => has_key && self.stage == Stage::Open && giver.next_piece().is_some(),
             Half::Taker(_) | Half::Offered(_) => false,
         }
     }
