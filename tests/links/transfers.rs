@@ -379,6 +379,25 @@ fn a_transfer_with_a_limit_leaves_the_rest_to_others() {
 }
 
 #[test]
+fn one_that_the_peer_has_not_joined_holds_up_no_other() {
+    let mut two = Two::new(1, "");
+    two.connected(1);
+    let bytes = 1_000_000;
+    let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+    let mut options = TransferOptions::default();
+    options.priority = 1;
+    let waiting = offer(&mut two, A, &from, &options);
+    offered(&mut two, B);
+    let other = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    join(&mut two, B, other, &to);
+    ended(&mut two, &[A, B], other, ms(1000));
+    assert!(read(&to) == bytes_of(5, bytes));
+    join(&mut two, B, waiting, &to);
+    ended(&mut two, &[A, B], waiting, ms(1000));
+}
+
+#[test]
 fn either_side_ends_one_and_both_learn_why() {
     let bytes = 20_000_000;
     let by_peer = |reason| TransferEnd::ByPeer(reason);

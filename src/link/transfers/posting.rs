@@ -127,12 +127,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(place) = self.next_transfer((rail, epoch), now) else {
             return false;
         };
-        let most = self
-            .session
-            .config()
-            .suspect_after
-            .checked_div(4)
-            .unwrap_or_default();
+        let suspect_after = self.session.config().suspect_after;
+        let most = suspect_after.checked_div(4).unwrap_or(suspect_after);
         let Some((piece, operation, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
             return false;
         };

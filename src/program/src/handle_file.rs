@@ -1,12 +1,13 @@
 //! Files that pass handles from one process to another.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::Path;
 
 use doorbell::Handle;
 use doorbell::trust::open_plain_file;
-use rustix::fs::{Mode, OFlags, open as open_at};
+
+use crate::unfinished;
 
 /// The most bytes that are read: a handle has 128 bytes, and less than twice as many as text.
 const BYTES_MAX: u64 = 4 << 10;
@@ -19,17 +20,11 @@ const BYTES_MAX: u64 = 4 << 10;
 /// # Errors
 /// The file cannot be written.
 pub(crate) fn leave(path: &Path, handle: &Handle) -> io::Result<()> {
-    let mut random = [0; size_of::<u64>()];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    leave_by(path, u64::from_ne_bytes(random), handle)
+    leave_by(path, unfinished::random()?, handle)
 }
 
 fn leave_by(path: &Path, random: u64, handle: &Handle) -> io::Result<()> {
-    let mut unfinished = path.to_owned().into_os_string();
-    unfinished.push(format!(".{random:016x}.unfinished"));
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-    let mut file = File::from(open_at(&unfinished, flags, mode)?);
+    let (unfinished, mut file) = unfinished::create(path, random)?;
     let written = writeln!(file, "{handle}").and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
         // The file is ours. If the removal fails, a part of a handle stays under a name that no reader looks for.

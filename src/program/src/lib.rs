@@ -43,7 +43,9 @@ mod schema;
 mod simulated;
 mod status;
 mod topo;
+mod unfinished;
 mod value;
+mod xfer;
 
 /// RDMA from the command line: devices, rails, latency, bandwidth, interoperation.
 ///
@@ -67,6 +69,7 @@ enum Command {
     Bw(perf::BwArguments),
     Pingpong(pingpong::Arguments),
     Link(Box<link::Arguments>),
+    Xfer(Box<xfer::Arguments>),
     Mesh(mesh::Arguments),
     Status(status::Arguments),
     Config(config::Arguments),
@@ -110,6 +113,7 @@ fn run(command: Command) -> Result<(), report::Failure> {
         Command::Bw(arguments) => perf::bw(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Link(arguments) => link::run(&arguments),
+        Command::Xfer(arguments) => xfer::run(&arguments),
         Command::Mesh(arguments) => mesh::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use doorbell::provider::Provider as _;
-use doorbell::{Node, NodeError, RailFilter, Rdma, Worker, WorkerConfig};
+use doorbell::{Node, NodeError, RailFilter, Rdma, Trust, Worker, WorkerConfig};
 use doorbell_operation::LogLevel;
 
 use crate::devices::advised;
@@ -85,4 +85,30 @@ pub(crate) fn rail_of_gid(device: Option<&str>, index: u32) -> Result<RailFilter
         )
         .into()),
     }
+}
+
+/// Returns the rules that leave only the first rails of this host, in the order of preference.
+///
+/// # Errors
+/// libibverbs is not there, or the devices could not be listed.
+pub(crate) fn first_rails(count: usize) -> Result<RailFilter, Failure> {
+    let rails = Node::open(Trust::unauthenticated_on_purpose()).and_then(|node| node.rails());
+    let rails = rails.map_err(|error| advised(&error))?;
+    let rules: Vec<_> = rails
+        .iter()
+        .filter_map(|rail| {
+            let address = rail.source.ok()?.address.address();
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            Some(format!("{address}/{bits}"))
+        })
+        .take(count)
+        .collect();
+    if rules.is_empty() {
+        // Without a usable rail the list of all reports why.
+        return Ok(RailFilter::default());
+    }
+    let rules = rules.join(",");
+    Ok(rules
+        .parse()
+        .map_err(|error| format!("--rails {count}: {rules}: {error}"))?)
 }

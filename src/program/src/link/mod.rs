@@ -232,7 +232,7 @@ impl Arguments {
 }
 
 /// The longest timeout, 4.096 us times a power of two, with which a device gives up before the session does.
-fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
+pub(crate) fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
     let attempts = u64::from(retry_count).saturating_add(1);
     let all_ns = |power: u8| 4096_u64.saturating_mul(1 << power).saturating_mul(attempts);
     (1..=20)

@@ -13,7 +13,7 @@ use super::terms::{Target, Terms};
 
 /// The pause between two attempts to connect while no listener is there.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
-const ECONNREFUSED: i32 = 111;
+pub(crate) const ECONNREFUSED: i32 = 111;
 
 /// Connects, and tries again while no listener is there. Returns the address, for later connections.
 pub(super) fn dial<P: Provider, N: Network>(
@@ -73,7 +73,7 @@ pub(super) fn dial<P: Provider, N: Network>(
 }
 
 /// Returns the error number of TCP, if TCP is the cause.
-fn tcp_errno(error: &ConnectError) -> Option<i32> {
+pub(crate) fn tcp_errno(error: &ConnectError) -> Option<i32> {
     match error {
         ConnectError::Tcp(error) => error.raw_os_error(),
         ConnectError::Handshake(HandshakeError {

@@ -7,7 +7,7 @@ mod arguments;
 mod atomic;
 mod bandwidth;
 mod control;
-mod dial;
+pub(crate) mod dial;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;

@@ -104,6 +104,11 @@ const ROWS: &[(&str, Is, How)] = &[
         Starts("doorbell:"),
     ),
     (
+        "a file to another host",
+        |words| words[..2] == ["doorbell", "xfer"] && !words.contains(&"--listen"),
+        Elsewhere("src/program/src/xfer/tests.rs", "fn a_file_of_any_size_arrives"),
+    ),
+    (
         "a side that listens",
         |words| words[0] == "doorbell" && words.contains(&"--key-file"),
         Starts("listening at "),

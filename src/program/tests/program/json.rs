@@ -91,6 +91,7 @@ fn every_command_prints_the_fields_that_are_documented() {
         ],
         &["link", "--simulated", "-n", "20", "-s", "4K"],
         &["link", "--simulated", "-n", "20", "--op", "write"],
+        &["xfer", "/dev/zero", "--bytes", "1M", "--simulated"],
         &["mesh", "--simulated", "--ranks", "3", "-n", "3"],
         &["status", "--simulated", "--once", "--interval", "0.2"],
         &["keygen", &keys],
@@ -126,6 +127,8 @@ fn failures_are_documents_and_nothing_beside_them() {
         (&["bw", "--nonsense"], 2, "--nonsense"),
         (&["lat"], 1, "doorbell keygen FILE"),
         (&["link"], 1, "doorbell keygen FILE"),
+        (&["xfer", "--listen"], 1, "doorbell keygen FILE"),
+        (&["xfer", "no/file", "--simulated"], 1, "no/file: No such file"),
         (
             &["mesh", "--rank", "3", "--ranks", "2", "--listen", "127.0.0.1:0"],
             1,
@@ -177,6 +180,15 @@ fn without_a_device_every_command_says_what_devices_says() {
         &["lat", "--unauthenticated"][..],
         &["bw", "127.0.0.1", "--unauthenticated"],
         &["link", "--unauthenticated"],
+        &["xfer", "--listen", "--unauthenticated"],
+        &[
+            "xfer",
+            "/dev/null",
+            "--bytes",
+            "1",
+            "127.0.0.1",
+            "--unauthenticated",
+        ],
         &[
             "mesh",
             "--unauthenticated",

@@ -11,3 +11,4 @@ mod schema;
 mod shown;
 mod started;
 mod status;
+mod xfer;

@@ -18,6 +18,7 @@ fn a_port_that_is_passed_over_is_said_aloud() {
     for command in [
         &["lat", "--listen", "127.0.0.1:0"][..],
         &["link", "--listen", "127.0.0.1:0"],
+        &["xfer", "--listen", "127.0.0.1:0"],
         &["mesh", "--listen", "127.0.0.1:0", "--rank", "0", "--ranks", "2"],
     ] {
         let arguments = [command, &["--unauthenticated"]].concat();

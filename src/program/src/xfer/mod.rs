@@ -1,0 +1,407 @@
+//! `doorbell xfer`: a file to another host, by transfers over all rails of a link, with its checksum compared at the end.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::path::PathBuf;
+use std::thread;
+
+use doorbell::link::{LinkConfig, TransferEnd};
+use doorbell::provider::{Network, PlacementConfig, Provider, ProviderError};
+use doorbell::{Handle, RailFilter, RemoteAccess, WorkerConfig};
+use doorbell_operation::LogLevel;
+
+use crate::address::anywhere;
+use crate::handle_file;
+use crate::link::transport_timeout;
+use crate::opened;
+use crate::peers::Peers;
+use crate::report::{Failure, print_outcome};
+use crate::value::parse_seconds;
+
+mod dial;
+mod end;
+mod interrupt;
+mod line;
+mod plan;
+mod receiver;
+mod report;
+mod sender;
+mod shown;
+mod simulated;
+mod sink;
+mod source;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use dial::Peer;
+use end::{End, Limits, Part};
+use interrupt::Interrupt;
+use line::Line;
+use plan::Plan;
+use receiver::Receiver;
+use report::Report;
+use sender::Sender;
+use shown::Shown;
+use source::{Opened, Source};
+use wire::{Sum, hexadecimal};
+
+/// The port of the side that listens.
+const PORT: u16 = 18702;
+
+/// How long an idle poll loop sleeps: hosts of a lab share processors with the kernel's work for Soft-RoCE.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Send a file over all rails, and compare its checksum
+///
+/// With --listen this side receives one file, and ends. With FILE and HOST it sends the file to the side that listens there. The file
+/// goes in chunks, each a transfer of the link. Chunks are read and written while others are under way, and no more than --memory bytes
+/// of the file are in memory. Rails may fail meanwhile: what they carried goes again over the others.
+///
+/// At the end both sides compare the SHA-256 of all bytes. The receiver writes to a new file beside --out, which gets the name of --out
+/// once the checksums are the same, and is removed if anything fails. A file that is there is replaced then. Nothing is resumed.
+/// Ctrl-C ends both sides.
+///
+/// Exit code: 0 if the whole file is at the receiver, under its name; else 1.
+#[derive(clap::Args, Clone, Debug)]
+#[command(
+    group(clap::ArgGroup::new("sides").args(["peer", "listen", "simulated"]).required(true)),
+    after_help = "Examples:\n  doorbell xfer --listen --out copy --key-file keys              on one host\n  \
+    doorbell xfer file 10.0.0.1 --key-file keys                    on the other\n  \
+    doorbell xfer /dev/zero 10.0.0.1 --bytes 10G --key-file keys   zeroes, to measure\n  \
+    doorbell xfer --listen --key-file keys                         checks the bytes, and keeps none\n  \
+    doorbell xfer /dev/zero --bytes 8M --simulated                 on no device"
+)]
+pub(crate) struct Arguments {
+    /// The file to send: a plain file, or a device with --bytes
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "listen",
+        conflicts_with = "listen"
+    )]
+    file: Option<PathBuf>,
+
+    /// The side that listens: HOST, HOST:PORT, the handle it printed, or @FILE to wait for a handle in FILE
+    #[arg(value_name = "HOST")]
+    peer: Option<String>,
+
+    /// Send the first SIZE bytes of FILE; K, M, G and T stand for powers of 1024
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "listen")]
+    bytes: Option<u64>,
+
+    /// Receive a file [default: at port 18702 of every address]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, overrides_with = "listen")]
+    listen: Option<Option<SocketAddr>>,
+
+    /// The file to write; /dev/null checks the bytes, and keeps none [default: /dev/null]
+    #[arg(long, value_name = "FILE", conflicts_with = "peer")]
+    out: Option<PathBuf>,
+
+    /// Also write the handle to FILE
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    handle_file: Option<PathBuf>,
+
+    /// Run both ends in this process, on two hosts of a simulated fabric with two rails: no device is needed, every byte is
+    /// checked, and the times are those of the fabric
+    #[arg(long, conflicts_with_all = ["rails", "key_file", "unauthenticated"])]
+    simulated: bool,
+
+    /// The most bytes of the file in memory
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    memory: u64,
+
+    /// Bytes of a chunk, which is one transfer [default: an eighth of --memory, or of the file if it is smaller]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "listen")]
+    chunk: Option<u64>,
+
+    /// Bytes of a piece, which is one WRITE: a power of two from 4K to 1G
+    #[arg(long, value_name = "SIZE", value_parser = parse_piece, default_value = "256K", conflicts_with = "listen")]
+    piece: u32,
+
+    /// Fail if the file is not there within SECONDS of the connection
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    within: Option<Duration>,
+
+    /// The rails to use: the first N of this host, or rules as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16` (docs/rails.md)
+    #[arg(long, value_name = "N|RULES", value_parser = Rails::parse)]
+    rails: Option<Rails>,
+
+    /// Declare a rail dead after SECONDS without an answer; slow machines need more than the default [default: 0.12]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    dead_after: Option<Duration>,
+
+    /// End the link after SECONDS without any rail [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    recover_within: Option<Duration>,
+
+    /// The longest wait for the other side, and the longest time without progress
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "30")]
+    timeout: Duration,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    peers: Peers,
+}
+
+/// The rails to use.
+#[derive(Clone, Debug)]
+enum Rails {
+    First(usize),
+    Rules(RailFilter),
+}
+
+impl Rails {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(0) => Err("not 0".into()),
+            Ok(count) => Ok(Self::First(count)),
+            Err(_) => text
+                .parse()
+                .map(Self::Rules)
+                .map_err(|error: doorbell::rails::RailFilterError| error.to_string()),
+        }
+    }
+}
+
+/// A size in bytes, with K, M, G or T for a power of 1024; not 0.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let shift = match text.as_bytes().last() {
+        Some(b'K' | b'k') => 10,
+        Some(b'M' | b'm') => 20,
+        Some(b'G' | b'g') => 30,
+        Some(b'T' | b't') => 40,
+        _ => 0,
+    };
+    let digits = match shift {
+        0 => Some(text),
+        _ => text.get(..text.len().saturating_sub(1)),
+    };
+    let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let count = digits.and_then(|digits| digits.parse::<u64>().ok());
+    let count = count.ok_or("not a number with or without K, M, G or T after it")?;
+    let bytes = count.checked_mul(1 << shift).filter(|bytes| *bytes <= 1 << 60);
+    match bytes.ok_or("too large")? {
+        0 => Err("not 0".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_piece(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    let fits = bytes.is_power_of_two() && (4 << 10..=1 << 30).contains(&bytes);
+    u32::try_from(bytes)
+        .ok()
+        .filter(|_| fits)
+        .ok_or_else(|| "not a power of two from 4K to 1G".into())
+}
+
+/// Why a side gives up.
+#[derive(Clone, Debug)]
+struct Fault {
+    here: String,
+    /// The reason that the peer is told, unless the peer knows.
+    said: Option<String>,
+}
+
+impl Fault {
+    /// A chunk whose transfer ended otherwise than done.
+    fn of_chunk(chunk: u64, end: TransferEnd, error: Option<ProviderError>) -> Self {
+        Self::both(match error {
+            Some(error) => format!("chunk {chunk}: the transfer {end}: {error}"),
+            None => format!("chunk {chunk}: the transfer {end}"),
+        })
+    }
+
+    fn both(why: String) -> Self {
+        Self {
+            said: Some(why.clone()),
+            here: why,
+        }
+    }
+
+    const fn here(why: String) -> Self {
+        Self {
+            here: why,
+            said: None,
+        }
+    }
+
+    /// The error of two sums that differ.
+    fn different(ours: Option<Sum>, theirs: Option<Sum>) -> String {
+        let text = |sum: Option<Sum>| sum.map_or_else(|| "none".to_owned(), |sum| hexadecimal(&sum));
+        format!(
+            "the bytes that arrived are not those that were sent, and none are kept: sha256 {} here, {} at the peer; send the file again, and check the memory of both hosts",
+            text(ours),
+            text(theirs)
+        )
+    }
+}
+
+impl Arguments {
+    fn config(&self) -> LinkConfig {
+        let mut config = LinkConfig::default();
+        config.channel.remote = RemoteAccess::WRITE;
+        config.transfers.piece_bytes = self.piece;
+        if let Some(dead_after) = self.dead_after {
+            let session = &mut config.session;
+            session.dead_after = dead_after;
+            session.suspect_after = dead_after.checked_div(3).unwrap_or(dead_after);
+            session.attach_within = session.attach_within.max(dead_after.saturating_mul(4));
+            config.channel.timeout = transport_timeout(dead_after, config.channel.retry_count);
+        }
+        if let Some(recover_within) = self.recover_within {
+            config.session.recover_within = recover_within;
+        }
+        config
+    }
+
+    const fn limits(&self) -> Limits {
+        Limits {
+            timeout: self.timeout,
+            within: self.within,
+        }
+    }
+
+    /// The place of the file at the receiver.
+    fn out(&self) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| "/dev/null".into())
+    }
+
+    /// The file of this side.
+    fn name(&self) -> String {
+        let path = self.file.clone().unwrap_or_else(|| self.out());
+        path.display().to_string()
+    }
+
+    /// Opens the file to be sent, and plans its chunks.
+    fn open(&self) -> Result<Option<(Opened, Plan)>, Failure> {
+        let Some(path) = &self.file else {
+            return Ok(None);
+        };
+        let opened = Opened::open(path, self.bytes)?;
+        let plan = Plan::of(opened.bytes, self.memory, self.chunk, self.piece)?;
+        Ok(Some((opened, plan)))
+    }
+
+    fn filter(&self) -> Result<RailFilter, Failure> {
+        match &self.rails {
+            None => Ok(RailFilter::default()),
+            Some(Rails::Rules(rules)) => Ok(rules.clone()),
+            Some(Rails::First(count)) => opened::first_rails(*count),
+        }
+    }
+}
+
+/// The configuration of the Workers of an end.
+fn worker_config() -> WorkerConfig {
+    WorkerConfig::default()
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // A mistake in the command line is reported before any device is opened.
+    let config = arguments.config();
+    let mut opened = arguments.open()?;
+    if let Some(opened) = opened.take_if(|_| arguments.simulated) {
+        crate::simulated::say(arguments.json);
+        return conclude(&simulated::run(arguments, &config, opened)?, arguments);
+    }
+    let interrupt = Interrupt::heeded()?;
+    let trusted = arguments.peers.trust()?;
+    let named = arguments.peer.as_deref();
+    let peer = named
+        .map(|peer| Peer::parse(peer, arguments.timeout))
+        .transpose()?;
+    let node = opened::node(trusted, &arguments.filter()?)?;
+    opened::say_passed_over(&node, LogLevel::Off)?;
+    let workers = opened::workers(&node, &worker_config())?;
+    let mut line = Line::new(node, workers, &config)?;
+    let part = match (peer, opened) {
+        (Some(peer), Some((opened, plan))) => {
+            let handle = peer.handle(&line.node, arguments.timeout, &interrupt)?;
+            let sender = sender(&line, opened, plan)?;
+            line.connect(&handle)?;
+            Part::Send(sender)
+        }
+        _ => {
+            // A place that cannot be written to is reported before any peer comes.
+            drop(sink::Place::create(&arguments.out())?);
+            listen(&mut line, arguments)?;
+            Part::Receive(Receiver::new(arguments.out(), arguments.memory))
+        }
+    };
+    let mut end = End::new(line, part, arguments.limits());
+    go_on(&mut end, arguments, &interrupt)?;
+    let report = Report::of(&end, arguments.name(), arguments.piece);
+    // The thread that writes removes a file that is not whole.
+    drop(end);
+    conclude(&report, arguments)
+}
+
+fn conclude(report: &Report, arguments: &Arguments) -> Result<(), Failure> {
+    let error = report.error.clone();
+    print_outcome("xfer", report, error, arguments.json, Report::text)
+}
+
+fn sender<P: Provider, N: Network>(
+    line: &Line<P, N>,
+    opened: Opened,
+    plan: Plan,
+) -> Result<Sender<P>, Failure> {
+    let bytes = plan.memory_bytes();
+    let region = match bytes {
+        0 => None,
+        _ => {
+            let region = line.node.region(&line.workers, bytes, &PlacementConfig::DEFAULT);
+            Some(region.map_err(|error| format!("{bytes} bytes of memory: {error}; lower --memory"))?)
+        }
+    };
+    let source = Source::start(opened, region.clone())?;
+    Ok(Sender::new(plan, region, source))
+}
+
+fn listen<P: Provider>(
+    line: &mut Line<P, doorbell::connect::Tcp>,
+    arguments: &Arguments,
+) -> Result<(), Failure> {
+    let address = arguments.listen.flatten().unwrap_or_else(|| anywhere(PORT));
+    let handle = line.links.listen(&line.node, &line.workers, address);
+    let handle = handle.map_err(|error| {
+        format!("listening at {address}: {error}; name another port with --listen ADDR:PORT")
+    })?;
+    let at = SocketAddr::new(address.ip(), handle.port().get());
+    eprintln!("listening at {at}; {handle}");
+    leave(&handle, arguments)
+}
+
+fn leave(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
+    if let Some(path) = &arguments.handle_file {
+        handle_file::leave(path, handle).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs the end until it is over.
+fn go_on<P: Provider, N: Network>(
+    end: &mut End<P, N>,
+    arguments: &Arguments,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let mut shown = Shown::on_stderr();
+    while !end.is_over() {
+        if !end.turn(false)? {
+            thread::sleep(NAP);
+        }
+        if interrupt.is_raised() {
+            end.give_up(Fault::both(interrupt::WHY.to_owned()));
+        }
+        if let Some(handle) = end.line.moved.take() {
+            eprintln!("reached now by {handle}");
+            leave(&handle, arguments)?;
+        }
+        shown.show(end);
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Both ends in this process, on two hosts of a simulated fabric with two rails to each other.
+
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use doorbell::link::LinkConfig;
+use doorbell::provider::PlacementConfig;
+use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
+
+use core::time::Duration;
+
+use super::end::{End, Limits, Part};
+use super::line::Line;
+use super::plan::Plan;
+use super::receiver::Receiver;
+use super::report::Report;
+use super::sender::Sender;
+use super::source::{Opened, Source};
+use super::{Arguments, worker_config};
+use crate::report::Failure;
+use crate::simulated;
+
+/// The listening side's address on its host.
+const PORT: u16 = 7000;
+
+/// The number of rails between the two.
+const RAILS: u8 = 2;
+
+/// The wire of a rail.
+const WIRE: Wire = Wire {
+    latency_ns: 5_000,
+    bandwidth_mbps: Some(10_000),
+};
+
+/// The longest step of simulated time between two polls.
+const TURN: Duration = Duration::from_millis(1);
+
+type Side = End<Host, Host>;
+
+/// Two ends, and the fabric between them.
+pub(super) struct Two {
+    pub(super) fabric: Fabric,
+    pub(super) sender: Side,
+    pub(super) receiver: Side,
+}
+
+impl Two {
+    /// Two ends of a link that is being connected.
+    ///
+    /// # Errors
+    /// The link cannot be made, or there is no memory.
+    pub(super) fn new(
+        fabric: Fabric,
+        config: &LinkConfig,
+        (opened, plan): (Opened, Plan),
+        receiver: Receiver<Host>,
+        limits: Limits,
+    ) -> Result<Self, Failure> {
+        let trust = simulated::trust()?;
+        let line = |number| -> Result<Line<Host, Host>, Failure> {
+            let node = Arc::new(simulated::host(&fabric, number, RAILS, &trust)?);
+            let workers = node.workers(&worker_config())?;
+            Line::new(node, workers, config)
+        };
+        let (mut from, mut to) = (line(1)?, line(2)?);
+        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        let handle = to.links.listen_polled(&to.node, &to.workers, any)?;
+        from.connect(&handle)?;
+        let region = match plan.slots {
+            0 => None,
+            _ => Some(
+                from.node
+                    .region(&from.workers, plan.memory_bytes(), &PlacementConfig::DEFAULT)?,
+            ),
+        };
+        let source = Source::start(opened, region.clone())?;
+        let sender = Sender::new(plan, region, source);
+        Ok(Self {
+            fabric,
+            sender: End::new(from, Part::Send(sender), limits),
+            receiver: End::new(to, Part::Receive(receiver), limits),
+        })
+    }
+
+    /// Lets both take a turn, and time pass. Files are read and written while time stands still.
+    ///
+    /// # Errors
+    /// A Worker cannot be polled.
+    pub(super) fn step(&mut self) -> Result<(), Failure> {
+        let mut next = self.fabric.now().after(TURN);
+        for side in [&mut self.sender, &mut self.receiver] {
+            if side.is_over() {
+                continue;
+            }
+            side.turn(true)?;
+            if let Some(wake) = side.line.links.wake(self.fabric.now()) {
+                next = next.min(wake.instant());
+            }
+        }
+        match self.fabric.next_at() {
+            Some(at) if at <= next => drop(self.fabric.step()),
+            _ => self.fabric.run_until(next),
+        }
+        Ok(())
+    }
+
+    /// Runs both ends until they are over.
+    ///
+    /// # Errors
+    /// A Worker cannot be polled.
+    pub(super) fn run(&mut self) -> Result<(), Failure> {
+        while !self.sender.is_over() || !self.receiver.is_over() {
+            self.step()?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs both ends; returns the report of the sender, with the failure of the receiver.
+///
+/// # Errors
+/// The link cannot be made.
+pub(super) fn run(
+    arguments: &Arguments,
+    config: &LinkConfig,
+    (opened, plan): (Opened, Plan),
+) -> Result<Report, Failure> {
+    let fabric = Fabric::builder().link(WIRE).driven().build();
+    let receiver = Receiver::new(arguments.out(), arguments.memory);
+    let name = arguments.name();
+    let mut two = Two::new(fabric, config, (opened, plan), receiver, arguments.limits())?;
+    two.run()?;
+    let mut report = Report::of(&two.sender, name, arguments.piece);
+    report.simulated = true;
+    if let (None, Some(failure)) = (&report.error, &two.receiver.failure) {
+        report.error = Some(format!("the receiver: {failure}"));
+    }
+    Ok(report)
+}

@@ -1,0 +1,325 @@
+//! The file that is received. A thread writes it out of the slots of a region, in order, and computes its checksum.
+//!
+//! The file has a random name beside its own until the sender's checksum was compared with that of the bytes that came.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use doorbell::memory::Region;
+use doorbell::provider::Provider;
+use sha2::{Digest as _, Sha256};
+
+use super::wire::Sum;
+use crate::unfinished;
+
+/// Bytes that are written at a time.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The place of a file that nobody keeps.
+const NOWHERE: &str = "/dev/null";
+
+/// A place for a file, which has no name of its own before it is whole.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// `None` if nothing is kept.
+    file: Option<Unnamed>,
+}
+
+#[derive(Debug)]
+struct Unnamed {
+    file: File,
+    unfinished: PathBuf,
+    path: PathBuf,
+    is_named: bool,
+}
+
+impl Place {
+    /// Creates the file beside `path`, in its folder.
+    ///
+    /// # Errors
+    /// The folder cannot be written to, or `path` is neither new nor a plain file.
+    pub(super) fn create(path: &Path) -> Result<Self, String> {
+        if path == Path::new(NOWHERE) {
+            return Ok(Self { file: None });
+        }
+        let named = |error: io::Error| format!("{}: {error}", path.display());
+        match fs::symlink_metadata(path) {
+            Ok(there) if there.is_dir() => {
+                return Err(format!("{}: it is a folder: name the file in it", path.display()));
+            }
+            Ok(there) if !there.is_file() && !there.is_symlink() => {
+                return Err(format!(
+                    "{}: it is no plain file, and is not replaced",
+                    path.display()
+                ));
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(named(error)),
+            _ => {}
+        }
+        let random = unfinished::random().map_err(named)?;
+        let (unfinished, file) = unfinished::create(path, random).map_err(named)?;
+        let path = path.to_owned();
+        Ok(Self {
+            file: Some(Unnamed {
+                file,
+                unfinished,
+                path,
+                is_named: false,
+            }),
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        match &mut self.file {
+            Some(Unnamed { file, path, .. }) => file
+                .write_all(bytes)
+                .map_err(|error| format!("{}: {error}", path.display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the file its name, once the disk has it.
+    fn name(&mut self) -> Result<(), String> {
+        let Some(unnamed) = &mut self.file else {
+            return Ok(());
+        };
+        let named = unnamed.file.sync_all();
+        let named = named.and_then(|()| fs::rename(&unnamed.unfinished, &unnamed.path));
+        unnamed.is_named = named.is_ok();
+        named.map_err(|error| format!("{}: {error}", unnamed.path.display()))
+    }
+}
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        if !self.is_named {
+            // If the removal fails, the bytes stay under a name that nobody looks for.
+            let _ = fs::remove_file(&self.unfinished);
+        }
+    }
+}
+
+/// Something that the thread is to do.
+#[derive(Debug)]
+enum Order {
+    Write {
+        slot: usize,
+        offset: usize,
+        bytes: u64,
+    },
+    /// Compares the sum, and gives the file its name if it is that of the sender.
+    End(Sum),
+}
+
+/// The outcome of an order.
+#[derive(Debug)]
+pub(super) enum Written {
+    /// The slot is free again.
+    Slot {
+        slot: usize,
+        bytes: u64,
+    },
+    /// The sum of all that came. The file has its name if the sender had the same.
+    All(Sum),
+    Failed(String),
+}
+
+/// The thread that writes.
+#[derive(Debug)]
+pub(super) struct Sink {
+    /// `None` once nothing is ordered any more.
+    orders: Option<Sender<Order>>,
+    written: Receiver<Written>,
+    awaited: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sink {
+    /// Starts to write what is ordered. The region is missing if the file is empty.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub(super) fn start<P: Provider>(place: Place, region: Option<Region<P>>) -> io::Result<Self> {
+        let (orders, ordered) = channel();
+        let (to, written) = channel();
+        let work = move || {
+            if let Err(why) = write_all(place, region.as_ref(), &ordered, &to) {
+                // The receiver is gone if the command gave up.
+                let _ = to.send(Written::Failed(why));
+            }
+        };
+        let thread = thread::Builder::new().name("doorbell-write".into()).spawn(work)?;
+        Ok(Self {
+            orders: Some(orders),
+            written,
+            awaited: 0,
+            thread: Some(thread),
+        })
+    }
+
+    /// Orders the bytes of a slot to be written behind those before.
+    pub(super) fn write(&mut self, slot: usize, offset: usize, bytes: u64) {
+        self.order(Order::Write { slot, offset, bytes });
+    }
+
+    /// Orders the end: the sender's sum is this.
+    pub(super) fn end(&mut self, sum: Sum) {
+        self.order(Order::End(sum));
+    }
+
+    fn order(&mut self, order: Order) {
+        if let Some(orders) = &self.orders {
+            self.awaited = self.awaited.saturating_add(1);
+            // The thread is gone if it failed, which it reported.
+            let _ = orders.send(order);
+        }
+    }
+
+    /// Returns the next outcome, if there is one, or waits for it.
+    pub(super) fn take(&mut self, wait: bool) -> Option<Written> {
+        if self.awaited == 0 {
+            return None;
+        }
+        let written = if wait {
+            self.written.recv().ok()?
+        } else {
+            self.written.try_recv().ok()?
+        };
+        self.awaited = match written {
+            Written::Failed(_) => 0,
+            Written::Slot { .. } | Written::All(_) => self.awaited.saturating_sub(1),
+        };
+        Some(written)
+    }
+
+    /// Whether an outcome is to come.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.awaited > 0
+    }
+}
+
+impl Drop for Sink {
+    /// Waits for the thread, which removes a file that is not whole.
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has dropped its file.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_all<P: Provider>(
+    mut place: Place,
+    region: Option<&Region<P>>,
+    ordered: &Receiver<Order>,
+    to: &Sender<Written>,
+) -> Result<(), String> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut sum = Sha256::new();
+    while let Ok(order) = ordered.recv() {
+        let (slot, mut offset, bytes) = match order {
+            Order::Write { slot, offset, bytes } => (slot, offset, bytes),
+            Order::End(theirs) => {
+                let ours: Sum = sum.finalize().into();
+                if ours == theirs {
+                    place.name()?;
+                }
+                drop(place);
+                let _ = to.send(Written::All(ours));
+                return Ok(());
+            }
+        };
+        let mut left = bytes;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(BUFFER_BYTES);
+            let buffer = buffer.get_mut(..most).unwrap_or_default();
+            let region = region.ok_or("there is no memory for the file")?;
+            region
+                .copy_out(offset, buffer)
+                .map_err(|error| error.to_string())?;
+            sum.update(&*buffer);
+            place.write(buffer)?;
+            offset = offset.saturating_add(most);
+            left = left.saturating_sub(most.try_into().unwrap_or(u64::MAX));
+        }
+        let _ = to.send(Written::Slot { slot, bytes });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, Sink, Written};
+    use doorbell_sim::Host;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use sha2::{Digest as _, Sha256};
+    use std::fs;
+    use std::path::Path;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = fs::read_dir(folder).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    }
+
+    fn end(place: Place, sum: [u8; 32]) -> Written {
+        let mut sink = Sink::start::<Host>(place, None).unwrap();
+        sink.end(sum);
+        sink.take(true).unwrap()
+    }
+
+    #[test]
+    fn a_file_has_its_name_only_with_the_senders_sum() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        fs::write(&path, "what was there").unwrap();
+        let empty: [u8; 32] = Sha256::digest([]).into();
+        let place = Place::create(&path).unwrap();
+        assert_eq!(names(folder.path()).len(), 2);
+        assert!(matches!(end(place, [1; 32]), Written::All(sum) if sum == empty));
+        assert_eq!(names(folder.path()), ["out"]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "what was there");
+        let place = Place::create(&path).unwrap();
+        assert!(matches!(end(place, empty), Written::All(_)));
+        assert_eq!(names(folder.path()), ["out"]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
+        // A command that gives up leaves nothing.
+        drop(Place::create(&path).unwrap());
+        assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_to_is_said_with_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = |path: &Path| {
+            let error = Place::create(path).unwrap_err();
+            assert!(error.starts_with(path.to_str().unwrap()), "{error}");
+            error
+        };
+        assert!(error(folder.path()).contains("it is a folder"));
+        assert!(error(&folder.path().join("no/out")).contains("No such file"));
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(error(&pipe).contains("no plain file"));
+        assert!(Place::create(Path::new("/dev/null")).is_ok());
+    }
+
+    #[test]
+    fn a_full_disk_is_said_with_the_files_name() {
+        let mut place = Place::create(Path::new("/dev/null")).unwrap();
+        assert_eq!(place.write(b"kept nowhere"), Ok(()));
+        let file = fs::File::options().write(true).open("/dev/full").unwrap();
+        place.file = Some(super::Unnamed {
+            file,
+            unfinished: "no/such/file".into(),
+            path: "out".into(),
+            is_named: false,
+        });
+        let error = place.write(b"x").unwrap_err();
+        assert!(error.starts_with("out: No space left"), "{error}");
+    }
+}

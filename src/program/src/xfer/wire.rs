@@ -1,0 +1,215 @@
+//! Messages between the two sides of `doorbell xfer`, beside the transfers. All integers are big-endian.
+//!
+//! | kind | from | body |
+//! |---|---|---|
+//! | 1 begin | sender | bytes of the file (8), bytes of a chunk (8) |
+//! | 2 ready | receiver | |
+//! | 3 end | sender | bytes of the file (8), their SHA-256 (32) |
+//! | 4 answer | receiver | bytes that came (8), their SHA-256 (32) |
+//! | 5 failed | both | why, as UTF-8 |
+//!
+//! In front of the body are `dbxf`, the version (2) and the kind (2). The version and the kind keep their places in every version.
+
+const MAGIC: [u8; 4] = *b"dbxf";
+
+/// The version of these messages.
+pub(super) const VERSION: u16 = 1;
+
+/// The longest text of a failure.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// A SHA-256.
+pub(super) type Sum = [u8; 32];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The beginning: a file follows.
+    Begin { bytes: u64, chunk_bytes: u64 },
+    /// The receiver understands, and has a place for the file.
+    Ready,
+    /// All of the file was sent.
+    End { bytes: u64, sum: Sum },
+    /// All of the file came. It is stored if the sum is that of the sender.
+    Answer { bytes: u64, sum: Sum },
+    /// The side that says this gives up.
+    Failed { why: String },
+}
+
+/// A message that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// It is none of these.
+    Foreign,
+    /// It is of another version.
+    Version(u16),
+}
+
+impl core::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Foreign => f.write_str(
+                "the peer's message is none of `doorbell xfer`: run `doorbell xfer` on both sides",
+            ),
+            Self::Version(theirs) => write!(
+                f,
+                "the peer has version {theirs} of the messages of `doorbell xfer`, and this side version {VERSION}: run the same release on both"
+            ),
+        }
+    }
+}
+
+impl Message {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut to = MAGIC.to_vec();
+        to.extend(VERSION.to_be_bytes());
+        to.extend(self.kind().to_be_bytes());
+        match self {
+            Self::Begin { bytes, chunk_bytes } => {
+                to.extend(bytes.to_be_bytes());
+                to.extend(chunk_bytes.to_be_bytes());
+            }
+            Self::Ready => {}
+            Self::End { bytes, sum } | Self::Answer { bytes, sum } => {
+                to.extend(bytes.to_be_bytes());
+                to.extend(sum);
+            }
+            Self::Failed { why } => to.extend(why.bytes().take(TEXT_BYTES_MAX)),
+        }
+        to
+    }
+
+    const fn kind(&self) -> u16 {
+        match self {
+            Self::Begin { .. } => 1,
+            Self::Ready => 2,
+            Self::End { .. } => 3,
+            Self::Answer { .. } => 4,
+            Self::Failed { .. } => 5,
+        }
+    }
+
+    /// # Errors
+    /// The message is of another program, or of another version of this one.
+    pub(super) fn parse(from: &[u8]) -> Result<Self, Unreadable> {
+        Self::fields(from)?.ok_or(Unreadable::Foreign)
+    }
+
+    fn fields(from: &[u8]) -> Result<Option<Self>, Unreadable> {
+        let Some((front, body)) = from.split_first_chunk::<8>() else {
+            return Ok(None);
+        };
+        let [a, b, c, d, version @ .., kind_high, kind_low] = *front;
+        if [a, b, c, d] != MAGIC {
+            return Ok(None);
+        }
+        let version = u16::from_be_bytes(version);
+        if version != VERSION {
+            return Err(Unreadable::Version(version));
+        }
+        Ok(Self::body(u16::from_be_bytes([kind_high, kind_low]), body))
+    }
+
+    fn body(kind: u16, body: &[u8]) -> Option<Self> {
+        if kind == 2 {
+            return body.is_empty().then_some(Self::Ready);
+        }
+        if kind == 5 {
+            let why = String::from_utf8_lossy(body.get(..body.len().min(TEXT_BYTES_MAX))?);
+            // It goes to a terminal.
+            let why = why.chars().filter(|character| !character.is_control()).collect();
+            return Some(Self::Failed { why });
+        }
+        let (bytes, rest) = body.split_first_chunk()?;
+        let bytes = u64::from_be_bytes(*bytes);
+        match kind {
+            1 => Some(Self::Begin {
+                bytes,
+                chunk_bytes: u64::from_be_bytes(rest.try_into().ok()?),
+            }),
+            3 => Some(Self::End {
+                bytes,
+                sum: rest.try_into().ok()?,
+            }),
+            4 => Some(Self::Answer {
+                bytes,
+                sum: rest.try_into().ok()?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// A sum as people compare it.
+pub(super) fn hexadecimal(sum: &Sum) -> String {
+    sum.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String does not fail.
+        let _ = core::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Message, Unreadable, hexadecimal};
+
+    fn all() -> [Message; 5] {
+        let (bytes, sum) = (1 << 40, [7; 32]);
+        [
+            Message::Begin {
+                bytes,
+                chunk_bytes: 1 << 20,
+            },
+            Message::Ready,
+            Message::End { bytes, sum },
+            Message::Answer { bytes, sum },
+            Message::Failed {
+                why: "no space".into(),
+            },
+        ]
+    }
+
+    #[test]
+    fn messages_are_read_as_they_were_written_and_no_part_of_them() {
+        for message in all() {
+            let bytes = message.to_bytes();
+            assert_eq!(Message::parse(&bytes), Ok(message.clone()));
+            for length in 0..bytes.len() {
+                let part = Message::parse(&bytes[..length]);
+                let is_text = matches!(message, Message::Failed { .. }) && length >= 8;
+                assert_eq!(part.is_ok(), is_text, "{message:?} of {length} bytes");
+            }
+            if !matches!(message, Message::Failed { .. }) {
+                let longer = [&bytes[..], &[0]].concat();
+                assert_eq!(Message::parse(&longer), Err(Unreadable::Foreign));
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_is_named_and_another_program_too() {
+        let mut bytes = Message::Ready.to_bytes();
+        bytes[5] = 2;
+        let error = Message::parse(&bytes).unwrap_err();
+        assert_eq!(error, Unreadable::Version(2));
+        assert!(error.to_string().contains("version 2"), "{error}");
+        bytes[0] = b'x';
+        assert_eq!(Message::parse(&bytes), Err(Unreadable::Foreign));
+        let mut unknown = Message::Ready.to_bytes();
+        unknown[7] = 9;
+        assert_eq!(Message::parse(&unknown), Err(Unreadable::Foreign));
+    }
+
+    #[test]
+    fn a_text_of_the_peers_is_bounded_and_moves_no_cursor() {
+        let long = Message::Failed {
+            why: "x".repeat(5000),
+        };
+        assert_eq!(long.to_bytes().len(), 8 + 1024);
+        let moving = Message::Failed {
+            why: "a\u{1b}[2Jb\n".into(),
+        };
+        let read = Message::parse(&moving.to_bytes()).unwrap();
+        assert_eq!(read, Message::Failed { why: "a[2Jb".into() });
+        assert!(hexadecimal(&[0x0a; 32]).starts_with("0a0a"));
+    }
+}
