@@ -60,6 +60,11 @@ pub fn session(bytes: &[u8]) {
     wire::session::check(bytes);
 }
 
+/// Frames of a peer about a transfer, and what else happens to either side of it.
+pub fn transfers(bytes: &[u8]) {
+    let _ = wire::transfer::check(bytes);
+}
+
 /// Writes into a credit word, between messages.
 pub fn credits(bytes: &[u8]) {
     hotpath::credits::check(bytes);

@@ -252,11 +252,13 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// When to poll again at the latest: now, where it is over, since its end is yet to be reported.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         if self.session.over().is_some() {
-            // Memory of a transfer may be in the peer's reach yet.
-            return match self.transfers.is_any_open() {
-                true => self.transfers.wake(now),
-                false => Some(Deadline::at(now)),
-            };
+            // Its channels are shut behind a poll, and threads fence memory.
+            let is_waiting = self.transfers.is_any_open();
+            return Some(if is_waiting {
+                Deadline::after(now, SOON)
+            } else {
+                Deadline::at(now)
+            });
         }
         let session = self.session.wake(now)?;
         let soon = Deadline::after(now, SOON);

@@ -3,6 +3,7 @@
 use std::fs;
 
 use doorbell_core::handshake::{Step, Timing};
+use doorbell_core::transfer::TransferEnd;
 
 use crate::oracle::handshake::{endpoint, initiator_with, one_key, responder_with};
 use crate::oracle::keys::Keys;
@@ -55,6 +56,54 @@ fn texts() {
 #[test]
 fn session_frames() {
     replay("session", oracle::session::check);
+}
+
+#[test]
+fn transfers() {
+    replay("transfers", |bytes| {
+        let _ = oracle::transfer::check(bytes);
+    });
+    // The oracle does bring each side to its end, so the fuzzer has all of it to look at.
+    for (name, bytes) in whole_transfers() {
+        let outcome = oracle::transfer::check(&bytes);
+        let is_done = outcome.end == Some(TransferEnd::Done);
+        assert_eq!((is_done, outcome.is_broken), (true, false), "{name}: {outcome:?}");
+    }
+}
+
+/// What brings a side of a transfer of three pieces to its end, as the oracle reads it.
+fn whole_transfers() -> [(&'static str, Vec<u8>); 2] {
+    let key = [0, 13, 0];
+    let (begins, post, say, done, fence) = ([0, 3], [0, 1], [0, 3], [0, 5], [0, 10]);
+    let giver = [
+        &[4, 100][..],
+        &begins,
+        &key,
+        &[post, say, post, say, post, say].concat(),
+        // What a connection carried is written again: it is lost and fenced, a question is put, and the answer lacks all.
+        &[0, 6, 0, 7, 1],
+        &key,
+        &say,
+        &[0, 12, 0, 0, 2],
+        &[post, say, post, say, post, say].concat(),
+        &[done, done, done].concat(),
+        &[0, 14, 1, 0],
+        &say,
+    ];
+    let taker = [
+        &[6, 0][..],
+        &[0, 0],
+        // Joined; a question; the key; pieces; then the memory is fenced, and the end answered.
+        &[0, 11, 0, 0, 0, 0, 1],
+        &say,
+        &say,
+        &[0, 11, 0, 0, 0, 2, 0],
+        &[1, 11, 0, 2, 0, 1, 2],
+        &fence,
+        &say,
+        &[0, 14, 1, 1],
+    ];
+    [("giver", giver.concat()), ("taker", taker.concat())]
 }
 
 #[test]
@@ -202,6 +251,7 @@ fn seeds_are_what_this_version_writes() {
             .into_iter()
             .map(|(name, bytes)| ("session", name, bytes)),
     );
+    seeds.extend(whole_transfers().map(|(name, bytes)| ("transfers", name, bytes)));
     for (target, name, bytes) in seeds {
         let path = folder(target).join(name);
         if std::env::var_os("DOORBELL_WRITE_SEEDS").is_some() {

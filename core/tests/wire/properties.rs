@@ -154,6 +154,7 @@ proptest! {
         oracle::text::check(&bytes);
         oracle::ring::check(&bytes);
         oracle::session::check(&bytes);
+        let _ = oracle::transfer::check(&bytes);
         oracle::grh::check(&bytes);
     }
 

@@ -11,3 +11,4 @@ pub(crate) mod ring;
 pub(crate) mod sequence;
 pub(crate) mod session;
 pub(crate) mod text;
+pub(crate) mod transfer;
