@@ -119,7 +119,7 @@ impl<P: Provider> Transfers<P> {
     }
 
     /// Whether there is any, be it for the peer alone.
-    pub(in super::super) const fn is_any(&self) -> bool {
+    pub(in super::super) fn is_any(&self) -> bool {
         !self.entries.is_empty()
     }
 
