@@ -24,7 +24,7 @@ impl fmt::Display for TransferId {
     }
 }
 
-/// What a side does in a transfer.
+/// Role of a side in a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "bytes go from one side to the other")]
 pub enum TransferRole {
@@ -35,7 +35,7 @@ pub enum TransferRole {
 }
 
 impl TransferRole {
-    /// What the other side does.
+    /// Role of the other side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -98,7 +98,7 @@ impl Pieces {
         self.count
     }
 
-    /// Where a piece begins, and its bytes. `None` if there is no such piece.
+    /// Offset of a piece, and its bytes. `None` if there is no such piece.
     #[must_use]
     pub fn range(self, piece: u32) -> Option<(u64, u32)> {
         let offset = u64::from(piece).checked_mul(self.piece_bytes.into())?;

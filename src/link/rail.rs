@@ -70,7 +70,7 @@ struct InFlight {
     ticket: Ticket,
     /// The bytes of its backlog.
     backlog: u64,
-    /// What it is, if it is no frame.
+    /// Its kind, if it is no frame.
     carried: Option<Carried>,
 }
 
@@ -83,7 +83,7 @@ impl InFlight {
     }
 }
 
-/// What was posted on a rail that is no frame.
+/// A request on a rail that is no frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Carried {
     /// A one-sided request.

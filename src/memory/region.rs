@@ -82,7 +82,7 @@ impl<P: Provider> Region<P> {
         )
     }
 
-    /// Copies bytes out, beginning at `offset`. Those that a device is writing may be torn.
+    /// Copies bytes out, beginning at `offset`. Bytes that a device is writing may be torn.
     ///
     /// # Errors
     /// As for [`Region::copy_in`].

@@ -18,6 +18,7 @@ const CORE_ARROWS: &[(&str, &[&str])] = &[
     ("handshake", &["wire"]),
     ("network", &["handshake"]),
     ("session", &["wire"]),
+    ("transfer", &["session", "wire"]),
 ];
 
 /// Modules that a line names behind `crate::`, in braces too.

@@ -2,9 +2,9 @@
 //! [`TRANSFER_BYTES_MAX`] bytes. This machine decides; it posts nothing and has no clock.
 //!
 //! The taker lets the giver write to its memory, by a key for this transfer alone. The giver WRITEs pieces over all rails. Behind the
-//! pieces on each connection it sends an announcement on the same connection: a message is delivered after the WRITEs in front of it are
-//! placed, and an announcement orders its own connection alone (InfiniBand Architecture volume 1, section 9.5). The taker has all once each
-//! piece is announced.
+//! pieces on each connection it sends an announcement on the same connection. A message is delivered after the WRITEs in front of it are
+//! placed, and orders its own connection alone (InfiniBand Architecture volume 1, section 9.5). The taker has all once each piece is
+//! announced.
 //!
 //! If a rail fails, what was written on its connection may have arrived or not, and may still arrive. Three steps make it safe to write
 //! the pieces again:
@@ -14,8 +14,8 @@
 //! 3. Pieces that the answer lacks are written again, over any rail.
 //!
 //! The taker decides when a transfer is over. It withdraws the key first: from then on nothing on the wire can write to the memory. Then it
-//! reports the end. A giver that ends a transfer says so once all it posted is done or its connection is shut: until then its device reads
-//! the memory, and a piece that is changed on its way could be the last that the taker waits for. A taker that ends one waits for that word,
+//! reports the end. A giver that ends a transfer says so once all it posted is done or its connection is shut. Until then its device reads
+//! the memory: a piece that is changed on its way could be the last that the taker waits for. A taker that ends one waits for that word,
 //! but not beyond a deadline: withdrawing the key is safe at any time, and only costs the connection of a giver that still writes.
 
 mod giver;
@@ -75,7 +75,7 @@ enum Stage {
     Over(TransferEnd),
 }
 
-/// What a transfer has to say.
+/// Something that a transfer has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Word {
@@ -111,7 +111,7 @@ enum Half<T> {
     Taker(Taker),
 }
 
-/// What both sides say once, and again where the connection is lost that carried it.
+/// A word that is said once, and again where the connection is lost that carried it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     is_owed: bool,
@@ -270,7 +270,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.tag
     }
 
-    /// What this side does.
+    /// Role of this side.
     pub const fn role(&self) -> TransferRole {
         match self.half {
             Half::Giver(_) => TransferRole::Giver,
@@ -604,7 +604,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.go_on();
     }
 
-    /// What is to be said next over a connection of a rail; `key` is that of the taker's memory for it.
+    /// The next word to be said over a connection of a rail; `key` is that of the taker's memory for it.
     pub fn word_for(&self, on: Connection, key: Option<RemoteWindow>) -> Option<Word> {
         let ((rail, epoch), transfer) = (on, self.id);
         if self.answering == Some(on)

@@ -12,7 +12,7 @@ pub struct Taker {
     pieces: Pieces,
     /// The first piece that has not landed.
     base: u32,
-    /// Those behind it that have: bit 0 is the base.
+    /// Pieces from the base on that have landed: bit 0 is the base.
     set: [u64; WORDS],
     /// The last question.
     question: u32,

@@ -167,7 +167,7 @@ impl Model {
                 }
             }
             9 if !self.given_up.is_empty() => {
-                // What is on its way over a connection that the giver lost still arrives, or the taker fences it.
+                // Requests on their way over a connection that the giver lost still arrive, or the taker fences it.
                 let at = chance.below(self.given_up.len() as u64) as usize;
                 if chance.below(3) > 0 {
                     if let Some(sent) = self.given_up[at].1.to_taker.pop_front() {

@@ -11,10 +11,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::session::{FixedFrame, SessionHeader, SessionKind};
 use super::{Field, REMOTE_WINDOW_BYTES, Reason, RemoteWindow, WireError};
-use crate::sequence::Epoch;
-use crate::transfer::{
+use crate::pieces::{
     PIECE_BYTES_MAX, PIECE_BYTES_MIN, Pieces, TRANSFER_BYTES_MAX, TRANSFER_WINDOW, TransferId, TransferRole,
 };
+use crate::sequence::Epoch;
 
 /// The bytes of an [`OpenFrame`].
 pub const SESSION_OPEN_BYTES: usize = 56;
@@ -73,7 +73,7 @@ pub struct Open {
     pub pieces: Pieces,
     /// The application's word for it.
     pub tag: u64,
-    /// What the sender of the frame does.
+    /// Role of the frame's sender.
     pub role: TransferRole,
 }
 

@@ -29,7 +29,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Begins a transfer of so many bytes from the link's peer into a region, from an offset on. The peer gets
-    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with the bytes. What is in that part of the region is
+    /// [`TransferEvent::Offered`](crate::link::TransferEvent::Offered), and joins with the bytes. The content of that part of the region is
     /// undefined until the transfer ended as [`TransferEnd::Done`](crate::link::TransferEnd::Done).
     ///
     /// # Errors

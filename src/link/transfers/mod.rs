@@ -67,7 +67,7 @@ impl TransferConfig {
 pub struct TransferOptions {
     /// A word of the application's, which the peer gets with the offer. Default 0.
     pub tag: u64,
-    /// Of what this side gives over a link, the highest goes first, and equals take turns. Default 0.
+    /// The highest of all that this side gives over a link goes first, and equals take turns. Default 0.
     pub priority: u8,
     /// Ends it as [`EndReason::DEADLINE`] if it is not done within this time. Default: no limit of its own.
     pub within: Option<Duration>,
@@ -79,7 +79,7 @@ pub struct TransferOptions {
 pub enum TransferEvent {
     /// The peer began it. Answer with [`Links::join`](crate::link::Links::join) or [`Links::cancel`](crate::link::Links::cancel).
     Offered {
-        /// What this side is to do.
+        /// Role of this side.
         role: TransferRole,
         /// The bytes.
         bytes: u64,
@@ -119,7 +119,7 @@ pub enum TransferRefusal {
     },
     /// Caller misuse: the range does not lie within the region.
     OutOfRegion {
-        /// Where it begins.
+        /// The offset.
         offset: usize,
         /// Its bytes.
         bytes: u64,

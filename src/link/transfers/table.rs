@@ -118,7 +118,7 @@ impl<P: Provider> Transfers<P> {
         self.entries.iter().any(|entry| !entry.machine.is_unanswered())
     }
 
-    /// How many are open that were begun here, or by the peer. Those that are kept for the peer alone do not count.
+    /// How many are open that were begun here, or by the peer. Entries that are kept for the peer alone do not count.
     fn open(&self, is_ours: bool) -> u32 {
         let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
         let open = entries.filter(|entry| !entry.machine.is_unanswered()).count();
@@ -396,7 +396,7 @@ impl<P: Provider> Entry<P> {
             .end_by(options.within.map(|within| Deadline::after(now, within)));
     }
 
-    /// What is to be said next of it over a connection of this Worker's.
+    /// The next word to be said of it over a connection of this Worker's.
     pub(super) fn word_for(&self, on: (u8, Epoch), worker: usize) -> Option<Word> {
         let key = match &self.memory {
             Memory::Granted(granted) => granted.key(worker),
