@@ -42,6 +42,9 @@ struct Rails;
 #[doc = include_str!("../docs/concepts/links.md")]
 struct Links;
 
+#[doc = include_str!("../docs/concepts/transfers.md")]
+struct Transfers;
+
 #[doc = include_str!("../docs/concepts/meshes.md")]
 struct Meshes;
 

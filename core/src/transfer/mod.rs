@@ -14,7 +14,7 @@
 //! 3. Pieces that the answer lacks are written again, over any rail.
 //!
 //! The taker decides when a transfer is over. It withdraws the key first: from then on nothing on the wire can write to the memory. Then it
-//! reports the end. A giver that ends a transfer says so once all it posted is done or its connection is shut: until then its device reads
+//! reports the end. A giver that ends a transfer says so once all it posted is done or its connection is shut. Until then its device reads
 //! the memory, and a piece that is changed on its way could be the last that the taker waits for. A taker that ends one waits for that word
 //! until a deadline. It may withdraw the key at any time: that costs no more than the connection of a giver that still writes.
 

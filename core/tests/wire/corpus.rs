@@ -71,7 +71,7 @@ fn transfers() {
     }
 }
 
-/// What brings a side of a transfer of three pieces to its end, as the oracle reads it.
+/// Steps that bring a side of a transfer of three pieces to its end, as the oracle reads them.
 fn whole_transfers() -> [(&'static str, Vec<u8>); 2] {
     let key = [0, 13, 0];
     let (begins, post, say, done, fence) = ([0, 3], [0, 1], [0, 3], [0, 5], [0, 10]);
@@ -80,7 +80,7 @@ fn whole_transfers() -> [(&'static str, Vec<u8>); 2] {
         &begins,
         &key,
         &[post, say, post, say, post, say].concat(),
-        // What a connection carried is written again: it is lost and fenced, a question is put, and the answer lacks all.
+        // Pieces of a lost connection are written again: it is fenced, a question is put, and the answer lacks all.
         &[0, 6, 0, 7, 1],
         &key,
         &say,

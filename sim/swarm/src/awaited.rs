@@ -136,6 +136,7 @@ impl LinkedRun<'_> {
     /// Looks whether anything is late.
     pub(crate) fn check_late(&mut self) -> Verdict {
         let mut awaited = Vec::new();
+        let transfers: Vec<_> = self.transfers_awaited().collect();
         for (number, bond) in self.bonds.iter().enumerate().filter(|(_, bond)| !bond.is_over()) {
             let bounds = self.bounds[bond.line];
             let mut push = |end: usize, what, which: u64, bound_ns| {
@@ -182,6 +183,9 @@ impl LinkedRun<'_> {
             }
             for (end, rail) in self.rails_down(bond) {
                 push(end, "a rail", u64::from(rail), bounds.rail_ns);
+            }
+            for (_, step) in transfers.iter().filter(|(of, _)| *of == number) {
+                push(0, "a transfer", step % (1 << 48), bounds.transfer_ns);
             }
             for (_, end, which) in self.windows_awaited().filter(|(of, ..)| *of == number) {
                 push(end, "a request of a window", which, bounds.window_ns);

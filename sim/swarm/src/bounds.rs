@@ -234,6 +234,9 @@ pub(crate) struct LinkBounds {
     /// wait is in vain if the window was withdrawn and a rail failed before this end heard of the withdrawal. A
     /// posted request ends with its rail.
     pub(crate) window_ns: u64,
+    /// From one step of a link's transfers to the next: a rail comes back, or one that carries them is given up and fenced.
+    /// Then a question is answered, and the pieces go.
+    pub(crate) transfer_ns: u64,
     /// From when one end of a link goes until both are gone: it says so within its deadline, or the other end notices, and
     /// tries to recover for as long as it may.
     pub(crate) end_ns: u64,
@@ -293,6 +296,9 @@ impl LinkBounds {
         Ok(Self {
             rail_ns,
             message_ns: rail_ns + retained * acknowledged_ns + channel.request_ns,
+            transfer_ns: 2 * rail_ns
+                + 4 * channel.request_ns
+                + most(|config| ns(config.transfers.drain_within)),
             window_ns: recovered_ns + gone_ns + polls_ns,
             end_ns: closes_ns.saturating_add(gone_ns + recovered_ns + polls_ns),
             farewell_ns: 2 * (acknowledged_ns + channel.request_ns + polls_ns),

@@ -13,6 +13,7 @@ use crate::hostile::case::{HostileAct, HostileCase};
 use crate::mesh::case::MeshCase;
 use crate::requests::case::{RequestAct, RequestsCase};
 use crate::sleepy::case::{SleepAct, SleepCase};
+use crate::transfers::case::{BeginCase, TransfersCase};
 
 /// All that a run is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,6 +174,9 @@ pub(crate) struct HostCase {
     /// How it makes its links, where that is not as all others do.
     #[serde(default)]
     pub(crate) links: Option<HostLinksCase>,
+    /// How it has transfers, where that is not the default.
+    #[serde(default)]
+    pub(crate) transfers: Option<TransfersCase>,
 }
 
 /// Both subnets as good.
@@ -334,6 +338,10 @@ pub(crate) enum What {
     Refresh,
     /// The link goes by what leads to the peer's process now.
     Reroute,
+    /// A transfer begins.
+    Begin(BeginCase),
+    /// One of the transfers of this end is cancelled.
+    Cancel { which: u8 },
     /// Something where limits are reached.
     Crowd(CrowdAct),
     /// Something where hosts sleep.
@@ -534,6 +542,7 @@ mod tests {
             ("hosts", "order"),
             ("hosts", "speeds_mbps"),
             ("hosts", "links"),
+            ("hosts", "transfers"),
         ];
         for (list, field) in fields {
             for entry in value[list].as_array_mut().unwrap() {

@@ -20,7 +20,15 @@ impl LinkedRun<'_> {
     /// Faults stop: all is delivered and done, who is open has all its rails again and can talk, and closing leaves nothing.
     pub(crate) fn finish(&mut self) -> Verdict {
         self.stop_faults()?;
+        self.end_offers()?;
         self.until("liveness", "what was sent is not done", Self::is_quiet)?;
+        self.check_agreement()?;
+        let is_forgotten = |run: &mut Self| run.kept_transfers().is_none();
+        let forgotten = self.until("conserved", "a transfer is not forgotten", is_forgotten);
+        forgotten.map_err(|failure| match self.kept_transfers() {
+            Some(kept) => crate::failure::failure("conserved", format!("kept: {kept}")),
+            None => failure,
+        })?;
         self.settle_windows();
         for line in 0..self.case.lines.len() {
             self.connect(line)?;
@@ -60,6 +68,7 @@ impl LinkedRun<'_> {
             "a channel is not closed, or a slot not home",
             Self::is_all_home,
         )?;
+        self.check_memory_of_transfers()?;
         self.check_rejected()
     }
 
@@ -189,6 +198,7 @@ impl LinkedRun<'_> {
         self.seats.iter().all(|seat| seat.process.is_some())
             && self.bonds.iter().all(Bond::is_quiet)
             && self.are_windows_quiet()
+            && self.are_transfers_quiet()
     }
 
     /// A rail that was up once is so again at both ends; where nothing hindered that, there is one for each subnet that

@@ -9,6 +9,7 @@ pub(crate) mod quick;
 mod requests;
 mod sleepy;
 mod steady;
+mod transfers;
 
 use doorbell_sim::Random;
 

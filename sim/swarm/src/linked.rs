@@ -4,9 +4,13 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use doorbell::link::{LinkEvent, LinkId, Links, PushRefusal, RequestEnd, RequestId, SessionEvent};
+use doorbell::link::{
+    LinkEvent, LinkId, Links, PushRefusal, RequestEnd, RequestId, SessionEvent, TransferConfig,
+    TransferEvent, TransferId,
+};
 use doorbell::provider::{AsyncEvent, Clock as _, Instant};
 use doorbell::trust::Key;
 use doorbell::{ChannelState, Handle, KeyRing, Node, RemoteAccess, Trust, Worker};
@@ -24,6 +28,7 @@ use crate::panics::Panics;
 use crate::reach::Reach;
 use crate::station::{link_config, of_address, ports, worker_config};
 use crate::trace::Trace;
+use crate::transfers::Moved;
 use crate::windows::Granted;
 
 const TCP_PORT: u16 = 4000;
@@ -64,6 +69,7 @@ enum Heard {
     Granted(u32, u64, RemoteAccess),
     Withdrawn(u32),
     Ended(RequestId, RequestEnd, Option<Vec<u8>>),
+    Transfer(TransferId, TransferEvent),
 }
 
 /// A run under way.
@@ -75,6 +81,14 @@ pub(crate) struct LinkedRun<'c> {
     pub(crate) bonds: Vec<Bond>,
     /// All there were.
     pub(crate) windows: Vec<Granted>,
+    /// All transfers there were, by their tags.
+    pub(crate) moved: Vec<Moved>,
+    /// When an end of a link had as many offers as it may have, last.
+    pub(crate) full_ns: BTreeMap<(usize, usize), u64>,
+    /// Registrations of all processes before anything else has some.
+    pub(crate) registered: usize,
+    /// How each host has transfers.
+    pub(crate) transfers: Vec<TransferConfig>,
     /// Links that were accepted and have brought nothing yet, by host.
     pub(crate) strangers: Vec<(usize, LinkId)>,
     pub(crate) excuses: Excuses,
@@ -98,8 +112,11 @@ impl<'c> LinkedRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let plan = case.plan()?;
         let mut recover_within = Duration::MAX;
+        let mut transfers = Vec::new();
         for host in 0..case.hosts.len() {
-            recover_within = recover_within.min(link_config(case, host)?.session.recover_within);
+            let config = link_config(case, host)?;
+            recover_within = recover_within.min(config.session.recover_within);
+            transfers.push(config.transfers);
         }
         // A request made while its process stands still may expire before the process goes on.
         let ends = |what: &What| match what {
@@ -126,6 +143,10 @@ impl<'c> LinkedRun<'c> {
             seats,
             bonds: Vec::new(),
             windows: Vec::new(),
+            moved: Vec::new(),
+            full_ns: BTreeMap::new(),
+            transfers,
+            registered: fabric.registrations(),
             strangers: Vec::new(),
             excuses: Excuses::of(&plan, 0),
             is_untroubled,
@@ -187,6 +208,8 @@ impl<'c> LinkedRun<'c> {
                         self.ask(line, end, window, *what)?;
                     }
                 }
+                What::Begin(how) => self.begin(line, end, how)?,
+                What::Cancel { which } => self.cancel(line, end, which)?,
                 What::Refresh => self.refresh(host)?,
                 What::Reroute => self.reroute(line)?,
                 _ => {}
@@ -312,6 +335,7 @@ impl<'c> LinkedRun<'c> {
         self.note(host, format_args!("another process"));
         let now_ns = self.fabric.now().to_ns();
         self.forget_windows(host);
+        self.forget_transfers(host);
         self.seats[host].process = None;
         self.reach.lacks_process(host, now_ns);
         self.strangers.retain(|(at, _)| *at != host);
@@ -381,6 +405,7 @@ impl<'c> LinkedRun<'c> {
         let mut next_ns = self.send_load()?.min(until_ns);
         for host in 0..self.seats.len() {
             self.poll(host)?;
+            next_ns = next_ns.min(self.answer_offers(host)?);
             next_ns = next_ns.min(self.wakes_at(host)?);
         }
         let now_ns = self.fabric.now().to_ns();
@@ -456,6 +481,7 @@ impl<'c> LinkedRun<'c> {
                     Heard::Ended(request, RequestEnd::Done, Some(data.to_vec()))
                 }
                 LinkEvent::Ended { request, end } => Heard::Ended(request, end, None),
+                LinkEvent::Transfer { transfer, event } => Heard::Transfer(transfer, event),
                 other => {
                     strange = Some(failure("event", format!("{other:?}")));
                     return;
@@ -553,6 +579,11 @@ impl<'c> LinkedRun<'c> {
                 self.note(host, format_args!("{request:?}: {end:?}"));
                 self.hear_ended(at, request, end, data.as_deref())
             }
+            Heard::Transfer(transfer, event) => {
+                let at = self.known(host, id)?;
+                self.note(host, format_args!("transfer {transfer}: {event:?}"));
+                self.hear_transfer(at, transfer, event)
+            }
             Heard::Session(event) => {
                 if !matches!(event, SessionEvent::Done { .. }) {
                     self.note(host, format_args!("{event:?}"));
@@ -589,6 +620,9 @@ impl<'c> LinkedRun<'c> {
         })?;
         let now_ns = self.fabric.now().to_ns();
         self.judge(at, end, event, now_ns)?;
+        if let SessionEvent::Final { reason } = event {
+            self.judge_transfers_of(at, end, reason)?;
+        }
         self.bonds[at].hear_session(end, event, (now_ns, self.excuses.clocks))
     }
 

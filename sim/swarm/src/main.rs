@@ -53,6 +53,7 @@ mod station;
 mod stranger;
 mod swarm;
 mod trace;
+mod transfers;
 mod windows;
 
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ use crate::hostile::case::HostileCase;
 use crate::requests::case::{RequestAct, RequestsCase};
 use crate::run::{Keep, run_caught};
 use crate::sleepy::case::SleepCase;
+use crate::transfers::case::{AnswerCase, BeginCase};
 
 /// A smaller case, and what its run says. So many runs are tried at most.
 pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Failure, u32) {
@@ -22,6 +23,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Fa
         shrinker.lines();
         shrinker.operations();
         shrinker.values();
+        shrinker.transfers();
         shrinker.limits();
         shrinker.sleepers();
         shrinker.liars();
@@ -124,6 +126,9 @@ impl Shrinker {
             case.hosts[host].links = None;
             self.try_case(case);
             let mut case = self.best.clone();
+            case.hosts[host].transfers = None;
+            self.try_case(case);
+            let mut case = self.best.clone();
             case.hosts[host].subnets = 1;
             self.try_case(case);
             let mut case = self.best.clone();
@@ -162,6 +167,31 @@ impl Shrinker {
                 }
             }
         }
+    }
+
+    /// Smaller transfers, without limits of time, and joined at once.
+    fn transfers(&mut self) {
+        let plainer: [fn(&mut BeginCase); 4] = [
+            |begin| begin.offset = 0,
+            |begin| begin.priority = 0,
+            |begin| begin.within_ns = [0; 2],
+            |begin| begin.answer = AnswerCase::Joins { after_ns: 0 },
+        ];
+        for at in 0..self.best.operations.len() {
+            for plain in plainer {
+                self.try_transfer(at, plain);
+            }
+            while self.try_transfer(at, |begin| begin.bytes = (begin.bytes / 2).max(1)) {}
+        }
+    }
+
+    fn try_transfer(&mut self, at: usize, plain: impl FnOnce(&mut BeginCase)) -> bool {
+        let mut case = self.best.clone();
+        match &mut case.operations[at].what {
+            What::Begin(begin) => plain(begin),
+            _ => return false,
+        }
+        self.try_case(case)
     }
 
     /// Limits that nothing reaches.

@@ -298,6 +298,14 @@ pub(crate) fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig
     config.channel.timeout = line.timeout;
     config.channel.retry_count = line.retry_count;
     config.channel.remote = RemoteAccess::ALL;
+    if let Some(own) = case.hosts[host].transfers {
+        let transfers = &mut config.transfers;
+        transfers.piece_bytes = own.piece_bytes;
+        transfers.pieces_ahead = own.pieces_ahead;
+        transfers.transfers_max = own.transfers_max;
+        transfers.progress_every = Duration::from_nanos(own.progress_every);
+        transfers.drain_within = Duration::from_nanos(own.drain_within);
+    }
     if let Some(own) = case.hosts[host].links {
         config.retained = own.retained;
         config.ahead = own.ahead;

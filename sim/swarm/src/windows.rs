@@ -109,6 +109,13 @@ enum Asked {
     },
 }
 
+impl Granted {
+    /// Whether its memory is there.
+    pub(crate) const fn is_registered(&self) -> bool {
+        self.memory.is_some()
+    }
+}
+
 impl Sum {
     /// Returns the bit of the next addition, if one is free.
     fn next(&self) -> Option<u64> {

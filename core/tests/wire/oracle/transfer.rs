@@ -28,7 +28,7 @@ pub(crate) struct Outcome {
     pub(crate) is_broken: bool,
 }
 
-/// What is known of a piece without the machine.
+/// State of a piece, as it follows without the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Plain {
     New,

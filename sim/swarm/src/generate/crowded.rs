@@ -105,6 +105,7 @@ fn host(random: &mut Random, receive_depth: u32) -> HostCase {
         order: Order::WholeMessage,
         speeds_mbps: [100_000; 2],
         links: None,
+        transfers: None,
     }
 }
 

@@ -58,6 +58,7 @@ fn host(random: &mut Random) -> HostCase {
         order: Order::WholeMessage,
         speeds_mbps: [100_000; 2],
         links: None,
+        transfers: None,
     }
 }
 

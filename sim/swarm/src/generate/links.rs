@@ -6,6 +6,7 @@ use crate::case::{
     Ask, Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, TimesCase, What,
 };
 use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick, receives_refused};
+use crate::generate::transfers;
 use crate::station::{MOVED, address};
 
 /// A fault that lasts for a moment is over within this time.
@@ -73,7 +74,7 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
         }
     }
     let may_end = random.happens(400_000);
-    Case {
+    let mut case = Case {
         seed: random.draw(),
         device: one_of(random, &Device::ALL),
         latency_ns: 1000 + random.below(50_000),
@@ -95,7 +96,9 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
         call_ns: 0,
         handler_ns: 0,
         scene: None,
-    }
+    };
+    transfers::add(&mut case);
+    case
 }
 
 /// How a host makes links that does so otherwise than the others.
@@ -143,6 +146,7 @@ fn host(random: &mut Random, shape: &Shape) -> HostCase {
         links: random
             .happens(shape.odd_per_million)
             .then(|| own_links(random, shape.has_times)),
+        transfers: None,
     }
 }
 
@@ -313,7 +317,7 @@ fn one_sided(
 }
 
 /// The port of a host in a subnet, as plans name it.
-fn port(subnet: usize, is_one_device: bool) -> String {
+pub(super) fn port(subnet: usize, is_one_device: bool) -> String {
     if is_one_device {
         format!("sim0:{}", subnet + 1)
     } else {

@@ -112,6 +112,7 @@ fn host(random: &mut Random) -> HostCase {
         order: one_of(random, &Order::ALL),
         speeds_mbps: [(); 2].map(|()| one_of(random, &[25_000, 100_000, 400_000])),
         links: None,
+        transfers: None,
     }
 }
 

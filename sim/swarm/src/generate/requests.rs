@@ -44,6 +44,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
                 order: Order::WholeMessage,
                 speeds_mbps: [100_000; 2],
                 links: is_linked.then(|| links_of(random)),
+                transfers: None,
             })
             .collect(),
         plan: match random.happens(TROUBLED_PER_MILLION) {

@@ -106,6 +106,7 @@ fn host(random: &mut Random, lines: &[LineCase], number: usize) -> HostCase {
         order: Order::WholeMessage,
         speeds_mbps: [100_000; 2],
         links: None,
+        transfers: None,
     }
 }
 

@@ -11,7 +11,7 @@ pub(crate) struct SessionFrame {
     pub(crate) sequence: u64,
     pub(crate) acknowledgement: u64,
     /// The further fields, by the kind. Attach: the session, the window and the rail. Refusal: the reason. Grant: its
-    /// number, the access and the window. Fence: the rail and the epoch. Of a transfer: its number, and the fields
+    /// number, the access and the window. Fence: the rail and the epoch. Frames of a transfer: its number, and the fields
     /// behind that, in order.
     pub(crate) more: Vec<u64>,
     /// The bytes of data, or the set of pieces.
