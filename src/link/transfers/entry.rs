@@ -34,7 +34,7 @@ pub(super) struct Entry<P: Provider> {
     /// Whether its offer is to be reported.
     pub(super) is_news: bool,
     /// Whether its end was reported: it is kept for the peer alone.
-    is_ended: bool,
+    pub(super) is_ended: bool,
     reported_at: Instant,
     reported_bytes: u64,
 }

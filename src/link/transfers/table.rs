@@ -121,7 +121,7 @@ impl<P: Provider> Transfers<P> {
     /// How many are open that were begun here, or by the peer. Entries that are kept for the peer alone do not count.
     fn open(&self, is_ours: bool) -> u32 {
         let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
-        let open = entries.filter(|entry| !entry.machine.is_unanswered()).count();
+        let open = entries.filter(|entry| !entry.is_ended).count();
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
