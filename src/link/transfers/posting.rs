@@ -194,7 +194,13 @@ impl<P: Provider, N: Network> Link<P, N> {
             return Posted::Blocked;
         };
         match channel.post_ranges(operation, [range], PostFlags::SIGNALED) {
-            Err(SendErrorKind::Refused(PushError::State(_))) => Posted::Blocked,
+            // The end of a channel is its rail's, and not the transfer's.
+            Err(
+                SendErrorKind::Refused(PushError::State(_))
+                | SendErrorKind::Closed
+                | SendErrorKind::PeerClosed
+                | SendErrorKind::NoMemory,
+            ) => Posted::Blocked,
             // The device may have it: the rail is given up.
             Err(SendErrorKind::Post(_)) => Posted::InDoubt,
             outcome => posted(outcome),
