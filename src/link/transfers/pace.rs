@@ -46,8 +46,10 @@ impl Pace {
             return;
         };
         let ns = now.to_ns().saturating_sub(since.to_ns()).max(1);
-        let rate = u128::from(bytes).saturating_mul(1_000_000_000) / u128::from(ns);
-        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        let rate = u128::from(bytes)
+            .saturating_mul(1_000_000_000)
+            .checked_div(ns.into());
+        let rate = u64::try_from(rate.unwrap_or(0)).unwrap_or(u64::MAX);
         self.bytes_per_second = match self.bytes_per_second {
             0 => rate,
             // An eighth of the difference each time.

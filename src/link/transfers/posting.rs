@@ -145,7 +145,12 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some((at, epoch)) = self.open_rail(rail) else {
             return false;
         };
-        let most = self.session.config().suspect_after / 4;
+        let most = self
+            .session
+            .config()
+            .suspect_after
+            .checked_div(4)
+            .unwrap_or_default();
         let Some((piece, operation, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
             return false;
         };
