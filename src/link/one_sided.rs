@@ -502,14 +502,19 @@ impl<P: Provider, N: Network> Link<P, N> {
         turn: (Instant, u64),
     ) -> Option<Ticket> {
         let worker = workers.get_mut(at.worker)?;
-        let outcome = match worker.lease() {
-            None => Posted::Blocked,
-            Some(mut lease) => match lease.fill(bytes) {
-                Ok(()) => post(worker, at, Operation::Send, lease),
-                Err(_) => {
-                    worker.release(lease);
-                    Posted::Failed
-                }
+        let channel = worker.channel(at.channel);
+        let inline = channel.filter(|channel| bytes.len() <= channel.limits().inline_bytes_max as usize);
+        let outcome = match inline {
+            Some(channel) => posted_now(channel.post_inline(Operation::Send, bytes)),
+            None => match worker.lease() {
+                None => Posted::Blocked,
+                Some(mut lease) => match lease.fill(bytes) {
+                    Ok(()) => post(worker, at, Operation::Send, lease),
+                    Err(_) => {
+                        worker.release(lease);
+                        Posted::Failed
+                    }
+                },
             },
         };
         self.took(rail, outcome, bytes.len(), None, turn)
@@ -635,6 +640,16 @@ fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Opt
 
 /// Posts one request that completes with an event. It fails where the device takes none such; of a queue pair that failed, the
 /// completion says so.
+/// The outcome of posting something that is in no lease.
+pub(super) fn posted_now(outcome: Result<Ticket, SendErrorKind>) -> Posted {
+    match outcome {
+        Err(SendErrorKind::Refused(PushError::State(_))) => Posted::Blocked,
+        // The device may have it: the rail is given up.
+        Err(SendErrorKind::Post(_)) => Posted::InDoubt,
+        outcome => posted(outcome),
+    }
+}
+
 fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease: Lease<P>) -> Posted {
     let has_atomics = !operation.is_atomic() || worker.context().limits().atomics;
     let Some(channel) = worker.channel(at.channel) else {

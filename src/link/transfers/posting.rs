@@ -2,16 +2,21 @@
 
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
-use doorbell_core::provider::{Operation, PostFlags, Provider, PushError, RemoteAddress};
+use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
 use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
 use doorbell_core::transfer::{TransferId, Word};
-use doorbell_core::wire::{EndFrame, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
+use doorbell_core::wire::{EndFrame, LandedFrame, OpenFrame, ProgressFrame, RemoteWindow, TakeFrame};
 
 use super::entry::Memory;
+use crate::link::one_sided::posted_now;
 use crate::link::rail::{At, Carried};
-use crate::link::state::{Link, Posted, posted};
+use crate::link::state::{Link, Posted};
 use crate::worker::Worker;
-use crate::worker::channel::SendErrorKind;
+
+/// The least bytes of a part of a piece, and the most parts: with one part in [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after)
+/// a rail of 2 Mbit/s is not taken for dead.
+const PART_BYTES_MIN: u32 = 32 << 10;
+const PARTS_MAX: u32 = 8;
 
 impl<P: Provider, N: Network> Link<P, N> {
     /// Says what transfers have to say, and posts their pieces, as far as rails take it.
@@ -144,15 +149,17 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let suspect_after = self.session.config().suspect_after;
         let most = suspect_after.checked_div(4).unwrap_or(suspect_after);
-        let Some((piece, operation, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
+        let Some((piece, window, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
             return false;
         };
         let pieces_max = self.transfers.config.pieces_ahead;
-        let pace = self.transfers.paces.get_mut(usize::from(rail));
+        let pace = self.transfers.paces.get(usize::from(rail));
         if pace.is_none_or(|pace| !pace.has_room(pieces_max, bytes, most)) {
             return false;
         }
-        let outcome = self.write(place, (at, operation), (piece, bytes), workers);
+        let is_slow = pace.is_none_or(|pace| !pace.is_fast_for(bytes, most));
+        let parts = if is_slow { PARTS_MAX } else { 1 };
+        let outcome = self.write(place, (rail, at, window), (piece, bytes), parts, (workers, turn));
         let is_done = matches!(outcome, Posted::Done(_));
         let is_in_doubt = matches!(outcome, Posted::InDoubt);
         if is_done || is_in_doubt {
@@ -165,45 +172,85 @@ impl<P: Provider, N: Network> Link<P, N> {
                 pace.posted(bytes, now);
             }
         }
-        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // Parts before the last one were counted.
+        let part_bytes = bytes.div_ceil(parts).max(PART_BYTES_MIN);
+        let before = bytes
+            .div_ceil(part_bytes)
+            .saturating_sub(1)
+            .saturating_mul(part_bytes);
+        let length = usize::try_from(bytes.saturating_sub(before)).unwrap_or(usize::MAX);
         self.took(rail, outcome, length, Some(Carried::Piece(id, bytes)), turn);
         self.say_words(rail, place, workers, turn);
         is_done
     }
 
-    /// The next piece of a transfer, and the WRITE of it over a connection.
-    fn next_piece(&self, place: usize, on: (u8, Epoch)) -> Option<(u32, Operation, TransferId, u32)> {
+    /// The next piece of a transfer, and the taker's memory by its key for a connection.
+    fn next_piece(&self, place: usize, on: (u8, Epoch)) -> Option<(u32, RemoteWindow, TransferId, u32)> {
         let entry = self.transfers.entries.get(place)?;
         let (piece, window) = entry.machine.piece_for(on)?;
-        let (offset, bytes) = entry.machine.pieces().range(piece)?;
-        let remote = RemoteAddress::within(&window, offset, bytes.into())?;
-        Some((piece, Operation::Write(remote), entry.machine.id(), bytes))
+        let (_, bytes) = entry.machine.pieces().range(piece)?;
+        Some((piece, window, entry.machine.id(), bytes))
     }
 
+    /// Posts the WRITE of a piece: several of its parts, in order, on a rail that would take long for all of it at once. Each completion is a sign of life
+    /// of the rail. The outcome is that of the last part.
     fn write(
-        &self,
+        &mut self,
         place: usize,
-        (at, operation): (At, Operation),
+        (rail, at, window): (u8, At, RemoteWindow),
         (piece, bytes): (u32, u32),
-        workers: &mut [Worker<P>],
+        parts: u32,
+        (workers, turn): (&mut [Worker<P>], (Instant, u64)),
     ) -> Posted {
         let entry = self.transfers.entries.get(place);
         let Some(Memory::Given(region, start)) = entry.map(|entry| &entry.memory) else {
             return Posted::Failed;
         };
         let offset = entry.and_then(|entry| entry.machine.pieces().range(piece));
-        let offset = offset.and_then(|(offset, _)| usize::try_from(offset).ok());
-        let range = offset.and_then(|offset| region.range(at.worker, start.checked_add(offset)?, bytes));
-        let worker = workers.get_mut(at.worker);
-        let channel = worker.and_then(|worker| worker.channel(at.channel));
-        let (Some(range), Some(channel)) = (range, channel) else {
-            return Posted::Blocked;
+        let Some((offset, _)) = offset else {
+            return Posted::Failed;
         };
-        match channel.post_ranges(operation, [range], PostFlags::SIGNALED) {
-            Err(SendErrorKind::Refused(PushError::State(_))) => Posted::Blocked,
-            // The device may have it: the rail is given up.
-            Err(SendErrorKind::Post(_)) => Posted::InDoubt,
-            outcome => posted(outcome),
+        let (region, start) = (region.clone(), *start);
+        let part_bytes = bytes.div_ceil(parts.max(1)).max(PART_BYTES_MIN);
+        let count = bytes.div_ceil(part_bytes);
+        let (mut at_byte, mut last) = (0_u32, Posted::Blocked);
+        while at_byte < bytes {
+            let length = part_bytes.min(bytes.saturating_sub(at_byte));
+            let worker = workers.get_mut(at.worker);
+            let channel = worker.and_then(|worker| worker.channel(at.channel));
+            let offset = offset.saturating_add(at_byte.into());
+            let from = usize::try_from(offset)
+                .ok()
+                .and_then(|offset| start.checked_add(offset));
+            let range = from.and_then(|from| region.range(at.worker, from, length));
+            let to = RemoteAddress::within(&window, offset, length.into());
+            let (Some(range), Some(channel), Some(to)) = (range, channel, to) else {
+                return Posted::Blocked;
+            };
+            // All of them, and what announces the piece, or none.
+            if at_byte == 0 && count > 1 && channel.room() <= count {
+                return Posted::Blocked;
+            }
+            let outcome = posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED));
+            at_byte = at_byte.saturating_add(length);
+            if at_byte >= bytes {
+                last = outcome;
+                break;
+            }
+            if !matches!(outcome, Posted::Done(_)) {
+                // Nothing was posted, or a part of the piece may have been: the rail is given up then.
+                return if at_byte == length {
+                    outcome
+                } else {
+                    Posted::InDoubt
+                };
+            }
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            self.took(rail, outcome, length, None, turn);
+        }
+        match last {
+            Posted::Blocked | Posted::Failed if count > 1 => Posted::InDoubt,
+            last => last,
         }
     }
 }
