@@ -1,6 +1,6 @@
 //! One-sided requests of a link: what is asked for, over which rail it goes, and what is said beside messages for it.
 
-mod posting;
+pub(super) mod posting;
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -88,8 +88,10 @@ impl InFlight {
 pub(super) enum Carried {
     /// A one-sided request.
     Request(RequestId),
-    /// A piece of a transfer, of so many bytes.
+    /// A piece of a transfer, of so many bytes; or its last part.
     Piece(TransferId, u32),
+    /// An earlier part of a piece.
+    Part(TransferId),
 }
 
 pub(super) struct LinkRail<P: Provider, N: Network> {

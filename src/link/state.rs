@@ -205,6 +205,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 one_sided.done(request);
             }
             Carried::Piece(transfer, bytes) => transfers.completed(rail, (transfer, bytes), now),
+            Carried::Part(_) => {}
         });
         let epoch = self.session.rail_epoch(rail);
         one_sided.ours.completed(rail, epoch, through);
@@ -222,7 +223,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         let mut rails = self.rails.iter();
         match rails.find_map(|rail| rail.carried_on(at, ticket)) {
             Some(Carried::Request(request)) => self.one_sided.denied(request),
-            Some(Carried::Piece(id, _)) => self.transfers.refused(id, EndReason::DENIED, now),
+            Some(Carried::Piece(id, _) | Carried::Part(id)) => {
+                self.transfers.refused(id, EndReason::DENIED, now)
+            }
             None => {}
         }
     }

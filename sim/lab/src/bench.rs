@@ -24,6 +24,7 @@ mod record;
 mod rings;
 mod rows;
 mod sources;
+mod transfer;
 
 use hold::Recorded;
 use record::Record;

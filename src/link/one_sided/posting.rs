@@ -142,6 +142,11 @@ impl<P: Provider, N: Network> Link<P, N> {
 
 fn post_frame<P: Provider>(at: At, bytes: &[u8], workers: &mut [Worker<P>]) -> Option<Posted> {
     let worker = workers.get_mut(at.worker)?;
+    let channel = worker.channel(at.channel);
+    let inline = channel.filter(|channel| bytes.len() <= channel.limits().inline_bytes_max as usize);
+    if let Some(channel) = inline {
+        return Some(posted_now(channel.post_inline(Operation::Send, bytes)));
+    }
     Some(match worker.lease() {
         None => Posted::Blocked,
         Some(mut lease) => match lease.fill(bytes) {
@@ -152,6 +157,22 @@ fn post_frame<P: Provider>(at: At, bytes: &[u8], workers: &mut [Worker<P>]) -> O
             }
         },
     })
+}
+
+/// Outcome of posting something that is in no lease.
+pub(in crate::link) fn posted_now(outcome: Result<Ticket, SendErrorKind>) -> Posted {
+    match outcome {
+        // The end of a channel is its rail's alone.
+        Err(
+            SendErrorKind::Refused(PushError::State(_))
+            | SendErrorKind::Closed
+            | SendErrorKind::PeerClosed
+            | SendErrorKind::NoMemory,
+        ) => Posted::Blocked,
+        // The device may have it: the rail is given up.
+        Err(SendErrorKind::Post(_)) => Posted::InDoubt,
+        outcome => posted(outcome),
+    }
 }
 
 /// The open rail of the best state there is. If all rails of that state are full, they are waited for, and rails in a worse

@@ -31,8 +31,9 @@ pub struct TransferConfig {
     pub piece_bytes: u32,
     /// Pieces under way on a rail at most, of all transfers of the link together. Default 4. A message waits on its rail for no more
     /// than these. A slow rail has fewer: as many as it carries in a quarter of
-    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. A piece that takes longer than
-    /// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after) never arrives: 256 KiB on less than 18 Mbit/s, by default.
+    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. There a piece goes in
+    /// up to eight parts, of which one has to arrive within [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after): that is so
+    /// from 2 Mbit/s on, by default.
     pub pieces_ahead: u32,
     /// Transfers that a link has open at most: those begun here, and apart from them those begun by the peer. Default 16. Each has some
     /// 8 KiB of memory here, and in the peer.

@@ -27,6 +27,11 @@ impl Pace {
         self.in_flight < pieces_max.max(1) && self.time_of(bytes).is_some_and(|time| time <= most)
     }
 
+    /// Whether so many bytes take no longer than `most`, by the rate so far.
+    pub(super) fn is_fast_for(&self, bytes: u32, most: Duration) -> bool {
+        self.time_of(bytes.into()).is_some_and(|time| time <= most)
+    }
+
     fn time_of(&self, bytes: u64) -> Option<Duration> {
         let ns = u128::from(bytes).saturating_mul(1_000_000_000);
         let ns = ns.checked_div(u128::from(self.bytes_per_second))?;

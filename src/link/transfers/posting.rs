@@ -4,16 +4,23 @@ use core::cmp::Reverse;
 use doorbell_core::Instant;
 
 use doorbell_core::network::Network;
-use doorbell_core::provider::{Operation, PostFlags, Provider, PushError, RemoteAddress};
+use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
 use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
 use doorbell_core::transfer::{TransferId, Word};
-use doorbell_core::wire::{EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
+use doorbell_core::wire::{
+    EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, RemoteWindow, TakeFrame,
+};
 
 use super::entry::Memory;
+use crate::link::one_sided::posting::posted_now;
 use crate::link::rail::{At, Carried};
-use crate::link::state::{Link, Posted, posted};
+use crate::link::state::{Link, Posted};
 use crate::worker::Worker;
-use crate::worker::channel::SendErrorKind;
+
+/// The least bytes of a part of a piece, and the most parts. A rail that carries one part within
+/// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after) is not taken for dead: 2 Mbit/s, by default.
+const PART_BYTES_MIN: u32 = 32 << 10;
+const PARTS_MAX: u32 = 8;
 
 impl<P: Provider, N: Network> Link<P, N> {
     /// Says what transfers have to say, and posts their pieces, as far as rails take it.
@@ -129,15 +136,27 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let suspect_after = self.session.config().suspect_after;
         let most = suspect_after.checked_div(4).unwrap_or(suspect_after);
-        let Some((piece, operation, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
+        let Some((piece, window, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
             return false;
         };
         let pieces_max = self.transfers.config.pieces_ahead;
-        let pace = self.transfers.paces.get_mut(usize::from(rail));
+        let pace = self.transfers.paces.get(usize::from(rail));
         if pace.is_none_or(|pace| !pace.has_room(pieces_max, bytes, most)) {
             return false;
         }
-        let outcome = self.write(place, (at, operation), (piece, bytes), workers);
+        // A piece that takes long goes in parts: each completion is a sign of life of the rail.
+        let is_slow = pace.is_none_or(|pace| !pace.is_fast_for(bytes, most));
+        let part_bytes = match is_slow {
+            true => bytes.div_ceil(PARTS_MAX).max(PART_BYTES_MIN),
+            false => bytes,
+        };
+        let outcome = self.write(
+            (place, id),
+            (rail, at, window),
+            (piece, part_bytes),
+            workers,
+            turn,
+        );
         if matches!(outcome, Posted::Failed) {
             // It would fail again: by its length, or by its memory.
             self.transfers.refused(id, EndReason::NOT_POSTED, now);
@@ -159,51 +178,86 @@ impl<P: Provider, N: Network> Link<P, N> {
                 pace.posted(bytes, now);
             }
         }
-        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // Parts in front of the last one were counted.
+        let last = match bytes.checked_rem(part_bytes) {
+            Some(rest) if rest > 0 => rest,
+            _ => part_bytes,
+        };
+        let length = usize::try_from(last).unwrap_or(usize::MAX);
         self.took(rail, outcome, length, Some(Carried::Piece(id, bytes)), turn);
         self.say_words(rail, place, workers, turn);
         is_done
     }
 
-    /// The next piece of a transfer, and the WRITE of it over a connection.
-    fn next_piece(&self, place: usize, on: (u8, Epoch)) -> Option<(u32, Operation, TransferId, u32)> {
+    /// The next piece of a transfer, and the taker's memory by its key for a connection.
+    fn next_piece(&self, place: usize, on: (u8, Epoch)) -> Option<(u32, RemoteWindow, TransferId, u32)> {
         let entry = self.transfers.entries.get(place)?;
         let (piece, window) = entry.machine.piece_for(on)?;
-        let (offset, bytes) = entry.machine.pieces().range(piece)?;
-        let remote = RemoteAddress::within(&window, offset, bytes.into())?;
-        Some((piece, Operation::Write(remote), entry.machine.id(), bytes))
+        let (_, bytes) = entry.machine.pieces().range(piece)?;
+        Some((piece, window, entry.machine.id(), bytes))
     }
 
+    /// Posts a piece as WRITEs of parts, in order. The outcome is that of the last part.
     fn write(
+        &mut self,
+        (place, id): (usize, TransferId),
+        (rail, at, window): (u8, At, RemoteWindow),
+        (piece, part_bytes): (u32, u32),
+        workers: &mut [Worker<P>],
+        turn: (Instant, u64),
+    ) -> Posted {
+        let entry = self.transfers.entries.get(place);
+        let Some((offset, bytes)) = entry.and_then(|entry| entry.machine.pieces().range(piece)) else {
+            return Posted::Failed;
+        };
+        let count = bytes.div_ceil(part_bytes.max(1));
+        let mut done = 0_u32;
+        loop {
+            let length = part_bytes.min(bytes.saturating_sub(done));
+            let is_last = done.saturating_add(length) >= bytes;
+            let part = (offset.saturating_add(done.into()), length);
+            // All parts, and the frame that announces the piece, or none.
+            let room = if done == 0 && count > 1 { count } else { 0 };
+            let outcome = self.write_part(place, (at, window), part, room, workers);
+            match outcome {
+                outcome if is_last && (done == 0 || matches!(outcome, Posted::Done(_))) => return outcome,
+                Posted::Done(_) => {}
+                // A part in front of it is posted: the rail is given up.
+                _ if done > 0 => return Posted::InDoubt,
+                outcome => return outcome,
+            }
+            done = done.saturating_add(length);
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            self.took(rail, outcome, length, Some(Carried::Part(id)), turn);
+        }
+    }
+
+    /// Posts a WRITE of bytes of a transfer, if the channel has more room than this.
+    fn write_part(
         &self,
         place: usize,
-        (at, operation): (At, Operation),
-        (piece, bytes): (u32, u32),
+        (at, window): (At, RemoteWindow),
+        (offset, length): (u64, u32),
+        room: u32,
         workers: &mut [Worker<P>],
     ) -> Posted {
         let entry = self.transfers.entries.get(place);
         let Some(Memory::Given(region, start)) = entry.map(|entry| &entry.memory) else {
             return Posted::Failed;
         };
-        let offset = entry.and_then(|entry| entry.machine.pieces().range(piece));
-        let offset = offset.and_then(|(offset, _)| usize::try_from(offset).ok());
-        let range = offset.and_then(|offset| region.range(at.worker, start.checked_add(offset)?, bytes));
+        let from = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| start.checked_add(offset));
+        let range = from.and_then(|from| region.range(at.worker, from, length));
+        let to = RemoteAddress::within(&window, offset, length.into());
         let worker = workers.get_mut(at.worker);
         let channel = worker.and_then(|worker| worker.channel(at.channel));
-        let (Some(range), Some(channel)) = (range, channel) else {
+        let (Some(range), Some(to), Some(channel)) = (range, to, channel) else {
             return Posted::Blocked;
         };
-        match channel.post_ranges(operation, [range], PostFlags::SIGNALED) {
-            // The end of a channel is its rail's, and not the transfer's.
-            Err(
-                SendErrorKind::Refused(PushError::State(_))
-                | SendErrorKind::Closed
-                | SendErrorKind::PeerClosed
-                | SendErrorKind::NoMemory,
-            ) => Posted::Blocked,
-            // The device may have it: the rail is given up.
-            Err(SendErrorKind::Post(_)) => Posted::InDoubt,
-            outcome => posted(outcome),
+        if channel.room() <= room {
+            return Posted::Blocked;
         }
+        posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED))
     }
 }

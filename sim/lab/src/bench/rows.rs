@@ -106,6 +106,20 @@ const fn idle(name: &'static str, what: &'static str, figure: &'static str) -> R
     }
 }
 
+/// Instructions of a MiB that a transfer moves, at one of its sides.
+const fn transfer(name: &'static str, what: &'static str, figure: &'static str) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/MiB",
+        whose: None,
+        goal: Goal::AtMost(2000.0),
+        source: Source::Transfer,
+        figure,
+        command: "cargo lab bench transfer",
+    }
+}
+
 /// Memory of ours for each of so many peers of one hub; `figure` is how many.
 const fn memory(name: &'static str, what: &'static str, figure: &'static str) -> Row {
     Row {
@@ -144,7 +158,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 47] = [
+pub(super) static ROWS: [Row; 49] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -440,6 +454,16 @@ pub(super) static ROWS: [Row; 47] = [
         "idle-refused",
         "a send refused for want of credit and a wait of 256 polls in vain, with 1,024 channels",
         "refused",
+    ),
+    transfer(
+        "transfer-giver",
+        "a MiB of a transfer at default settings, the side that gives",
+        "giver",
+    ),
+    transfer(
+        "transfer-taker",
+        "a MiB of a transfer at default settings, the side that takes",
+        "taker",
     ),
     handle(
         "handle-header",

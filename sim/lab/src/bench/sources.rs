@@ -11,6 +11,7 @@ use super::memory;
 use super::native;
 use super::record::{Interval, Measured};
 use super::rings;
+use super::transfer;
 use crate::kernel::Choice;
 use crate::programs::Rival;
 use crate::scenario::{self, Lab, Report, Verdict};
@@ -36,6 +37,8 @@ pub(super) enum Source {
     Posting,
     /// Instructions of polling a Worker most of whose channels are idle.
     Idle,
+    /// Instructions of either side of a transfer.
+    Transfer,
     /// The memory of a hub with many peers.
     Memory,
     /// The request rings between two threads.
@@ -105,6 +108,7 @@ impl Source {
             Self::Handle => native::handle(bench),
             Self::Posting => native::posting(bench),
             Self::Idle => idle::measure(bench),
+            Self::Transfer => transfer::measure(bench),
             Self::Memory => memory::measure(),
             Self::Rings => rings::measure(bench),
             Self::Missing(why) => bail!("{why}"),

@@ -34,7 +34,8 @@ pub(super) struct End<P: Provider, N: Network> {
     limits: Limits,
     began: Instant,
     progress_at: Instant,
-    landed: u64,
+    /// The bytes that the receiver had, at most.
+    pub(super) landed: u64,
     /// When the file was whole at the other side, or here.
     pub(super) done_at: Option<Instant>,
     pub(super) failure: Option<String>,
@@ -157,7 +158,8 @@ impl<P: Provider, N: Network> End<P, N> {
 
     /// Looks at the end of the link and at the limits.
     fn judge(&mut self, now: Instant, has_moved: bool) {
-        let landed = self.landed_bytes();
+        // The counts of transfers are gone once these are over.
+        let landed = self.landed_bytes().max(self.landed);
         if has_moved || landed != self.landed {
             (self.landed, self.progress_at) = (landed, now);
         }

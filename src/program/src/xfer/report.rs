@@ -41,7 +41,7 @@ impl Report {
         let (line, watch) = (&end.line, &end.line.watch);
         let landed_bytes = match end.done_at {
             Some(_) => end.bytes().unwrap_or(0),
-            None => end.landed_bytes(),
+            None => end.landed,
         };
         let until = end.done_at.unwrap_or_else(|| line.now());
         let took = watch.connected_at.map(|since| span(since, until));

@@ -310,6 +310,7 @@ fn a_peer_that_dies_ends_the_other_with_the_reason() {
         }
         let failure = side.failure.clone().unwrap();
         let arrived = "bytes had arrived, and none are kept";
+        assert!(side.landed > 0 && !failure.contains("; 0 of"), "{failure}");
         assert!(
             failure.contains("the peer could not be reached in time") && failure.contains(arrived),
             "{failure}"

@@ -1,0 +1,51 @@
+//! Rows of the cost of transfers: either side of one, polled under callgrind.
+
+use anyhow::{Result, ensure};
+
+use super::native;
+use super::record::Measured;
+use super::sources::{Bench, Findings};
+use crate::programs;
+use crate::setup;
+use crate::steps::step;
+
+/// MiB of two transfers: their difference is free of what happens once.
+const SHORT: u32 = 16;
+const LONG: u32 = 48;
+
+/// Part of the path of the fake provider.
+const PROVIDER: &str = "doorbell_fake";
+
+/// Instructions of a MiB, at the side that gives and at the side that takes.
+///
+/// # Errors
+///
+/// The program does not build or run, or callgrind is not there.
+pub(super) fn measure(bench: &Bench<'_>) -> Result<Findings> {
+    setup::install_missing(|need| need.file == "valgrind")?;
+    let folder = bench.folder("transfer")?;
+    let (program, library) = step("building the program that moves bytes by a transfer", || {
+        let program = programs::build_example("transfer_instructions")?;
+        Ok((program, programs::build_library("doorbell_fake")?))
+    })?;
+    let mut findings = Findings::default();
+    for side in ["giver", "taker"] {
+        let ours = step(format!("counting a transfer, the {side}"), || {
+            let count = |mib: u32| -> Result<u64> {
+                let out = folder.join(format!("{side}.{mib}"));
+                let arguments = [side, &mib.to_string()];
+                let profile = native::profile(&program, &arguments, "*::measured_*", Some(&library), &out)?;
+                ensure!(profile.total() > 0, "nothing was counted of the {side}");
+                Ok(profile.total_without(PROVIDER))
+            };
+            let more = count(LONG)?.saturating_sub(count(SHORT)?);
+            Ok(more as f64 / f64::from(LONG.saturating_sub(SHORT)))
+        })?;
+        let measured = Measured {
+            note: Some("the provider's own instructions are out; polls that find little are in".to_owned()),
+            ..Measured::of(ours)
+        };
+        findings.add(side, measured);
+    }
+    Ok(findings)
+}
