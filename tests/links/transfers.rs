@@ -355,7 +355,7 @@ fn equals_share_a_link_and_a_higher_priority_goes_first() {
 #[test]
 fn a_slow_rail_is_not_taken_for_dead() {
     for rails in [1, 2] {
-        let mut two = Two::with(rails, "", Some(18));
+        let mut two = Two::with(rails, "", Some(16));
         two.connected(rails as u8);
         let bytes = 1_000_001;
         let (from, to) = (filled(two.process(A), 3, bytes), region(two.process(B), bytes));
