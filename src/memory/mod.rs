@@ -1,4 +1,7 @@
-//! Memory of the engine's own, registered when it is used: a cache of registrations.
+//! Memory of any length: regions that links transfer, and a cache of registrations of memory that the engine lends.
+//!
+//! A [`Region`] is memory of any length that is registered with all Workers of a Node ([`Node::region`](crate::Node::region)).
+//! [`Links::offer`](crate::link::Links::offer) and its kin move ranges of regions between processes.
 //!
 //! A registration pins pages, which takes microseconds to milliseconds. A [`RegistrationCache`] keeps registrations
 //! after their use and hands them out again for the same bytes. It belongs to one Worker's protection domain
@@ -11,6 +14,7 @@
 //!
 //! | subject | names |
 //! |---|---|
+//! | memory of transfers | [`Region`] |
 //! | the cache | [`RegistrationCache`], [`RegistrationCacheConfig`] |
 //! | registered memory | [`Registration`], [`LentMemory`], [`Access`](crate::provider::Access) |
 //! | memory of windows and arenas | [`StableMemory`] |

@@ -106,7 +106,7 @@ fn transfer(kind: u64, cursor: &mut Cursor<'_>, more: &mut Vec<u64>, payload: &m
             let (piece, bytes, tag) = (cursor.number(4)?, cursor.number(8)?, cursor.number(8)?);
             let role = cursor.number(1)?;
             only_if(cursor.number(7)? == 0 && (1..=2).contains(&role))?;
-            only_if((12..=30).any(|power| piece == 1 << power) && (1..=1 << 40).contains(&bytes))?;
+            only_if((12..=24).any(|power| piece == 1 << power) && (1..=1 << 40).contains(&bytes))?;
             more.extend([piece, bytes, tag, role]);
         }
         11 => {
