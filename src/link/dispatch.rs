@@ -114,7 +114,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         if let Event::Failed { ticket, status } = &event {
             // Channels that were given up are included: a channel is often given up before its denial is reported.
             if is_denial(*status) {
-                self.links_mut().for_each(|link| link.denied(at, *ticket, now));
+                self.links_mut().for_each(|link| link.denied(at, *ticket));
             }
         }
         let Some(whose) = self.routes.get(at) else {

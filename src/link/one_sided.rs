@@ -401,7 +401,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             if *seen != epoch && seen.is_some() {
                 self.one_sided.requests.rail_lost(index, now);
                 self.one_sided.ours.lost(index);
-                let fence_by = Deadline::after(now, self.session.config().recover_within);
+                let fence_by = Deadline::after(now, self.session.config().recover_within.saturating_mul(2));
                 let must_fence = self.transfers.lost(index, fence_by);
                 if let Some(lost) = seen.filter(|_| must_fence) {
                     self.one_sided.requests.fence(index, lost);

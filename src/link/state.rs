@@ -7,7 +7,7 @@ use doorbell_core::session::{
     Sequence, Session, SessionEvent, SessionId, Violation,
 };
 use doorbell_core::wire::{
-    Attach, EndReason, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
+    Attach, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
 };
 use doorbell_core::{Instant, Ticket};
 
@@ -219,13 +219,11 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// The peer's device refused what was posted on a channel as this, of whichever rail it is, or was.
-    pub(super) fn denied(&mut self, at: At, ticket: Ticket, now: Instant) {
+    pub(super) fn denied(&mut self, at: At, ticket: Ticket) {
         let mut rails = self.rails.iter();
         match rails.find_map(|rail| rail.carried_on(at, ticket)) {
             Some(Carried::Request(request)) => self.one_sided.denied(request),
-            Some(Carried::Piece(id, _) | Carried::Part(id)) => {
-                self.transfers.refused(id, EndReason::DENIED, now)
-            }
+            Some(Carried::Piece(id, _) | Carried::Part(id)) => self.transfers.denied(id),
             None => {}
         }
     }

@@ -165,6 +165,8 @@ pub struct Transfer<T> {
     answering: Option<Connection>,
     /// Until when pieces may wait for a fence.
     fence_by: Option<Deadline>,
+    /// Whether the taker's device refused a WRITE.
+    is_denied: bool,
     /// Whether the end was reported.
     is_reported: bool,
 }
@@ -209,6 +211,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             is_answered: false,
             answering: None,
             fence_by: None,
+            is_denied: false,
             is_reported: false,
         }
     }
@@ -369,6 +372,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             Stage::Open if self.deadline.is_some_and(|deadline| deadline.has_passed(now)) => {
                 self.end(EndReason::DEADLINE, drain_until);
             }
+            Stage::Open if self.is_denied && self.is_quiet() => self.end(EndReason::DENIED, drain_until),
             Stage::Open if self.fence_by.is_some_and(|deadline| deadline.has_passed(now)) => {
                 self.end(EndReason::NOT_FENCED, drain_until);
             }
@@ -569,6 +573,18 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.go_on();
     }
 
+    /// Notes that the taker's device refused a WRITE: nothing more is written. The memory of a process that dies goes before its
+    /// connections, so the transfer ends for this only once the taker answered the fence. A dead one answers none, and ends the session.
+    pub const fn denied(&mut self) {
+        self.is_denied = true;
+    }
+
+    /// Whether nothing is posted, and no piece waits for a fence.
+    fn is_quiet(&self) -> bool {
+        let is_fencing = matches!(&self.half, Half::Giver(giver) if giver.is_fencing());
+        self.in_flight == [0; RAILS] && !is_fencing
+    }
+
     /// Notes that the peer takes nothing more of a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         if let Half::Giver(giver) = &mut self.half {
@@ -585,7 +601,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             return None;
         };
         let (of, window) = self.keys.get(usize::from(rail)).copied().flatten()?;
-        if self.stage != Stage::Open || of != epoch {
+        if self.stage != Stage::Open || self.is_denied || of != epoch {
             return None;
         }
         Some((giver.next_piece()?, window))

@@ -550,3 +550,39 @@ fn each_word_is_a_frame_that_parses_back() {
         "answer to the end of transfer 2: reason 77"
     );
 }
+
+#[test]
+fn a_write_that_is_refused_ends_a_transfer_only_where_the_taker_lives() {
+    let on = (0, Epoch::from_wire(1));
+    for answers in [true, false] {
+        let mut giver = Side::give(&open(10_000, TransferRole::Giver), table()).unwrap();
+        let (epoch, transfer) = (on.1, TransferId(2));
+        let take = super::Take {
+            epoch,
+            transfer,
+            window: window(10_000),
+        };
+        giver.heard_take(0, &take).unwrap();
+        let (piece, _) = giver.piece_for(on).unwrap();
+        giver.wrote(piece, on);
+        giver.denied();
+        let (now, later) = (Instant::from_ns(1), Deadline::at(Instant::from_ns(u64::MAX)));
+        giver.look(now, later);
+        assert!(giver.piece_for(on).is_none() && giver.take_end().is_none());
+        assert!(giver.lost(0, later));
+        giver.left();
+        giver.look(now, later);
+        assert_eq!(giver.take_end(), None, "the taker may be dead");
+        if answers {
+            giver.fenced(0, epoch);
+            giver.look(now, later);
+            assert_eq!(giver.take_end(), Some(TransferEnd::Here(EndReason::DENIED)));
+        } else {
+            giver.over(FinalReason::Unreachable);
+            assert_eq!(
+                giver.take_end(),
+                Some(TransferEnd::Over(FinalReason::Unreachable))
+            );
+        }
+    }
+}

@@ -331,7 +331,14 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
-    /// Ends one whose piece a device refused: the peer's, or ours.
+    /// Notes that the peer's device refused a WRITE of one.
+    pub(in super::super) fn denied(&mut self, id: TransferId) {
+        if let Some(entry) = self.find(id) {
+            entry.machine.denied();
+        }
+    }
+
+    /// Ends one whose piece our device does not take.
     pub(in super::super) fn refused(&mut self, id: TransferId, reason: EndReason, now: Instant) {
         let until = Deadline::after(now, self.config.drain_within);
         if let Some(entry) = self.find(id) {
