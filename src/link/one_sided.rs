@@ -365,9 +365,6 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         }
         self.note_rails(now);
-        if self.session.is_closing() {
-            self.transfers.close(now);
-        }
         self.transfers.look(now, makers, self.whom());
         self.one_sided.requests.look_at_deadlines(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));

@@ -146,8 +146,14 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         // A piece that takes long goes in parts: each completion is a sign of life of the rail.
         let is_slow = pace.is_none_or(|pace| !pace.is_fast_for(bytes, most));
+        // No more than half the queue holds, or they would wait for room that never comes.
+        let channel = workers
+            .get_mut(at.worker)
+            .and_then(|worker| worker.channel(at.channel));
+        let depth = channel.map_or(0, |channel| channel.room().saturating_add(channel.in_flight()));
+        let parts_max = PARTS_MAX.min(depth / 2).max(1);
         let part_bytes = match is_slow {
-            true => bytes.div_ceil(PARTS_MAX).max(PART_BYTES_MIN),
+            true => bytes.div_ceil(parts_max).max(PART_BYTES_MIN),
             false => bytes,
         };
         let outcome = self.write(

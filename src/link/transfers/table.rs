@@ -20,6 +20,9 @@ use crate::memory::Region;
 /// Numbers of the peer's transfers, behind the highest, of which it is known whether they were used.
 const NUMBERS: u32 = 64;
 
+/// The bytes of a piece that a giver takes from a peer in any case.
+const PIECE_BYTES_TAKEN: u32 = 1 << 20;
+
 /// Answers about transfers that are gone, at most: the oldest gives way, and the peer asks again.
 const ANSWERS_MAX: usize = 64;
 
@@ -86,8 +89,6 @@ pub(in super::super) struct Transfers<P: Provider> {
     theirs: Numbers,
     pub(super) answers: VecDeque<Answer>,
     pub(super) paces: [Pace; SESSION_RAILS_MAX as usize],
-    /// Whether the link is being closed, and no more offers are taken.
-    is_closing: bool,
     /// Counts the pieces that were posted.
     pub(super) posted: u64,
 }
@@ -108,7 +109,6 @@ impl<P: Provider> Transfers<P> {
             theirs: Numbers::default(),
             answers: VecDeque::new(),
             paces: [Pace::default(); SESSION_RAILS_MAX as usize],
-            is_closing: false,
             posted: 0,
         }
     }
@@ -181,10 +181,11 @@ impl<P: Provider> Transfers<P> {
         options: &TransferOptions,
         (now, makers, whom): (Instant, &Makers, Whom),
     ) -> Result<(), TransferRefusal> {
-        let bytes_max = self
+        let own = self
             .config
             .piece_bytes()
             .saturating_mul(self.config.pieces_ahead.max(1));
+        let bytes_max = own.max(PIECE_BYTES_TAKEN);
         let entry = self.find(id).filter(|entry| entry.machine.is_offered());
         let entry = entry.ok_or(TransferRefusal::NotOpen)?;
         let (role, pieces) = (entry.machine.role(), entry.machine.pieces());
@@ -281,9 +282,7 @@ impl<P: Provider> Transfers<P> {
         }
         let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
         let until = Deadline::after(now, self.config.drain_within);
-        if self.is_closing {
-            entry.turn_away(EndReason::REFUSED, until);
-        } else if is_full {
+        if is_full {
             entry.turn_away(EndReason::TOO_MANY, until);
         }
         self.entries.push(entry);
@@ -343,15 +342,6 @@ impl<P: Provider> Transfers<P> {
         let until = Deadline::after(now, self.config.drain_within);
         if let Some(entry) = self.find(id) {
             entry.machine.end(reason, until);
-        }
-    }
-
-    /// Takes no more offers, since the link is being closed, and declines those that wait.
-    pub(in super::super) fn close(&mut self, now: Instant) {
-        self.is_closing = true;
-        let until = Deadline::after(now, self.config.drain_within);
-        for entry in self.entries.iter_mut().filter(|entry| entry.machine.is_offered()) {
-            entry.machine.end(EndReason::REFUSED, until);
         }
     }
 
