@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use doorbell_core::provider::{DomainId, ProviderError, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
-use doorbell_core::{Access, Lkey, Rkey};
+use doorbell_core::{Access, Lkey};
 
 use crate::domain::DomainInner;
 use crate::memory_region::Hold;
@@ -161,7 +161,6 @@ impl From<ProviderError> for DmabufError {
 /// It holds the buffer: the descriptor may be closed.
 pub struct DmabufRegion {
     hold: Hold,
-    rkey: Rkey,
     range: DmabufRange,
     remote: RemoteAccess,
 }
@@ -189,10 +188,9 @@ impl ProtectionDomain {
         // SAFETY: The range is a part of a buffer that was handed to this process to be shared. A process that has the
         // descriptor may have it written at any time, so that no reference to such memory may rely on its bytes: that is
         // an obligation of the code that maps it.
-        let (hold, rkey) = unsafe { register(domain, fd.as_raw_fd(), range, rights)? };
+        let hold = unsafe { register(domain, fd.as_raw_fd(), range, rights)? };
         Ok(DmabufRegion {
             hold,
-            rkey,
             range,
             remote: access,
         })
@@ -227,7 +225,7 @@ impl DmabufRegion {
     /// The window by which a peer reaches it, with the peer's rights.
     #[must_use]
     pub const fn remote(&self) -> RemoteWindow {
-        RemoteWindow::new(self.range.iova, self.range.bytes as u64, self.rkey).with_access(self.remote)
+        RemoteWindow::new(self.range.iova, self.range.bytes as u64, self.hold.rkey()).with_access(self.remote)
     }
 }
 
@@ -257,7 +255,7 @@ pub(crate) fn lack(domain: &Arc<DomainInner>) -> Result<Option<ProviderError>, P
     };
     // SAFETY: there is no buffer behind this descriptor.
     match unsafe { register(domain, NO_DESCRIPTOR, range, Access::LOCAL_WRITE) } {
-        Ok((mut hold, _)) => {
+        Ok(mut hold) => {
             // A device that takes any number takes dma-bufs, too.
             // SAFETY: called once, and the value is not used afterwards.
             unsafe { hold.deregister(|| {}) };
@@ -283,7 +281,7 @@ unsafe fn register(
     fd: i32,
     range: DmabufRange,
     access: Access,
-) -> Result<(Hold, Rkey), ProviderError> {
+) -> Result<Hold, ProviderError> {
     let invalid = ProviderError {
         call: CALL,
         errno: libc::EINVAL,
@@ -296,10 +294,8 @@ unsafe fn register(
     // caller vouches for what the device does.
     let mr = unsafe { rdma_sys::ibv_reg_dmabuf_mr(domain.as_ptr(), offset, bytes, iova, fd, access) };
     let mr = errno::from_pointer(CALL, mr)?;
-    // SAFETY: a live memory region, whose keys are set before it is returned (ibv_reg_mr(3)).
-    let rkey = Rkey(unsafe { mr.as_ref() }.rkey);
     // SAFETY: 1. just registered in this domain, and known to nobody else; 2. as the caller vouches.
-    Ok((unsafe { Hold::of(domain, mr) }, rkey))
+    Ok(unsafe { Hold::of(domain, mr) })
 }
 
 /// The size of the buffer behind a descriptor.

@@ -84,6 +84,10 @@ impl Hold {
         self.lkey
     }
 
+    pub(crate) const fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
     /// Deregisters, then calls `free` and lets go of the domain. If the device refuses, it keeps its hold: the memory must
     /// stay, and the domain with it. The refusal is counted, and nothing else happens.
     ///
@@ -143,7 +147,7 @@ impl MemoryRegion {
     }
 
     pub(crate) const fn rkey(&self) -> Rkey {
-        self.hold.rkey
+        self.hold.rkey()
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {

@@ -55,8 +55,8 @@ pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;
 pub use rail::{LinkRailCounts, NotConnected, RailEnds};
 pub use report::LinkRailReport;
-pub(crate) use sleeping::WaitedFor;
 pub use sleeping::{LinkDescriptor, WatchedNetwork};
+pub(crate) use sleeping::{SETTLING_POLLS, WaitedFor, is_ready_to_sleep};
 pub use transfers::{
     EndReason, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
     TransferRefusal, TransferRole,

@@ -67,7 +67,7 @@ enum Kind {
 }
 
 /// When to look again at what is owed.
-const SOON: Duration = Duration::from_millis(1);
+pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// An aligned word.
 const WORD_BYTES: u32 = 8;

@@ -23,7 +23,7 @@ use crate::worker::event::Event;
 use crate::worker::{Turn, WaitError, Watched, Worker};
 
 /// Polls behind an arming, at most, until one leaves nothing to the next.
-const SETTLING_POLLS: u32 = 16;
+pub(crate) const SETTLING_POLLS: u32 = 16;
 
 /// How often peers are looked for whose handshakes are polled elsewhere ([`Links::accept_from`]), and wake nobody.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
@@ -174,11 +174,19 @@ where
         let outcome = waiter.wait(how, self);
         (waiter, outcome)
     }
+}
 
-    /// Arms and polls; says whether a thread may sleep then.
-    pub(crate) fn is_ready_to_sleep(&mut self) -> Result<bool, WaitError> {
-        prepare_sleep(self).map(|happened| happened == 0)
-    }
+/// Arms the Workers and polls; says whether a thread may sleep then.
+pub(crate) fn is_ready_to_sleep<P: Provider, N: Network, O>(
+    owner: &mut O,
+    (node, workers): (&Node<P, N>, &mut [Worker<P>]),
+    poll: impl FnMut(&mut O, &mut [Worker<P>], bool) -> Result<u32, ProviderError>,
+) -> Result<bool, WaitError> {
+    let sleep = |_: &O, _: &[Worker<P>], _| Ok(Woken::Deadline);
+    // Nothing here looks at it: the deadline is the event loop's.
+    let never = Deadline::at(Instant::from_ns(u64::MAX));
+    let mut waited_for = WaitedFor::new(owner, (node, workers), never, (poll, sleep));
+    prepare_sleep(&mut waited_for).map(|happened| happened == 0)
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
@@ -381,11 +389,7 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         let poll = |links: &mut Self, workers: &mut [Worker<P>], is_all| {
             links.poll_settling((node, workers), is_all, &mut each, &mut other)
         };
-        let sleep = |_: &Self, _: &[Worker<P>], _| Ok(Woken::Deadline);
-        // Nothing here looks at it: the deadline is the event loop's.
-        let never = Deadline::at(Instant::from_ns(u64::MAX));
-        let is_ready =
-            WaitedFor::new(&mut *self, (node, &mut *workers), never, (poll, sleep)).is_ready_to_sleep()?;
+        let is_ready = is_ready_to_sleep(self, (node, &mut *workers), poll)?;
         Ok(is_ready.then(|| self.sleeps_until(workers, node.network().now())))
     }
 

@@ -11,12 +11,9 @@ use doorbell_hotpath::{Wait, Woken};
 use super::membership::{Mesh, MeshEvent};
 use super::seek::Sought;
 use crate::connect::node::Node;
-use crate::link::{LinkDescriptor, WaitedFor, WatchedNetwork};
+use crate::link::{LinkDescriptor, SETTLING_POLLS, WaitedFor, WatchedNetwork, is_ready_to_sleep};
 use crate::machine::tcp::Tcp;
 use crate::worker::{WaitError, Watched, Worker};
-
-/// Polls behind an arming, at most, until one leaves nothing to the next.
-const SETTLING_POLLS: u32 = 16;
 
 impl<P: Provider, N: Network> Mesh<P, N> {
     /// Polls, and says whether anything is to be reported to the caller. If `is_all`, it polls until a poll leaves
@@ -120,11 +117,7 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
         let poll = |mesh: &mut Self, workers: &mut [Worker<P>], is_all| {
             mesh.poll_settling((node, workers), is_all, &mut each)
         };
-        let sleep = |_: &Self, _: &[Worker<P>], _| Ok(Woken::Deadline);
-        // Nothing here looks at it: the deadline is the event loop's.
-        let never = Deadline::at(Instant::from_ns(u64::MAX));
-        let is_ready =
-            WaitedFor::new(&mut *self, (node, &mut *workers), never, (poll, sleep)).is_ready_to_sleep()?;
+        let is_ready = is_ready_to_sleep(self, (node, &mut *workers), poll)?;
         Ok(is_ready.then(|| self.sleeps_until(workers, node.network().now())))
     }
 

@@ -11,7 +11,8 @@ use crate::machine::reaper::{Reaped, Reaper};
 /// Memory that peers may reach, until the device has taken the right away from them.
 ///
 /// Dropped, it returns in bounded time: the device takes the right away on another thread, and lets go of the memory
-/// then. If requests of this host that name ranges of it are in flight, the last of them to be done does that instead. [`Node::settle`](crate::Node::settle) waits for that; [`LocalWindow::revoke`] does it at once.
+/// then. If requests of this host that name ranges of it are in flight, the last of them to be done does that
+/// instead. [`Node::settle`](crate::Node::settle) waits for that; [`LocalWindow::revoke`] does it at once.
 pub struct LocalWindow<P: Provider = Rdma>(Reaped<P::Window>);
 
 impl<P: Provider> LocalWindow<P> {

@@ -175,15 +175,19 @@ pub(in crate::link) fn posted_now(outcome: Result<Ticket, SendErrorKind>) -> Pos
     }
 }
 
-/// The open rail of the best state there is. If all rails of that state are full, they are waited for, and rails in a worse
-/// state are left alone.
-fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Option<T> {
-    let tier_of = |state| match state {
-        HealthState::Up => Some(0_u8),
+/// How well a rail is in this state: the lower the better. `None` if it is not used.
+pub(in crate::link) const fn tier_of(state: HealthState) -> Option<u8> {
+    match state {
+        HealthState::Up => Some(0),
         HealthState::FailingBack => Some(1),
         HealthState::Suspect => Some(2),
         _ => None,
-    };
+    }
+}
+
+/// The open rail of the best state there is. If all rails of that state are full, they are waited for, and rails in a worse
+/// state are left alone.
+fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Option<T> {
     let mut best = (u8::MAX, None);
     for (state, open) in rails {
         let Some(tier) = tier_of(state) else { continue };

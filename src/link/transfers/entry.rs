@@ -10,7 +10,9 @@ use doorbell_core::{Deadline, Instant};
 use super::pace::Bucket;
 use super::{TransferConfig, TransferEvent};
 use crate::error::ConnectError;
+use crate::link::one_sided::SOON;
 use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
+use crate::machine::reaper::Reaped;
 use crate::memory::{GrantedRegion, Region};
 
 /// The memory of a transfer.
@@ -26,9 +28,6 @@ pub(super) enum Memory<P: Provider> {
     /// It is being taken out of the peer's reach.
     Fencing(Commission<()>),
 }
-
-/// When to look again at memory that a thread works on.
-const SOON: Duration = Duration::from_millis(1);
 
 pub(super) struct Entry<P: Provider> {
     pub(super) machine: Transfer<Box<[PieceState]>>,
@@ -73,8 +72,8 @@ impl<P: Provider> Entry<P> {
     }
 
     /// Ends one that the peer began, as too many are open. The application is told nothing, and the peer until it answers.
-    pub(super) fn turn_away(&mut self, reason: EndReason, until: Deadline) {
-        self.machine.end(reason, until);
+    pub(super) fn turn_away(&mut self, until: Deadline) {
+        self.machine.end(EndReason::TOO_MANY, until);
         let _ = self.machine.take_end();
         self.is_news = false;
     }
@@ -89,7 +88,7 @@ impl<P: Provider> Entry<P> {
             match commission.take() {
                 Ok(None) => {}
                 Ok(Some(granted)) => {
-                    self.memory = Memory::Granted(crate::machine::reaper::Reaped::into_inner(granted));
+                    self.memory = Memory::Granted(Reaped::into_inner(granted));
                 }
                 Err(error) => {
                     self.memory = Memory::None;

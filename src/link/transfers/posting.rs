@@ -1,18 +1,18 @@
 //! Posting of what transfers say, and of their pieces.
 
 use core::cmp::Reverse;
-use doorbell_core::Instant;
 
+use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
-use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
+use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 use doorbell_core::transfer::{TransferId, Word};
 use doorbell_core::wire::{
     EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, RemoteWindow, TakeFrame,
 };
 
 use super::entry::Memory;
-use crate::link::one_sided::posting::posted_now;
+use crate::link::one_sided::posting::{posted_now, tier_of};
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted};
 use crate::worker::Worker;
@@ -105,12 +105,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// How well a rail is that has a connection: the lower the better. `None` if it is not used.
     fn tier(&self, rail: u8) -> Option<u8> {
         self.rails.get(usize::from(rail))?.at?;
-        match self.session.rail_state(rail) {
-            HealthState::Up => Some(0),
-            HealthState::FailingBack => Some(1),
-            HealthState::Suspect => Some(2),
-            _ => None,
-        }
+        tier_of(self.session.rail_state(rail))
     }
 
     /// The transfer whose piece goes next over a connection: one of the highest priority of those that have any, and among equals the

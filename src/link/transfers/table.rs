@@ -281,9 +281,8 @@ impl<P: Provider> Transfers<P> {
             return Ok(());
         }
         let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
-        let until = Deadline::after(now, self.config.drain_within);
         if is_full {
-            entry.turn_away(EndReason::TOO_MANY, until);
+            entry.turn_away(Deadline::after(now, self.config.drain_within));
         }
         self.entries.push(entry);
         Ok(())
