@@ -53,6 +53,7 @@ fn two(config: &ChannelConfig, quirks: Quirks) -> Two<Host> {
         near: near_worker,
         from,
         far: far_worker,
+        receives: config.receive_depth as usize,
         other: workers(&near, 4096).remove(0),
     }
 }

@@ -57,6 +57,7 @@ fn two(config: &ChannelConfig) -> Two<Rdma> {
         near,
         from,
         far,
+        receives: config.receive_depth as usize,
         other: worker(&node, 4096).remove(0),
     }
 }

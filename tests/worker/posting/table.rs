@@ -24,6 +24,8 @@ pub(crate) struct Two<P: Provider> {
     pub(crate) from: ChannelId,
     pub(crate) submitter: Submitter<P>,
     pub(crate) far: Worker<P>,
+    /// The receives that the peer has for this connection.
+    pub(crate) receives: usize,
     /// Another Worker of the near host, in a protection domain of its own.
     pub(crate) other: Worker<P>,
     /// Requests at a window of the peer's, with all rights granted.
@@ -625,7 +627,8 @@ fn peer_without_receives<P: Provider + Debug>(two: &mut Two<P>) {
             two.near.poll(|_, _| ()).unwrap();
         }
     });
-    assert_eq!(posted, credits);
+    // What the peer announced before may still be on its way when the first is posted.
+    assert!((credits..=two.receives).contains(&posted), "{posted} of {credits} and {}", two.receives);
     while two.channel().credits() == 0 {
         two.far.poll(|_, _| ()).unwrap();
         two.near.poll(|_, _| ()).unwrap();
