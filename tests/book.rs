@@ -10,8 +10,8 @@ use std::path::Path;
 use doorbell::link::{FinalReason, LinkError, PushRefusal, RequestRefusal, UnknownReason, Violation};
 use doorbell::mesh::{GroupError, MeshError, MeshSendError, Rank};
 use doorbell::provider::{
-    IpPrefix, MemoryError, Pages, PortState, PostError, ProviderError, PushError, QpState, Shortfall,
-    Unusable, WcStatus, Wish,
+    IpPrefix, MemoryError, OnDemand, Pages, PortState, PostError, ProviderError, PushError, QpState,
+    Shortfall, Unusable, WcStatus, Wish,
 };
 use doorbell::trust::{KeyError, KeyRingError};
 use doorbell::worker::{CloseError, RingError, SubmissionError, SubmitErrorKind};
@@ -166,6 +166,12 @@ fn errors_of_a_node() {
         NodeError::Memory(MemoryError::Unmet(
             Wish::Node(Some(1)),
             Shortfall::Partly { bytes: 4 << 20 }
+        )),
+        NodeError::Memory(MemoryError::Unmet(
+            Wish::OnDemand,
+            Shortfall::Operations {
+                lacks: OnDemand::READ | OnDemand::ATOMIC
+            }
         )),
         NodeError::SharedReceives {
             depth: 512,

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use doorbell_core::detached::Detachments;
 use doorbell_core::free_list::FreeList;
 use doorbell_core::in_place;
-use doorbell_core::provider::{ArenaConfig, DetachedSlot, DomainId, MemoryError, Placement, ProviderError};
+use doorbell_core::provider::{
+    ArenaConfig, DetachedSlot, DomainId, MemoryError, Placement, ProviderError, Shortfall, Wish,
+};
 use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::Slot;
@@ -419,6 +421,9 @@ impl fmt::Debug for Arena {
 /// The region an arena of this config needs, for a device on this node, and its cut.
 pub(crate) fn map_for(config: &ArenaConfig, device_node: Option<u16>) -> Result<(Region, Cut), MemoryError> {
     let (cut, bytes) = Cut::for_config(config)?;
+    if config.placement.on_demand {
+        return Err(MemoryError::Unmet(Wish::OnDemand, Shortfall::NotProvided));
+    }
     Ok((Region::anonymous(bytes, &config.placement, device_node)?, cut))
 }
 

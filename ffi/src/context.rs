@@ -2,13 +2,13 @@
 
 use core::fmt;
 use core::mem::MaybeUninit;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Name;
-use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, ProviderError};
+use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, OnDemand, ProviderError};
 
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
@@ -104,7 +104,10 @@ impl ContextInner {
         let events = Descriptor::new(unsafe { BorrowedFd::borrow_raw(async_fd) })?;
         // SAFETY: as above.
         let data_path = data_path(&unsafe { (*context).ops })?;
-        let (limits, ports) = query(opened.0)?;
+        let (mut limits, ports) = query(opened.0)?;
+        if !quirks.on_demand {
+            limits.on_demand = OnDemand::empty();
+        }
         let context = opened.0;
         core::mem::forget(opened);
         Ok(Self {
@@ -169,14 +172,25 @@ fn data_path(ops: &rdma_sys::ibv_context_ops) -> Result<DataPath, ProviderError>
     })
 }
 
-#[doc(alias = "ibv_query_device")]
+/// Operations whose memory a device can page on demand. They count only where it has paging at all.
+fn on_demand(capabilities: &rdma_sys::ibv_odp_caps) -> OnDemand {
+    let general = rdma_sys::ibv_odp_general_caps::IBV_ODP_SUPPORT.0;
+    if capabilities.general_caps & u64::from(general) == 0 {
+        return OnDemand::empty();
+    }
+    OnDemand::from_bits_truncate(capabilities.per_transport_caps.rc_odp_caps)
+}
+
+#[doc(alias = "ibv_query_device_ex")]
 fn query(context: NonNull<rdma_sys::ibv_context>) -> Result<(DeviceLimits, u8), ProviderError> {
-    let mut attributes = MaybeUninit::<rdma_sys::ibv_device_attr>::zeroed();
-    // SAFETY: a live context and a writable structure (ibv_query_device(3)).
-    let status = unsafe { rdma_sys::ibv_query_device(context.as_ptr(), attributes.as_mut_ptr()) };
-    errno::from_value("ibv_query_device", status)?;
+    let mut attributes = MaybeUninit::<rdma_sys::ibv_device_attr_ex>::zeroed();
+    // SAFETY: a live context, no input, and a writable structure (ibv_query_device_ex(3)).
+    let status =
+        unsafe { rdma_sys::ibv_query_device_ex(context.as_ptr(), ptr::null(), attributes.as_mut_ptr()) };
+    errno::from_value("ibv_query_device_ex", status)?;
     // SAFETY: integers only, zeroed before the call filled them in.
-    let attributes = unsafe { attributes.assume_init() };
+    let extended = unsafe { attributes.assume_init() };
+    let attributes = &extended.orig_attr;
     let count = |value: i32| u32::try_from(value).unwrap_or(0);
     let depth = |value: i32| u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX);
     let limits = DeviceLimits {
@@ -188,6 +202,7 @@ fn query(context: NonNull<rdma_sys::ibv_context>) -> Result<(DeviceLimits, u8), 
         max_rd_atomic: depth(attributes.max_qp_init_rd_atom),
         max_dest_rd_atomic: depth(attributes.max_qp_rd_atom),
         atomics: attributes.atomic_cap != rdma_sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        on_demand: on_demand(&extended.odp_caps),
     };
     Ok((limits, attributes.phys_port_cnt))
 }

@@ -107,9 +107,15 @@ impl ProtectionDomain {
     /// Slots begin at multiples of 64 bytes; `slot_bytes` is rounded up to one.
     ///
     /// # Errors
-    /// Not one slot fits (`EINVAL`), or the device refused.
+    /// Not one slot fits, or the memory is paged on demand (`EINVAL`); or the device refused.
     pub fn adopt_arena(&self, memory: impl StableMemory, slot_bytes: u32) -> Result<Arena, ProviderError> {
         let region = Region::adopted(memory)?;
+        if region.is_on_demand() {
+            return Err(ProviderError {
+                call: "adopt_arena",
+                errno: libc::EINVAL,
+            });
+        }
         let cut = Cut::for_region(region.base().addr().get(), region.bytes(), slot_bytes)?;
         self.arena_over(region, cut)
     }
@@ -117,7 +123,7 @@ impl ProtectionDomain {
     /// Registers memory of the caller's that peers may reach.
     ///
     /// # Errors
-    /// It is empty (`EINVAL`), or the device refused.
+    /// It is empty (`EINVAL`), or the device refused: `EOPNOTSUPP` if it does not page on demand what is to be paged so.
     pub fn adopt_window(
         &self,
         memory: impl StableMemory,
@@ -134,6 +140,13 @@ impl ProtectionDomain {
     }
 
     fn window_over(&self, region: Arc<Region>, remote: RemoteAccess) -> Result<Window, ProviderError> {
+        if region.is_on_demand() {
+            let device = self.inner.context().limits().on_demand;
+            device.check_window(remote).map_err(|_| ProviderError {
+                call: "ibv_reg_mr",
+                errno: libc::EOPNOTSUPP,
+            })?;
+        }
         // READs of this host write into it, whatever a peer may do.
         let access = remote.to_access().union(Access::LOCAL_WRITE);
         Ok(Window::new(
@@ -154,7 +167,11 @@ impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
     }
 
     fn window(&self, config: &WindowConfig) -> Result<Window, MemoryError> {
-        let node = self.inner.context().numa_node();
+        let context = self.inner.context();
+        if config.placement.on_demand {
+            context.limits().on_demand.check_window(config.remote)?;
+        }
+        let node = context.numa_node();
         let region = Region::anonymous(config.bytes, &config.placement, node)?;
         Ok(self.window_over(Arc::new(region), config.remote)?)
     }

@@ -29,6 +29,12 @@ use crate::{kernel_view, placement};
 pub unsafe trait StableMemory: Send + Sync + 'static {
     /// Returns the start of the memory and its size in bytes.
     fn region(&self) -> (NonNull<u8>, usize);
+
+    /// Whether the device pages it on demand instead of pinning it, as
+    /// [`PlacementConfig::on_demand`] says. Its pages need not be in place then. An arena cannot be.
+    fn is_on_demand(&self) -> bool {
+        false
+    }
 }
 
 /// Memory that a caller lends to a device for a while, and may unmap afterwards.
@@ -123,6 +129,7 @@ impl Region {
         let mut placement = Placement::unplaced(bytes, bytes);
         let view = kernel_view::look(base.addr().get(), bytes);
         placement.seen = view.map(|view| view.seen);
+        placement.asked.on_demand = memory.is_on_demand();
         Ok(Self {
             base,
             bytes,
@@ -159,6 +166,11 @@ impl Region {
 
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether a device pages it on demand.
+    pub(crate) const fn is_on_demand(&self) -> bool {
+        self.placement.asked.on_demand
     }
 
     /// How it was placed when it was made.

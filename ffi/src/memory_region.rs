@@ -30,7 +30,7 @@ unsafe impl Send for Hold {}
 unsafe impl Sync for Hold {}
 
 impl Hold {
-    /// Registers `bytes` bytes from `address` on.
+    /// Registers `bytes` bytes from `address` on, pinned or paged on demand.
     ///
     /// # Errors
     /// The device refused: `EFAULT` if not all of it is mapped with these rights, `ENOMEM` also where the
@@ -45,12 +45,18 @@ impl Hold {
         address: *mut c_void,
         bytes: usize,
         access: Access,
+        on_demand: bool,
     ) -> Result<Self, ProviderError> {
         let invalid = ProviderError {
             call: "ibv_reg_mr",
             errno: libc::EINVAL,
         };
-        let access = i32::try_from(access.bits()).map_err(|_| invalid)?;
+        let paging = if on_demand {
+            rdma_sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0
+        } else {
+            0
+        };
+        let access = i32::try_from(access.bits() | paging).map_err(|_| invalid)?;
         // SAFETY: (ibv_reg_mr(3)) The domain is live, held by the `Arc`. The kernel looks at the mappings, and the call
         // neither reads nor writes the memory. The caller vouches for what the device does.
         let mr = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), address, bytes, access) };
@@ -135,7 +141,7 @@ impl MemoryRegion {
         // SAFETY: The region is mapped until its last clone is dropped, and this one is dropped after deregistration only. An
         // access of the device by `access` meets no Rust reference: arenas, whose region nobody else has, hand out slots, and
         // windows none.
-        let hold = unsafe { Hold::register(domain, address, region.bytes(), access)? };
+        let hold = unsafe { Hold::register(domain, address, region.bytes(), access, region.is_on_demand())? };
         Ok(Self {
             hold,
             region: ManuallyDrop::new(region),

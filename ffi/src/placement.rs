@@ -207,6 +207,16 @@ pub(crate) fn place(
     };
     report.mapped_bytes = mapping.bytes();
     let is_reserved = reserved_page_bytes(asked.pages).is_some() && report.pages == Step::Done;
+    if asked.on_demand {
+        report.lock = if asked.lock {
+            Step::Short(Shortfall::NotProvided)
+        } else {
+            Step::NotAsked
+        };
+        report.seen = kernel_view::look(mapping.base.addr().get(), mapping.bytes).map(|view| view.seen);
+        report.check()?;
+        return Ok((mapping, report));
+    }
     if asked.lock {
         // Reserved pages are never swapped; locking them only uses the limit up.
         report.lock = if is_reserved { Step::Done } else { mapping.lock() };
@@ -285,6 +295,9 @@ fn settle(mapping: &Mapping, page: usize, report: &mut Placement) -> Result<(), 
             Err(error) => Step::Short(Shortfall::Refused(error)),
         },
     };
+    if report.asked.on_demand {
+        return Ok(());
+    }
     mapping.populate(page)
 }
 

@@ -33,6 +33,11 @@ pub struct Quirks {
     pub timer_min_us: u32,
     /// Whether completions of a destroyed queue pair can still be polled afterwards.
     pub stale_completions: bool,
+    /// Whether memory that it pages on demand can be trusted; else this crate takes the device for one without on-demand paging.
+    ///
+    /// False on rxe, which has it from Linux 6.15 on: requests go to the beginning of the page, whatever their offset in it
+    /// (drivers/infiniband/sw/rxe/rxe_odp.c, `__rxe_odp_mr_copy`). On 7.2, 100 bytes written to offset 100 lay at offset 0.
+    pub on_demand: bool,
     /// Whether a request longer than the port reports as its longest message is carried all the same.
     ///
     /// On rxe: it reports 8 MiB before Linux commit 6f64286f6, and carries 2^31 bytes.
@@ -68,6 +73,7 @@ const TABLE: &[Row] = &[
             retry_count_max: 7,
             timer_min_us: 0,
             stale_completions: false,
+            on_demand: true,
             carries_more_than_reported: false,
         },
     },
@@ -92,6 +98,7 @@ const RXE: Quirks = Quirks {
     retry_count_max: 6,
     timer_min_us: 4000,
     stale_completions: true,
+    on_demand: false,
     carries_more_than_reported: true,
 };
 

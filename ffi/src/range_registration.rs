@@ -37,7 +37,7 @@ impl ProtectionDomain {
         let address = core::ptr::without_provenance_mut(range.start());
         // SAFETY: Without a right of a peer, the device reaches the memory only for a work request that names the lkey,
         // and posting one has an argument of its own.
-        let hold = unsafe { Hold::register(self.inner(), address, range.bytes(), access)? };
+        let hold = unsafe { Hold::register(self.inner(), address, range.bytes(), access, false)? };
         Ok(RangeRegistration { hold })
     }
 }

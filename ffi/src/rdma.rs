@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Name;
-use doorbell_core::provider::{LookFailure, ProviderError};
+use doorbell_core::provider::{LookFailure, OnDemand, ProviderError};
 
 use crate::context::ContextInner;
 use crate::interface::Interface;
@@ -90,9 +90,11 @@ impl Rdma {
         depth: Depth,
     ) -> DeviceReport {
         let sysfs = Sysfs::new(Path::new(CLASS), &entry.name);
-        let (mut ports, mut failures, mut imports_dmabuf) = (Vec::new(), Vec::new(), None);
+        let (mut ports, mut failures) = (Vec::new(), Vec::new());
+        let (mut imports_dmabuf, mut on_demand) = (None, None);
         match self.open_entry(list, entry).map(Arc::new) {
             Ok(context) => {
+                on_demand = Some(context.limits().on_demand);
                 for number in 1..=context.ports() {
                     match port::report(&context, number, interfaces) {
                         Ok(report) => ports.push(report),
@@ -113,6 +115,7 @@ impl Rdma {
         }
         DeviceReport {
             imports_dmabuf,
+            on_demand,
             ports,
             failures,
             ..DeviceReport::shown(entry.name.clone(), self.quirks_of(&entry.name), &sysfs)
@@ -212,6 +215,8 @@ pub struct DeviceReport {
     pub numa_node: Option<u16>,
     /// Whether it registers dma-bufs; `None` if it could not be asked.
     pub imports_dmabuf: Option<bool>,
+    /// Operations whose memory it can page on demand; `None` if it could not be asked.
+    pub on_demand: Option<OnDemand>,
     /// Its ports, in order.
     pub ports: Vec<PortReport>,
     /// Parts that could not be read, and why.
@@ -230,6 +235,7 @@ impl DeviceReport {
             pci_address: sysfs.pci_address(),
             numa_node: sysfs.numa_node(),
             imports_dmabuf: None,
+            on_demand: None,
             ports: Vec::new(),
             failures: Vec::new(),
         }

@@ -24,6 +24,8 @@ mod dmabuf;
 mod inline;
 #[path = "faulty/life.rs"]
 mod life;
+#[path = "faulty/on_demand.rs"]
+mod on_demand;
 #[path = "faulty/values.rs"]
 mod values;
 

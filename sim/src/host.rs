@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, ClaimedQueuePairParts, CompletionQueueConfig, DatagramConfig, DatagramPairParts,
-    DeviceLimits, DomainId, GATHER_MAX, LookFailure, MemoryError, Provider, ProviderError, QueuePairConfig,
-    QueuePairParts, REQUEST_BYTES_MAX, ReceivesClaim, RemoteAccess, SharedQueuePairParts,
+    DeviceLimits, DomainId, GATHER_MAX, LookFailure, MemoryError, OnDemand, Provider, ProviderError,
+    QueuePairConfig, QueuePairParts, REQUEST_BYTES_MAX, ReceivesClaim, RemoteAccess, SharedQueuePairParts,
     SharedReceiveQueueConfig, WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
@@ -20,7 +20,7 @@ use crate::inside::Inside;
 use crate::world::{ContextKey, DeviceId, HostId};
 use crate::{
     Arena, Claim, Completion, CompletionQueue, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue,
-    QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window, datagram, queue_pair,
+    QueuePair, Quirks, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window, datagram, queue_pair,
 };
 
 /// Limits of every simulated device, before its quirks.
@@ -35,6 +35,7 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     max_rd_atomic: 128,
     max_dest_rd_atomic: 128,
     atomics: true,
+    on_demand: OnDemand::all(),
 };
 const _: () = assert!(LIMITS.segments_max as usize == GATHER_MAX);
 
@@ -75,6 +76,15 @@ impl Host {
     #[must_use]
     pub const fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+}
+
+/// Operations whose memory a device can page on demand. Nothing is pinned in a simulation, so it pages no differently.
+pub(crate) fn on_demand(quirks: &Quirks) -> OnDemand {
+    if quirks.has_no_on_demand {
+        OnDemand::empty()
+    } else {
+        LIMITS.on_demand
     }
 }
 
@@ -186,6 +196,7 @@ impl doorbell_core::provider::Context<Host> for Context {
         let world = self.inner.fabric.lock();
         DeviceLimits {
             atomics: !world.quirks(self.inner.device).has_no_atomics,
+            on_demand: on_demand(world.quirks(self.inner.device)),
             ..LIMITS
         }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use doorbell_core::detached::{Detachments, Word};
 use doorbell_core::provider::{
     ArenaConfig, DetachedSlot, DomainId, MemoryError, NumaNode, Pages, Placement, PlacementConfig, Shortfall,
-    Step,
+    Step, Wish,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 
@@ -365,6 +365,9 @@ impl Arena {
             .checked_mul(config.slot_bytes as usize)
             .filter(|bytes| *bytes != 0 && isize::try_from(*bytes).is_ok())
             .ok_or(failed(CALL, EINVAL))?;
+        if config.placement.on_demand {
+            return Err(MemoryError::Unmet(Wish::OnDemand, Shortfall::NotProvided));
+        }
         let placement = placed(total, &config.placement)?;
         let free: Option<Vec<_>> = (0..config.slots)
             .rev()

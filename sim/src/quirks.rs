@@ -76,6 +76,8 @@ pub struct Quirks {
     /// There are no atomics, as the limits say (`ibv_query_device(3)`: `IBV_ATOMIC_NONE`). One that is posted all the same
     /// fails its queue pair: not every provider looks at what it is given.
     pub has_no_atomics: bool,
+    /// There is no on-demand paging. rxe before 6.15, and since then none that could be trusted.
+    pub has_no_on_demand: bool,
     /// How many packets may be unanswered. rxe has 128.
     pub window_packets: i32,
 }
@@ -108,6 +110,7 @@ impl Quirks {
         resumed_queues_wait: false,
         retries_do_not_drain: false,
         has_no_atomics: false,
+        has_no_on_demand: false,
         window_packets: 128,
     };
 
@@ -133,6 +136,7 @@ impl Quirks {
         failed_datagrams_fail_all: true,
         resumed_queues_wait: true,
         retries_do_not_drain: true,
+        has_no_on_demand: true,
         ..Self::IBA
     };
 

@@ -13,6 +13,7 @@ use doorbell_core::{Access, Rkey};
 use crate::Slot;
 use crate::errno::{EINVAL, ENOMEM, failed};
 use crate::host::DomainInner;
+use crate::host::on_demand;
 use crate::id::Id;
 use crate::memory::{Home, WORD_ALIGN_MASK, WORD_BYTES, WindowBytes, placed};
 use crate::world::DeviceId;
@@ -207,6 +208,9 @@ impl Window {
         let memory = WindowBytes::zeroed(config.bytes).ok_or(failed(CALL, ENOMEM))?;
         let device = domain.context().device();
         let mut world = domain.context().fabric().lock();
+        if config.placement.on_demand {
+            on_demand(world.quirks(device)).check_window(config.remote)?;
+        }
         let address = world
             .draw_address(device, config.bytes)
             .ok_or(failed(CALL, ENOMEM))?;

@@ -9,8 +9,8 @@ use crate::{Clock, PortReport, QpState, Qpn, SharedReceiveId};
 use super::{
     Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, DatagramConfig,
     DatagramPairParts, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue, DomainId, LookFailure,
-    MemoryError, ProviderError, QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue,
-    SendQueue, SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
+    MemoryError, OnDemand, ProviderError, QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend,
+    ReceiveQueue, SendQueue, SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
 };
 
 /// An RDMA stack: what finds devices and opens them.
@@ -81,6 +81,8 @@ pub struct DeviceLimits {
     pub max_dest_rd_atomic: u8,
     /// Whether it has atomics.
     pub atomics: bool,
+    /// Operations whose memory it can page on demand; empty where it has no on-demand paging.
+    pub on_demand: OnDemand,
 }
 
 /// An open device, and the clock of its host: [`CompletionQueue::sleep`] sleeps by it.

@@ -14,6 +14,7 @@ mod datagram;
 mod device;
 mod error;
 mod memory;
+mod on_demand;
 mod placement;
 mod queue;
 
@@ -36,6 +37,7 @@ pub use error::{
     UnpostedReason,
 };
 pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window, WindowRange};
+pub use on_demand::OnDemand;
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
     ATOMIC_BYTES, Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Lent, LentCompletion,

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use super::ProviderError;
+use super::{OnDemand, ProviderError};
 
 /// The pages memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,11 @@ pub struct PlacementConfig {
     pub node: NumaNode,
     /// Whether it is an error when a byte of it lies elsewhere. Default no.
     pub node_required: bool,
+    /// Whether the device faults its pages in as it needs them, instead of pinning them: windows and regions alone have that, and arenas
+    /// never. Such memory is neither put in place nor locked beforehand. The kernel may move or swap it, and a request that meets a page
+    /// that is not in place waits for it. Default no; if it is asked for, it is required
+    /// ([`DeviceLimits::on_demand`](super::DeviceLimits::on_demand) says who has it). Source: `ibv_reg_mr(3)`.
+    pub on_demand: bool,
 }
 
 impl PlacementConfig {
@@ -67,6 +72,7 @@ impl PlacementConfig {
         lock_required: false,
         node: NumaNode::OfDevice,
         node_required: false,
+        on_demand: false,
     };
 }
 
@@ -130,6 +136,11 @@ pub enum Shortfall {
     NodeUnknown,
     /// The system does not show whether it was met.
     NotShown,
+    /// The device cannot do it for some operations.
+    Operations {
+        /// The operations that lack it.
+        lacks: OnDemand,
+    },
     /// There is no such thing here.
     NotProvided,
 }
@@ -177,6 +188,7 @@ impl fmt::Display for Shortfall {
             Self::Partly { bytes } => write!(f, "only {} of it", Bytes(bytes as u64)),
             Self::NodeUnknown => f.write_str("the node of the device is not known"),
             Self::NotShown => f.write_str("the system does not show whether it was done"),
+            Self::Operations { lacks } => write!(f, "the device has none for {lacks}"),
             Self::NotProvided => f.write_str("there is no such thing here"),
         }
     }
@@ -192,6 +204,8 @@ pub enum Wish {
     Lock,
     /// [`PlacementConfig::node`]; the number, where it is known.
     Node(Option<u16>),
+    /// [`PlacementConfig::on_demand`].
+    OnDemand,
 }
 
 impl fmt::Display for Wish {
@@ -204,6 +218,7 @@ impl fmt::Display for Wish {
             Self::Lock => f.write_str("locked memory"),
             Self::Node(Some(node)) => write!(f, "memory of NUMA node {node}"),
             Self::Node(None) => f.write_str("memory of the device's NUMA node"),
+            Self::OnDemand => f.write_str("on-demand paging"),
         }
     }
 }

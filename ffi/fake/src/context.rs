@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use rdma_sys::{ibv_async_event, ibv_context, verbs_context};
 
 use crate::control::Without;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::signal::Signal;
 use crate::{completion_queue, errno, faults, port, receive, send, shared_receive};
 
@@ -28,6 +28,8 @@ pub(crate) struct OpenDevice {
     pub(crate) children: Children,
     /// Whether it registers dma-bufs.
     pub(crate) imports_dmabufs: bool,
+    /// Whether it pages memory on demand.
+    pub(crate) pages_on_demand: bool,
 }
 
 impl OpenDevice {
@@ -41,6 +43,7 @@ impl OpenDevice {
         let mut verbs: verbs_context = unsafe { core::mem::zeroed() };
         verbs.sz = size_of::<verbs_context>();
         verbs.query_port = Some(port::query_extended);
+        verbs.query_device_ex = Some(device::query_extended);
         let context = &mut verbs.context;
         context.device = device.as_ptr();
         context.cmd_fd = -1;
@@ -59,6 +62,7 @@ impl OpenDevice {
             events,
             children: Children::new(),
             imports_dmabufs: !faults::is_lacking(Without::Dmabuf),
+            pages_on_demand: !faults::is_lacking(Without::OnDemand),
         }));
         whole.wrapping_byte_add(OFFSET).cast()
     }

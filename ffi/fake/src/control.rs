@@ -43,7 +43,7 @@ numbered! {
         GetDeviceName = "ibv_get_device_name",
         OpenDevice = "ibv_open_device",
         CloseDevice = "ibv_close_device",
-        QueryDevice = "ibv_query_device",
+        QueryDevice = "ibv_query_device_ex",
         QueryPort = "ibv_query_port",
         QueryGidTable = "ibv_query_gid_table",
         AllocPd = "ibv_alloc_pd",
@@ -116,6 +116,7 @@ numbered! {
         QpState = "ibv_qp_attr.qp_state",
         QpNum = "ibv_qp.qp_num",
         PhysPortCnt = "ibv_device_attr.phys_port_cnt",
+        RcOdpCaps = "ibv_odp_caps.rc_odp_caps",
     }
 }
 
@@ -131,6 +132,7 @@ numbered! {
         PollCq = "ibv_context_ops.poll_cq",
         ReqNotifyCq = "ibv_context_ops.req_notify_cq",
         Dmabuf = "the import of dma-bufs",
+        OnDemand = "on-demand paging",
     }
 }
 

@@ -5,9 +5,13 @@ use core::ffi::{c_char, c_int};
 use core::ptr;
 use std::sync::OnceLock;
 
-use rdma_sys::{ibv_atomic_cap, ibv_device, ibv_device_attr, ibv_node_type, ibv_transport_type};
+use rdma_sys::{
+    ibv_atomic_cap, ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_node_type,
+    ibv_odp_general_caps, ibv_query_device_ex_input, ibv_transport_type,
+};
 
-use crate::control::Value;
+use crate::context::OpenDevice;
+use crate::control::{Call, Value};
 use crate::faults;
 use crate::settings::settings;
 
@@ -120,6 +124,34 @@ fn write_text(place: &mut [c_char], text: &str) {
     for (place, byte) in place.iter_mut().take(room).zip(text.bytes()) {
         *place = c_char::from_ne_bytes([byte]);
     }
+}
+
+/// Operations of connections whose memory is paged on demand: SEND, receive, WRITE, READ, atomics.
+const ON_DEMAND: u32 = 0x1f;
+
+/// The operation behind `ibv_query_device_ex`, in the extended context.
+pub(crate) unsafe extern "C" fn query_extended(
+    context: *mut ibv_context,
+    _input: *const ibv_query_device_ex_input,
+    place: *mut ibv_device_attr_ex,
+    bytes: usize,
+) -> c_int {
+    if let Some(error) = faults::due(Call::QueryDevice) {
+        return error;
+    }
+    // SAFETY: integers and integer newtypes only, for which zero bytes are a value.
+    let mut attributes: ibv_device_attr_ex = unsafe { core::mem::zeroed() };
+    // SAFETY: an open device's, as callers of verbs vouch (ibv_query_device_ex(3)).
+    let open = unsafe { OpenDevice::of(context) };
+    attributes.orig_attr = open.device().attributes();
+    if open.pages_on_demand {
+        attributes.odp_caps.general_caps = u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
+        attributes.odp_caps.per_transport_caps.rc_odp_caps = faults::value(Value::RcOdpCaps, ON_DEMAND);
+    }
+    let bytes = bytes.min(size_of::<ibv_device_attr_ex>());
+    // SAFETY: the caller has room for the bytes it says (verbs_context.query_device_ex).
+    unsafe { core::ptr::copy_nonoverlapping((&raw const attributes).cast::<u8>(), place.cast(), bytes) };
+    0
 }
 
 fn all() -> &'static [Device] {

@@ -212,8 +212,16 @@ pub(crate) unsafe fn register(
     address: u64,
     access: u32,
 ) -> Result<*mut ibv_mr, c_int> {
+    // SAFETY: live, as the caller vouches.
+    let domain: &Domain = unsafe { look_at(pd) };
+    // SAFETY: a domain's context is open as long as the domain lives.
+    let known = if unsafe { OpenDevice::of(domain.context()) }.pages_on_demand {
+        KNOWN | bits(ibv_access_flags::IBV_ACCESS_ON_DEMAND)
+    } else {
+        KNOWN
+    };
     let past_the_end = start.addr().checked_add(bytes).is_none();
-    if access & !KNOWN != 0 || writes_without_local(access) || bytes == 0 || past_the_end {
+    if access & !known != 0 || writes_without_local(access) || bytes == 0 || past_the_end {
         return Err(libc::EINVAL);
     }
     // If the exchange fails, the program asked, or registered memory, before.

@@ -24,6 +24,16 @@ const NONE: Deviation = Deviation {
     source: "",
 };
 
+const NO_ON_DEMAND: Deviation = Deviation {
+    name: "has_no_on_demand",
+    case: "s26_memory_is_paged_on_demand",
+    observed: "made: cannot provide the required on-demand paging: the device has none for SEND, WRITE, READ, atomics",
+    providers: RXE,
+    source: "On-demand paging came to Soft-RoCE with Linux 6.15: rxe_odp.c. It drops the offset in a page: on 7.2, 100 bytes \
+             for offset 100 lay at 0, and those for offset 12238 at 8192. So doorbell takes it for a device without.",
+    ..NONE
+};
+
 /// All of them. For one case, of one provider on one kernel there is at most one.
 pub const DEVIATIONS: &[Deviation] = &[
     Deviation {
@@ -117,6 +127,11 @@ pub const DEVIATIONS: &[Deviation] = &[
         providers: RXE,
         source: "The receive ends with the requester's word: rxe_resp.c, RESPST_ERR_RKEY_VIOLATION.",
         ..NONE
+    },
+    NO_ON_DEMAND,
+    Deviation {
+        case: "s26_bytes_of_paged_memory_lie_where_they_are_named",
+        ..NO_ON_DEMAND
     },
     Deviation {
         name: "short_receive_is_an_operation_error",

@@ -37,7 +37,16 @@ table! {
     26 s26_memory_that_no_peer_may_reach_is_read_into
         "LOCAL_WRITE alone is enough for what a READ brings"
         => "sent: SUCCESS; read: .brought.; by a peer: REM_ACCESS_ERR, ERR ERR";
+    26 s26_memory_is_paged_on_demand
+        "pages of memory that is registered with ON_DEMAND come into place as requests need them, and it is used like any other"
+        => "made: with no page in place; sent: SUCCESS; received: zeros; READ, WRITE, READ: SUCCESS SUCCESS SUCCESS; there: as it went; back: as it went; atomic: SUCCESS, 41 42";
+    26 s26_bytes_of_paged_memory_lie_where_they_are_named
+        "a range of memory that is paged on demand has any offset in its pages, and any number of them"
+        => "made: with no page in place; within a page: SUCCESS, in their place; across a border: SUCCESS, in their place; read: SUCCESS, its bytes";
 }
+
+/// Bytes of a window that is paged on demand.
+const PAGED_BYTES: usize = 1 << 16;
 
 /// A window of this side's domain, with these bytes at its beginning.
 fn window<P: Provider>(side: &Side<P>, remote: RemoteAccess, bytes: &[u8]) -> Result<P::Window, Trouble> {
@@ -235,5 +244,129 @@ fn s26_memory_that_no_peer_may_reach_is_read_into<R: Rig>(rig: &R, notes: &mut N
     let closed = window(&far, RemoteAccess::NONE, b"closed")?;
     near.post(Operation::Read(start(&closed)), &[0; 6])?;
     notes.put("by a peer", end_of_posted(&mut near, &far)?);
+    Ok(())
+}
+
+/// Two windows that are paged on demand, one of each side, and whether no page of the far one is in place yet. `None` if a device has
+/// none, which is noted.
+fn paged<R: Rig>(
+    [near, far]: [&Side<R::P>; 2],
+    notes: &mut Notes,
+) -> Option<[<R::P as Provider>::Window; 2]> {
+    let mut config = WindowConfig::new(PAGED_BYTES, RemoteAccess::ALL);
+    config.placement.on_demand = true;
+    match (near.domain.window(&config), far.domain.window(&config)) {
+        (Ok(local), Ok(distant)) => {
+            let seen = distant.placement().seen;
+            let is_empty = seen.is_none_or(|seen| seen.resident_bytes == 0);
+            notes.put(
+                "made",
+                either(is_empty, "with no page in place", "with pages in place"),
+            );
+            Some([local, distant])
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            notes.put("made", error);
+            None
+        }
+    }
+}
+
+fn s26_memory_is_paged_on_demand<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
+    const PAGE: usize = 4096;
+    let [mut near, mut far] = connected(rig)?;
+    let Some([local, distant]) = paged::<R>([&near, &far], notes) else {
+        return Ok(());
+    };
+    far.post_receives(1)?;
+    near.post_ranges(Operation::Send, [range(&local, PAGE, 64)], PostFlags::SIGNALED)?;
+    notes.put("sent", near.send_ends(1)?);
+    let received = far.received(1)?;
+    let is_zero = received.iter().all(|came| came.payload == [0; 64]);
+    notes.put("received", either(is_zero, "zeros", "something else"));
+    // A page that was first read is there to be read alone, until it is written.
+    let page = RemoteAddress::new(
+        start(&distant).address().wrapping_add(2 * PAGE as u64),
+        distant.remote().rkey(),
+    );
+    let full: Vec<u8> = (1..=251).cycle().take(PAGE).collect();
+    let [first, second] = [range(&local, 2 * PAGE, 1024), range(&local, 3 * PAGE, 1024)];
+    let mut ends = Vec::new();
+    near.post_ranges(Operation::Read(page), [first], PostFlags::SIGNALED)?;
+    ends.extend(near.sent(1)?);
+    local.copy_in(2 * PAGE, &full)?;
+    near.post_ranges(Operation::Write(page), [first], PostFlags::SIGNALED)?;
+    ends.extend(near.sent(1)?);
+    near.post_ranges(Operation::Read(page), [second], PostFlags::SIGNALED)?;
+    ends.extend(near.sent(1)?);
+    notes.put(
+        "READ, WRITE, READ",
+        statuses(ends.iter().map(|sent| sent.retired.status)),
+    );
+    let (mut there, mut back) = (vec![0; 1024], vec![0; 1024]);
+    distant.copy_out(2 * PAGE, &mut there)?;
+    local.copy_out(3 * PAGE, &mut back)?;
+    let sent = full.get(..1024).unwrap_or_default();
+    notes.put("there", either(there == sent, "as it went", "otherwise"));
+    notes.put("back", either(back == sent, "as it went", "otherwise"));
+    distant.store_u64(0, 41)?;
+    let add = Operation::FetchAndAdd {
+        remote: start(&distant),
+        add: 1,
+    };
+    near.post_ranges(add, [range(&local, 8 * PAGE, 8)], PostFlags::SIGNALED)?;
+    let status = near.send_ends(1)?;
+    let words = list([local.load_u64(8 * PAGE)?, distant.load_u64(0)?]);
+    notes.put("atomic", format_args!("{status}, {words}"));
+    Ok(())
+}
+
+fn s26_bytes_of_paged_memory_lie_where_they_are_named<R: Rig>(
+    rig: &R,
+    notes: &mut Notes,
+) -> Result<(), Trouble> {
+    let [mut near, far] = connected(rig)?;
+    let Some([local, distant]) = paged::<R>([&near, &far], notes) else {
+        return Ok(());
+    };
+    let at = |offset: u64| {
+        RemoteAddress::new(
+            start(&distant).address().wrapping_add(offset),
+            distant.remote().rkey(),
+        )
+    };
+    // Within a page and not at its beginning, out of memory that does not page; then across the border of two.
+    for (name, offset) in [("within a page", 100), ("across a border", 3 * 4096 - 50)] {
+        near.post(Operation::Write(at(offset)), &[7; 100])?;
+        let status = near.send_ends(1)?;
+        let mut there = vec![0; PAGED_BYTES];
+        distant.copy_out(0, &mut there)?;
+        let place = there.iter().position(|byte| *byte == 7);
+        let count = there.iter().filter(|byte| **byte == 7).count();
+        distant.copy_in(0, &[0; PAGED_BYTES])?;
+        let offset = usize::try_from(offset).unwrap_or_default();
+        let is_so = (place, count) == (Some(offset), 100);
+        let place = place.map_or_else(|| "nowhere".to_owned(), |place| format!("{count} at {place}"));
+        let place = if is_so { "in their place".to_owned() } else { place };
+        notes.put(name, format_args!("{status}, {place}"));
+    }
+    // READ from a place within a page.
+    local.copy_in(0, &[1; 4096])?;
+    distant.copy_in(0, &[2; 100])?;
+    distant.copy_in(100, &[3; 100])?;
+    near.post_ranges(
+        Operation::Read(at(100)),
+        [range(&local, 200, 100)],
+        PostFlags::SIGNALED,
+    )?;
+    let status = near.send_ends(1)?;
+    let mut came = vec![0; 100];
+    local.copy_out(200, &mut came)?;
+    let mut start = vec![0; 100];
+    local.copy_out(0, &mut start)?;
+    let is_so = came == [3; 100] && start == [1; 100];
+    let what = format!("{:?} {:?}", came.first(), start.first());
+    let what = if is_so { "its bytes".to_owned() } else { what };
+    notes.put("read", format_args!("{status}, {what}"));
     Ok(())
 }

@@ -280,6 +280,7 @@ mod tests {
             retry_count_max: 7,
             timer_min_us: 0,
             stale_completions: false,
+            on_demand: true,
             carries_more_than_reported: false,
         };
         let failure = LookFailure {
@@ -310,6 +311,7 @@ mod tests {
             pci_address: Some("0000:3b:00.1".into()),
             numa_node: Some(1),
             imports_dmabuf: None,
+            on_demand: None,
             ports: vec![report(1), report(2)],
             failures: vec![failure],
         };

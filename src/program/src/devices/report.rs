@@ -42,6 +42,8 @@ pub(super) struct Device {
     pub(super) numa_node: Option<u16>,
     /// Whether it registers dma-bufs, if it could be asked.
     pub(super) imports_dmabuf: Option<bool>,
+    /// Operations whose memory it can page on demand, if it could be asked.
+    pub(super) on_demand: Option<Vec<String>>,
     pub(super) quirks: DeviceQuirks,
     pub(super) ports: Vec<Port>,
     /// Queries that failed, with the reason.
@@ -160,6 +162,9 @@ impl Device {
             sysfs_path: found.device_path.as_ref().map(|path| path.display().to_string()),
             numa_node: found.numa_node,
             imports_dmabuf: found.imports_dmabuf,
+            on_demand: found
+                .on_demand
+                .map(|on_demand| on_demand.names().map(Into::into).collect()),
             failures: found.failures.iter().map(ToString::to_string).collect(),
             ..Self::new(&found.name, found.quirks, &found.ports)
         }
@@ -179,6 +184,7 @@ impl Device {
             sysfs_path: None,
             numa_node: None,
             imports_dmabuf: None,
+            on_demand: None,
             quirks: DeviceQuirks {
                 extended_calls_trusted: quirks.extended,
                 retry_count_max: quirks.retry_count_max,
@@ -224,6 +230,12 @@ impl Device {
             None => "unknown",
         };
         line(text, format_args!("  dma-buf   {dmabuf}"));
+        let on_demand = match self.on_demand.as_deref() {
+            Some([]) => "no memory".into(),
+            Some(operations) => format!("memory of {}", operations.join(", ")),
+            None => "unknown".into(),
+        };
+        line(text, format_args!("  on demand {on_demand}"));
         let trusted = if quirks.extended_calls_trusted {
             "trusted"
         } else {

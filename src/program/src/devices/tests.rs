@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use doorbell::provider::{
-    DeviceReport, Gid, GidEntry, GidKind, IpPrefix, LookFailure, Mtu, Name, PortReport, PortState,
+    DeviceReport, Gid, GidEntry, GidKind, IpPrefix, LookFailure, Mtu, Name, OnDemand, PortReport, PortState,
     ProviderError, ProviderKind, Quirks,
 };
 
@@ -43,6 +43,7 @@ const RXE: Quirks = Quirks {
     retry_count_max: 6,
     timer_min_us: 4000,
     stale_completions: true,
+    on_demand: false,
     carries_more_than_reported: true,
 };
 
@@ -82,6 +83,7 @@ fn three() -> Listing {
             retry_count_max: 7,
             timer_min_us: 0,
             stale_completions: false,
+            on_demand: true,
             carries_more_than_reported: false,
         },
         &[down],
@@ -90,9 +92,11 @@ fn three() -> Listing {
     card.pci_address = Some("0000:3b:00.1".into());
     card.numa_node = Some(1);
     card.imports_dmabuf = Some(true);
+    card.on_demand = Some(vec!["SEND".into(), "READ".into()]);
     card.failures = vec!["ibv_query_port failed: Input/output error (errno 5)".into()];
     let mut software = Device::new("rxe0", RXE, &[good]);
     software.imports_dmabuf = Some(false);
+    software.on_demand = Some(vec![]);
     let devices = vec![software, Device::new("rxe1", RXE, &[elsewhere]), card];
     Listing::new(library(), devices, vec!["irdma0".into()], &["nothing".into()])
 }
@@ -136,9 +140,9 @@ fn verbose_text_has_the_quirks_and_raw_gids() {
         "\n  quirks    extended calls not trusted\n",
         "\n            timers of at least 4000 us\n",
         "\n             raw ::ffff:10.0.0.1\n",
-        "\nrxe0  provider rxe (Soft-RoCE), driver none (virtual), PCI none, NUMA node any\n  dma-buf   not registered\n",
-        "\nrxe1  provider rxe (Soft-RoCE), driver none (virtual), PCI none, NUMA node any\n  dma-buf   unknown\n",
-        "NUMA node 1\n  dma-buf   registered\n",
+        "\nrxe0  provider rxe (Soft-RoCE), driver none (virtual), PCI none, NUMA node any\n  dma-buf   not registered\n  on demand no memory\n",
+        "\nrxe1  provider rxe (Soft-RoCE), driver none (virtual), PCI none, NUMA node any\n  dma-buf   unknown\n  on demand unknown\n",
+        "NUMA node 1\n  dma-buf   registered\n  on demand memory of SEND, READ\n",
     ] {
         assert!(text.contains(expected), "{expected:?} in {text}");
     }
@@ -212,6 +216,7 @@ fn all_that_was_found_of_a_device_is_said() {
         pci_address: Some("0000:3b:00.1".into()),
         numa_node: Some(1),
         imports_dmabuf: Some(true),
+        on_demand: Some(OnDemand::SEND | OnDemand::ATOMIC),
         ports: vec![port("mlx5_0", vec![])],
         failures: vec![LookFailure {
             port: Some(2),
@@ -233,6 +238,7 @@ fn all_that_was_found_of_a_device_is_said() {
     }
     assert_eq!(said["numa_node"], 1);
     assert_eq!(said["imports_dmabuf"], true);
+    assert_eq!(said["on_demand"], serde_json::json!(["SEND", "atomics"]));
     assert_eq!(said["ports"].as_array().unwrap().len(), 1);
     let failure = said["failures"][0].as_str().unwrap();
     assert!(failure.starts_with("port 2: ibv_query_port failed"), "{failure}");
