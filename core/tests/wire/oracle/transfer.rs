@@ -218,7 +218,8 @@ impl World {
         }
         set[0] &= !1;
         let base = match choices.byte() {
-            byte if byte < 200 => self.base + u32::from(byte % 8),
+            // Of a side that is over, the base is what the peer last said, however wrong.
+            byte if byte < 200 => self.base.saturating_add(u32::from(byte % 8)),
             _ => self.number(choices),
         };
         Progress {

@@ -273,39 +273,39 @@ fn paged<R: Rig>(
 }
 
 fn s26_memory_is_paged_on_demand<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
-    const PAGE: usize = 4096;
+    let [first, second, third, fourth] = [4096, 8192, 12_288, 16_384_usize];
     let [mut near, mut far] = connected(rig)?;
     let Some([local, distant]) = paged::<R>([&near, &far], notes) else {
         return Ok(());
     };
     far.post_receives(1)?;
-    near.post_ranges(Operation::Send, [range(&local, PAGE, 64)], PostFlags::SIGNALED)?;
+    near.post_ranges(Operation::Send, [range(&local, first, 64)], PostFlags::SIGNALED)?;
     notes.put("sent", near.send_ends(1)?);
     let received = far.received(1)?;
     let is_zero = received.iter().all(|came| came.payload == [0; 64]);
     notes.put("received", either(is_zero, "zeros", "something else"));
     // A page that was first read is there to be read alone, until it is written.
     let page = RemoteAddress::new(
-        start(&distant).address().wrapping_add(2 * PAGE as u64),
+        start(&distant).address().wrapping_add(second as u64),
         distant.remote().rkey(),
     );
-    let full: Vec<u8> = (1..=251).cycle().take(PAGE).collect();
-    let [first, second] = [range(&local, 2 * PAGE, 1024), range(&local, 3 * PAGE, 1024)];
+    let full: Vec<u8> = (1..=251).cycle().take(4096).collect();
+    let [one, two] = [range(&local, second, 1024), range(&local, third, 1024)];
     let mut ends = Vec::new();
-    near.post_ranges(Operation::Read(page), [first], PostFlags::SIGNALED)?;
+    near.post_ranges(Operation::Read(page), [one], PostFlags::SIGNALED)?;
     ends.extend(near.sent(1)?);
-    local.copy_in(2 * PAGE, &full)?;
-    near.post_ranges(Operation::Write(page), [first], PostFlags::SIGNALED)?;
+    local.copy_in(second, &full)?;
+    near.post_ranges(Operation::Write(page), [one], PostFlags::SIGNALED)?;
     ends.extend(near.sent(1)?);
-    near.post_ranges(Operation::Read(page), [second], PostFlags::SIGNALED)?;
+    near.post_ranges(Operation::Read(page), [two], PostFlags::SIGNALED)?;
     ends.extend(near.sent(1)?);
     notes.put(
         "READ, WRITE, READ",
         statuses(ends.iter().map(|sent| sent.retired.status)),
     );
     let (mut there, mut back) = (vec![0; 1024], vec![0; 1024]);
-    distant.copy_out(2 * PAGE, &mut there)?;
-    local.copy_out(3 * PAGE, &mut back)?;
+    distant.copy_out(second, &mut there)?;
+    local.copy_out(third, &mut back)?;
     let sent = full.get(..1024).unwrap_or_default();
     notes.put("there", either(there == sent, "as it went", "otherwise"));
     notes.put("back", either(back == sent, "as it went", "otherwise"));
@@ -314,9 +314,9 @@ fn s26_memory_is_paged_on_demand<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(
         remote: start(&distant),
         add: 1,
     };
-    near.post_ranges(add, [range(&local, 8 * PAGE, 8)], PostFlags::SIGNALED)?;
+    near.post_ranges(add, [range(&local, fourth, 8)], PostFlags::SIGNALED)?;
     let status = near.send_ends(1)?;
-    let words = list([local.load_u64(8 * PAGE)?, distant.load_u64(0)?]);
+    let words = list([local.load_u64(fourth)?, distant.load_u64(0)?]);
     notes.put("atomic", format_args!("{status}, {words}"));
     Ok(())
 }
