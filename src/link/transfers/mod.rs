@@ -143,6 +143,8 @@ pub enum TransferRefusal {
     },
     /// Caller misuse: the region is not registered with the Workers of these links, in their order.
     OtherWorkers,
+    /// Caller misuse: bytes are to come into a region that was lent without the right to write.
+    ReadOnly,
     /// Caller misuse: there is no such transfer, it is over, or the peer did not offer it.
     NotOpen,
     /// The link is being closed, or there is no such link.
@@ -174,6 +176,9 @@ impl fmt::Display for TransferRefusal {
             ),
             Self::OtherWorkers => {
                 f.write_str("the region is registered with other Workers than those of the links: make it of the same, in their order")
+            }
+            Self::ReadOnly => {
+                f.write_str("the region was lent without the right to write: lend it with LOCAL_WRITE to take bytes into it")
             }
             Self::PiecesTooLong { bytes, bytes_max } => write!(
                 f,

@@ -439,6 +439,9 @@ fn memory_for<P: Provider>(
         bytes: pieces.bytes(),
         region_bytes: region.bytes(),
     };
+    if role == TransferRole::Taker && !region.is_writable() {
+        return Err(TransferRefusal::ReadOnly);
+    }
     let bytes = usize::try_from(pieces.bytes()).map_err(|_| outside())?;
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return Err(outside());
