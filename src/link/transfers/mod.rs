@@ -8,6 +8,7 @@ mod entry;
 mod pace;
 mod posting;
 mod table;
+mod totals;
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -20,6 +21,7 @@ pub use doorbell_core::transfer::{TransferCounts, TransferEnd, TransferId, Trans
 pub use doorbell_core::wire::EndReason;
 
 pub(super) use table::Transfers;
+pub use totals::{TransferOutcome, TransferTotals};
 
 /// Configuration of a link's transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,9 @@ use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Entry, Memory};
 use super::pace::{Bucket, Pace};
-use super::{TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal};
+use super::{
+    TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal, TransferTotals,
+};
 use crate::error::ConnectError;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
@@ -91,6 +93,7 @@ pub(in super::super) struct Transfers<P: Provider> {
     pub(super) paces: [Pace; SESSION_RAILS_MAX as usize],
     /// Counts the pieces that were posted.
     pub(super) posted: u64,
+    totals: TransferTotals,
 }
 
 fn table() -> Box<[PieceState]> {
@@ -110,7 +113,18 @@ impl<P: Provider> Transfers<P> {
             answers: VecDeque::new(),
             paces: [Pace::default(); SESSION_RAILS_MAX as usize],
             posted: 0,
+            totals: TransferTotals::default(),
         }
+    }
+
+    /// The counts of all that there were.
+    pub(in super::super) fn totals(&self) -> TransferTotals {
+        let mut totals = self.totals;
+        let open = self.entries.iter().filter(|entry| !entry.machine.is_reported());
+        for entry in open {
+            totals.add(entry.machine.role(), &entry.machine.counts());
+        }
+        totals
     }
 
     /// Whether there is any that has not ended, or whose end is not reported.
@@ -170,6 +184,7 @@ impl<P: Provider> Transfers<P> {
         let mut entry = Entry::new(machine, memory, true, now);
         entry.set(options, now);
         self.entries.push(entry);
+        self.totals.note_begun();
         Ok(transfer)
     }
 
@@ -382,6 +397,7 @@ impl<P: Provider> Transfers<P> {
         for entry in &mut self.entries {
             let id = entry.machine.id();
             while let Some(event) = entry.event(now, &config) {
+                self.totals.note(entry.machine.role(), &event);
                 each(id, event);
             }
         }
