@@ -111,7 +111,7 @@ counters! {
 }
 
 counters! {
-    /// What only grows of a cache of registrations.
+    /// Counters of a cache of registrations.
     of_registrations(RegistrationStatistics) {
         hits: "doorbell_registration_hits_total", "Uses of a registration that was kept.";
         misses: "doorbell_registration_misses_total", "Lookups that found no registration.";
