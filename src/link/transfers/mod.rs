@@ -19,6 +19,7 @@ use doorbell_core::session::FinalReason;
 use doorbell_core::transfer::{PIECE_BYTES_MAX, PIECE_BYTES_MIN, TRANSFER_BYTES_MAX};
 pub use doorbell_core::transfer::{TransferCounts, TransferEnd, TransferId, TransferRole};
 pub use doorbell_core::wire::EndReason;
+use doorbell_core::wire::VERSION_TRANSFERS;
 
 pub(super) use table::Transfers;
 pub use totals::{TransferOutcome, TransferTotals};
@@ -122,6 +123,11 @@ pub enum TransferRefusal {
         /// [`TransferConfig::transfers_max`].
         transfers_max: u32,
     },
+    /// The peer's build is older than transfers, and a frame of one would end the link. Send messages instead.
+    Unsupported {
+        /// The version of the wire format that both speak ([`Peer::wire_version`](crate::Peer::wire_version)).
+        version: u8,
+    },
     /// Caller misuse: a transfer has 1 to 2^40 bytes.
     Length {
         /// The bytes.
@@ -161,6 +167,10 @@ impl fmt::Display for TransferRefusal {
             Self::Full { transfers_max } => write!(
                 f,
                 "{transfers_max} transfers of the link are open, which is the limit: wait for one to end, or raise transfers_max"
+            ),
+            Self::Unsupported { version } => write!(
+                f,
+                "the peer speaks version {version} of the wire format, and transfers need {VERSION_TRANSFERS}: run a newer build there"
             ),
             Self::Length { bytes } => {
                 write!(

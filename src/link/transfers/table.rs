@@ -7,7 +7,7 @@ use doorbell_core::session::{Epoch, FinalReason, Role, SESSION_RAILS_MAX, Violat
 use doorbell_core::transfer::{
     Broken, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferId, TransferRole, Word,
 };
-use doorbell_core::wire::{End, EndReason, Open, SessionFrame};
+use doorbell_core::wire::{End, EndReason, Open, SessionFrame, VERSION, VERSION_TRANSFERS};
 use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Entry, Memory};
@@ -94,6 +94,8 @@ pub(in super::super) struct Transfers<P: Provider> {
     /// Counts the pieces that were posted.
     pub(super) posted: u64,
     totals: TransferTotals,
+    /// The lowest version that the peer spoke on a connection, which no later one raises; the newest before there is any.
+    version: u8,
 }
 
 fn table() -> Box<[PieceState]> {
@@ -114,6 +116,19 @@ impl<P: Provider> Transfers<P> {
             paces: [Pace::default(); SESSION_RAILS_MAX as usize],
             posted: 0,
             totals: TransferTotals::default(),
+            version: VERSION,
+        }
+    }
+
+    /// Notes the version that is spoken on a new connection. A peer that knows no transfers is sent nothing of them: those that were begun
+    /// before it was met end.
+    pub(in super::super) fn met(&mut self, version: u8, now: Instant) {
+        self.version = self.version.min(version);
+        if self.version < VERSION_TRANSFERS {
+            let until = Deadline::after(now, self.config.drain_within);
+            for entry in &mut self.entries {
+                entry.machine.end(EndReason::UNSUPPORTED, until);
+            }
         }
     }
 
@@ -156,7 +171,10 @@ impl<P: Provider> Transfers<P> {
         options: &TransferOptions,
         (now, makers, whom): (Instant, &Makers, Whom),
     ) -> Result<TransferId, TransferRefusal> {
-        let transfers_max = self.config.transfers_max;
+        let (transfers_max, version) = (self.config.transfers_max, self.version);
+        if version < VERSION_TRANSFERS {
+            return Err(TransferRefusal::Unsupported { version });
+        }
         if self.open(true) >= transfers_max {
             return Err(TransferRefusal::Full { transfers_max });
         }

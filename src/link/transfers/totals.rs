@@ -13,7 +13,7 @@ pub enum TransferOutcome {
     Done,
     /// A side cancelled it.
     Cancelled,
-    /// The application did not join it, or as many as may be were open.
+    /// The application did not join it, as many as may be were open, or the peer's build knows no transfers.
     Refused,
     /// Its time passed.
     Deadline,
@@ -48,7 +48,7 @@ impl TransferOutcome {
             TransferEnd::Over(_) => Self::LinkOver,
             TransferEnd::Here(reason) | TransferEnd::ByPeer(reason) => match reason {
                 EndReason::CANCELLED => Self::Cancelled,
-                EndReason::REFUSED | EndReason::TOO_MANY => Self::Refused,
+                EndReason::REFUSED | EndReason::TOO_MANY | EndReason::UNSUPPORTED => Self::Refused,
                 EndReason::DEADLINE => Self::Deadline,
                 EndReason::NO_MEMORY | EndReason::DENIED | EndReason::NOT_POSTED => Self::Device,
                 EndReason::NOT_FENCED => Self::Rail,
