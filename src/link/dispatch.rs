@@ -258,11 +258,11 @@ impl<P: Provider, N: Network> Core<P, N> {
             // This side connects nothing, so it needs no randomness for a retry.
             link.session.given_up(other, through, now, 0);
         }
+        link.transfers.met(peer.wire_version(), now);
         let replaced = link.rail_mut(offer.rail).and_then(|rail| {
             (rail.port, rail.from) = (port, from);
             rail.attach(at, peer.address())
         });
-        link.transfers.met(peer.wire_version(), now);
         if let Some(old) = replaced {
             self.give_up(old, Deadline::at(now));
         }

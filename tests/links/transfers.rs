@@ -533,6 +533,33 @@ fn the_end_of_the_link_or_of_the_peer_ends_all_with_the_reason() {
 }
 
 #[test]
+fn a_side_that_closes_the_link_declines_what_nobody_joined() {
+    let mut two = Two::new(2, "");
+    two.connected(2);
+    let from = filled(two.process(A), 5, 4096);
+    let reported = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    let (deadline, link) = (two.deadline(ms(5000)), two.process(B).link.unwrap());
+    two.process_mut(B).links.close(link, deadline);
+    // This one comes while the link is being closed.
+    let later = offer(&mut two, A, &from, &TransferOptions::default());
+    let ends = ended(&mut two, &[A, B], reported, ms(50));
+    let [there, here] = [TransferEnd::ByPeer, TransferEnd::Here].map(|end| end(EndReason::REFUSED));
+    assert_eq!([ends[0].0, ends[1].0], [there, here]);
+    // So nothing holds the closing up.
+    let until = Duration::from_nanos(two.fabric.now().to_ns()) + ms(100);
+    assert!(two.run(until, |two| {
+        [A, B].iter().all(|at| two.process(*at).over.is_some())
+    }));
+    assert_eq!(end_of(two.process(A), later).unwrap().0, there);
+    let knows = |aside: &Aside| matches!(aside, Aside::Transfer(id, _) if *id == later);
+    assert!(
+        !two.process(B).asides.iter().any(knows),
+        "it was reported, and nobody could join"
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_no_more_than_allowed_are_open() {
     let mut two = Two::new(2, "");
     two.connected(2);

@@ -245,6 +245,17 @@ impl<P: Provider> Transfers<P> {
         Ok(())
     }
 
+    /// Declines what the peer offered and nobody joined: the link is being closed, and nobody can join any more.
+    pub(in super::super) fn decline_offers(&mut self, now: Instant) {
+        let until = Deadline::after(now, self.config.drain_within);
+        for entry in self.entries.iter_mut().filter(|entry| entry.machine.is_offered()) {
+            match entry.is_news {
+                true => entry.turn_away(EndReason::REFUSED, until),
+                false => entry.machine.end(EndReason::REFUSED, until),
+            }
+        }
+    }
+
     /// The counts of one.
     pub(in super::super) fn counts(&self, id: TransferId) -> Option<TransferCounts> {
         let mut entries = self.entries.iter();
@@ -315,7 +326,10 @@ impl<P: Provider> Transfers<P> {
         }
         let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
         if is_full {
-            entry.turn_away(Deadline::after(now, self.config.drain_within));
+            entry.turn_away(
+                EndReason::TOO_MANY,
+                Deadline::after(now, self.config.drain_within),
+            );
         }
         self.entries.push(entry);
         Ok(())
