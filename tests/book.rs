@@ -295,6 +295,7 @@ fn errors_of_sending() {
             bytes: 100,
             bytes_left: 64
         },
+        PushError::ReadOnly,
         PushError::NoCells,
         PushError::CellTooLong {
             bytes: 300,

@@ -153,6 +153,7 @@ impl World {
         assert!(known.is_registered, "a deregistered one was handed out");
         known.users += 1;
         self.used.push((id, number));
+        assert_eq!(self.table.used(id), Some(&number));
         true
     }
 
@@ -277,6 +278,9 @@ impl World {
                 assert_eq!(self.table.release(id), users == 0 && is_stale);
                 if users == 0 {
                     assert!(!self.table.release(id), "released more often than used");
+                    assert_eq!(self.table.used(id), None, "it is in use no more");
+                } else {
+                    assert_eq!(self.table.used(id), Some(&number), "others use it");
                 }
             }
             Step::Change { change, range } => self.change(change, range),

@@ -80,6 +80,10 @@ impl ArenaInner {
         &self.region
     }
 
+    pub(crate) const fn region_mut(&mut self) -> &mut MemoryRegion {
+        &mut self.region
+    }
+
     #[inline]
     pub(crate) const fn slot_bytes(&self) -> u32 {
         self.slot_bytes

@@ -148,7 +148,16 @@ impl ProtectionDomain {
             })?;
         }
         // READs of this host write into it, whatever a peer may do.
-        let access = remote.to_access().union(Access::LOCAL_WRITE);
+        let mut access = remote.to_access().union(Access::LOCAL_WRITE);
+        if !region.is_writable() {
+            access = remote.to_access();
+            if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+                return Err(ProviderError {
+                    call: "window_of",
+                    errno: libc::EACCES,
+                });
+            }
+        }
         Ok(Window::new(
             MemoryRegion::register(&self.inner, region, access)?,
             remote,

@@ -3,6 +3,7 @@
 //! Registration lives in `memory_region`, how a mapping is made in `placement`; nothing here knows
 //! of devices.
 
+use core::any::Any;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -41,7 +42,8 @@ pub unsafe trait StableMemory: Send + Sync + 'static {
 ///
 /// # Safety
 /// These obligations hold from the moment the value is handed over until this crate, or the crate `doorbell`, drops it
-/// or gives it back. If it never does, they hold for ever.
+/// or gives it back. If it never does, they hold for ever. A window of the memory drops it once no request in flight names a range of
+/// it, and no peer reaches it.
 ///
 /// 1. [`LentMemory::region`] always gives the same region. All its bytes are mapped, readable and initialised; if the
 ///    right to write is asked for, they are writable, too.
@@ -54,6 +56,8 @@ pub unsafe trait StableMemory: Send + Sync + 'static {
 ///    even after the value is dropped.
 /// 7. The region is given to `RegistrationCache::forget` before shared memory is attached over it by `shmat(2)` with
 ///    `SHM_REMAP`, and after `madvise(2)` with `MADV_GUARD_INSTALL`. The kernel reports neither.
+/// 8. The value is handed to the registration caches of the crate `doorbell` alone. They use no registration that is older than the last
+///    change of its mapping. The calls of this crate ([`RangeRegistration::lend`](crate::RangeRegistration::lend)) do not look.
 ///
 /// Nothing else is promised for the time after the value is dropped: the memory may be unmapped, and other memory mapped
 /// there.
@@ -70,6 +74,7 @@ pub unsafe trait LentMemory: 'static {
 pub(crate) struct Region {
     base: NonNull<u8>,
     bytes: usize,
+    is_writable: bool,
     placement: Placement,
     /// Held for its drop alone: whoever drops the region has shown that neither a device nor a
     /// reference uses the memory any more.
@@ -81,12 +86,14 @@ enum Owner {
     Mapped { _mapping: Mapping },
     /// A part of another region, which is none itself and lives at least as long.
     Part { whole: Arc<Region> },
-    /// Lent to us.
+    /// Given to us.
     Adopted { _memory: Box<dyn StableMemory> },
+    /// Lent to us.
+    Lent { memory: Option<Box<dyn Any + Send>> },
 }
 
 // SAFETY: the region is plain bytes that it owns: by its own mapping, by obligation 3 of
-// `StableMemory`, whose owner is itself `Send`, or by the whole that a part holds.
+// `StableMemory` or 4. of `LentMemory`, whose owner is itself `Send`, or by the whole that a part holds.
 unsafe impl Send for Region {}
 // SAFETY: nothing is accessed through `&Region`; its pointer is handed to code with an
 // argument of its own.
@@ -108,12 +115,13 @@ impl Region {
         Ok(Self {
             base: mapping.base(),
             bytes,
+            is_writable: true,
             placement,
             owner: Owner::Mapped { _mapping: mapping },
         })
     }
 
-    /// Takes lent memory.
+    /// Takes memory that is the crate's from now on.
     ///
     /// # Errors
     /// It is empty, or larger than any object can be.
@@ -133,9 +141,32 @@ impl Region {
         Ok(Self {
             base,
             bytes,
+            is_writable: true,
             placement,
             owner: Owner::Adopted { _memory: memory },
         })
+    }
+
+    /// Takes lent memory; for reading alone, unless it is lent to be written.
+    pub(crate) fn lent(memory: impl LentMemory + Send, is_writable: bool) -> Self {
+        let (base, bytes) = memory.region();
+        Self {
+            base,
+            bytes,
+            is_writable,
+            placement: Placement::unplaced(bytes, bytes),
+            owner: Owner::Lent {
+                memory: Some(Box::new(memory)),
+            },
+        }
+    }
+
+    /// Takes lent memory out. The region is dropped next, and then the memory is given back. `None` if it is not of this type.
+    pub(crate) fn take_lent<M: 'static>(&mut self) -> Option<Box<M>> {
+        match &mut self.owner {
+            Owner::Lent { memory } => memory.take_if(|memory| memory.is::<M>())?.downcast().ok(),
+            Owner::Mapped { .. } | Owner::Part { .. } | Owner::Adopted { .. } => None,
+        }
     }
 
     /// A part of a region. `None` if it is empty, or does not lie within.
@@ -149,12 +180,13 @@ impl Region {
         Some(Self {
             base,
             bytes,
+            is_writable: whole.is_writable,
             placement: whole.placement,
             owner: Owner::Part {
                 // Not the part that it was made of: a chain of them would grow with each registration of the last.
                 whole: Arc::clone(match &whole.owner {
                     Owner::Part { whole } => whole,
-                    Owner::Mapped { .. } | Owner::Adopted { .. } => whole,
+                    Owner::Mapped { .. } | Owner::Adopted { .. } | Owner::Lent { .. } => whole,
                 }),
             },
         })
@@ -171,6 +203,11 @@ impl Region {
     /// Whether a device pages it on demand.
     pub(crate) const fn is_on_demand(&self) -> bool {
         self.placement.asked.on_demand
+    }
+
+    /// Whether it may be written. If not, it may lie in a mapping that is read-only, and others may read it meanwhile.
+    pub(crate) const fn is_writable(&self) -> bool {
+        self.is_writable
     }
 
     /// How it was placed when it was made.

@@ -117,15 +117,26 @@ impl Hold {
 /// A registered region. Dropping it deregisters, then lets go of the memory; where the device refuses, both
 /// are leaked with the protection domain they belong to.
 pub(crate) struct MemoryRegion {
-    hold: Hold,
+    domain: DomainId,
+    lkey: Lkey,
+    rkey: Rkey,
+    by: By,
     /// Each registration of the memory has a clone. The last to let go of it frees it.
     region: ManuallyDrop<Arc<Region>>,
 }
 
+/// The registration of a region.
+enum By {
+    /// A registration of its own.
+    Own(Hold),
+    /// One that others use, too: what ends this use of it.
+    Shared(Option<Box<dyn Send + Sync>>),
+}
+
 impl MemoryRegion {
     /// The protection domain that it is registered in.
-    pub(crate) fn domain(&self) -> DomainId {
-        self.hold.domain()
+    pub(crate) const fn domain(&self) -> DomainId {
+        self.domain
     }
 
     /// Registers the whole region.
@@ -143,36 +154,66 @@ impl MemoryRegion {
         // windows none.
         let hold = unsafe { Hold::register(domain, address, region.bytes(), access, region.is_on_demand())? };
         Ok(Self {
-            hold,
+            domain: hold.domain(),
+            lkey: hold.lkey(),
+            rkey: hold.rkey(),
+            by: By::Own(hold),
             region: ManuallyDrop::new(region),
         })
     }
 
+    /// A use of a registration of the whole region that others may use, too. Dropping it drops `by` first, then lets go of the
+    /// memory.
+    pub(crate) fn shared(
+        (domain, lkey, rkey): (DomainId, Lkey, Rkey),
+        by: Box<dyn Send + Sync>,
+        region: Arc<Region>,
+    ) -> Self {
+        Self {
+            domain,
+            lkey,
+            rkey,
+            by: By::Shared(Some(by)),
+            region: ManuallyDrop::new(region),
+        }
+    }
+
     pub(crate) const fn lkey(&self) -> Lkey {
-        self.hold.lkey
+        self.lkey
     }
 
     pub(crate) const fn rkey(&self) -> Rkey {
-        self.hold.rkey()
+        self.rkey
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
+
+    /// The region, if nobody else has it.
+    pub(crate) fn region_mut(&mut self) -> Option<&mut Region> {
+        Arc::get_mut(&mut self.region)
+    }
 }
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        let Self { hold, region } = self;
-        // SAFETY: dropped once; the device has let go of it by then.
-        let free = || unsafe { ManuallyDrop::drop(region) };
-        // SAFETY: called here once, the value being dropped.
-        unsafe { hold.deregister(free) };
+        let Self { by, region, .. } = self;
+        // SAFETY: dropped once; the device has let go of it by then, or has it by a registration that outlives its uses.
+        let mut free = || unsafe { ManuallyDrop::drop(region) };
+        match by {
+            // SAFETY: called here once, the value being dropped.
+            By::Own(hold) => unsafe { hold.deregister(free) },
+            By::Shared(by) => {
+                drop(by.take());
+                free();
+            }
+        }
     }
 }
 
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryRegion({:?}, {})", &*self.region, self.hold.lkey)
+        write!(f, "MemoryRegion({:?}, {})", &*self.region, self.lkey)
     }
 }

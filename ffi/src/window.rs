@@ -11,10 +11,10 @@ use std::sync::Arc;
 use doorbell_core::provider::{DomainId, OutOfWindow, Placement, RemoteAccess, WindowRange};
 use doorbell_core::wire::RemoteWindow;
 
-use crate::Slot;
 use crate::arena::ArenaInner;
 use crate::mapping::Region;
 use crate::memory_region::MemoryRegion;
+use crate::{LentMemory, Slot};
 
 mod access;
 
@@ -26,6 +26,8 @@ pub struct Window {
     /// The start of the memory and its size, as the registration has them: read for each access.
     base: NonNull<u8>,
     bytes: usize,
+    /// How many of them may be written: all or none.
+    bytes_writable: usize,
     /// The registration. Each range of a request in flight has a count of it.
     block: Arc<ArenaInner>,
     remote: RemoteAccess,
@@ -38,9 +40,11 @@ unsafe impl Sync for Window {}
 
 impl Window {
     pub(crate) fn new(region: MemoryRegion, remote: RemoteAccess) -> Self {
+        let memory = region.region();
         Self {
-            base: region.region().base(),
-            bytes: region.region().bytes(),
+            base: memory.base(),
+            bytes: memory.bytes(),
+            bytes_writable: if memory.is_writable() { memory.bytes() } else { 0 },
             block: ArenaInner::of_window(region),
             remote,
         }
@@ -69,37 +73,60 @@ impl Window {
         }
     }
 
+    /// Gives lent memory back.
+    ///
+    /// # Errors
+    /// Requests that name ranges of it are in flight, or slots that they gave back are kept; the memory has another window, is not lent,
+    /// or not of this type.
+    pub fn into_lent<M: LentMemory>(mut self) -> Result<M, Self> {
+        let block = Arc::get_mut(&mut self.block);
+        let region = block.and_then(|block| block.region_mut().region_mut());
+        match region.and_then(Region::take_lent) {
+            Some(memory) => {
+                drop(self);
+                Ok(*memory)
+            }
+            None => Err(self),
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The address of `bytes` bytes at `offset`.
+    /// The address of `bytes` bytes at `offset`, of the first so many.
     #[inline]
-    fn at(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>, OutOfWindow> {
-        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes()) {
+    fn within(&self, offset: usize, bytes: usize, window_bytes: usize) -> Result<NonNull<u8>, OutOfWindow> {
+        if offset.checked_add(bytes).is_none_or(|end| end > window_bytes) {
             return Err(OutOfWindow {
                 offset,
                 bytes,
-                window_bytes: self.bytes(),
+                window_bytes,
             });
         }
-        // SAFETY: the offset is within the region, as just checked.
+        // SAFETY: the offset is within the region, as just checked: no more bytes are asked for than it has.
         Ok(unsafe { self.base.add(offset) })
     }
 
-    /// The aligned word at `offset`.
+    /// The address of `bytes` bytes at `offset`, to be read.
     #[inline]
-    fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfWindow> {
-        let word = self.at(offset, WORD_BYTES)?.cast::<u64>();
+    fn at(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>, OutOfWindow> {
+        self.within(offset, bytes, self.bytes)
+    }
+
+    /// The aligned word at `offset`, of the first so many bytes.
+    #[inline]
+    fn word(&self, offset: usize, window_bytes: usize) -> Result<&AtomicU64, OutOfWindow> {
+        let word = self.within(offset, WORD_BYTES, window_bytes)?.cast::<u64>();
         if !word.is_aligned() {
             return Err(OutOfWindow {
                 offset,
                 bytes: WORD_BYTES,
-                window_bytes: self.bytes(),
+                window_bytes,
             });
         }
-        // SAFETY: inside the window (`at`), mapped as long as it, and aligned; every access of the language to it is an
-        // atomic one of this size (`access`).
+        // SAFETY: Inside the window (`within`), mapped as long as it, and aligned. Every access of the language to it is an atomic one
+        // of this size (`access`). If the window is read alone, others read as they like, and nobody writes (obligation 4 of `LentMemory`).
         Ok(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
     }
 }
@@ -107,6 +134,11 @@ impl Window {
 impl doorbell_core::provider::Window for Window {
     fn domain(&self) -> DomainId {
         self.block.domain()
+    }
+
+    #[inline]
+    fn is_writable(&self) -> bool {
+        self.bytes_writable != 0
     }
 
     fn is_in_flight(&self) -> bool {
@@ -139,8 +171,8 @@ impl doorbell_core::provider::Window for Window {
 
     #[inline]
     fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
-        let to = self.at(offset, source.len())?;
-        // SAFETY: as in `copy_out`; the slice is read.
+        let to = self.within(offset, source.len(), self.bytes_writable)?;
+        // SAFETY: as in `copy_out`; the slice is read, and the window may be written.
         unsafe { access::copy(to.as_ptr(), source.as_ptr(), source.len()) };
         // The caller notifies the peer of its turn afterwards; the bytes are written before it.
         fence(Ordering::Release);
@@ -156,20 +188,28 @@ impl doorbell_core::provider::Window for Window {
 
     #[inline]
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
-        Ok(self.word(offset)?.load(Ordering::Acquire))
+        // Memory that may lie in a read-only mapping takes relaxed loads alone (`core::sync::atomic`, *Atomic accesses to
+        // read-only memory*).
+        let word = self.word(offset, self.bytes)?.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        Ok(word)
     }
 
     #[inline]
     fn store_u64(&self, offset: usize, word: u64) -> Result<(), OutOfWindow> {
-        self.word(offset)?.store(word, Ordering::Release);
+        self.word(offset, self.bytes_writable)?
+            .store(word, Ordering::Release);
         Ok(())
     }
 
     #[inline]
     fn compare_exchange_u64(&self, offset: usize, current: u64, new: u64) -> Result<u64, OutOfWindow> {
-        let exchanged =
-            self.word(offset)?
-                .compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
+        let exchanged = self.word(offset, self.bytes_writable)?.compare_exchange(
+            current,
+            new,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
         let (Ok(before) | Err(before)) = exchanged;
         Ok(before)
     }

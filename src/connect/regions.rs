@@ -9,7 +9,7 @@ use doorbell_core::provider::{
 use doorbell_ffi::{Rdma, StableMemory};
 
 use crate::connect::node::Node;
-use crate::memory::Region;
+use crate::memory::{Region, RegionCache, RegistrationCacheConfig};
 use crate::worker::Worker;
 
 impl<P: Provider, N: Network> Node<P, N> {
@@ -48,6 +48,25 @@ impl<N: Network> Node<Rdma, N> {
         let (first, domains) = domains(workers)?;
         let window = first.domain.adopt_window(memory, RemoteAccess::NONE)?;
         Region::new(window, domains, first.reaper())
+    }
+
+    /// Makes a cache of registrations for each of the Workers, for memory that the engine lends to transfers and takes back. Each has
+    /// these limits by itself. It may be used on any thread, and after the Workers are dropped.
+    ///
+    /// # Errors
+    /// There is no Worker (`EINVAL`).
+    pub fn region_cache(
+        &self,
+        workers: &[Worker],
+        config: &RegistrationCacheConfig,
+    ) -> Result<RegionCache, ProviderError> {
+        let (first, domains) = domains(workers)?;
+        let caches = workers.iter().map(|worker| worker.registration_cache(config));
+        Ok(RegionCache::new(
+            caches.collect(),
+            domains,
+            first.reaper().clone(),
+        ))
     }
 }
 

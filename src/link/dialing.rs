@@ -413,6 +413,9 @@ impl<P: Provider, N: Network> Link<P, N> {
                     rail.attach(at, peer.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
                     self.session.connected(index, now);
                     made(index, at);
+                    if let Some(version) = version_of(workers, at) {
+                        self.transfers.met(version, now);
+                    }
                     if !takes(workers, at, frame_bytes) {
                         self.session.fail(FinalReason::Unsuitable);
                     }
@@ -477,6 +480,12 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         let is_another = answer.is_ok_and(|found| found.instance() != handle.instance());
         Some((why, is_another))
     }
+}
+
+/// The version of the wire format that both speak on a connection, if that is there.
+fn version_of<P: Provider>(workers: &mut [Worker<P>], at: At) -> Option<u8> {
+    let channel = workers.get_mut(at.worker)?.channel(at.channel)?;
+    Some(channel.peer().wire_version())
 }
 
 /// Whether a channel's peer takes frames as long as ours.

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::{HealthState, Role};
-use doorbell_core::wire::{AttachParameters, InstanceId, Refusal, RefusalReason, SessionFrame};
+use doorbell_core::wire::{AttachParameters, Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant, WcStatus};
 
 use super::arrivals::Who;
@@ -193,8 +193,8 @@ impl<P: Provider, N: Network> Core<P, N> {
         let outcome = if bytes_max < self.config.frame_bytes() || !is_proven(turn.channel.peer(), &said) {
             Err(RefusalReason::CONTRADICTION)
         } else {
-            let peer = (turn.channel.peer().instance(), turn.channel.peer().address());
-            self.take_offer((at, turn.channel.port(), from), peer, &said, now, each)
+            let peer = *turn.channel.peer();
+            self.take_offer((at, turn.channel.port(), from), &peer, &said, now, each)
         };
         if let Err(reason) = outcome {
             log_refused(reason);
@@ -208,7 +208,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     fn take_offer(
         &mut self,
         (at, port, from): (At, u8, Option<IpAddr>),
-        (peer, address): (InstanceId, IpAddr),
+        peer: &Peer,
         said: &AttachParameters,
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
@@ -216,7 +216,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         // Another process has no part in it, whatever it knows of its name.
         let who = Who {
             session: said.session,
-            peer,
+            peer: peer.instance(),
         };
         let known = self.links().find(|(_, link)| link.who() == Some(who));
         let known = known.map(|(id, _)| id);
@@ -229,7 +229,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             None => {
                 let link = Link::new(&self.config, Role::Responder, said.session, now);
                 let mut link = link.map_err(|_| RefusalReason::NO_ROOM)?;
-                link.peer = Some(peer);
+                link.peer = Some(peer.instance());
                 self.add(link).ok_or(RefusalReason::NO_ROOM)?
             }
         };
@@ -258,9 +258,10 @@ impl<P: Provider, N: Network> Core<P, N> {
             // This side connects nothing, so it needs no randomness for a retry.
             link.session.given_up(other, through, now, 0);
         }
+        link.transfers.met(peer.wire_version(), now);
         let replaced = link.rail_mut(offer.rail).and_then(|rail| {
             (rail.port, rail.from) = (port, from);
-            rail.attach(at, address)
+            rail.attach(at, peer.address())
         });
         if let Some(old) = replaced {
             self.give_up(old, Deadline::at(now));

@@ -59,5 +59,5 @@ pub use sleeping::{LinkDescriptor, WatchedNetwork};
 pub(crate) use sleeping::{SETTLING_POLLS, WaitedFor, is_ready_to_sleep};
 pub use transfers::{
     EndReason, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
-    TransferRefusal, TransferRole,
+    TransferOutcome, TransferRefusal, TransferRole, TransferTotals,
 };

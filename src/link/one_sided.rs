@@ -365,6 +365,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         }
         self.note_rails(now);
+        if self.session.is_closing() {
+            self.transfers.decline_offers(now);
+        }
         self.transfers.look(now, makers, self.whom());
         self.one_sided.requests.look_at_deadlines(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));

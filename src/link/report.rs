@@ -10,6 +10,7 @@ use super::dialing::Finding;
 use super::links::{LinkId, Links};
 use super::rail::{Leads, LinkRailCounts, NotConnected};
 use super::state::Link;
+use super::transfers::TransferTotals;
 
 /// A rail of a link: its two ends, its state, and its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +32,14 @@ pub struct LinkRailReport<'l> {
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     counts: SessionCounts,
+    pub(super) transfers: TransferTotals,
     rails: Vec<(Leads, LinkRailCounts)>,
 }
 
 impl Gone {
     pub(super) fn add<P: Provider, N: Network>(&mut self, link: &Link<P, N>) {
         self.counts = self.counts.plus(link.session.counts());
+        self.transfers = self.transfers.plus(link.transfers.totals());
         for rail in &link.rails {
             let Some(leads) = rail.leads else {
                 continue;

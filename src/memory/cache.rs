@@ -6,9 +6,10 @@ use std::sync::Arc;
 use doorbell_core::provider::{DomainId, ProtectionDomain as _, ProviderError};
 use doorbell_core::registrations::{AddressRange, Key, Limits};
 use doorbell_core::{Access, Lkey};
-use doorbell_ffi::{LentMemory, ProtectionDomain};
+use doorbell_ffi::{LentMemory, ProtectionDomain, RangeRegistration};
 
 use crate::memory::error::{RegistrationError, RegistrationRefused};
+use crate::memory::lent::{LentWindow, moved};
 use crate::memory::service::Service;
 use crate::memory::shared::{Hold, Shared};
 use crate::memory::statistics::RegistrationStatistics;
@@ -38,6 +39,7 @@ impl Default for RegistrationCacheConfig {
 }
 
 type Inner = Shared<Arc<ProtectionDomain>, &'static Service>;
+type DomainHold = Hold<Arc<ProtectionDomain>, &'static Service>;
 
 /// Registrations of one protection domain, kept after their use. Clones share them, on any thread.
 ///
@@ -108,23 +110,8 @@ impl RegistrationCache {
         memory: M,
         access: Access,
     ) -> Result<Registration<M>, RegistrationRefused<M>> {
-        let (start, bytes) = memory.region();
-        let Some(range) = AddressRange::new(start.addr().get(), bytes) else {
-            let error = RegistrationError::Region { bytes };
-            return Err(RegistrationRefused { memory, error });
-        };
-        if !(Access::LOCAL_WRITE | Access::RELAXED_ORDERING).contains(access) {
-            let error = RegistrationError::RemoteAccess;
-            return Err(RegistrationRefused { memory, error });
-        }
-        let is_kept = M::IS_KEPT;
-        let key = Key {
-            range,
-            access,
-            is_kept,
-        };
-        match self.open.shared.acquire(&key) {
-            Ok(hold) => Ok(Registration {
+        match self.acquire(&memory, access) {
+            Ok((hold, range)) => Ok(Registration {
                 hold,
                 range,
                 access,
@@ -133,6 +120,63 @@ impl RegistrationCache {
             }),
             Err(error) => Err(RegistrationRefused { memory, error }),
         }
+    }
+
+    /// Returns a window of the memory, by a registration that is kept from an earlier use or made now. Requests take ranges of it
+    /// ([`LentWindow::range`]), and no peer reaches it. The memory is lent, and the registration in use, until the window is gone and
+    /// all such requests are retired.
+    ///
+    /// Requests bring data back into the memory only if `access` has [`Access::LOCAL_WRITE`].
+    ///
+    /// # Errors
+    /// As for [`RegistrationCache::register`].
+    pub fn lend_window<M: LentMemory + Send>(
+        &self,
+        memory: M,
+        access: Access,
+    ) -> Result<LentWindow<M>, RegistrationRefused<M>> {
+        match self.acquire_for(&memory, access) {
+            Ok((registration, hold)) => registration
+                .lend(memory, hold)
+                .map(LentWindow::new)
+                .map_err(moved),
+            Err(error) => Err(RegistrationRefused { memory, error }),
+        }
+    }
+
+    /// Finds or makes a registration, and counts its use.
+    #[inline]
+    fn acquire<M: LentMemory>(
+        &self,
+        memory: &M,
+        access: Access,
+    ) -> Result<(DomainHold, AddressRange), RegistrationError> {
+        let (start, bytes) = memory.region();
+        let range = AddressRange::new(start.addr().get(), bytes);
+        let range = range.ok_or(RegistrationError::Region { bytes })?;
+        if !(Access::LOCAL_WRITE | Access::RELAXED_ORDERING).contains(access) {
+            return Err(RegistrationError::RemoteAccess);
+        }
+        let is_kept = M::IS_KEPT;
+        let key = Key {
+            range,
+            access,
+            is_kept,
+        };
+        Ok((self.open.shared.acquire(&key)?, range))
+    }
+
+    /// Finds or makes a registration for a window, and counts its use.
+    pub(super) fn acquire_for<M: LentMemory>(
+        &self,
+        memory: &M,
+        access: Access,
+    ) -> Result<(Arc<RangeRegistration>, DomainHold), RegistrationError> {
+        let (hold, range) = self.acquire(memory, access)?;
+        let bytes = range.bytes();
+        // It is in use, so it is there.
+        let registered = hold.registered().ok_or(RegistrationError::Region { bytes })?;
+        Ok((registered, hold))
     }
 
     /// Drops the registrations of all memory with a byte in this region: before memory that was promised to stay is
@@ -176,7 +220,7 @@ impl fmt::Debug for RegistrationCache {
 /// one use is deregistered at that moment, on this thread.
 pub struct Registration<M> {
     // The use ends before the memory goes.
-    hold: Hold<Arc<ProtectionDomain>, &'static Service>,
+    hold: DomainHold,
     range: AddressRange,
     access: Access,
     domain: DomainId,

@@ -8,13 +8,13 @@ use doorbell_core::provider::ProviderError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistrationError {
-    /// Misuse: the region is empty, or it ends behind the last address.
+    /// Misuse: the region is empty, it ends behind the last address, or it is not the same in each call of `LentMemory::region`.
     Region {
         /// Its size in bytes.
         bytes: usize,
     },
     /// Misuse: a right of a peer was asked for. A cached key would stay valid for the peer after the memory was given
-    /// back, so peers get a window ([`Worker::adopt_window`](crate::worker::Worker::adopt_window)).
+    /// back, so peers get a window ([`Worker::adopt_window`](crate::worker::Worker::adopt_window)) or the key of a transfer.
     RemoteAccess,
     /// The limit on locked memory is reached, and the cache has nothing left to give back.
     LockedMemory {
@@ -34,7 +34,7 @@ impl fmt::Display for RegistrationError {
         match *self {
             Self::Region { bytes } => write!(
                 f,
-                "cannot register a region of {bytes} bytes that is empty or passes the last address"
+                "cannot register a region of {bytes} bytes that is empty, passes the last address, or changes"
             ),
             Self::RemoteAccess => f.write_str(
                 "a cached registration gives no right to a peer; make a window of the memory instead",

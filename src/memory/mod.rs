@@ -7,16 +7,22 @@
 //! after their use and hands them out again for the same bytes. It belongs to one Worker's protection domain
 //! ([`Worker::registration_cache`](crate::worker::Worker::registration_cache)).
 //!
-//! Requests name memory that the engine uses again and again as ranges of a window: its own mapping is a [`StableMemory`] that
-//! [`Worker::adopt_window`](crate::Worker::adopt_window) takes, and [`Channel::post_ranges`](crate::Channel::post_ranges) posts
-//! ranges of it. No queue of doorbell posts the memory of a cached registration: [`Registration::lkey`] is for work requests of
-//! the engine's own.
+//! | memory is for | call | until |
+//! |---|---|---|
+//! | requests of this host ([`Channel::post_ranges`](crate::Channel::post_ranges)) | [`RegistrationCache::lend_window`] | the window is gone, and its requests are retired |
+//! | transfers of links | [`RegionCache::lend_region`] | the region is gone, and its transfers have ended |
+//! | work requests of the engine's own | [`RegistrationCache::register`] | the registration is dropped |
+//!
+//! Memory that the engine never unmaps needs no cache: it is a [`StableMemory`], which
+//! [`Worker::adopt_window`](crate::Worker::adopt_window) and [`Node::adopt_region`](crate::Node::adopt_region) take.
+//!
+//! All that the caller promises of its memory is in one place: the safety section of [`LentMemory`].
 //!
 //! | subject | names |
 //! |---|---|
-//! | memory of transfers | [`Region`] |
+//! | memory of transfers | [`Region`], [`RegionCache`] |
 //! | the cache | [`RegistrationCache`], [`RegistrationCacheConfig`] |
-//! | registered memory | [`Registration`], [`LentMemory`], [`Access`](crate::provider::Access) |
+//! | registered memory | [`LentWindow`], [`Registration`], [`LentMemory`], [`Access`](crate::provider::Access) |
 //! | memory of windows and arenas | [`StableMemory`] |
 //! | failures | [`RegistrationRefused`], [`RegistrationError`] |
 //! | counts | [`RegistrationStatistics`], [`Uncached`] |
@@ -42,34 +48,40 @@
 //!
 //! ```
 //! use core::ptr::NonNull;
-//! use doorbell::Worker;
-//! use doorbell::memory::{LentMemory, RegistrationCacheConfig};
+//! use doorbell::memory::{LentMemory, LentWindow, RegistrationCache, RegistrationRefused};
 //! use doorbell::provider::Access;
+//! use doorbell::{Channel, Operation, PostFlags, RemoteAddress};
 //!
 //! /// A buffer that is lent whole.
 //! struct Buffer(Box<[u8]>);
 //!
 //! // SAFETY: 1. and 2. the same initialised bytes on the heap, wherever the value is; 3. and 4. nobody else has the box,
-//! // and it is not used while it is lent; 5. the kernel is 5.12 or newer.
+//! // and it is not used while it is lent; 5. the kernel is 5.12 or newer; 8. this program uses doorbell alone.
 //! unsafe impl LentMemory for Buffer {
 //!     fn region(&self) -> (NonNull<u8>, usize) {
 //!         (NonNull::from(&*self.0).cast(), self.0.len())
 //!     }
 //! }
 //!
-//! fn twice(worker: &Worker) -> Result<(), Box<dyn core::error::Error>> {
-//!     let cache = worker.registration_cache(&RegistrationCacheConfig::default());
-//!     let buffer = Buffer(vec![0; 1 << 20].into());
-//!     let registration = cache.register(buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error)?;
-//!     let buffer = registration.into_memory();
-//!     let registration = cache.register(buffer, Access::LOCAL_WRITE).map_err(|refused| refused.error)?;
-//!     assert!(cache.statistics().hits == 1 || !registration.is_cached());
-//!     Ok(())
+//! /// Writes a buffer of up to 2 GiB to the peer. The window gives it back when `Event::Done` has come (`LentWindow::into_memory`).
+//! fn write(
+//!     cache: &RegistrationCache,
+//!     channel: &mut Channel,
+//!     buffer: Buffer,
+//!     to: RemoteAddress,
+//! ) -> Result<LentWindow<Buffer>, Box<dyn core::error::Error>> {
+//!     let bytes = u32::try_from(buffer.0.len())?;
+//!     let window = cache
+//!         .lend_window(buffer, Access::LOCAL_WRITE)
+//!         .map_err(|refused| refused.error)?;
+//!     channel.post_ranges(Operation::Write(to), [window.range(0, bytes)], PostFlags::empty())?;
+//!     Ok(window)
 //! }
 //! ```
 
 mod cache;
 mod error;
+mod lent;
 mod region;
 mod seam;
 mod service;
@@ -81,6 +93,7 @@ mod tests;
 pub use cache::{Registration, RegistrationCache, RegistrationCacheConfig};
 pub use doorbell_ffi::{LentMemory, StableMemory};
 pub use error::{RegistrationError, RegistrationRefused};
+pub use lent::{LentWindow, RegionCache};
 pub(crate) use region::GrantedRegion;
 pub use region::Region;
 pub use statistics::{RegistrationStatistics, Uncached};

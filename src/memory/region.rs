@@ -37,22 +37,29 @@ impl<P: Provider> Region<P> {
         reaper: &Reaper,
     ) -> Result<Self, ProviderError> {
         let bytes = first.bytes();
-        let mut windows = vec![reaper.keep(first)];
-        for domain in domains.iter().skip(1) {
-            let window = match windows.first() {
-                Some(first) => domain.window_of(first, 0..bytes, RemoteAccess::NONE)?,
-                None => break,
-            };
-            windows.push(reaper.keep(window));
-        }
+        let rest = domains.iter().skip(1);
+        let rest = rest.map(|domain| domain.window_of(&first, 0..bytes, RemoteAccess::NONE));
+        let rest = rest.collect::<Result<Vec<_>, _>>()?;
+        let windows = core::iter::once(first).chain(rest).collect();
+        Ok(Self::of(windows, domains, reaper))
+    }
+
+    /// A region of the windows of one memory, by each of the domains.
+    pub(crate) fn of(
+        windows: Vec<P::Window>,
+        domains: Vec<Arc<P::ProtectionDomain>>,
+        reaper: &Reaper,
+    ) -> Self {
+        let bytes = windows.first().map_or(0, Window::bytes);
+        let windows = windows.into_iter().map(|window| reaper.keep(window)).collect();
         let shared = Shared {
             windows,
             domains,
             bytes,
         };
-        Ok(Self {
+        Self {
             shared: Arc::new(shared),
-        })
+        }
     }
 
     fn first(&self) -> Option<&P::Window> {
@@ -65,6 +72,12 @@ impl<P: Provider> Region<P> {
         self.shared.bytes
     }
 
+    /// Whether bytes may be copied in, and transfers may take bytes into it: not if it was lent without the right to write.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.first().is_some_and(Window::is_writable)
+    }
+
     /// How its memory was placed when it was made.
     #[must_use]
     pub fn placement(&self) -> Placement {
@@ -75,7 +88,7 @@ impl<P: Provider> Region<P> {
     /// Copies bytes in, beginning at `offset`. A device may read them meanwhile.
     ///
     /// # Errors
-    /// The range does not lie within the region; nothing was copied.
+    /// The range does not lie within the region, or the region may not be written ([`Region::is_writable`]); nothing was copied.
     pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
         self.first().map_or_else(
             || Err(self.outside(offset, source.len())),
@@ -86,7 +99,7 @@ impl<P: Provider> Region<P> {
     /// Copies bytes out, beginning at `offset`. Bytes that a device is writing may be torn.
     ///
     /// # Errors
-    /// As for [`Region::copy_in`].
+    /// The range does not lie within the region; nothing was copied.
     pub fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
         let bytes = destination.len();
         self.first().map_or_else(

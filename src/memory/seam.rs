@@ -11,7 +11,7 @@ use crate::memory::statistics::Uncached;
 /// Registers ranges in one protection domain.
 pub(super) trait Registrar: Send + Sync + 'static {
     /// A registration, which its drop ends.
-    type Registered: Send + 'static;
+    type Registered: Send + Sync + 'static;
 
     /// Pins the pages of a range.
     fn register(&self, range: AddressRange, access: Access) -> Result<Self::Registered, ProviderError>;

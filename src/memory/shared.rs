@@ -37,7 +37,7 @@ pub(super) struct Shared<R: Registrar, W: Watch> {
     registrar: R,
     /// `None` caches only what is promised to stay.
     watch: Option<W>,
-    state: Mutex<State<R::Registered>>,
+    state: Mutex<State<Arc<R::Registered>>>,
 }
 
 /// A use of a registration. Dropping it ends the use.
@@ -46,7 +46,7 @@ pub(super) struct Hold<R: Registrar, W: Watch> {
     lkey: Lkey,
     entry: Option<EntryId>,
     /// The registration that serves this use alone.
-    alone: Option<R::Registered>,
+    alone: Option<Arc<R::Registered>>,
 }
 
 impl<R: Registrar, W: Watch> Hold<R, W> {
@@ -57,6 +57,14 @@ impl<R: Registrar, W: Watch> Hold<R, W> {
 
     pub(super) const fn is_cached(&self) -> bool {
         self.alone.is_none()
+    }
+
+    /// The registration, which this keeps from being deregistered.
+    pub(super) fn registered(&self) -> Option<Arc<R::Registered>> {
+        match self.entry {
+            Some(id) => self.shared.lock().table.used(id).map(Arc::clone),
+            None => self.alone.clone(),
+        }
     }
 }
 
@@ -106,7 +114,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
 
     /// Nothing is allocated, freed or dropped under this lock: the thread of the reports waits for it.
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, State<R::Registered>> {
+    fn lock(&self) -> MutexGuard<'_, State<Arc<R::Registered>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +149,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         self: &Arc<Self>,
         entry: Option<EntryId>,
         lkey: Lkey,
-        alone: Option<R::Registered>,
+        alone: Option<Arc<R::Registered>>,
     ) -> Hold<R, W> {
         Hold {
             shared: Arc::clone(self),
@@ -172,11 +180,11 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         }
     }
 
-    fn hold_alone(self: &Arc<Self>, registered: R::Registered) -> Hold<R, W> {
+    fn hold_alone(self: &Arc<Self>, registered: Arc<R::Registered>) -> Hold<R, W> {
         self.hold(None, R::lkey(&registered), Some(registered))
     }
 
-    fn attempt(&self, key: &Key) -> Result<Attempt<R::Registered>, RegistrationError> {
+    fn attempt(&self, key: &Key) -> Result<Attempt<Arc<R::Registered>>, RegistrationError> {
         let id = match self.prepare(key) {
             Ok(id) => id,
             Err(reason) => return self.register_alone(key, reason).map(Attempt::Alone),
@@ -224,7 +232,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
     }
 
     /// Registers for one use, and counts why.
-    fn register_alone(&self, key: &Key, reason: Uncached) -> Result<R::Registered, RegistrationError> {
+    fn register_alone(&self, key: &Key, reason: Uncached) -> Result<Arc<R::Registered>, RegistrationError> {
         let registered = self.register(key)?;
         let mut state = self.lock();
         let mut is_first = false;
@@ -244,14 +252,14 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         Ok(registered)
     }
 
-    fn register(&self, key: &Key) -> Result<R::Registered, RegistrationError> {
+    fn register(&self, key: &Key) -> Result<Arc<R::Registered>, RegistrationError> {
         let mut outcome = self.registrar.register(key.range, key.access);
         if outcome.as_ref().is_err_and(is_out_of_memory) {
             // Idle registrations are pinned, too.
             self.evict_idle();
             outcome = self.registrar.register(key.range, key.access);
         }
-        outcome.map_err(|error| {
+        outcome.map(Arc::new).map_err(|error| {
             let pinned = self.registrar.pinned();
             match pinned.limit_bytes {
                 Some(limit_bytes) if is_out_of_memory(&error) => RegistrationError::LockedMemory {

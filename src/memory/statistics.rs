@@ -32,6 +32,19 @@ impl Uncached {
         Self::NotArmed,
         Self::Changing,
     ];
+
+    /// One word, as a metric has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::NoWatch => "no_watch",
+            Self::NotWatchable => "not_watchable",
+            Self::Occupied => "occupied",
+            Self::NotArmed => "not_armed",
+            Self::Changing => "changing",
+        }
+    }
 }
 
 impl fmt::Display for Uncached {

@@ -20,6 +20,7 @@ pub struct Peer {
     key: Option<KeyId>,
     instance: InstanceId,
     session: Option<Resumption>,
+    wire_version: u8,
     /// The address at which receives are announced to it.
     credit_address: u64,
     credit_rkey: Rkey,
@@ -39,6 +40,7 @@ impl Peer {
             key: established.key,
             instance: established.peer_instance,
             session: peer.session,
+            wire_version: established.version,
             credit_address: peer.credit.address,
             credit_rkey: peer.credit.rkey,
             private_data: peer.private_data,
@@ -103,6 +105,13 @@ impl Peer {
     #[must_use]
     pub const fn session(&self) -> Option<Resumption> {
         self.session
+    }
+
+    /// The version of the wire format that both speak: the lower of their newest
+    /// ([`VERSION_TRANSFERS`](crate::wire::VERSION_TRANSFERS) and its like).
+    #[must_use]
+    pub const fn wire_version(&self) -> u8 {
+        self.wire_version
     }
 
     /// The address at which receives are announced to it.

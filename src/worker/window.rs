@@ -67,6 +67,10 @@ impl<P: Provider> Window for LocalWindow<P> {
         self.0.domain()
     }
 
+    fn is_writable(&self) -> bool {
+        self.0.is_writable()
+    }
+
     fn is_in_flight(&self) -> bool {
         self.0.is_in_flight()
     }

@@ -12,4 +12,5 @@ mod rails;
 mod stranger;
 mod trust;
 mod version_one;
+mod version_two;
 mod virtual_time;

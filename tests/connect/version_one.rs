@@ -13,20 +13,21 @@ use doorbell::{
 };
 use doorbell_sim::{Acceptor, Fabric, Host, Stream};
 
-/// The network of a host of old: its Hello says that it speaks version 1 and no other.
-struct Old(Host);
+/// The network of a host of old: its Hello says that it speaks no version behind this one.
+pub(crate) struct Old(pub(crate) Host, pub(crate) u8);
 
-struct OldStream(Stream);
+pub(crate) struct OldStream(Stream, u8);
 
 /// The bytes of a frame's header.
 const HEADER_BYTES: usize = 10;
 
-/// The same Hello, of a side that knows no version behind 1: it has no place for a key.
-fn of_old(hello: &[u8]) -> Vec<u8> {
-    let mut old = hello[..hello.len() - 4].to_vec();
+/// The same Hello, of a side that knows no version behind this one. Version 1 has no place for a key.
+fn of_old(hello: &[u8], newest: u8) -> Vec<u8> {
+    let key_bytes = if newest == 1 { 4 } else { 0 };
+    let mut old = hello[..hello.len() - key_bytes].to_vec();
     let body_bytes = u16::try_from(old.len() - HEADER_BYTES).unwrap();
     old[8..HEADER_BYTES].copy_from_slice(&body_bytes.to_be_bytes());
-    old[HEADER_BYTES + 1] = 1;
+    old[HEADER_BYTES + 1] = newest;
     let parsed = Frame::parse(&old).unwrap();
     assert_eq!(parsed.kind(), FrameKind::Hello);
     old
@@ -42,7 +43,7 @@ impl Io for OldStream {
         if !is_hello {
             return self.0.write(bytes);
         }
-        let old = of_old(bytes);
+        let old = of_old(bytes, self.1);
         let written = self.0.write(&old)?;
         assert_eq!(written, old.len(), "there is room for a Hello");
         Ok(bytes.len())
@@ -70,7 +71,7 @@ impl Network for Old {
     type Acceptor = Acceptor;
 
     fn connect(&self, to: SocketAddr) -> Result<OldStream, NetworkError> {
-        self.0.connect(to).map(OldStream)
+        self.0.connect(to).map(|stream| OldStream(stream, self.1))
     }
 
     fn listen(&self, at: SocketAddr) -> Result<Acceptor, NetworkError> {
@@ -78,7 +79,7 @@ impl Network for Old {
     }
 
     fn accept(&self, at: &Acceptor) -> Result<Option<OldStream>, NetworkError> {
-        Ok(self.0.accept(at)?.map(OldStream))
+        Ok(self.0.accept(at)?.map(|stream| OldStream(stream, self.1)))
     }
 
     fn wait<'s>(
@@ -105,7 +106,7 @@ fn pair() -> (Fabric, End<Old>, End<Old>) {
     let nodes =
         [("a", "simA", "127.0.0.1/24"), ("b", "simB", "127.0.0.2/24")].map(|(name, device, address)| {
             let host = fabric.host(name, vec![port(device, address)]).unwrap();
-            Node::with(host.clone(), Old(host), Trust::unauthenticated_on_purpose()).unwrap()
+            Node::with(host.clone(), Old(host, 1), Trust::unauthenticated_on_purpose()).unwrap()
         });
     let (mut config, default) = (crate::fabric::small(), ChannelConfig::default());
     config.close_when_lost = default.close_when_lost;

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use doorbell::link::{
     EndReason, FinalReason, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
-    TransferRefusal, TransferRole,
+    TransferOutcome, TransferRefusal, TransferRole,
 };
 use doorbell::memory::Region;
 use doorbell::provider::PlacementConfig;
@@ -126,6 +126,41 @@ fn done(bytes: usize) -> TransferCounts {
     counts
 }
 
+/// The totals of a process agree with the events that it got, and with the transfers that it began.
+fn totals_agree(process: &Process, begun: usize, gives: impl Fn(TransferId) -> bool) {
+    let totals = process.links.transfer_totals();
+    let (mut offered, mut ends, mut bytes) = (0, [0; TransferOutcome::ALL.len()], [0; 4]);
+    for aside in &process.asides {
+        match aside {
+            Aside::Transfer(_, TransferEvent::Offered { .. }) => offered += 1,
+            Aside::Transfer(id, TransferEvent::Ended { end, counts, .. }) => {
+                ends[TransferOutcome::of(*end) as usize] += 1;
+                bytes[usize::from(gives(*id))] += counts.landed_bytes;
+                bytes[2] += counts.repeated_bytes;
+                bytes[3] += counts.duplicates;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((totals.begun, totals.offered), (begun as u64, offered));
+    assert_eq!(TransferOutcome::ALL.map(|outcome| totals.ended(outcome)), ends);
+    let counted = [
+        totals.taken_bytes,
+        totals.given_bytes,
+        totals.repeated_bytes,
+        totals.duplicates,
+    ];
+    assert_eq!(counted, bytes);
+}
+
+/// Numbers of totals that only grow.
+fn grows(process: &Process) -> [u64; 5] {
+    let totals = process.links.transfer_totals();
+    let ended = TransferOutcome::ALL.iter().map(|outcome| totals.ended(*outcome));
+    let (given, taken) = (totals.given_bytes, totals.taken_bytes);
+    [totals.begun, totals.offered, given, taken, ended.sum()]
+}
+
 #[test]
 fn all_bytes_arrive_whoever_begins_and_over_any_number_of_rails() {
     for rails in [1, 2, 3] {
@@ -192,7 +227,7 @@ fn every_byte_arrives_or_the_end_has_a_reason_under_random_plans_and_nothing_is_
         }
         let cancelled = (chance.below(3) == 0).then(|| (chance.below(2) as usize, chance.below(600)));
         let mut reused = vec![false; transfers.len()];
-        let mut quiet = 0;
+        let (mut quiet, mut grown) = (0, [[0; 5]; 2]);
         for step in 0..12_000 / 20_u64 {
             // When all have ended, a while longer.
             quiet += u64::from(reused.iter().all(|is_reused| *is_reused));
@@ -200,6 +235,14 @@ fn every_byte_arrives_or_the_end_has_a_reason_under_random_plans_and_nothing_is_
                 break;
             }
             two.run(ms(300 + step * 20), |_| false);
+            for (at, before) in grown.iter_mut().enumerate() {
+                let now = grows(two.process(at));
+                assert!(
+                    before.iter().zip(now).all(|(before, now)| *before <= now),
+                    "{before:?} {now:?}"
+                );
+                *before = now;
+            }
             for (place, (id, number, giver, begins, from, to, has_joined)) in transfers.iter_mut().enumerate()
             {
                 let joiner = if *begins { 1 - *giver } else { *giver };
@@ -224,6 +267,13 @@ fn every_byte_arrives_or_the_end_has_a_reason_under_random_plans_and_nothing_is_
             }
         }
         for at in [A, B] {
+            let begun = |(_, _, giver, begins, ..): &&(_, _, usize, bool, _, _, _)| (*giver == at) == *begins;
+            let gives = |id| {
+                transfers
+                    .iter()
+                    .any(|(of, _, giver, ..)| *of == id && *giver == at)
+            };
+            totals_agree(two.process(at), transfers.iter().filter(begun).count(), gives);
             let mut over = std::collections::BTreeSet::new();
             for aside in &two.process(at).asides {
                 let Aside::Transfer(id, event) = aside else {
@@ -480,6 +530,33 @@ fn the_end_of_the_link_or_of_the_peer_ends_all_with_the_reason() {
     two.processes[A] = None;
     let ends = ended(&mut two, &[B], id, Duration::from_secs(20));
     assert!(matches!(ends[0].0, TransferEnd::Over(_)), "{ends:?}");
+}
+
+#[test]
+fn a_side_that_closes_the_link_declines_what_nobody_joined() {
+    let mut two = Two::new(2, "");
+    two.connected(2);
+    let from = filled(two.process(A), 5, 4096);
+    let reported = offer(&mut two, A, &from, &TransferOptions::default());
+    offered(&mut two, B);
+    let (deadline, link) = (two.deadline(ms(5000)), two.process(B).link.unwrap());
+    two.process_mut(B).links.close(link, deadline);
+    // This one comes while the link is being closed.
+    let later = offer(&mut two, A, &from, &TransferOptions::default());
+    let ends = ended(&mut two, &[A, B], reported, ms(50));
+    let [there, here] = [TransferEnd::ByPeer, TransferEnd::Here].map(|end| end(EndReason::REFUSED));
+    assert_eq!([ends[0].0, ends[1].0], [there, here]);
+    // So nothing holds the closing up.
+    let until = Duration::from_nanos(two.fabric.now().to_ns()) + ms(100);
+    assert!(two.run(until, |two| {
+        [A, B].iter().all(|at| two.process(*at).over.is_some())
+    }));
+    assert_eq!(end_of(two.process(A), later).unwrap().0, there);
+    let knows = |aside: &Aside| matches!(aside, Aside::Transfer(id, _) if *id == later);
+    assert!(
+        !two.process(B).asides.iter().any(knows),
+        "it was reported, and nobody could join"
+    );
 }
 
 #[test]

@@ -108,6 +108,8 @@ pub enum PushError {
         /// The bytes that the window has from the beginning of the range on; 0 if the range begins behind its end.
         bytes_left: u64,
     },
+    /// Caller misuse: the operation brings data back, and the range is of memory that was lent without the right to write.
+    ReadOnly,
     /// Caller misuse: the queue was given no cells.
     NoCells,
     /// Caller misuse: more bytes than a cell has.
@@ -179,6 +181,9 @@ impl fmt::Display for PushError {
                 f,
                 "{bytes} bytes of a window, which has {bytes_left} from the range's offset on"
             ),
+            Self::ReadOnly => f.write_str(
+                "the memory was lent without the right to write, and the operation brings data back: lend it with LOCAL_WRITE",
+            ),
             Self::NoCells => f.write_str("the queue has no cells"),
             Self::CellTooLong { bytes, bytes_max } => {
                 write!(f, "{bytes} bytes from a cell, where each has {bytes_max}")
@@ -243,7 +248,7 @@ impl PushError {
     /// Whether a request may be of these ranges, their number aside.
     ///
     /// # Errors
-    /// It may not: [`PushError::AtomicNeedsEightBytes`], [`PushError::NotInline`], [`PushError::TooLong`],
+    /// It may not: [`PushError::AtomicNeedsEightBytes`], [`PushError::NotInline`], [`PushError::ReadOnly`], [`PushError::TooLong`],
     /// or as for [`WindowRange::check`].
     #[inline]
     pub fn check_ranges<W: Window>(
@@ -256,6 +261,9 @@ impl PushError {
         }
         if flags.contains(PostFlags::INLINE) {
             return Err(Self::NotInline);
+        }
+        if operation.writes_slots() && ranges.iter().any(|range| !range.window.is_writable()) {
+            return Err(Self::ReadOnly);
         }
         let mut bytes = 0_u64;
         for range in ranges {
@@ -416,7 +424,8 @@ impl fmt::Display for Rejected {
 
 impl core::error::Error for Rejected {}
 
-/// An access beyond the end of a window, or not aligned to its size.
+/// An access beyond the end of a window, or not aligned to its size; or a write to one that nobody may write to, which has no bytes
+/// then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfWindow {
     /// The offset at which it would begin, in bytes from the start of the window.

@@ -184,6 +184,13 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// Its size.
     fn bytes(&self) -> usize;
 
+    /// Whether this host may write to it, and its requests may bring data back into it. Memory that a caller lends for reading alone
+    /// is refused both: by [`PushError::ReadOnly`], and by an [`OutOfWindow`] of a window of no bytes.
+    #[inline]
+    fn is_writable(&self) -> bool {
+        true
+    }
+
     /// Whether requests that name ranges of it are in flight, or the slots that such requests gave back are still kept. If so,
     /// dropping the window takes the peer's right away only with the last of them.
     fn is_in_flight(&self) -> bool;

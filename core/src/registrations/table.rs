@@ -180,6 +180,14 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         slot.value.as_ref().map(|value| (id, value))
     }
 
+    /// Returns the registration of an entry that is in use. `None` if the id names none.
+    #[must_use]
+    pub fn used(&self, id: EntryId) -> Option<&T> {
+        let slot = self.get(id.index)?;
+        let is_used = slot.generation == id.generation && slot.users != 0;
+        slot.value.as_ref().filter(|_| is_used)
+    }
+
     /// Takes a place for a registration that is about to be made. The least recently used ones are evicted if that makes
     /// room. From now on an invalidation of its range makes it stale.
     pub fn reserve(&mut self, key: Key) -> Reservation {

@@ -70,7 +70,9 @@ impl core::fmt::Display for TransferEnd {
 enum Stage {
     /// Pieces may go.
     Open,
-    /// The giver waits for what it posted, the taker for the giver's word that nothing is posted any more.
+    /// The giver waits for what it posted.
+    Retiring(TransferEnd),
+    /// The taker waits for the giver's word that nothing is posted any more.
     Draining { end: TransferEnd, until: Deadline },
     /// The taker's memory is to be taken out of the peer's reach.
     Fencing(TransferEnd),
@@ -296,8 +298,8 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     pub fn wake(&self) -> Option<Deadline> {
         match self.stage {
             Stage::Open => self.deadline.into_iter().chain(self.fence_by).min(),
-            Stage::Draining { until, .. } if matches!(self.half, Half::Taker(_)) => Some(until),
-            Stage::Draining { .. } | Stage::Fencing(_) | Stage::Over(_) => None,
+            Stage::Draining { until, .. } => Some(until),
+            Stage::Retiring(_) | Stage::Fencing(_) | Stage::Over(_) => None,
         }
     }
 
@@ -334,7 +336,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.opening.settle();
         self.stage = match self.half {
             Half::Offered(_) => Stage::Over(end),
-            Half::Giver(_) => Stage::Draining { end, until },
+            Half::Giver(_) => Stage::Retiring(end),
             // Nobody writes before there is a key.
             Half::Taker(_) if self.sent_keys == [Epoch::NONE; RAILS] => Stage::Fencing(end),
             Half::Taker(_) => Stage::Draining { end, until },
@@ -349,13 +351,13 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Moves on where nothing is waited for any more.
     fn go_on(&mut self) {
         match (&self.half, self.stage) {
-            (Half::Giver(_), Stage::Draining { end, .. }) if !self.is_writing() => {
+            (_, Stage::Retiring(end)) if !self.is_writing() => {
                 self.stage = Stage::Over(end);
                 if matches!(end, TransferEnd::Here(_)) {
                     self.ending.owe();
                 }
             }
-            (Half::Taker(_), Stage::Draining { end, .. }) if self.is_answered => {
+            (_, Stage::Draining { end, .. }) if self.is_answered => {
                 self.stage = Stage::Fencing(end);
             }
             (Half::Taker(taker), Stage::Open) if taker.has_all() => {
@@ -376,11 +378,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
             Stage::Open if self.fence_by.is_some_and(|deadline| deadline.has_passed(now)) => {
                 self.end(EndReason::NOT_FENCED, drain_until);
             }
-            Stage::Draining { end, until }
-                if until.has_passed(now) && !matches!(self.half, Half::Giver(_)) =>
-            {
-                self.stage = Stage::Fencing(end);
-            }
+            Stage::Draining { end, until } if until.has_passed(now) => self.stage = Stage::Fencing(end),
             _ => {}
         }
     }
@@ -399,15 +397,12 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         self.in_flight = [0; RAILS];
         let end = match self.stage {
             Stage::Fencing(_) | Stage::Over(_) => return,
-            Stage::Draining { end, .. } => end,
+            Stage::Retiring(end) | Stage::Draining { end, .. } => end,
             Stage::Open => TransferEnd::Over(reason),
         };
         self.stage = match self.half {
             Half::Taker(_) => Stage::Fencing(end),
-            Half::Giver(_) if self.is_leaving => Stage::Draining {
-                end,
-                until: Deadline::at(Instant::from_ns(u64::MAX)),
-            },
+            Half::Giver(_) if self.is_leaving => Stage::Retiring(end),
             Half::Giver(_) | Half::Offered(_) => Stage::Over(end),
         };
     }
@@ -519,7 +514,9 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
                 self.stop(how, until);
             }
             // The end that was asked for here came too late.
-            Stage::Draining { end: how, .. } if end.reason == EndReason::DONE => *how = TransferEnd::Done,
+            Stage::Retiring(how) | Stage::Draining { end: how, .. } if end.reason == EndReason::DONE => {
+                *how = TransferEnd::Done;
+            }
             _ => {}
         }
         self.go_on();

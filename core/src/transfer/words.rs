@@ -23,9 +23,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// Returns the next frame for a connection of a rail; `key` is the one of the taker's memory for it.
     pub fn word_for(&self, on: Connection, key: Option<RemoteWindow>) -> Option<Word> {
         let ((rail, epoch), transfer) = (on, self.id);
-        if self.answering == Some(on)
-            && !matches!((&self.half, self.stage), (Half::Giver(_), Stage::Draining { .. }))
-        {
+        if self.answering == Some(on) && !matches!(self.stage, Stage::Retiring(_)) {
             let reason = self.reason();
             let is_answer = true;
             return Some(Word::End(End {
@@ -116,11 +114,13 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
     /// The reason to be told to the peer.
     const fn reason(&self) -> EndReason {
         match self.stage {
-            Stage::Draining { end, .. } | Stage::Fencing(end) | Stage::Over(end) => match end {
-                TransferEnd::Here(reason) | TransferEnd::ByPeer(reason) => reason,
-                TransferEnd::Done => EndReason::DONE,
-                TransferEnd::Over(_) => EndReason::UNKNOWN,
-            },
+            Stage::Retiring(end) | Stage::Draining { end, .. } | Stage::Fencing(end) | Stage::Over(end) => {
+                match end {
+                    TransferEnd::Here(reason) | TransferEnd::ByPeer(reason) => reason,
+                    TransferEnd::Done => EndReason::DONE,
+                    TransferEnd::Over(_) => EndReason::UNKNOWN,
+                }
+            }
             Stage::Open => EndReason::UNKNOWN,
         }
     }

@@ -65,4 +65,6 @@ pub use session_transfer::{
 };
 pub use tag::{KeyId, TAG_BYTES, Tag};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
-pub use version::{InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VersionRange};
+pub use version::{
+    InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VERSION_TRANSFERS, VersionRange,
+};

@@ -406,6 +406,8 @@ impl EndReason {
     pub const NOT_POSTED: Self = Self(9);
     /// A rail failed, and the peer did not say in time that nothing more of it arrives.
     pub const NOT_FENCED: Self = Self(10);
+    /// The peer speaks a version without transfers. No frame carries it: such a peer knows none.
+    pub const UNSUPPORTED: Self = Self(11);
 }
 
 impl fmt::Display for EndReason {
@@ -421,6 +423,7 @@ impl fmt::Display for EndReason {
             Self::DENIED => "the taker's device refused a WRITE",
             Self::NOT_POSTED => "the giver's device does not take a WRITE of a piece",
             Self::NOT_FENCED => "a rail failed, and the peer did not stop taking from it in time",
+            Self::UNSUPPORTED => "the peer's build knows no transfers",
             Self(number) => return write!(f, "reason {number}"),
         })
     }

@@ -95,8 +95,8 @@ fn each_tag_is_of_all_that_was_said() {
             (&down[turn / 2], 2)
         };
         if turn == 0 {
-            // Hello, from version 2 to version 2, with the key's id at its end.
-            assert_eq!((frame[7], frame[10], frame[11]), (0, 2, 2));
+            // Hello, from version 2 to version 3, with the key's id at its end.
+            assert_eq!((frame[7], frame[10], frame[11]), (0, 2, 3));
             assert!(frame.ends_with(&[0, 0, 0, 7]));
             said.extend(frame);
             continue;
@@ -116,7 +116,7 @@ fn each_tag_is_of_all_that_was_said() {
     assert_eq!(last, LAST_TAG);
 }
 
-const LAST_TAG: &str = "85b08dd92f02fe93223e5b11b3dc24500a0c894c83482951f0c62adb15948bb8";
+const LAST_TAG: &str = "0bb65e91e65544728b48eeb29866f63913657114a6c049e862b0077b466982e9";
 
 #[test]
 fn keys_that_do_not_fit_are_refused_by_name() {
@@ -328,7 +328,15 @@ fn nobody_is_talked_down() {
     let error = failed(pair.poll_responder());
     assert!(matches!(error.cause, Cause::Version { .. }), "{error}");
     // Without the key in it, or with the versions changed, in whatever way it still reads well.
-    for (oldest, newest, key) in [(1, 2, 0), (2, 2, 0), (1, 2, 7), (1, 3, 7), (2, 3, 7), (2, 9, 7)] {
+    for (oldest, newest, key) in [
+        (1, 2, 0),
+        (2, 3, 0),
+        (1, 2, 7),
+        (1, 3, 7),
+        (2, 2, 7),
+        (2, 4, 7),
+        (2, 9, 7),
+    ] {
         let mut pair = self::pair(&one_key(), &one_key());
         let mut is_first = true;
         let (initiator, responder) = run(&mut pair, |pair| {
@@ -345,7 +353,7 @@ fn nobody_is_talked_down() {
         ));
     }
     // A Welcome of one without keys, in either version, for one who has a key.
-    for version in [1, 2] {
+    for version in [1, 2, 3] {
         let mut pair = self::pair(&one_key(), &without());
         let _ = pair.poll_initiator();
         let mut welcome = crate::samples::welcome(version);
@@ -393,9 +401,9 @@ fn one_without_keys_takes_no_proof_for_granted() {
         };
         let (initiator, responder) = run(&mut pair, |pair| {
             let (lane, frame) = if is_up {
-                (&mut pair.up, FrameBuffer::connect(2, &connect(1)))
+                (&mut pair.up, FrameBuffer::connect(VERSION, &connect(1)))
             } else {
-                (&mut pair.down, FrameBuffer::accept(2, &connect(2)))
+                (&mut pair.down, FrameBuffer::accept(VERSION, &connect(2)))
             };
             if frames(&lane.history).len() == 2 && !lane.bytes.is_empty() {
                 lane.bytes.clear();

@@ -24,7 +24,7 @@ const ENDPOINT: &str = "
 #[test]
 fn handle() {
     let golden = bytes(&format!(
-        "44424c48 02 68 00 04 4853 01 00 0102030405060708 {RAILS}"
+        "44424c48 03 68 00 04 4853 01 00 0102030405060708 {RAILS}"
     ));
     assert_eq!(golden.len(), 20 + 7 + 19 + 23 + 35);
     let handle = samples::handle(&samples::rails());
@@ -52,7 +52,7 @@ fn handle_of_version_1() {
 #[test]
 fn handle_text() {
     let handle = samples::handle(&samples::rails()[..1]);
-    let text = "doorbell:44424c48021b00014853010001020304050607080118510a0102030850";
+    let text = "doorbell:44424c48031b00014853010001020304050607080118510a0102036d5b";
     assert_eq!(handle.to_string(), text);
 }
 
@@ -76,7 +76,8 @@ fn hello() {
     for (frame, versions, length, key) in [
         (&oldest[0], "01 01", "0078", ""),
         (&newest[0], "01 02", "007c", "00000000"),
-        (&samples::keyed_frames()[0], "02 02", "007c", "51525354"),
+        (&samples::frames_in(3)[0], "01 03", "007c", "00000000"),
+        (&samples::keyed_frames()[0], "02 03", "007c", "51525354"),
     ] {
         let golden = bytes(&format!(
             "44424c46 01 01 0000 {length} {versions} 04 00 {greeting} {RAILS} {key}"
@@ -101,6 +102,7 @@ fn welcome() {
     for (frame, version, rest, key, tag) in [
         (&oldest[1], "01", "0000 0070", "", ""),
         (&newest[1], "02", "0000 0074", "00000000", ""),
+        (&samples::frames_in(3)[1], "03", "0000 0074", "00000000", ""),
         (&samples::keyed_frames()[1], "02", "0001 0094", "51525354", TAG),
     ] {
         let golden = bytes(&format!(
@@ -136,6 +138,7 @@ fn connect_and_accept() {
                 "",
             ),
             (&samples::frames_in(2)[at], 2, "0000 0052", endpoint_2(), ""),
+            (&samples::frames_in(3)[at], 3, "0000 0052", endpoint_2(), ""),
             (&samples::keyed_frames()[at], 2, "0001 0072", endpoint_2(), TAG),
         ] {
             let golden = bytes(&format!("44424c46 0{version} {kind} {rest} {body} {tag}"));
@@ -183,7 +186,7 @@ fn session_frames() {
         "01 04 00 00 00000009 0000000000000000 0000000000000000 02 00000000000000",
         "01 05 00 00 00000009 0000000000000006 0000000000000005",
         "01 06 00 00 00000009 0000000000000002 0000000000000000 \
-         44424c48 02 1b 00 01 4853 01 00 0102030405060708 01 18 51 0a010203",
+         44424c48 03 1b 00 01 4853 01 00 0102030405060708 01 18 51 0a010203",
         "01 07 00 00 00000009 0000000000000000 0000000000000000 00000005 03 00000000000000 1112131415161718 0022232425262728 31323334",
         "01 07 00 00 00000009 0000000000000000 0000000000000000 00000005 00 00000000000000 0000000000000000 0000000000000000 00000000",
         "01 08 00 00 00000009 0000000000000000 0000000000000000 03 000000 00000007",

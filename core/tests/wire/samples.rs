@@ -165,7 +165,7 @@ pub(crate) fn keyed_frames() -> [FrameBuffer; 5] {
 
 /// All of these.
 pub(crate) fn frames() -> Vec<FrameBuffer> {
-    let without = [frames_in(1), frames_in(2)].into_iter().flatten();
+    let without = [frames_in(1), frames_in(2), frames_in(3)].into_iter().flatten();
     without.chain(keyed_frames()).collect()
 }
 

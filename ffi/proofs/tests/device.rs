@@ -2,6 +2,8 @@
 //! `DOORBELL_REQUIRE_DEVICE=1` is set on the device that `DOORBELL_DEVICE` names.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "device/lent.rs"]
+mod lent;
 #[path = "../../../tests/worker/posting/table.rs"]
 mod table;
 

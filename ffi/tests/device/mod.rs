@@ -12,6 +12,7 @@ mod bench;
 mod children;
 mod dmabuf;
 mod failures;
+mod lent;
 mod lifetimes;
 mod messages;
 mod notification;

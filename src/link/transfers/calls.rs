@@ -5,7 +5,7 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::transfer::TransferRole;
 
-use super::{TransferCounts, TransferId, TransferOptions, TransferRefusal};
+use super::{TransferCounts, TransferId, TransferOptions, TransferRefusal, TransferTotals};
 use crate::connect::node::Node;
 use crate::link::links::{LinkId, Links};
 use crate::link::state::Link;
@@ -95,6 +95,13 @@ impl<P: Provider, N: Network> Links<P, N> {
     #[must_use]
     pub fn transfer_counts(&self, id: LinkId, transfer: TransferId) -> Option<TransferCounts> {
         self.core.link(id)?.transfers.counts(transfer)
+    }
+
+    /// The counts of all transfers of all links, those that are over included.
+    #[must_use]
+    pub fn transfer_totals(&self) -> TransferTotals {
+        let links = self.core.links().map(|(_, link)| link.transfers.totals());
+        links.fold(self.core.gone.transfers, TransferTotals::plus)
     }
 
     fn open_link(

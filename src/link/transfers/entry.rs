@@ -71,9 +71,9 @@ impl<P: Provider> Entry<P> {
         }
     }
 
-    /// Ends one that the peer began, as too many are open. The application is told nothing, and the peer until it answers.
-    pub(super) fn turn_away(&mut self, until: Deadline) {
-        self.machine.end(EndReason::TOO_MANY, until);
+    /// Ends one that the peer began, before it is reported. The application is told nothing, and the peer until it answers.
+    pub(super) fn turn_away(&mut self, reason: EndReason, until: Deadline) {
+        self.machine.end(reason, until);
         let _ = self.machine.take_end();
         self.is_news = false;
     }

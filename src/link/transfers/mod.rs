@@ -8,6 +8,7 @@ mod entry;
 mod pace;
 mod posting;
 mod table;
+mod totals;
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -18,8 +19,10 @@ use doorbell_core::session::FinalReason;
 use doorbell_core::transfer::{PIECE_BYTES_MAX, PIECE_BYTES_MIN, TRANSFER_BYTES_MAX};
 pub use doorbell_core::transfer::{TransferCounts, TransferEnd, TransferId, TransferRole};
 pub use doorbell_core::wire::EndReason;
+use doorbell_core::wire::VERSION_TRANSFERS;
 
 pub(super) use table::Transfers;
+pub use totals::{TransferOutcome, TransferTotals};
 
 /// Configuration of a link's transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +123,11 @@ pub enum TransferRefusal {
         /// [`TransferConfig::transfers_max`].
         transfers_max: u32,
     },
+    /// The peer's build is older than transfers, and a frame of one would end the link. Send messages instead.
+    Unsupported {
+        /// The version of the wire format that both speak ([`Peer::wire_version`](crate::Peer::wire_version)).
+        version: u8,
+    },
     /// Caller misuse: a transfer has 1 to 2^40 bytes.
     Length {
         /// The bytes.
@@ -143,6 +151,8 @@ pub enum TransferRefusal {
     },
     /// Caller misuse: the region is not registered with the Workers of these links, in their order.
     OtherWorkers,
+    /// Caller misuse: bytes are to come into a region that was lent without the right to write.
+    ReadOnly,
     /// Caller misuse: there is no such transfer, it is over, or the peer did not offer it.
     NotOpen,
     /// The link is being closed, or there is no such link.
@@ -157,6 +167,10 @@ impl fmt::Display for TransferRefusal {
             Self::Full { transfers_max } => write!(
                 f,
                 "{transfers_max} transfers of the link are open, which is the limit: wait for one to end, or raise transfers_max"
+            ),
+            Self::Unsupported { version } => write!(
+                f,
+                "the peer speaks version {version} of the wire format, and transfers need {VERSION_TRANSFERS}: run a newer build there"
             ),
             Self::Length { bytes } => {
                 write!(
@@ -174,6 +188,9 @@ impl fmt::Display for TransferRefusal {
             ),
             Self::OtherWorkers => {
                 f.write_str("the region is registered with other Workers than those of the links: make it of the same, in their order")
+            }
+            Self::ReadOnly => {
+                f.write_str("the region was lent without the right to write: lend it with LOCAL_WRITE to take bytes into it")
             }
             Self::PiecesTooLong { bytes, bytes_max } => write!(
                 f,

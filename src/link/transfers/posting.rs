@@ -22,6 +22,18 @@ use crate::worker::Worker;
 const PART_BYTES_MIN: u32 = 32 << 10;
 const PARTS_MAX: u32 = 8;
 
+/// A piece that is to be posted.
+struct NextPiece {
+    /// The place of its transfer.
+    place: usize,
+    id: TransferId,
+    piece: u32,
+    offset: u64,
+    bytes: u32,
+    /// The taker's memory, by its key for the connection.
+    window: RemoteWindow,
+}
+
 impl<P: Provider, N: Network> Link<P, N> {
     /// Says what transfers have to say, and posts their pieces, as far as rails take it.
     pub(in super::super) fn go_on_with_transfers(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
@@ -108,16 +120,26 @@ impl<P: Provider, N: Network> Link<P, N> {
         tier_of(self.session.rail_state(rail))
     }
 
-    /// The transfer whose piece goes next over a connection: one of the highest priority of those that have any, and among equals the
+    /// The piece that goes next over a connection: of a transfer of the highest priority of those that have any, and among equals of the
     /// one whose turn was longest ago.
-    fn next_transfer(&mut self, on: (u8, Epoch), now: Instant) -> Option<usize> {
+    fn next_piece(&mut self, on: (u8, Epoch), now: Instant) -> Option<NextPiece> {
         let entries = self.transfers.entries.iter_mut().enumerate();
         // The key of the first for this connection may be on its way: others use the rail meanwhile.
         let ready = entries.filter_map(|(place, entry)| {
-            let may = entry.machine.piece_for(on).is_some() && entry.is_ready(now);
-            may.then_some((Reverse(entry.priority), entry.served, place))
+            let (piece, window) = entry.machine.piece_for(on)?;
+            let (offset, bytes) = entry.machine.pieces().range(piece)?;
+            let turn = (Reverse(entry.priority), entry.served);
+            let next = NextPiece {
+                place,
+                id: entry.machine.id(),
+                piece,
+                offset,
+                bytes,
+                window,
+            };
+            entry.is_ready(now).then_some((turn, next))
         });
-        ready.min().map(|(.., place)| place)
+        ready.min_by_key(|(turn, _)| *turn).map(|(_, next)| next)
     }
 
     /// Posts the next piece of a transfer on a rail, and announces it there. Says whether one was posted.
@@ -126,14 +148,12 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some((at, epoch)) = self.open_rail(rail) else {
             return false;
         };
-        let Some(place) = self.next_transfer((rail, epoch), now) else {
+        let Some(next) = self.next_piece((rail, epoch), now) else {
             return false;
         };
+        let (place, id, bytes) = (next.place, next.id, next.bytes);
         let suspect_after = self.session.config().suspect_after;
         let most = suspect_after.checked_div(4).unwrap_or(suspect_after);
-        let Some((piece, window, id, bytes)) = self.next_piece(place, (rail, epoch)) else {
-            return false;
-        };
         let pieces_max = self.transfers.config.pieces_ahead;
         let pace = self.transfers.paces.get(usize::from(rail));
         if pace.is_none_or(|pace| !pace.has_room(pieces_max, bytes, most)) {
@@ -151,13 +171,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             true => bytes.div_ceil(parts_max).max(PART_BYTES_MIN),
             false => bytes,
         };
-        let outcome = self.write(
-            (place, id),
-            (rail, at, window),
-            (piece, part_bytes),
-            workers,
-            turn,
-        );
+        let outcome = self.write((rail, at), &next, part_bytes, workers, turn);
         if matches!(outcome, Posted::Failed) {
             // It would fail again: by its length, or by its memory.
             self.transfers.refused(id, EndReason::NOT_POSTED, now);
@@ -167,7 +181,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         if is_done || is_in_doubt {
             self.transfers.posted = self.transfers.posted.wrapping_add(1);
             if let Some(entry) = self.transfers.entries.get_mut(place) {
-                entry.machine.wrote(piece, (rail, epoch));
+                entry.machine.wrote(next.piece, (rail, epoch));
                 entry.served = self.transfers.posted;
                 if let Some(bucket) = &mut entry.bucket {
                     bucket.take(bytes, now);
@@ -190,36 +204,25 @@ impl<P: Provider, N: Network> Link<P, N> {
         is_done
     }
 
-    /// The next piece of a transfer, and the taker's memory by its key for a connection.
-    fn next_piece(&self, place: usize, on: (u8, Epoch)) -> Option<(u32, RemoteWindow, TransferId, u32)> {
-        let entry = self.transfers.entries.get(place)?;
-        let (piece, window) = entry.machine.piece_for(on)?;
-        let (_, bytes) = entry.machine.pieces().range(piece)?;
-        Some((piece, window, entry.machine.id(), bytes))
-    }
-
     /// Posts a piece as WRITEs of parts, in order. The outcome is that of the last part.
     fn write(
         &mut self,
-        (place, id): (usize, TransferId),
-        (rail, at, window): (u8, At, RemoteWindow),
-        (piece, part_bytes): (u32, u32),
+        (rail, at): (u8, At),
+        next: &NextPiece,
+        part_bytes: u32,
         workers: &mut [Worker<P>],
         turn: (Instant, u64),
     ) -> Posted {
-        let entry = self.transfers.entries.get(place);
-        let Some((offset, bytes)) = entry.and_then(|entry| entry.machine.pieces().range(piece)) else {
-            return Posted::Failed;
-        };
+        let bytes = next.bytes;
         let count = bytes.div_ceil(part_bytes.max(1));
         let mut done = 0_u32;
         loop {
             let length = part_bytes.min(bytes.saturating_sub(done));
             let is_last = done.saturating_add(length) >= bytes;
-            let part = (offset.saturating_add(done.into()), length);
+            let part = (next.offset.saturating_add(done.into()), length);
             // All parts, and the frame that announces the piece, or none.
             let room = if done == 0 && count > 1 { count } else { 0 };
-            let outcome = self.write_part(place, (at, window), part, room, workers);
+            let outcome = self.write_part(next.place, (at, next.window), part, room, workers);
             match outcome {
                 outcome if is_last && (done == 0 || matches!(outcome, Posted::Done(_))) => return outcome,
                 Posted::Done(_) => {}
@@ -229,7 +232,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
             done = done.saturating_add(length);
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            self.took(rail, outcome, length, Some(Carried::Part(id)), turn);
+            self.took(rail, outcome, length, Some(Carried::Part(next.id)), turn);
         }
     }
 

@@ -7,12 +7,14 @@ use doorbell_core::session::{Epoch, FinalReason, Role, SESSION_RAILS_MAX, Violat
 use doorbell_core::transfer::{
     Broken, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferId, TransferRole, Word,
 };
-use doorbell_core::wire::{End, EndReason, Open, SessionFrame};
+use doorbell_core::wire::{End, EndReason, Open, SessionFrame, VERSION, VERSION_TRANSFERS};
 use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Entry, Memory};
 use super::pace::{Bucket, Pace};
-use super::{TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal};
+use super::{
+    TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal, TransferTotals,
+};
 use crate::error::ConnectError;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
@@ -91,6 +93,9 @@ pub(in super::super) struct Transfers<P: Provider> {
     pub(super) paces: [Pace; SESSION_RAILS_MAX as usize],
     /// Counts the pieces that were posted.
     pub(super) posted: u64,
+    totals: TransferTotals,
+    /// The lowest version that the peer spoke on a connection, which no later one raises; the newest before there is any.
+    version: u8,
 }
 
 fn table() -> Box<[PieceState]> {
@@ -110,7 +115,31 @@ impl<P: Provider> Transfers<P> {
             answers: VecDeque::new(),
             paces: [Pace::default(); SESSION_RAILS_MAX as usize],
             posted: 0,
+            totals: TransferTotals::default(),
+            version: VERSION,
         }
+    }
+
+    /// Notes the version that is spoken on a new connection. A peer that knows no transfers is sent nothing of them: those that were begun
+    /// before it was met end.
+    pub(in super::super) fn met(&mut self, version: u8, now: Instant) {
+        self.version = self.version.min(version);
+        if self.version < VERSION_TRANSFERS {
+            let until = Deadline::after(now, self.config.drain_within);
+            for entry in &mut self.entries {
+                entry.machine.end(EndReason::UNSUPPORTED, until);
+            }
+        }
+    }
+
+    /// The counts of all that there were.
+    pub(in super::super) fn totals(&self) -> TransferTotals {
+        let mut totals = self.totals;
+        let open = self.entries.iter().filter(|entry| !entry.machine.is_reported());
+        for entry in open {
+            totals.add(entry.machine.role(), &entry.machine.counts());
+        }
+        totals
     }
 
     /// Whether there is any that has not ended, or whose end is not reported.
@@ -142,7 +171,10 @@ impl<P: Provider> Transfers<P> {
         options: &TransferOptions,
         (now, makers, whom): (Instant, &Makers, Whom),
     ) -> Result<TransferId, TransferRefusal> {
-        let transfers_max = self.config.transfers_max;
+        let (transfers_max, version) = (self.config.transfers_max, self.version);
+        if version < VERSION_TRANSFERS {
+            return Err(TransferRefusal::Unsupported { version });
+        }
         if self.open(true) >= transfers_max {
             return Err(TransferRefusal::Full { transfers_max });
         }
@@ -170,6 +202,7 @@ impl<P: Provider> Transfers<P> {
         let mut entry = Entry::new(machine, memory, true, now);
         entry.set(options, now);
         self.entries.push(entry);
+        self.totals.note_begun();
         Ok(transfer)
     }
 
@@ -210,6 +243,17 @@ impl<P: Provider> Transfers<P> {
         };
         entry.machine.end(reason, until);
         Ok(())
+    }
+
+    /// Declines what the peer offered and nobody joined: the link is being closed, and nobody can join any more.
+    pub(in super::super) fn decline_offers(&mut self, now: Instant) {
+        let until = Deadline::after(now, self.config.drain_within);
+        for entry in self.entries.iter_mut().filter(|entry| entry.machine.is_offered()) {
+            match entry.is_news {
+                true => entry.turn_away(EndReason::REFUSED, until),
+                false => entry.machine.end(EndReason::REFUSED, until),
+            }
+        }
     }
 
     /// The counts of one.
@@ -282,7 +326,10 @@ impl<P: Provider> Transfers<P> {
         }
         let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
         if is_full {
-            entry.turn_away(Deadline::after(now, self.config.drain_within));
+            entry.turn_away(
+                EndReason::TOO_MANY,
+                Deadline::after(now, self.config.drain_within),
+            );
         }
         self.entries.push(entry);
         Ok(())
@@ -382,6 +429,7 @@ impl<P: Provider> Transfers<P> {
         for entry in &mut self.entries {
             let id = entry.machine.id();
             while let Some(event) = entry.event(now, &config) {
+                self.totals.note(entry.machine.role(), &event);
                 each(id, event);
             }
         }
@@ -439,6 +487,9 @@ fn memory_for<P: Provider>(
         bytes: pieces.bytes(),
         region_bytes: region.bytes(),
     };
+    if role == TransferRole::Taker && !region.is_writable() {
+        return Err(TransferRefusal::ReadOnly);
+    }
     let bytes = usize::try_from(pieces.bytes()).map_err(|_| outside())?;
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return Err(outside());

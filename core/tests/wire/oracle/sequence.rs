@@ -11,7 +11,7 @@
 use doorbell_core::handshake::{Initiator, Io, IoError, Responder, Step, Timing};
 use doorbell_core::wire::{
     AdvertisedRail, Connect, Endpoint, FrameBuffer, FrameKind, Reject, RejectReason, SLOT_BYTES_MAX, VERSION,
-    VersionRange,
+    VERSION_AUTHENTICATED, VersionRange,
 };
 use doorbell_core::{Instant, Mtu};
 
@@ -149,12 +149,10 @@ pub(crate) fn check(bytes: &[u8]) -> Outcome {
     let has_keys = [&ours, &theirs].map(|keys| !keys.is_empty());
     let key = (fit && !ours.is_empty()).then_some((both.0.into(), both.1));
     // With keys, a side speaks only versions that have a place for them, whatever its settings.
-    let newest = |is_older: u8, keys: &[_]| {
-        if is_older != 0 && keys.is_empty() {
-            1
-        } else {
-            VERSION
-        }
+    let newest = |is_older: u8, keys: &[_]| match (is_older != 0, keys.is_empty()) {
+        (true, true) => 1,
+        (true, false) => VERSION_AUTHENTICATED,
+        (false, _) => VERSION,
     };
     let version = newest(how & 0x40, &ours).min(newest(how & 0x80, &theirs));
     let versions = |is_older: u8| VersionRange::new(1, if is_older == 0 { VERSION } else { 1 }).unwrap();
@@ -476,7 +474,7 @@ impl World {
             return;
         }
         let (id, byte) = self.key.expect("connected, and the other has no such key");
-        assert_eq!((used, established.version), (Some(id), VERSION));
+        assert_eq!((used, established.version), (Some(id), self.version));
         let heard = &self.lanes[1 - side].consumed;
         assert!(self.lanes[1 - side].written.starts_with(heard));
         let (up, down) = if side == 0 {
@@ -559,7 +557,7 @@ fn made_up(choices: &mut Choices<'_>) -> Vec<u8> {
     }
     if changes & 8 != 0 {
         if let Some(newest) = bytes.get_mut(11) {
-            *newest = 3;
+            *newest = 4;
         }
     }
     let body = u16::try_from(bytes.len() - 10).unwrap().to_be_bytes();

@@ -69,7 +69,8 @@ impl LinkedRun<'_> {
             },
             TransferEnd::Here(EndReason::REFUSED) => match this.cancelled {
                 Some((at_ns, true)) => (true, is_late(at_ns, 0)),
-                _ => (false, false),
+                // A side that closes the link declines what it has not joined.
+                _ => (bond.is_closing(end) && !this.has_joined, false),
             },
             TransferEnd::Here(EndReason::DEADLINE) => match this.until_ns {
                 Some(until_ns) => (
@@ -83,7 +84,9 @@ impl LinkedRun<'_> {
                 false,
             ),
             TransferEnd::ByPeer(EndReason::REFUSED) => {
-                (other.cancelled.is_some_and(|(_, is_declined)| is_declined), false)
+                let is_declined = other.cancelled.is_some_and(|(_, is_declined)| is_declined);
+                let closes = bond.is_closing(1 - end) && !other.has_joined;
+                (is_declined || closes, false)
             }
             TransferEnd::ByPeer(EndReason::DEADLINE) => {
                 let has_passed = other.until_ns.is_some_and(|until_ns| until_ns <= now_ns);

@@ -12,7 +12,8 @@ pub(crate) mod request;
 use core::fmt;
 use core::net::IpAddr;
 
-use doorbell::link::{HealthState, SessionCounts};
+use doorbell::link::{HealthState, SessionCounts, TransferOutcome, TransferTotals};
+use doorbell::memory::{RegistrationStatistics, Uncached};
 use doorbell::mesh::Rank;
 use doorbell::provider::{Network, Provider};
 use doorbell::worker::StatisticsSnapshot;
@@ -135,7 +136,40 @@ impl Metrics {
         }
     }
 
-    /// All links there are, together, and the rails of each.
+    /// A cache of registrations: [`RegistrationCache::statistics`](doorbell::memory::RegistrationCache::statistics).
+    pub fn registrations(&mut self, labels: &Labels, statistics: &RegistrationStatistics) {
+        for (description, value) in names::of_registrations(statistics) {
+            self.families.add(description, labels, value);
+        }
+        for reason in Uncached::ALL {
+            let count = statistics.uncached(reason);
+            let labels = labels.and("reason", reason.name());
+            self.families.add(&names::UNCACHED, &labels, count);
+        }
+        for (state, count) in [
+            ("used", statistics.entries_used),
+            ("idle", statistics.entries.saturating_sub(statistics.entries_used)),
+        ] {
+            let labels = labels.and("state", state);
+            self.families.add(&names::REGISTRATIONS, &labels, count.into());
+        }
+        self.families
+            .add(&names::REGISTERED_BYTES, labels, statistics.bytes);
+    }
+
+    /// Transfers of links: [`Links::transfer_totals`]. [`Metrics::links`] has them, too.
+    pub fn transfers(&mut self, labels: &Labels, totals: &TransferTotals) {
+        for (description, value) in names::of_transfers(totals) {
+            self.families.add(description, labels, value);
+        }
+        for outcome in TransferOutcome::ALL {
+            let labels = labels.and("outcome", outcome.name());
+            self.families
+                .add(&names::TRANSFERS_ENDED, &labels, totals.ended(outcome));
+        }
+    }
+
+    /// All links there are, together, with their transfers, and the rails of each.
     pub fn links<P: Provider, N: Network>(&mut self, labels: &Labels, links: &Links<P, N>) {
         self.links_together(labels, links);
         for id in links.ids() {
@@ -179,6 +213,7 @@ impl Metrics {
             self.link(labels, &links.counts(id), links.is_connected(id));
         }
         self.link_counts(labels, &links.counts_gone());
+        self.transfers(labels, &links.transfer_totals());
     }
 
     /// One link, by [`Links::counts`] and [`Links::is_connected`].

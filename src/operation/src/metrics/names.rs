@@ -1,6 +1,7 @@
 //! The names of what is counted, by the conventions of Prometheus: our name first, the unit last, and `_total` for what only grows.
 
-use doorbell::link::SessionCounts;
+use doorbell::link::{SessionCounts, TransferTotals};
+use doorbell::memory::RegistrationStatistics;
 use doorbell::worker::StatisticsSnapshot;
 
 use super::exposition::{Description, Kind};
@@ -97,6 +98,42 @@ counters! {
     }
 }
 
+counters! {
+    /// All that is counted of transfers but their ends.
+    of_transfers(TransferTotals) {
+        begun: "doorbell_transfers_begun_total", "Transfers of links that this side began.";
+        offered: "doorbell_transfers_offered_total", "Transfers of links that peers began.";
+        given_bytes: "doorbell_transfer_given_bytes_total", "Bytes of transfers that takers have from this side, as far as it knows.";
+        taken_bytes: "doorbell_transfer_taken_bytes_total", "Bytes of transfers that this side took.";
+        repeated_bytes: "doorbell_transfer_repeated_bytes_total", "Bytes of pieces that were written again after their rail failed.";
+        duplicates: "doorbell_transfer_duplicate_pieces_total", "Pieces that were announced again.";
+    }
+}
+
+counters! {
+    /// Counters of a cache of registrations.
+    of_registrations(RegistrationStatistics) {
+        hits: "doorbell_registration_hits_total", "Uses of a registration that was kept.";
+        misses: "doorbell_registration_misses_total", "Lookups that found no registration.";
+        evictions: "doorbell_registration_evictions_total", "Registrations that left for lack of room.";
+        invalidations: "doorbell_registration_invalidations_total", "Registrations that left as their memory was unmapped or forgotten.";
+    }
+}
+
+pub(super) static TRANSFERS_ENDED: Description = counter(
+    "doorbell_transfers_ended_total",
+    "Transfers of links that ended, by outcome.",
+);
+pub(super) static UNCACHED: Description = counter(
+    "doorbell_registration_uncached_total",
+    "Registrations that served one use and were not kept, by reason.",
+);
+pub(super) static REGISTRATIONS: Description =
+    gauge("doorbell_registrations", "Registrations of caches by state.");
+pub(super) static REGISTERED_BYTES: Description = gauge(
+    "doorbell_registered_bytes",
+    "Bytes that caches have registered: pinned memory.",
+);
 pub(super) static PORT_COUNTER: Description = counter(
     "doorbell_port_hw_counter_total",
     "Counters of the kernel at a port, over all its users: the files of its hw_counters in sysfs.",

@@ -3,7 +3,8 @@
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
-use doorbell::link::SessionCounts;
+use doorbell::link::{SessionCounts, TransferOutcome, TransferTotals};
+use doorbell::memory::{RegistrationStatistics, Uncached};
 use doorbell::worker::Statistics;
 
 use super::{LabelError, Labels, Metrics};
@@ -262,6 +263,50 @@ fn links_and_meshes() {
     ] {
         assert_eq!(samples[&key(name, labels.as_slice())], value, "{name} {labels:?}");
     }
+}
+
+#[test]
+fn caches_and_transfers() {
+    let mut cache = RegistrationStatistics::default();
+    (cache.hits, cache.misses, cache.evictions, cache.invalidations) = (5, 4, 3, 2);
+    (cache.entries, cache.entries_used, cache.bytes) = (9, 2, 4096);
+    let mut transfers = TransferTotals::default();
+    (transfers.begun, transfers.offered, transfers.duplicates) = (11, 12, 1);
+    (
+        transfers.given_bytes,
+        transfers.taken_bytes,
+        transfers.repeated_bytes,
+    ) = (13, 14, 15);
+    let mut metrics = Metrics::default();
+    for _ in 0..2 {
+        metrics.registrations(&Labels::NONE, &cache);
+        metrics.transfers(&Labels::NONE, &transfers);
+    }
+    let samples = parse(&metrics.to_string());
+    let mut left: BTreeSet<_> = samples.keys().cloned().collect();
+    for (name, labels, value) in [
+        ("doorbell_registration_hits_total", None, 10.0),
+        ("doorbell_registration_misses_total", None, 8.0),
+        ("doorbell_registration_evictions_total", None, 6.0),
+        ("doorbell_registration_invalidations_total", None, 4.0),
+        ("doorbell_registrations", Some(("state", "used")), 4.0),
+        ("doorbell_registrations", Some(("state", "idle")), 14.0),
+        ("doorbell_registered_bytes", None, 8192.0),
+        ("doorbell_transfers_begun_total", None, 22.0),
+        ("doorbell_transfers_offered_total", None, 24.0),
+        ("doorbell_transfer_given_bytes_total", None, 26.0),
+        ("doorbell_transfer_taken_bytes_total", None, 28.0),
+        ("doorbell_transfer_repeated_bytes_total", None, 30.0),
+        ("doorbell_transfer_duplicate_pieces_total", None, 2.0),
+    ] {
+        let key = key(name, labels.as_slice());
+        assert_eq!(samples[&key], value, "{name} {labels:?}");
+        left.remove(&key);
+    }
+    // One series for each reason and outcome, of another name each.
+    let of = |name: &str| left.iter().filter(|(of, _)| of == name).count();
+    assert_eq!(of("doorbell_registration_uncached_total"), Uncached::ALL.len());
+    assert_eq!(of("doorbell_transfers_ended_total"), TransferOutcome::ALL.len());
 }
 
 #[test]

@@ -90,16 +90,16 @@ pub(crate) fn whole_header(bytes: &[u8]) -> Option<Header> {
         (1, 1) => 36..=2550,
         (1, 2) => 28..=2268,
         (1, 3 | 4) => 60..=124,
-        (1 | 2, 5) => 0..=0,
+        (1..=3, 5) => 0..=0,
         (1, 6) => 8..=8,
-        (2, 2) => 32..=2272,
-        (2, 3 | 4) => 80..=144,
+        (2 | 3, 2) => 32..=2272,
+        (2 | 3, 3 | 4) => 80..=144,
         _ => return None,
     };
     let is_tagged = match flags {
         0 => false,
         1 => {
-            only_if(version == 2)?;
+            only_if(version >= 2)?;
             true
         }
         _ => return None,
