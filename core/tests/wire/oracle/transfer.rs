@@ -218,7 +218,7 @@ impl World {
         }
         set[0] &= !1;
         let base = match choices.byte() {
-            // Of a side that is over, the base is what the peer last said, however wrong.
+            // The base of a side that is over is what the peer last said, however wrong.
             byte if byte < 200 => self.base.saturating_add(u32::from(byte % 8)),
             _ => self.number(choices),
         };
