@@ -2,7 +2,7 @@
 //! is mapped anew between them. Each comes back once its transfer has ended and its region is gone.
 //!
 //! One test, since the fake is loaded for the whole process.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use core::ptr::{self, NonNull};
 use core::time::Duration;
