@@ -19,6 +19,7 @@ use crate::worker::arena::Arena;
 use crate::worker::cells::Cells;
 use crate::worker::channel::{ChannelId, SendErrorKind};
 use crate::worker::channel_table::ChannelTable;
+use crate::worker::class::Classes;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, usable};
 use crate::worker::lease::Lease;
@@ -48,6 +49,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) channels_max: u32,
     pub(super) channels_per_address: u32,
     pub(super) leases_kept: u32,
+    pub(super) classes: Option<Box<Classes>>,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
     /// The list that both halves share: two halves with the same one were one Worker.
