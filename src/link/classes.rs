@@ -40,7 +40,7 @@ pub(super) struct InClass {
     held: u8,
     /// Whether it has posted all that it may in this poll.
     is_done: bool,
-    /// What it posted in its turn: the rail, and the bytes.
+    /// The rail and the bytes of its post in this turn.
     posted: Option<(u8, u64)>,
 }
 
@@ -137,7 +137,7 @@ impl Order {
             link.in_class.not_before = None;
             link.transfers.forget_limits();
             for rail in 0..SESSION_RAILS_MAX {
-                // What a silent rail has is not on the port.
+                // The bytes of a silent rail are not on the port.
                 let is_silent = link.session.rail_state(rail) == HealthState::Suspect;
                 let bytes = link.session.backlog_bytes(rail);
                 if let Some(worker) = link.worker_of(rail).filter(|_| bytes > 0 && !is_silent) {
@@ -192,7 +192,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         Some(self.rails.get(usize::from(rail))?.at?.worker)
     }
 
-    /// Posts what is next of it: a message, or else a one-sided request, or else a piece of a transfer. Where, and how many
+    /// Posts what is next of it: a message, or else a one-sided request, or else a piece of a transfer. Returns the rail and the
     /// bytes.
     fn post_next(
         &mut self,

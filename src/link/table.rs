@@ -332,7 +332,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     }
 }
 
-/// What a link is moved with.
+/// The surroundings of a link that is moved.
 pub(super) struct Around<'a, P: Provider, N: Network> {
     pub(super) node: &'a Node<P, N>,
     pub(super) workers: &'a mut [Worker<P>],

@@ -60,7 +60,7 @@ impl Bucket {
     }
 }
 
-/// What went out of a class.
+/// Counts of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassCounts {
@@ -114,7 +114,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     places: [Place; CLASSES_MAX],
-    /// Of each level.
+    /// The turns of each level.
     turns: [Turns; CLASSES_MAX],
     bytes_ahead_max: u64,
 }

@@ -38,7 +38,7 @@ fn classes() -> Classes {
     classes
 }
 
-/// What a process is told.
+/// Reports to a process.
 #[derive(Default)]
 struct Heard {
     accepted: Vec<LinkId>,

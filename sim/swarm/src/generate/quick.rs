@@ -58,6 +58,7 @@ pub(crate) fn channels(random: &mut Random) -> Case {
         lines,
         operations,
         links: None,
+        classes: None,
         panics_every: panics_every(random),
         endings: endings(random),
         call_ns: 0,

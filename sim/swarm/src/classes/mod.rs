@@ -1,0 +1,178 @@
+//! Oracles over classes of service.
+//!
+//! A limit is never exceeded by more than its burst and the bytes of one request. All that arrives was counted in its class. While a
+//! transfer of a higher class is under way, those below it bring no more than what may be under way while it waits for its peer.
+
+pub(crate) mod case;
+
+use doorbell::link::{TransferConfig, TransferId};
+use doorbell::wire::SESSION_HEADER_BYTES;
+
+use crate::case::{Case, What};
+use crate::failure::{Verdict, ensure};
+use crate::linked::LinkedRun;
+
+/// Rails of a link at most, and how often each may be filled by others while a transfer waits for its peer.
+const RAILS: u64 = 2;
+const ROUNDS: u64 = 8;
+
+/// The classes of one process, as seen from outside.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// The bucket of each class that has a limit: its level, and when that was.
+    buckets: Vec<(i128, u64)>,
+    /// Bytes that were counted in each class.
+    counted: Vec<u64>,
+    /// Bytes of messages and transfers that have arrived.
+    arrived: Vec<u64>,
+}
+
+impl LinkedRun<'_> {
+    /// Whether nothing holds a host up.
+    fn is_steady(&self) -> bool {
+        let mut operations = self.case.operations.iter();
+        self.is_untroubled && !operations.any(|each| matches!(each.what, What::Stop { .. }))
+    }
+
+    /// The counts of a host's classes, behind a poll.
+    pub(crate) fn check_classes(&mut self, host: usize) -> Verdict {
+        let Some(case) = &self.case.classes else {
+            return Ok(());
+        };
+        let (seat, watched) = (&self.seats[host], &mut self.watched[host]);
+        let Some(process) = &seat.process else {
+            return Ok(());
+        };
+        // The limits go by the clock of the host.
+        let now_ns = doorbell::provider::Clock::now(seat.host()).to_ns();
+        for (number, class) in case.table.iter().enumerate() {
+            let Some(counts) = process.links.class_counts(number as u8) else {
+                return Ok(());
+            };
+            if watched.counted.len() <= number {
+                watched.counted.push(0);
+                watched.arrived.push(0);
+                watched.buckets.push((0, process.began_ns));
+            }
+            let came = counts.bytes - watched.counted[number];
+            watched.counted[number] = counts.bytes;
+            let arrived = watched.arrived[number];
+            ensure(arrived <= counts.bytes, "counted", || {
+                format!(
+                    "class {number} of h{host} has {} bytes, and {arrived} arrived",
+                    counts.bytes
+                )
+            })?;
+            let takes_time = self.case.handler_ns > 0 || self.case.call_ns > 0;
+            if class.rate == 0 || self.excuses.clocks || takes_time {
+                continue;
+            }
+            let (level, at_ns) = &mut watched.buckets[number];
+            let burst = match class.burst {
+                0 => i128::from(class.rate / 100),
+                burst => i128::from(burst),
+            };
+            // In billionths of a byte, so that nothing is lost.
+            let gained = i128::from(now_ns - *at_ns) * i128::from(class.rate);
+            *level = (*level + gained).min(burst * 1_000_000_000) - i128::from(came) * 1_000_000_000;
+            *at_ns = now_ns;
+            let most = i128::from(self.request_bytes_max[host]) * 1_000_000_000;
+            ensure(*level >= -most - 1_000_000_000, "limit", || {
+                let beyond = -*level / 1_000_000_000;
+                format!("class {number} of h{host} is {beyond} bytes beyond {class:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Bytes arrived that an end of a link sent.
+    pub(crate) fn note_arrived(&mut self, bond: usize, end: usize, bytes: u64) {
+        let bond = &self.bonds[bond];
+        let host = self.case.lines[bond.line].hosts[end];
+        let process = self.seats[host].process.as_ref();
+        let class = process
+            .zip(bond.id(end))
+            .and_then(|(process, id)| process.links.class(id));
+        let watched = class.and_then(|class| self.watched[host].arrived.get_mut(usize::from(class)));
+        if let Some(arrived) = watched {
+            *arrived += bytes;
+        }
+    }
+
+    /// The priority of an end's class, if its process has classes, and whether that has a limit.
+    fn priority(&self, bond: usize, end: usize) -> Option<(u8, bool)> {
+        let classes = self.case.classes.as_ref()?;
+        let host = self.case.lines[self.bonds[bond].line].hosts[end];
+        let process = self.seats[host].process.as_ref()?;
+        process.links.class_counts(0)?;
+        let number = process.links.class(self.bonds[bond].id(end)?)?;
+        let class = classes.class(number);
+        Some((
+            class.map_or(0, |class| class.priority),
+            class.is_some_and(|class| class.rate > 0),
+        ))
+    }
+
+    /// Transfers of lower classes that the giver of one gives, too, as that is joined, and the bytes of each that had come.
+    pub(crate) fn lower_rivals(&self, at: usize) -> Vec<(usize, u64)> {
+        let moved = &self.moved[at];
+        let host_of = |at: usize| {
+            let moved = &self.moved[at];
+            self.case.lines[self.bonds[moved.bond].line].hosts[moved.giver()]
+        };
+        let Some((own, false)) = self.priority(moved.bond, moved.giver()) else {
+            return Vec::new();
+        };
+        let rivals = (0..self.moved.len()).filter(|other| {
+            let rival = &self.moved[*other];
+            let is_lower = self
+                .priority(rival.bond, rival.giver())
+                .is_some_and(|(its, _)| its < own);
+            is_lower && host_of(*other) == host_of(at) && rival.sides.iter().all(|side| side.has_joined)
+        });
+        rivals.map(|other| (other, self.landed(other))).collect()
+    }
+
+    /// Lower classes brought no more, until a transfer was done, than what may be under way while it waits for its peer.
+    pub(crate) fn judge_classes(&self, at: usize) -> Verdict {
+        let classes = self.case.classes.as_ref().filter(|classes| classes.is_contest);
+        let Some(classes) = classes.filter(|_| self.is_steady()) else {
+            return Ok(());
+        };
+        let moved = &self.moved[at];
+        let pieces = self.transfers.iter().map(|config| config.piece_bytes);
+        let each = u64::from(classes.bytes_ahead_max) + pieces.max().map_or(0, u64::from);
+        let most = RAILS * ROUNDS * each;
+        let came = moved
+            .lower
+            .iter()
+            .map(|(rival, before)| self.landed(*rival).saturating_sub(*before));
+        let came = came.sum::<u64>();
+        ensure(came <= most, "class", || {
+            let of: Vec<TransferId> = moved
+                .lower
+                .iter()
+                .map(|(rival, _)| self.moved[*rival].id)
+                .collect();
+            format!(
+                "{came} bytes of {of:?} came in front of {}, of a higher class, and {most} may",
+                moved.id
+            )
+        })
+    }
+}
+
+/// The longest request of each host: a message in one fragment with its header, or a piece. The side that begins a transfer says how
+/// long its pieces are, and another side may begin it.
+pub(crate) fn request_bytes_max(case: &Case, transfers: &[TransferConfig]) -> Vec<u64> {
+    let pieces = (0..).zip(transfers).map(|(host, config)| {
+        let classes = case.classes.as_ref().and_then(|classes| classes.of(host));
+        // A quarter of what may be under way, but no less than pieces have.
+        let most = classes.map_or(u32::MAX, |classes| (classes.bytes_ahead_max / 4).max(4096));
+        u64::from(config.piece_bytes.min(most))
+    });
+    let pieces = pieces.max();
+    let fragment = case.links.map_or(0, |links| u64::from(links.fragment_bytes));
+    let most = pieces.unwrap_or(0).max(fragment + SESSION_HEADER_BYTES as u64);
+    vec![most; transfers.len()]
+}
