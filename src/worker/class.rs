@@ -15,7 +15,8 @@ pub struct Class {
     pub priority: u8,
     /// The share of the class among those of its priority that have something to send, in bytes. Default 1, and 0 counts as 1.
     pub weight: u16,
-    /// The most bytes a second of all links of the class together. Default: as many as there are.
+    /// The most bytes a second of the class: of all links together, and of all that is submitted on a Worker. Default: as many as
+    /// there are.
     pub bytes_per_second_max: Option<NonZeroU64>,
     /// The bytes that a class with such a limit may send at once after a pause. A request more may go beyond it, and is paid
     /// back. Default 0: the bytes of 10 ms.
@@ -54,7 +55,7 @@ impl Default for Class {
 pub struct Classes {
     /// The classes. Default: all are [`Class::DEFAULT`].
     pub table: [Class; CLASSES_MAX],
-    /// A link posts only while fewer bytes of its own and of higher priorities are under way on a Worker. So a message of a
+    /// A link or a channel posts only while fewer bytes of its own and of higher priorities are under way on a Worker. So a message of a
     /// high class waits on the port for no more than this, and one request, of each lower priority. Default 128 KiB, which
     /// 100 Gbit/s carry in 10 us. Fewer bytes than the port carries in a round trip, polls included, leave it idle in between.
     pub bytes_ahead_max: u32,

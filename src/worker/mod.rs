@@ -35,6 +35,7 @@ mod halves;
 pub(crate) mod lease;
 mod memory;
 pub(crate) mod message;
+mod ordered;
 pub(crate) mod peer;
 mod polling;
 mod posting;
@@ -335,6 +336,7 @@ impl<P: Provider> Worker<P> {
                 reaper.keep(send_completions),
                 channels_max,
                 config.submissions_per_poll,
+                config.classes.as_ref(),
             ),
             receives: ReceiveSide::new(
                 reaper.keep(receive_completions),
@@ -382,6 +384,13 @@ impl<P: Provider> Worker<P> {
     #[must_use]
     pub fn within(&self, span: Duration) -> Deadline {
         self.context.within(span)
+    }
+
+    /// Counts of a class, of all that submitters and the Worker's thread submitted; `None` if the Worker has no classes. Links count
+    /// theirs ([`Links::class_counts`](crate::link::Links::class_counts)).
+    #[must_use]
+    pub fn class_counts(&self, class: u8) -> Option<ClassCounts> {
+        self.sends.submissions.class_counts(class)
     }
 
     /// Leases memory. `None` is back-pressure: every slot that is no receive is in flight, or in the hands of the application,

@@ -53,6 +53,11 @@ impl Bucket {
         now.after(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
+    /// The bytes that may go now without going beyond it.
+    fn spare(&self, now: Instant) -> u64 {
+        u64::try_from(self.level(now)).unwrap_or(0)
+    }
+
     pub(crate) fn take(&mut self, bytes: u64, now: Instant) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.level = self.level(now).saturating_sub(bytes);
@@ -181,6 +186,12 @@ impl Schedule {
     pub(crate) fn ready_at(&self, class: u8, now: Instant) -> Instant {
         let bucket = self.place(class).and_then(|place| place.bucket);
         bucket.map_or(now, |bucket| bucket.ready_at(now))
+    }
+
+    /// The bytes that the limit of a class lets go now.
+    pub(crate) fn spare(&self, class: u8, now: Instant) -> u64 {
+        let bucket = self.place(class).and_then(|place| place.bucket);
+        bucket.map_or(u64::MAX, |bucket| bucket.spare(now))
     }
 
     /// A member of a class posted so many bytes.

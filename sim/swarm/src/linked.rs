@@ -66,8 +66,6 @@ pub(crate) struct Process {
     pub(crate) workers: Vec<Worker<Host>>,
     pub(crate) node: Arc<Node<Host, Host>>,
     handle: Handle,
-    /// When it began, by the clock of its host.
-    pub(crate) began_ns: u64,
 }
 
 /// Something a process was told.
@@ -360,7 +358,7 @@ impl<'c> LinkedRun<'c> {
         self.forget_windows(host);
         self.forget_transfers(host);
         self.seats[host].process = None;
-        self.watched[host] = Watched::default();
+        self.watched[host] = Watched::since(self.seats[host].host.now().to_ns());
         self.reach.lacks_process(host, now_ns);
         self.strangers.retain(|(at, _)| *at != host);
         for bond in &mut self.bonds {
@@ -681,7 +679,6 @@ impl Process {
         let mut config = worker_config(&case.hosts[number], None);
         config.classes = case.classes.as_ref().and_then(|classes| classes.of(number));
         let workers = node.workers(&config)?;
-        let began_ns = host.now().to_ns();
         let mut links = Links::new(&node, &workers, &link_config(case, number)?)?;
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT);
         let handle = links.listen_polled(&node, &workers, at)?;
@@ -694,7 +691,6 @@ impl Process {
             workers,
             node,
             handle,
-            began_ns,
         })
     }
 }

@@ -383,6 +383,7 @@ impl<'c> Run<'c> {
             if polled.is_err() {
                 self.replace_worker(host, worker)?;
             }
+            self.check_classes(host, worker)?;
             while let Some(event) = self.next_event(host, worker)? {
                 // A queue that works on after this event has lost completions for good.
                 if event == AsyncEvent::CompletionQueueError {

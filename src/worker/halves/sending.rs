@@ -92,7 +92,7 @@ impl<P: Provider> SendWorker<P> {
         let mut unsent = 0;
         if let (true, Some(arena)) = (self.sends.submissions.is_used(), &mut self.arena.inner) {
             let submissions = &mut self.sends.submissions;
-            unsent = submissions.run(&mut self.table.entries, arena, each);
+            unsent = submissions.run(&mut self.table.entries, arena, &self.context, each);
         }
         self.sends.look_noticed(&mut self.table.entries, 0);
         // Late, so that what was sent above carries what would go by itself here.

@@ -6,25 +6,101 @@
 pub(crate) mod case;
 
 use doorbell::link::{TransferConfig, TransferId};
+use doorbell::provider::Clock as _;
 use doorbell::wire::SESSION_HEADER_BYTES;
+use doorbell::worker::ClassCounts;
 
 use crate::case::{Case, What};
+use crate::classes::case::ClassesCase;
 use crate::failure::{Verdict, ensure};
 use crate::linked::LinkedRun;
+use crate::run::Run;
 
 /// Rails of a link at most, and how often each may be filled by others while a transfer waits for its peer.
 const RAILS: u64 = 2;
 const ROUNDS: u64 = 8;
 
-/// The classes of one process, as seen from outside.
+/// The classes of one process or Worker, as seen from outside.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
+    began_ns: u64,
     /// The bucket of each class that has a limit: its level, and when that was.
     buckets: Vec<(i128, u64)>,
     /// Bytes that were counted in each class.
     counted: Vec<u64>,
     /// Bytes of messages and transfers that have arrived.
     arrived: Vec<u64>,
+}
+
+impl Watched {
+    /// Classes that began at this time.
+    pub(crate) fn since(began_ns: u64) -> Self {
+        Self {
+            began_ns,
+            ..Self::default()
+        }
+    }
+
+    /// The counts behind a poll, at a time by the clock that limits go by. No request has more bytes than this.
+    pub(crate) fn look(
+        &mut self,
+        (case, classes): (&Case, &ClassesCase),
+        counts: impl Fn(u8) -> Option<ClassCounts>,
+        (now_ns, bytes_max): (u64, u64),
+        is_clock_well: bool,
+    ) -> Verdict {
+        let takes_time = case.handler_ns > 0 || case.call_ns > 0;
+        for (number, class) in classes.table.iter().enumerate() {
+            let Some(counts) = counts(number as u8) else {
+                return Ok(());
+            };
+            if self.counted.len() <= number {
+                self.counted.push(0);
+                self.arrived.push(0);
+                self.buckets.push((0, self.began_ns));
+            }
+            let came = counts.bytes - self.counted[number];
+            self.counted[number] = counts.bytes;
+            let arrived = self.arrived[number];
+            ensure(arrived <= counts.bytes, "counted", || {
+                format!("class {number} has {} bytes, and {arrived} arrived", counts.bytes)
+            })?;
+            if class.rate == 0 || !is_clock_well || takes_time {
+                continue;
+            }
+            let (level, at_ns) = &mut self.buckets[number];
+            let burst = match class.burst {
+                0 => i128::from(class.rate / 100),
+                burst => i128::from(burst),
+            };
+            // In billionths of a byte, so that nothing is lost.
+            let gained = i128::from(now_ns - *at_ns) * i128::from(class.rate);
+            *level = (*level + gained).min(burst * 1_000_000_000) - i128::from(came) * 1_000_000_000;
+            *at_ns = now_ns;
+            let most = (i128::from(bytes_max) + 1) * 1_000_000_000;
+            ensure(*level >= -most, "limit", || {
+                let beyond = -*level / 1_000_000_000;
+                format!("class {number} is {beyond} bytes beyond {class:?}")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Run<'_> {
+    /// Looks at the counts of a Worker's classes, behind a poll.
+    pub(crate) fn check_classes(&mut self, host: usize, worker: usize) -> Verdict {
+        let Some(classes) = &self.case.classes else {
+            return Ok(());
+        };
+        let station = &mut self.stations[host];
+        let now_ns = station.host.now().to_ns();
+        let (watched, worker) = (&mut station.watched[worker], &station.workers[worker]);
+        let bytes_max = u64::from(self.case.hosts[host].slot_bytes);
+        let is_clock_well = !self.excuses.clocks;
+        let counts = |class| worker.class_counts(class);
+        watched.look((self.case, classes), counts, (now_ns, bytes_max), is_clock_well)
+    }
 }
 
 impl LinkedRun<'_> {
@@ -34,55 +110,20 @@ impl LinkedRun<'_> {
         self.is_untroubled && !operations.any(|each| matches!(each.what, What::Stop { .. }))
     }
 
-    /// The counts of a host's classes, behind a poll.
+    /// Looks at the counts of a host's classes, behind a poll.
     pub(crate) fn check_classes(&mut self, host: usize) -> Verdict {
-        let Some(case) = &self.case.classes else {
+        let Some(classes) = &self.case.classes else {
             return Ok(());
         };
         let (seat, watched) = (&self.seats[host], &mut self.watched[host]);
         let Some(process) = &seat.process else {
             return Ok(());
         };
-        // The limits go by the clock of the host.
-        let now_ns = doorbell::provider::Clock::now(seat.host()).to_ns();
-        for (number, class) in case.table.iter().enumerate() {
-            let Some(counts) = process.links.class_counts(number as u8) else {
-                return Ok(());
-            };
-            if watched.counted.len() <= number {
-                watched.counted.push(0);
-                watched.arrived.push(0);
-                watched.buckets.push((0, process.began_ns));
-            }
-            let came = counts.bytes - watched.counted[number];
-            watched.counted[number] = counts.bytes;
-            let arrived = watched.arrived[number];
-            ensure(arrived <= counts.bytes, "counted", || {
-                format!(
-                    "class {number} of h{host} has {} bytes, and {arrived} arrived",
-                    counts.bytes
-                )
-            })?;
-            let takes_time = self.case.handler_ns > 0 || self.case.call_ns > 0;
-            if class.rate == 0 || self.excuses.clocks || takes_time {
-                continue;
-            }
-            let (level, at_ns) = &mut watched.buckets[number];
-            let burst = match class.burst {
-                0 => i128::from(class.rate / 100),
-                burst => i128::from(burst),
-            };
-            // In billionths of a byte, so that nothing is lost.
-            let gained = i128::from(now_ns - *at_ns) * i128::from(class.rate);
-            *level = (*level + gained).min(burst * 1_000_000_000) - i128::from(came) * 1_000_000_000;
-            *at_ns = now_ns;
-            let most = i128::from(self.request_bytes_max[host]) * 1_000_000_000;
-            ensure(*level >= -most - 1_000_000_000, "limit", || {
-                let beyond = -*level / 1_000_000_000;
-                format!("class {number} of h{host} is {beyond} bytes beyond {class:?}")
-            })?;
-        }
-        Ok(())
+        let now_ns = seat.host().now().to_ns();
+        let bytes_max = self.request_bytes_max[host];
+        let is_clock_well = !self.excuses.clocks;
+        let counts = |class| process.links.class_counts(class);
+        watched.look((self.case, classes), counts, (now_ns, bytes_max), is_clock_well)
     }
 
     /// Bytes arrived that an end of a link sent.

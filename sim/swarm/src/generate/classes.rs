@@ -12,11 +12,38 @@ use crate::transfers::case::{AnswerCase, BeginCase, TransfersCase};
 /// In how many cases there are any.
 const CLASSED_PER_MILLION: u32 = 500_000;
 
+/// In how many cases of channels there are any.
+const CHANNELS_PER_MILLION: u32 = 300_000;
+
 /// In how many of those a higher class and a lower one have long transfers at once, and nothing goes wrong.
 const CONTESTS_PER_MILLION: u32 = 400_000;
 
 /// Makes the seed of these numbers of the case's.
 const OWN_NUMBERS: u64 = 0x636c_6173_7365_7321;
+
+/// Adds them to a case of channels.
+pub(crate) fn add_to_channels(case: &mut Case) {
+    let random = &mut Random::new(case.seed ^ OWN_NUMBERS);
+    if random.happens(CHANNELS_PER_MILLION) {
+        case.classes = Some(classes(random, case.lines.len(), &[20_000_000, 200_000_000]));
+    }
+}
+
+fn classes(random: &mut Random, lines: usize, rates: &[u64]) -> ClassesCase {
+    let table = (0..2 + pick(random, 3))
+        .map(|_| class(random, rates))
+        .collect::<Vec<_>>();
+    ClassesCase {
+        bytes_ahead_max: one_of(random, &[4096, 20_000, 131_072]),
+        without: match random.below(8) {
+            0 => random.below(16) as u8,
+            _ => 0,
+        },
+        is_contest: false,
+        lines: (0..lines).map(|_| pick(random, table.len()) as u8).collect(),
+        table,
+    }
+}
 
 /// Adds them.
 pub(crate) fn add(case: &mut Case) {
@@ -26,35 +53,19 @@ pub(crate) fn add(case: &mut Case) {
     if is_weighed || !random.happens(CLASSED_PER_MILLION) {
         return;
     }
-    let table = (0..2 + pick(random, 3))
-        .map(|_| class(random))
-        .collect::<Vec<_>>();
-    let classes = ClassesCase {
-        bytes_ahead_max: one_of(random, &[4096, 20_000, 131_072]),
-        without: match random.below(8) {
-            0 => random.below(16) as u8,
-            _ => 0,
-        },
-        is_contest: false,
-        lines: case
-            .lines
-            .iter()
-            .map(|_| pick(random, table.len()) as u8)
-            .collect(),
-        table,
-    };
-    case.classes = Some(classes);
+    let rates = [3_000_000, 20_000_000, 200_000_000];
+    case.classes = Some(classes(random, case.lines.len(), &rates));
     if random.happens(CONTESTS_PER_MILLION) {
         contest(case, random);
     }
 }
 
-fn class(random: &mut Random) -> ClassCase {
+fn class(random: &mut Random, rates: &[u64]) -> ClassCase {
     ClassCase {
         priority: one_of(random, &[0, 0, 1, 7]),
         weight: one_of(random, &[0, 1, 1, 3, 50]),
         rate: match random.below(3) {
-            0 => one_of(random, &[3_000_000, 20_000_000, 200_000_000]),
+            0 => one_of(random, rates),
             _ => 0,
         },
         burst: one_of(random, &[0, 0, 1, 10_000, 1_000_000]),
