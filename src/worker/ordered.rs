@@ -27,7 +27,7 @@ pub(super) struct Ordered {
     turn_bytes: u64,
 }
 
-/// What was submitted to one channel and is under way.
+/// The submitted requests of one channel that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     class: u8,
@@ -149,7 +149,7 @@ impl Ordered {
             let (class, level) = (flow.class, schedule.level(flow.class));
             let may = schedule.has_room(class, &ahead) && schedule.ready_at(class, now) <= now;
             let channel = channel_apart(entries, index as usize).map(|(channel, _)| channel);
-            // Of a channel that failed everything comes back at once.
+            // Everything of a channel that failed comes back at once.
             let channel = channel.filter(|channel| may || !channel.is_open());
             let (Some(queue), Some(channel)) = (queues.get_mut(index as usize), channel) else {
                 flow.is_done = true;

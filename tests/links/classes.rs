@@ -55,6 +55,8 @@ struct Process {
     links: Links<Host, Host>,
     region: Region<Host>,
     heard: Heard,
+    /// Rails may fail.
+    may_fail: bool,
 }
 
 impl Process {
@@ -73,17 +75,20 @@ impl Process {
             links,
             region,
             heard: Heard::default(),
+            may_fail: false,
         }
     }
 
     fn poll(&mut self, now: Instant) {
-        let heard = &mut self.heard;
+        let (heard, may_fail) = (&mut self.heard, self.may_fail);
         self.links
             .poll(&self.node, &mut self.workers, |link, event| match event {
                 LinkEvent::Accepted => heard.accepted.push(link),
                 LinkEvent::Session(SessionEvent::Connected) => heard.connected.push(link),
                 LinkEvent::Session(SessionEvent::Final { reason }) => panic!("{link}: {reason}"),
-                LinkEvent::Session(SessionEvent::RailDown { .. }) => panic!("{link}: a rail is down"),
+                LinkEvent::Session(SessionEvent::RailDown { .. }) if !may_fail => {
+                    panic!("{link}: a rail is down")
+                }
                 LinkEvent::Received { message } => heard.came.push((link, now, message.to_vec())),
                 LinkEvent::Transfer { transfer, event } => match event {
                     TransferEvent::Offered { .. } => heard.offered.push((link, transfer)),
@@ -115,6 +120,8 @@ struct Lab {
     a: Process,
     b: Process,
     handle: Handle,
+    /// Another that receives.
+    c: Option<Process>,
     bulks: Vec<Bulk>,
 }
 
@@ -142,6 +149,7 @@ impl Lab {
             a,
             b,
             handle,
+            c: None,
             bulks: Vec::new(),
         }
     }
@@ -188,7 +196,7 @@ impl Lab {
             }
         }
         let mut next = until;
-        for process in [&mut self.a, &mut self.b] {
+        for process in [&mut self.a, &mut self.b].into_iter().chain(&mut self.c) {
             process.poll(now);
             if let Some(wake) = process.links.wake(now) {
                 assert!(wake.instant() > now, "it wakes for nothing");
@@ -401,6 +409,31 @@ fn messages_of_equals_share_by_weight_and_a_high_one_goes_first() {
         took.iter().all(|ns| *ns < 2 * LATENCY.as_nanos() as u64),
         "{took:?}"
     );
+}
+
+#[test]
+fn a_peer_that_is_gone_holds_up_others_for_no_longer_than_its_rail_is_trusted() {
+    let mut lab = Lab::new(Some(classes()));
+    let to_b = lab.handle;
+    let port = PortConfig::new("sim0", &[prefix("10.0.0.3/24")]);
+    let host = lab.fabric.host("c", vec![port]).unwrap();
+    let mut c = Process::new(&host, Some(classes()), &LinkConfig::default());
+    let any = "0.0.0.0:7000".parse().unwrap();
+    lab.handle = c.links.listen_polled(&c.node, &c.workers, any).unwrap();
+    lab.c = Some(c);
+    lab.bulk(LIGHT);
+    lab.handle = to_b;
+    lab.bulk(LIGHT);
+    lab.run(ms(5));
+    let cut = format!("at {}ns link a-c down", lab.fabric.now().to_ns());
+    lab.fabric.follow(&cut.parse().unwrap());
+    for process in [&mut lab.a, &mut lab.b].into_iter().chain(&mut lab.c) {
+        process.may_fail = true;
+    }
+    // Its bytes may fill the port until it is suspect, after 40 ms.
+    lab.run(ms(42));
+    let landed = lab.landed_within(ms(20));
+    assert!(landed[1] > carried(ms(20)) * 80 / 100, "{landed:?}");
 }
 
 /// The traffic class of an Ethernet frame with IPv4, and the last byte of its source.

@@ -465,6 +465,7 @@ impl<'c> LinkedRun<'c> {
 
     fn poll(&mut self, host: usize) -> Verdict {
         self.greet(host)?;
+        self.check_classes(host)?;
         let seat = &mut self.seats[host];
         if seat.stops_until_ns > self.fabric.now().to_ns() {
             return Ok(());

@@ -41,7 +41,8 @@ impl Watched {
         }
     }
 
-    /// The counts behind a poll, at a time by the clock that limits go by. No request has more bytes than this.
+    /// Looks at the counts before a poll and behind it, at a time by the clock that limits go by: so a bucket is full at most as the poll
+    /// begins. No request has more bytes than this.
     pub(crate) fn look(
         &mut self,
         (case, classes): (&Case, &ClassesCase),
@@ -75,20 +76,21 @@ impl Watched {
             };
             // In billionths of a byte, so that nothing is lost.
             let gained = i128::from(now_ns - *at_ns) * i128::from(class.rate);
-            *level = (*level + gained).min(burst * 1_000_000_000) - i128::from(came) * 1_000_000_000;
+            *level += gained - i128::from(came) * 1_000_000_000;
             *at_ns = now_ns;
             let most = (i128::from(bytes_max) + 1) * 1_000_000_000;
             ensure(*level >= -most, "limit", || {
                 let beyond = -*level / 1_000_000_000;
                 format!("class {number} is {beyond} bytes beyond {class:?}")
             })?;
+            *level = (*level).min(burst * 1_000_000_000);
         }
         Ok(())
     }
 }
 
 impl Run<'_> {
-    /// Looks at the counts of a Worker's classes, behind a poll.
+    /// Looks at the counts of a Worker's classes, before a poll and behind it.
     pub(crate) fn check_classes(&mut self, host: usize, worker: usize) -> Verdict {
         let Some(classes) = &self.case.classes else {
             return Ok(());
@@ -110,7 +112,7 @@ impl LinkedRun<'_> {
         self.is_untroubled && !operations.any(|each| matches!(each.what, What::Stop { .. }))
     }
 
-    /// Looks at the counts of a host's classes, behind a poll.
+    /// Looks at the counts of a host's classes, before a poll and behind it.
     pub(crate) fn check_classes(&mut self, host: usize) -> Verdict {
         let Some(classes) = &self.case.classes else {
             return Ok(());
