@@ -45,6 +45,9 @@ struct Links;
 #[doc = include_str!("../docs/concepts/transfers.md")]
 struct Transfers;
 
+#[doc = include_str!("../docs/concepts/quality-of-service.md")]
+struct QualityOfService;
+
 #[doc = include_str!("../docs/concepts/meshes.md")]
 struct Meshes;
 

@@ -55,7 +55,12 @@ impl PeerRequest {
     /// # Errors
     /// The Worker has no room for it.
     pub(crate) fn reserve<P: Provider>(&self, worker: &mut Worker<P>) -> Result<Reserved<P>, ConnectError> {
-        let reserved = self.requested.reserve(worker, Some(self.from))?;
+        let mut requested = self.requested;
+        if let Some(classes) = &worker.classes {
+            let class = &mut requested.config.class;
+            *class = classes.accepted(*class, &self.peer.parameters);
+        }
+        let reserved = requested.reserve(worker, Some(self.from))?;
         reserved.supply(worker, self.peer.credit.start)
     }
 }

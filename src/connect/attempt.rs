@@ -32,6 +32,7 @@ use crate::worker::Worker;
 use crate::worker::cells::Cells;
 use crate::worker::channel::Channel;
 use crate::worker::channel::ChannelId;
+use crate::worker::class::Classes;
 use crate::worker::config::ChannelConfig;
 use crate::worker::ending::{Care, Ending};
 use crate::worker::half::{ReceiveHalf, SendHalf};
@@ -70,9 +71,10 @@ impl Requested {
         worker: &mut Worker<P>,
         from: Option<IpAddr>,
     ) -> Result<Reserved<P>, ConnectError> {
+        let requested = self.marked(worker.classes.as_deref());
         Ok(Reserved {
             supply: None,
-            promised: worker.promise(&self.config, from)?,
+            promised: worker.promise(&requested.config, from)?,
             parents: Parents {
                 cells: Arc::downgrade(&worker.cells),
                 domain: Arc::clone(&worker.domain),
@@ -80,8 +82,18 @@ impl Requested {
                 statistics: Arc::clone(&worker.statistics),
                 slot_bytes: worker.slot_bytes(),
             },
-            requested: self,
+            requested,
         })
+    }
+
+    /// With the marks of its class.
+    fn marked(mut self, classes: Option<&Classes>) -> Self {
+        if let Some(classes) = classes {
+            let class = classes.class(self.config.class);
+            self.config.traffic_class = class.traffic_class;
+            self.config.service_level = class.service_level;
+        }
+        self
     }
 }
 
@@ -302,6 +314,7 @@ impl<P: Provider> Created<P> {
             close_when_lost: config.close_when_lost,
             probe_after: config.probe_after,
             port: rail.port,
+            class: config.class,
             inline_alone_bytes_max: config
                 .inline_alone_bytes_max
                 .min(config.inline_bytes_max)
@@ -360,6 +373,7 @@ pub(crate) struct Connected<P: Provider> {
     close_when_lost: bool,
     probe_after: Option<Duration>,
     port: u8,
+    class: u8,
     inline_alone_bytes_max: u32,
     /// Receives posted on a queue of its own, that are not counted yet.
     posted: u32,
@@ -405,6 +419,7 @@ impl<P: Provider> Finished<P> {
             close_when_lost,
             probe_after,
             port,
+            class,
             inline_alone_bytes_max,
             posted,
             sender,
@@ -435,6 +450,7 @@ impl<P: Provider> Finished<P> {
                 reservation,
                 peer,
                 port,
+                class,
                 inline_alone_bytes_max,
                 user: 0,
                 ending: Ending::default(),

@@ -135,6 +135,8 @@ pub enum LinkError {
         /// [`LinkConfig::links_max`].
         links_max: u32,
     },
+    /// The Workers have different classes: give all the same [`WorkerConfig::classes`](crate::WorkerConfig::classes).
+    OtherClasses,
     /// The system gave no random bytes: its error number.
     Entropy(i32),
     /// There is no memory for what a link keeps: of so many bytes at once, by what it is configured with.
@@ -169,6 +171,9 @@ impl fmt::Display for LinkError {
             Self::TooManyLinks { links_max } => write!(
                 f,
                 "{links_max} of {links_max} links, pending ones included: close some, or raise links_max"
+            ),
+            Self::OtherClasses => f.write_str(
+                "the Workers have different classes: give all of them the same classes in their configuration",
             ),
             Self::Entropy(errno) => write!(
                 f,

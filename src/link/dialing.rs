@@ -372,6 +372,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 epoch: epoch.to_u32(),
                 next_sequence: self.session.expected().0,
             }),
+            class: self.in_class.class(),
             ..config.channel
         };
         let aim = Aim::Rail {

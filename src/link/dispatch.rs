@@ -194,7 +194,8 @@ impl<P: Provider, N: Network> Core<P, N> {
             Err(RefusalReason::CONTRADICTION)
         } else {
             let peer = *turn.channel.peer();
-            self.take_offer((at, turn.channel.port(), from), &peer, &said, now, each)
+            let on = (turn.channel.port(), turn.channel.class());
+            self.take_offer((at, on, from), &peer, &said, now, each)
         };
         if let Err(reason) = outcome {
             log_refused(reason);
@@ -207,7 +208,7 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     fn take_offer(
         &mut self,
-        (at, port, from): (At, u8, Option<IpAddr>),
+        (at, (port, class), from): (At, (u8, u8), Option<IpAddr>),
         peer: &Peer,
         said: &AttachParameters,
         now: Instant,
@@ -230,6 +231,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 let link = Link::new(&self.config, Role::Responder, said.session, now);
                 let mut link = link.map_err(|_| RefusalReason::NO_ROOM)?;
                 link.peer = Some(peer.instance());
+                link.in_class.set(class);
                 self.add(link).ok_or(RefusalReason::NO_ROOM)?
             }
         };

@@ -16,6 +16,7 @@ use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use super::arrivals::Arrivals;
+use super::classes::order_of;
 use super::config::{LinkConfig, LinkError};
 use super::dialing::{Finding, rails_to};
 use super::dispatch::Routes;
@@ -199,8 +200,16 @@ impl<P: Provider, N: Network> Links<P, N> {
             });
         }
         let rails = node.worker_rails(workers)?;
+        let mut config = *config;
+        let order = order_of(workers, node.network.now())?;
+        if let Some((classes, _)) = &order {
+            // A piece goes as a whole, and a message of a higher class waits for it.
+            let most = classes.piece_bytes_max();
+            config.transfers.piece_bytes = config.transfers.piece_bytes().min(most);
+        }
         let mut core = Core {
-            config: *config,
+            config,
+            order: order.map(|(_, order)| order),
             routes: Routes::default(),
             devices: workers.iter().map(|worker| worker.device().to_owned()).collect(),
             speeds_mbps: (0..workers.len())

@@ -24,6 +24,7 @@
 //! reason may be lost. If no connection stands, nobody is notified, and the side that is connected to waits its time to recover.
 
 mod arrivals;
+mod classes;
 mod config;
 mod dialing;
 mod dispatch;

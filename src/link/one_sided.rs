@@ -272,10 +272,12 @@ impl<P: Provider, N: Network> Link<P, N> {
             });
         let owed = self.one_sided.fences.is_any_to_go().then_some(soon);
         let transfers = self.transfers.wake(now);
+        let class = self.in_class.wake(now);
         core::iter::once(session)
             .chain(requests)
             .chain(owed)
             .chain(transfers)
+            .chain(class)
             .min()
     }
 
@@ -373,7 +375,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
         self.one_sided.fences.look(progress);
         self.say_beside(workers, ours, turn);
-        self.post_requests(workers, turn);
+        if !self.in_class.is_ordered() {
+            self.post_requests(workers, turn);
+        }
         self.go_on_with_transfers(workers, turn);
         let OneSided { ours, seen, .. } = &mut self.one_sided;
         ours.forget(seen);

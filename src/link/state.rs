@@ -12,6 +12,7 @@ use doorbell_core::wire::{
 use doorbell_core::{Instant, Ticket};
 
 use super::arrivals::Who;
+use super::classes::InClass;
 use super::config::{LinkConfig, LinkError};
 use super::dialing::Finding;
 use super::moved::SentMoves;
@@ -48,6 +49,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     /// One-sided requests and grants, beside messages.
     pub(super) one_sided: OneSided,
     pub(super) transfers: Transfers<P>,
+    /// Its class, and its turn among the links of that.
+    pub(super) in_class: InClass,
     /// The end, until it is reported: behind all else.
     pub(super) last_event: Option<SessionEvent>,
     /// The handle by which the peer was notified that this process is reached, and on which connections.
@@ -97,6 +100,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             fragment_bytes: config.session.fragment_bytes.max(1),
             one_sided: OneSided::new(config)?,
             transfers: Transfers::new(config.transfers, role),
+            in_class: InClass::new(config.channel.class),
             last_event: None,
             sent_moves: SentMoves::default(),
         })

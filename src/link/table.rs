@@ -7,6 +7,7 @@ use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
 use super::arrivals::Arrivals;
+use super::classes::Order;
 use super::config::LinkConfig;
 use super::dispatch::{Routes, Whose};
 use super::ended::Ended;
@@ -22,6 +23,8 @@ use crate::worker::Worker;
 /// State of the links that polling the Workers needs.
 pub(super) struct Core<P: Provider, N: Network> {
     pub(super) config: LinkConfig,
+    /// The order of links, if the Workers have classes.
+    pub(super) order: Option<Box<Order>>,
     pub(super) routes: Routes,
     /// The device of each Worker.
     pub(super) devices: Vec<String>,
@@ -59,6 +62,18 @@ pub(super) struct LinkEntry<P: Provider, N: Network> {
     before: Vec<NotConnected>,
     /// Why that one is over.
     over: Option<FinalReason>,
+}
+
+impl<P: Provider, N: Network> LinkEntry<P, N> {
+    /// The link, with its name: the entry is at this place.
+    pub(super) fn named(&mut self, index: usize) -> Option<(LinkId, &mut Link<P, N>)> {
+        let (index, generation) = (u32::try_from(index).ok()?, self.generation);
+        Some((LinkId { index, generation }, self.link.as_mut()?))
+    }
+
+    pub(super) const fn link(&self) -> Option<&Link<P, N>> {
+        self.link.as_ref()
+    }
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
@@ -124,7 +139,10 @@ impl<P: Provider, N: Network> Core<P, N> {
             });
         }
         let entry = self.entries.get_mut(at)?;
-        entry.link = Some(link);
+        let link = entry.link.insert(link);
+        if self.order.is_some() {
+            link.begin_order();
+        }
         let generation = entry.generation;
         Some(LinkId { index, generation })
     }
@@ -191,77 +209,94 @@ impl<P: Provider, N: Network> Core<P, N> {
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
     ) {
+        if self.order.is_none() {
+            for index in 0..self.entries.len() {
+                self.move_on(index, node, workers, now, each);
+                self.report(index, now, each);
+            }
+            return;
+        }
         for index in 0..self.entries.len() {
-            let random = self.draw();
-            let Self {
-                entries,
-                routes,
-                closing,
-                config,
-                moved,
-                ..
-            } = self;
-            let Some((generation, link)) = entries
-                .get_mut(index)
-                .and_then(|entry| Some((entry.generation, entry.link.as_mut()?)))
-            else {
+            self.move_on(index, node, workers, now, each);
+        }
+        self.post_in_order(node, workers, now);
+        for index in 0..self.entries.len() {
+            self.report(index, now, each);
+        }
+    }
+
+    /// Moves a link as far as it can.
+    fn move_on(
+        &mut self,
+        index: usize,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        now: Instant,
+        each: &mut impl FnMut(LinkId, LinkEvent<'_>),
+    ) {
+        let random = self.draw();
+        let Self {
+            entries,
+            routes,
+            closing,
+            config,
+            moved,
+            ..
+        } = self;
+        let Some((id, link)) = entries.get_mut(index).and_then(|entry| entry.named(index)) else {
+            return;
+        };
+        link.deliver_left(|message| each(id, LinkEvent::Received { message }));
+        link.hear_answer(node, workers, (now, random), config);
+        let terms = (config.frame_bytes(), config.session.attach_within);
+        link.poll_connecting(node, workers, (now, random), terms, |rail, at| {
+            routes.set(at, Whose::Rail(id, rail));
+        });
+        link.session.begin_turn();
+        link.session.await_beside(link.awaits_beside());
+        let around = &mut Around {
+            node,
+            workers,
+            config,
+            routes,
+            closing,
+        };
+        while let Some(action) = link.session.poll_action(now, random) {
+            act((id, link), &action, around, (now, random));
+        }
+        if let Some(handle) = link.one_sided.moved.take() {
+            link.reroute(node, workers, &handle, now);
+        }
+        link.put_question(node, (now, random), config);
+        link.go_on_beside(workers, (moved.as_ref(), node.makers()), (now, random));
+    }
+
+    /// Reports the events of a link.
+    fn report(&mut self, index: usize, now: Instant, each: &mut impl FnMut(LinkId, LinkEvent<'_>)) {
+        let entry = self.entries.get_mut(index);
+        let Some((id, link)) = entry.and_then(|entry| entry.named(index)) else {
+            return;
+        };
+        while let Some(event) = link.session.poll_event() {
+            if let SessionEvent::Final { .. } = event {
+                link.last_event = Some(event);
                 continue;
-            };
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let id = LinkId { index, generation };
-            link.deliver_left(|message| each(id, LinkEvent::Received { message }));
-            link.hear_answer(node, workers, (now, random), config);
-            let terms = (config.frame_bytes(), config.session.attach_within);
-            link.poll_connecting(node, workers, (now, random), terms, |rail, at| {
-                routes.set(at, Whose::Rail(id, rail));
-            });
-            link.session.begin_turn();
-            link.session.await_beside(link.awaits_beside());
-            while let Some(action) = link.session.poll_action(now, random) {
-                act(
-                    link,
-                    &action,
-                    node,
-                    workers,
-                    config,
-                    (now, random),
-                    |rail, at, by| {
-                        if by.has_passed(now) {
-                            routes.remove(at);
-                        } else {
-                            routes.set(at, Whose::Ended);
-                        }
-                        let of = Some((id, rail));
-                        closing.push(Ending { at, by, of });
-                    },
-                );
             }
-            if let Some(handle) = link.one_sided.moved.take() {
-                link.reroute(node, workers, &handle, now);
-            }
-            link.put_question(node, (now, random), config);
-            link.go_on_beside(workers, (moved.as_ref(), node.makers()), (now, random));
-            while let Some(event) = link.session.poll_event() {
-                if let SessionEvent::Final { .. } = event {
-                    link.last_event = Some(event);
-                    continue;
-                }
-                log_session(id, &event);
-                each(id, LinkEvent::Session(event));
-            }
-            link.report_beside(now, |event| each(id, event));
-            // The memory of transfers may yet be in the peer's reach.
-            if link.transfers.is_any_open() {
-                continue;
-            }
-            if let Some(event) = link.last_event.take() {
-                log_session(id, &event);
-                each(id, LinkEvent::Session(event));
-            }
-            // Its end was reported: now, or by an earlier poll whose callback panicked.
-            if link.session.over().is_some() {
-                self.remove(id, now);
-            }
+            log_session(id, &event);
+            each(id, LinkEvent::Session(event));
+        }
+        link.report_beside(now, |event| each(id, event));
+        // The memory of transfers may yet be in the peer's reach.
+        if link.transfers.is_any_open() {
+            return;
+        }
+        if let Some(event) = link.last_event.take() {
+            log_session(id, &event);
+            each(id, LinkEvent::Session(event));
+        }
+        // Its end was reported: now, or by an earlier poll whose callback panicked.
+        if link.session.over().is_some() {
+            self.remove(id, now);
         }
     }
 
@@ -297,19 +332,38 @@ impl<P: Provider, N: Network> Core<P, N> {
     }
 }
 
-/// Does what a session asks for.
-fn act<P: Provider, N: Network>(
-    link: &mut Link<P, N>,
+/// The surroundings of a link that is moved.
+pub(super) struct Around<'a, P: Provider, N: Network> {
+    pub(super) node: &'a Node<P, N>,
+    pub(super) workers: &'a mut [Worker<P>],
+    pub(super) config: &'a LinkConfig,
+    pub(super) routes: &'a mut Routes,
+    pub(super) closing: &'a mut Vec<Ending>,
+}
+
+impl<P: Provider, N: Network> Around<'_, P, N> {
+    /// Has the channel closed that a rail of a link had.
+    fn close(&mut self, of: (LinkId, u8), at: At, by: Deadline, now: Instant) {
+        if by.has_passed(now) {
+            self.routes.remove(at);
+        } else {
+            self.routes.set(at, Whose::Ended);
+        }
+        let of = Some(of);
+        self.closing.push(Ending { at, by, of });
+    }
+}
+
+/// Does what a session asks for. Says whether it was posted.
+pub(super) fn act<P: Provider, N: Network>(
+    (id, link): (LinkId, &mut Link<P, N>),
     action: &Action,
-    node: &Node<P, N>,
-    workers: &mut [Worker<P>],
-    config: &LinkConfig,
+    around: &mut Around<'_, P, N>,
     (now, random): (Instant, u64),
-    mut close: impl FnMut(u8, At, Deadline),
-) {
+) -> bool {
     let rail = match *action {
         Action::Connect { rail, epoch } => {
-            match link.dial(rail, epoch, node, workers, config) {
+            match link.dial(rail, epoch, around.node, around.workers, around.config) {
                 Ok(connecting) => {
                     if let Some(rail) = link.rail_mut(rail) {
                         rail.connecting = Some(connecting);
@@ -322,7 +376,7 @@ fn act<P: Provider, N: Network>(
                     }
                 }
             }
-            return;
+            return false;
         }
         Action::Shut { rail } => {
             let is_over = link.session.over().is_some();
@@ -331,34 +385,35 @@ fn act<P: Provider, N: Network>(
                 false => rail.lose(),
             });
             if let Some(at) = had {
-                let is_said = link.say_last(rail, at, workers);
+                let is_said = link.say_last(rail, at, around.workers);
                 let by = match is_said {
-                    true => Deadline::after(now, config.session.dead_after),
+                    true => Deadline::after(now, around.config.session.dead_after),
                     false => Deadline::at(now),
                 };
-                close(rail, at, by);
+                around.close((id, rail), at, by, now);
             }
-            return;
+            return false;
         }
         Action::Attach { rail, .. }
         | Action::Transmit { rail, .. }
         | Action::Acknowledge { rail, .. }
         | Action::Probe { rail }
         | Action::Farewell { rail, .. } => rail,
-        _ => return,
+        _ => return false,
     };
     if matches!(action, Action::Attach { .. }) && link.one_sided.fences.is_open(rail) {
         // With the rail's next connection the peer takes it that we have let go of those before.
         link.session.blocked(rail);
-        return;
+        return false;
     }
-    match link.post(action, workers) {
+    match link.post(action, around.workers) {
         Posted::Done(ticket) => {
             if let Some(rail) = link.rail_mut(rail) {
                 rail.posted(ticket, action.backlog_bytes(), None);
                 rail.did_send(frame_bytes(action));
             }
             link.session.did(action, now);
+            return true;
         }
         Posted::Blocked => link.session.blocked(rail),
         outcome @ (Posted::Failed | Posted::InDoubt) => {
@@ -366,9 +421,10 @@ fn act<P: Provider, N: Network>(
                 link.session.in_doubt(action, now);
             }
             if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::lose) {
-                close(rail, at, Deadline::at(now));
+                around.close((id, rail), at, Deadline::at(now), now);
             }
             link.session.failed(rail, now, random);
         }
     }
+    false
 }

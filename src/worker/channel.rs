@@ -182,6 +182,12 @@ impl<P: Provider> Channel<P> {
         self.send.port
     }
 
+    /// The class of service that it was made in, by its place in [`WorkerConfig::classes`](crate::WorkerConfig::classes).
+    #[must_use]
+    pub const fn class(&self) -> u8 {
+        self.send.class
+    }
+
     /// The limits that the queue pair was granted.
     #[must_use]
     pub fn limits(&self) -> QueuePairLimits {

@@ -121,6 +121,11 @@ impl ChannelList {
         true
     }
 
+    /// The channels on it.
+    pub(super) fn listed(&self) -> &[u32] {
+        self.places.get(..self.listed).unwrap_or_default()
+    }
+
     /// Keeps those that `keep` says, in their order. If it panics, the one it had and all behind it are kept.
     #[inline]
     pub(super) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {

@@ -6,6 +6,8 @@ use doorbell_core::Mtu;
 use doorbell_core::provider::{PlacementConfig, RemoteAccess};
 use doorbell_core::wire::{PrivateData, Resumption};
 
+use crate::worker::class::Classes;
+
 /// The configuration of a Worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -51,6 +53,9 @@ pub struct WorkerConfig {
     /// of a channel: enough for long doorbells, and what completed meanwhile waits a few
     /// microseconds at most.
     pub submissions_per_poll: u32,
+    /// Classes of service, which its channels and links name by [`ChannelConfig::class`]. Default none: everything goes as soon as a
+    /// queue has room, and nothing is looked at for it.
+    pub classes: Option<Classes>,
 }
 
 /// Receives that all channels of a Worker share.
@@ -123,6 +128,7 @@ impl Default for WorkerConfig {
             notify: Notify::Never,
             placement: PlacementConfig::DEFAULT,
             submissions_per_poll: 64,
+            classes: None,
         }
     }
 }
@@ -239,11 +245,14 @@ pub struct ChannelConfig {
     /// The largest path MTU to agree to. Default 4,096, the largest there is: the lower of
     /// both sides' ports decides.
     pub mtu_max: Mtu,
-    /// The IP traffic class: DSCP in the upper six bits. Default 0.
+    /// The class of service, by its place in [`WorkerConfig::classes`]. Default 0. A channel that is accepted is of the class with the
+    /// marks that its peer announced, if there is one. Without classes on the Worker it means nothing.
+    pub class: u8,
+    /// The IP traffic class: DSCP in the upper six bits. Default 0. A class sets its own.
     pub traffic_class: u8,
     /// The IPv6 flow label, 20 bits. Default 0.
     pub flow_label: u32,
-    /// The service level, 4 bits. Default 0.
+    /// The service level, 4 bits. Default 0. A class sets its own.
     pub service_level: u8,
     /// The IP time to live. Default 64.
     pub hop_limit: u8,
@@ -285,6 +294,7 @@ impl Default for ChannelConfig {
             probe_after: Some(Duration::from_secs(10)),
             close_when_lost: true,
             mtu_max: Mtu::B4096,
+            class: 0,
             traffic_class: 0,
             flow_label: 0,
             service_level: 0,

@@ -112,6 +112,7 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) peer: Peer,
     /// The port of the device that it is on.
     pub(crate) port: u8,
+    pub(crate) class: u8,
     /// A message that is posted by itself goes inline up to this length.
     pub(crate) inline_alone_bytes_max: u32,
     /// The application's own.

@@ -12,6 +12,7 @@
 //! | one Worker on two threads | [`SendWorker`], [`ReceiveWorker`], [`SendHalf`], [`ReceiveHalf`] |
 //! | one-sided rings of messages | [`RingChannel`], [`RingConfig`], [`RingError`] |
 //! | configuration and size | [`WorkerConfig`], [`ChannelConfig`], [`SharedReceivesConfig`], [`SubmitterConfig`] |
+//! | classes of service | [`Classes`], [`Class`], [`ClassCounts`] |
 //! | ends | [`CloseProgress`], [`CloseError`], [`ChannelState`], [`FirstCause`] |
 
 mod admission;
@@ -22,6 +23,7 @@ pub(crate) mod channel;
 mod channel_list;
 mod channel_table;
 pub(crate) mod claim;
+pub(crate) mod class;
 mod closing;
 pub(crate) mod config;
 mod device_events;
@@ -33,6 +35,7 @@ mod halves;
 pub(crate) mod lease;
 mod memory;
 pub(crate) mod message;
+mod ordered;
 pub(crate) mod peer;
 mod polling;
 mod posting;
@@ -41,6 +44,7 @@ mod qpn_table;
 mod ranges;
 mod receive_side;
 pub(crate) mod ring_channel;
+pub(crate) mod schedule;
 mod send_side;
 mod shared;
 pub(crate) mod sizing;
@@ -79,6 +83,7 @@ pub use cells::CellCounts;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub(crate) use channel_list::{Due, Notice};
 pub use claim::{BatchClaim, Claim};
+pub use class::{CLASSES_MAX, Class, Classes};
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
 pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};
@@ -97,6 +102,7 @@ pub use message::Message;
 pub use peer::Peer;
 use receive_side::ReceiveSide;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
+pub use schedule::ClassCounts;
 use send_side::SendSide;
 use shared::Shared;
 pub use shared::SharedReceives;
@@ -130,6 +136,8 @@ pub struct Worker<P: Provider = Rdma> {
     channels_per_address: u32,
     /// Slots that receives never take.
     leases_kept: u32,
+    /// The classes of its channels.
+    pub(crate) classes: Option<Box<Classes>>,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
     upkeep: Upkeep,
@@ -328,6 +336,7 @@ impl<P: Provider> Worker<P> {
                 reaper.keep(send_completions),
                 channels_max,
                 config.submissions_per_poll,
+                config.classes.as_ref(),
             ),
             receives: ReceiveSide::new(
                 reaper.keep(receive_completions),
@@ -345,6 +354,7 @@ impl<P: Provider> Worker<P> {
             channels_max,
             channels_per_address: config.channels_per_address,
             leases_kept,
+            classes: config.classes.map(Box::new),
             statistics,
             closing: Vec::new(),
             upkeep: Upkeep::new(),
@@ -374,6 +384,13 @@ impl<P: Provider> Worker<P> {
     #[must_use]
     pub fn within(&self, span: Duration) -> Deadline {
         self.context.within(span)
+    }
+
+    /// Counts of a class, of all that submitters and the Worker's thread submitted; `None` if the Worker has no classes. Links count
+    /// theirs ([`Links::class_counts`](crate::link::Links::class_counts)).
+    #[must_use]
+    pub fn class_counts(&self, class: u8) -> Option<ClassCounts> {
+        self.sends.submissions.class_counts(class)
     }
 
     /// Leases memory. `None` is back-pressure: every slot that is no receive is in flight, or in the hands of the application,

@@ -88,6 +88,7 @@ impl<P: Provider> Worker<P> {
             statistics,
             closing,
             upkeep,
+            context,
             ..
         } = self;
         let table = &mut table.entries;
@@ -98,7 +99,7 @@ impl<P: Provider> Worker<P> {
         let sent = sends.poll(table, arena, statistics, each)?;
         // Behind the completions, which made room.
         let unsent = if sends.submissions.is_used() {
-            sends.submissions.run(table, arena, each)
+            sends.submissions.run(table, arena, context, each)
         } else {
             0
         };

@@ -15,22 +15,51 @@ use crate::worker::submission::{Deferred, Records};
 /// Requests staged for one doorbell.
 type Staged<'q, P> = Batch<'q, <P as Provider>::SendQueue, Arc<<P as Provider>::Window>>;
 
+/// A limit on the bytes of a doorbell.
+pub(super) trait Limit {
+    /// Whether the channel's own requests and submitters' take turns, so that neither has all of the bytes.
+    const IS_ONE: bool;
+
+    /// Whether another request may go.
+    fn admits(&self) -> bool;
+
+    /// A request of so many bytes goes.
+    fn take(&mut self, bytes: usize);
+}
+
+/// No limit.
+struct Unlimited;
+
+impl Limit for Unlimited {
+    const IS_ONE: bool = false;
+
+    #[inline(always)]
+    fn admits(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn take(&mut self, _bytes: usize) {}
+}
+
 /// Limits on the requests that may still go into the doorbell.
-struct Left {
+struct Left<'l, B> {
     room: u32,
     credits: u32,
+    bytes: &'l mut B,
     /// The longest inline message, if the message is alone in its doorbell.
     inline_bytes_max: Option<usize>,
 }
 
-impl Left {
+impl<B: Limit> Left<'_, B> {
     #[inline]
-    const fn admits(&self, takes_receive: bool) -> bool {
-        self.room > 0 && (self.credits > 0 || !takes_receive)
+    fn admits(&self, takes_receive: bool) -> bool {
+        self.room > 0 && (self.credits > 0 || !takes_receive) && self.bytes.admits()
     }
 
     #[inline]
-    fn take(&mut self, takes_receive: bool) {
+    fn take(&mut self, takes_receive: bool, bytes: usize) {
+        self.bytes.take(bytes);
         self.room = self.room.saturating_sub(1);
         self.credits = self.credits.saturating_sub(u32::from(takes_receive));
     }
@@ -70,14 +99,25 @@ impl Left {
 /// Own requests that come back are left with the channel, to be reported ([`Deferred::take_refused`]).
 #[inline]
 pub(super) fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, channel: &mut C) {
+    post_within(queue, inlets, channel, &mut Unlimited);
+}
+
+/// Posts as [`post`] does, as far as a limit on the bytes allows, too.
+#[inline(always)]
+pub(super) fn post_within<P: Provider, C: Sends<P>>(
+    queue: &mut Queue,
+    inlets: &mut Inlets<P>,
+    channel: &mut C,
+    limit: &mut impl Limit,
+) {
     let id = channel.reservation().id;
     let is_open = channel.is_open();
     let half = channel.send_half();
     if !is_open {
         return fail(queue, inlets, half, id);
     }
-    if ring(queue, inlets, half, id, true) {
-        post_others(queue, inlets, half, id);
+    if ring(queue, inlets, half, id, (true, limit)) {
+        post_others(queue, inlets, half, id, limit);
     }
 }
 
@@ -88,18 +128,19 @@ fn post_others<P: Provider>(
     inlets: &mut Inlets<P>,
     half: &mut SendHalf<P>,
     id: ChannelId,
+    limit: &mut impl Limit,
 ) {
-    ring(queue, inlets, half, id, false);
+    ring(queue, inlets, half, id, (false, limit));
 }
 
 /// Rings one doorbell. Says whether others' requests were put back, since the device refused an own one in front of them.
 #[inline(always)]
-fn ring<P: Provider>(
+fn ring<P: Provider, B: Limit>(
     queue: &mut Queue,
     inlets: &mut Inlets<P>,
     half: &mut SendHalf<P>,
     id: ChannelId,
-    with_own: bool,
+    (with_own, limit): (bool, &mut B),
 ) -> bool {
     let SendHalf {
         sender,
@@ -115,6 +156,7 @@ fn ring<P: Provider>(
     let mut left = Left {
         room: sender.room(),
         credits: sender.credits(),
+        bytes: limit,
         inline_bytes_max: is_alone.then_some(*inline_alone_bytes_max as usize),
     };
     // Looked at before anything is staged, since it may wait for many polls.
@@ -133,6 +175,7 @@ fn ring<P: Provider>(
     let mut batch = sender.stage();
     let first = deferred
         .as_mut()
+        .filter(|_| !(B::IS_ONE && is_their_turn))
         .and_then(|deferred| stage_own(deferred, &mut batch, &mut left));
     let own = batch.staged();
     left.take_back(aside);
@@ -194,7 +237,7 @@ fn give_back<P: Provider>(
 fn stage_own<P: Provider>(
     deferred: &mut Deferred<P>,
     batch: &mut Staged<'_, P>,
-    left: &mut Left,
+    left: &mut Left<'_, impl Limit>,
 ) -> Option<Ticket> {
     let mut first = None;
     deferred.begin_doorbell();
@@ -206,11 +249,12 @@ fn stage_own<P: Provider>(
         }
         // It is there.
         if let Some(slot) = next.slot.take() {
-            let flags = left.flags(operation, slot.len_bytes(), flags);
+            let bytes = slot.len_bytes();
+            let flags = left.flags(operation, bytes, flags);
             match batch.push(operation, [slot], flags) {
                 Ok(ticket) => {
                     first = first.or(Some(ticket));
-                    left.take(takes_receive);
+                    left.take(takes_receive, bytes);
                 }
                 Err(Refused { reason, item: [slot] }) => {
                     next.slot = Some(slot);
@@ -234,7 +278,7 @@ fn stage_others<P: Provider>(
     id: ChannelId,
     records: &mut Records<P>,
     batch: &mut Staged<'_, P>,
-    left: &mut Left,
+    left: &mut Left<'_, impl Limit>,
 ) {
     while let Some((return_path, node)) = inlets.at(queue.head) {
         let request = node.request;
@@ -251,11 +295,12 @@ fn stage_others<P: Provider>(
             }
             let index = slot.index();
             let operation = request.operation(|| return_path.detail(index));
-            let flags = left.flags(operation, slot.len_bytes(), request.flags());
+            let bytes = slot.len_bytes();
+            let flags = left.flags(operation, bytes, request.flags());
             match batch.push(operation, [slot], flags) {
                 Ok(ticket) => {
                     records.note(ticket, return_path.number(), index);
-                    left.take(takes_receive);
+                    left.take(takes_receive, bytes);
                 }
                 Err(Refused { reason, item: [slot] }) => match reason {
                     PushError::Full | PushError::NoCredit => {

@@ -13,6 +13,7 @@ use super::channel_table::{Entry, Others, apart, channel_apart};
 use super::submissions::Submissions;
 use super::undelivered::{Delivering, Undelivered, deliver, keep_undelivered};
 use crate::machine::reaper::Reaped;
+use crate::worker::class::Classes;
 use crate::worker::event::Event;
 use crate::worker::half::{Lost, SendHalf, Sends};
 use crate::worker::lease::Lease;
@@ -41,6 +42,7 @@ impl<P: Provider> SendSide<P> {
         completions: Reaped<P::CompletionQueue>,
         channels_max: u32,
         submissions_per_poll: u32,
+        classes: Option<&Classes>,
     ) -> Self {
         Self {
             completions,
@@ -50,7 +52,7 @@ impl<P: Provider> SendSide<P> {
             noticed: due(channels_max as usize),
             wanting: ChannelList::default(),
             lost: ChannelList::default(),
-            submissions: Submissions::new(channels_max, submissions_per_poll),
+            submissions: Submissions::new(channels_max, submissions_per_poll, classes),
         }
     }
 

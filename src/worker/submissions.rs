@@ -16,15 +16,18 @@ use doorbell_hotpath::ring::TakeError;
 use super::Turn;
 use super::channel_list::{ChannelList, Due, due};
 use super::channel_table::{Entry, Others, channel_apart};
+use super::ordered::Ordered;
 use super::posting::post;
 use super::submitting::Maker;
 use super::waiting::NAP;
 use crate::machine::reaper::Reaper;
 use crate::worker::arena::Arena;
 use crate::worker::channel::ChannelId;
+use crate::worker::class::Classes;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, Sends};
 use crate::worker::lease::Lease;
+use crate::worker::schedule::ClassCounts;
 use crate::worker::submission::{
     Bell, Deferred, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, ReturnPath,
     SHARING_MAX,
@@ -38,6 +41,8 @@ pub(crate) struct Submissions<P: Provider> {
     queues: Vec<Queue>,
     /// Channels for which something waits, here or at the channel itself.
     waiting: ChannelList,
+    /// The order of channels, if the Worker has classes.
+    ordered: Option<Box<Ordered>>,
     /// Channels on which something was submitted since the last poll; `None` until there are submitters.
     due: Option<Arc<Due>>,
     channels_max: u32,
@@ -256,11 +261,12 @@ impl<P: Provider> Inlets<P> {
 
 impl<P: Provider> Submissions<P> {
     /// Makes submissions without submitters yet, for so many channels; one poll takes `per_poll` requests at most.
-    pub(super) fn new(channels_max: u32, per_poll: u32) -> Self {
+    pub(super) fn new(channels_max: u32, per_poll: u32, classes: Option<&Classes>) -> Self {
         Self {
             inlets: Inlets(Vec::new()),
             queues: Vec::new(),
             waiting: ChannelList::default(),
+            ordered: classes.map(|classes| Box::new(Ordered::new(classes))),
             due: None,
             channels_max,
             first: 0,
@@ -308,6 +314,9 @@ impl<P: Provider> Submissions<P> {
         if channels > self.queues.len() {
             self.queues.resize(channels, Queue::EMPTY);
         }
+        if let Some(ordered) = &mut self.ordered {
+            ordered.make_room(channels, half);
+        }
         let depth = half.limits().send_depth;
         half.records.make_room(depth, &self.registry);
         let index = half.id().index;
@@ -326,6 +335,7 @@ impl<P: Provider> Submissions<P> {
         &mut self,
         entries: &mut [Entry<C>],
         arena: &mut P::Arena,
+        clock: &P::Context,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
         self.take_in();
@@ -333,6 +343,7 @@ impl<P: Provider> Submissions<P> {
             inlets,
             queues,
             waiting,
+            ordered,
             due,
             ..
         } = self;
@@ -347,6 +358,9 @@ impl<P: Provider> Submissions<P> {
         if waiting.is_empty() {
             return reported;
         }
+        if let Some(ordered) = ordered {
+            ordered.post((queues, inlets), waiting, entries, clock);
+        }
         waiting.retain(|index| {
             let Some(queue) = queues.get_mut(index as usize) else {
                 return false;
@@ -354,7 +368,9 @@ impl<P: Provider> Submissions<P> {
             let mut waits = false;
             match channel_apart(entries, index as usize) {
                 Some((channel, others)) => {
-                    post(queue, inlets, channel);
+                    if ordered.is_none() {
+                        post(queue, inlets, channel);
+                    }
                     reported = reported.saturating_add(report_refused(channel, others, arena, each));
                     waits = channel.send_half().deferred.as_ref().is_none_or(|deferred| {
                         // If channels of two Workers were exchanged, only the list of this place's channel counts.
@@ -368,6 +384,11 @@ impl<P: Provider> Submissions<P> {
             queue.is_listed
         });
         reported
+    }
+
+    /// Counts of a class, if the Worker has classes.
+    pub(super) fn class_counts(&self, class: u8) -> Option<ClassCounts> {
+        Some(self.ordered.as_ref()?.counts(class))
     }
 
     /// Takes requests out of the rings, each time beginning with another.

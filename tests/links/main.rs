@@ -2,6 +2,7 @@
 //! shipped handshake. Each message once, in order, and with an end.
 
 mod anything;
+mod classes;
 mod crowd;
 mod elsewhere;
 mod ended;

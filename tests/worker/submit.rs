@@ -1,6 +1,7 @@
 //! Requests from other threads into a Worker, over the simulated fabric.
 
 mod anything;
+mod classes;
 mod leaving;
 mod memory;
 mod own;

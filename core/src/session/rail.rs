@@ -33,6 +33,8 @@ pub(super) struct Rail {
     pub(super) backlog_bytes: u64,
     /// Whether it took no more when it was last tried.
     pub(super) is_blocked: bool,
+    /// Whether the caller holds messages back from it.
+    pub(super) is_held: bool,
     /// Attempts to connect that failed since it was up.
     pub(super) attempts_failed: u32,
     /// Whether, when it was last to be connected, another process than the peer's was there.
@@ -57,6 +59,7 @@ impl Rail {
             outstanding: 0,
             backlog_bytes: 0,
             is_blocked: false,
+            is_held: false,
             attempts_failed: 0,
             leads_elsewhere: false,
             has_failed: false,
@@ -81,6 +84,11 @@ impl Rail {
     /// Whether messages may go over it.
     pub(super) const fn is_usable(&self) -> bool {
         matches!(self.phase, RailPhase::Attached { has_said: true })
+    }
+
+    /// Whether a message may go over it now, if any may.
+    pub(super) const fn takes_messages(&self) -> bool {
+        !self.is_blocked && !self.is_held
     }
 
     /// Whether it is among those the session works with.

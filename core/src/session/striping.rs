@@ -18,10 +18,10 @@ pub(super) fn choose(rails: &[Rail], bytes: u32, is_whole: bool) -> Option<u8> {
     if is_whole {
         let fastest = candidates().min_by_key(|(index, rail)| (core::cmp::Reverse(rail.speed_mbps), *index));
         let (index, rail) = fastest?;
-        return (!rail.is_blocked).then_some(index);
+        return rail.takes_messages().then_some(index);
     }
     candidates()
-        .filter(|(_, rail)| !rail.is_blocked)
+        .filter(|(_, rail)| rail.takes_messages())
         .min_by_key(|(index, rail)| {
             let bytes = u128::from(rail.backlog_bytes).saturating_add(u128::from(bytes));
             // Rails of unknown speed count as equally fast. The unit is 2^-32 microseconds or more.

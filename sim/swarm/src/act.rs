@@ -128,8 +128,13 @@ impl Run<'_> {
         let [from, _] = case.hosts;
         self.connections += 1;
         let number = self.connections;
-        let config = channel_config(case, self.case.endings, 0, number)
+        let mut config = channel_config(case, self.case.endings, 0, number)
             .map_err(|error| failure("set-up", error.to_string()))?;
+        config.class = self
+            .case
+            .classes
+            .as_ref()
+            .map_or(0, |classes| classes.of_line(line));
         let handle = *self.lines[line].listener.handle();
         let station = &self.stations[from];
         let deadline = station.node.within(CONNECT_WITHIN);

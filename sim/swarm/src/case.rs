@@ -8,6 +8,7 @@ use doorbell_sim::plan::{Action, Call, Clause, Effect, PacketRule, Which};
 use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};
 
+use crate::classes::case::ClassesCase;
 use crate::crowd::case::{CrowdAct, CrowdCase};
 use crate::hostile::case::{HostileAct, HostileCase};
 use crate::mesh::case::MeshCase;
@@ -32,6 +33,9 @@ pub(crate) struct Case {
     /// How links are made, if the lines are links and not channels.
     #[serde(default)]
     pub(crate) links: Option<LinksCase>,
+    /// The classes of service of all Workers, if they have some.
+    #[serde(default)]
+    pub(crate) classes: Option<ClassesCase>,
     /// The application's callback panics at every nth event. Zero turns this off.
     #[serde(default)]
     pub(crate) panics_every: u32,

@@ -1,5 +1,6 @@
 //! From a seed to a case: each profile makes its own.
 
+mod classes;
 mod crowded;
 mod hostile;
 mod links;

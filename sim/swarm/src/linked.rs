@@ -20,6 +20,7 @@ use crate::awaited::Watch;
 use crate::bond::Bond;
 use crate::bounds::{LinkBounds, ns};
 use crate::case::{Ask, Case, Excuses, What};
+use crate::classes::{Watched, request_bytes_max};
 use crate::failure::{Verdict, ensure, failure};
 use crate::finish::audit;
 use crate::line::bounded;
@@ -53,6 +54,12 @@ pub(crate) struct Seat {
     due_again: u32,
 }
 
+impl Seat {
+    pub(crate) const fn host(&self) -> &Host {
+        &self.host
+    }
+}
+
 /// In this order it goes.
 pub(crate) struct Process {
     pub(crate) links: Links<Host, Host>,
@@ -83,6 +90,10 @@ pub(crate) struct LinkedRun<'c> {
     pub(crate) windows: Vec<Granted>,
     /// All transfers there were, by their tags.
     pub(crate) moved: Vec<Moved>,
+    /// The classes of each host's process, as seen from outside.
+    pub(crate) watched: Vec<Watched>,
+    /// The longest request of each host.
+    pub(crate) request_bytes_max: Vec<u64>,
     /// When an end of a link had as many offers as it may have, last.
     pub(crate) full_ns: BTreeMap<(usize, usize), u64>,
     /// Registrations of all processes before anything else has some.
@@ -144,6 +155,8 @@ impl<'c> LinkedRun<'c> {
             bonds: Vec::new(),
             windows: Vec::new(),
             moved: Vec::new(),
+            watched: case.hosts.iter().map(|_| Watched::default()).collect(),
+            request_bytes_max: request_bytes_max(case, &transfers),
             full_ns: BTreeMap::new(),
             transfers,
             registered: fabric.registrations(),
@@ -280,7 +293,15 @@ impl<'c> LinkedRun<'c> {
         let Some(process) = &mut self.seats[from].process else {
             return Ok(());
         };
-        match process.links.connect(&process.node, &process.workers, &handle) {
+        let class = self
+            .case
+            .classes
+            .as_ref()
+            .map_or(0, |classes| classes.of_line(line));
+        match process
+            .links
+            .connect_in(class, &process.node, &process.workers, &handle)
+        {
             Ok(id) => {
                 let number = self.bonds.len() as u32 + 1;
                 let now_ns = self.fabric.now().to_ns();
@@ -337,6 +358,7 @@ impl<'c> LinkedRun<'c> {
         self.forget_windows(host);
         self.forget_transfers(host);
         self.seats[host].process = None;
+        self.watched[host] = Watched::since(self.seats[host].host.now().to_ns());
         self.reach.lacks_process(host, now_ns);
         self.strangers.retain(|(at, _)| *at != host);
         for bond in &mut self.bonds {
@@ -443,6 +465,7 @@ impl<'c> LinkedRun<'c> {
 
     fn poll(&mut self, host: usize) -> Verdict {
         self.greet(host)?;
+        self.check_classes(host)?;
         let seat = &mut self.seats[host];
         if seat.stops_until_ns > self.fabric.now().to_ns() {
             return Ok(());
@@ -505,6 +528,7 @@ impl<'c> LinkedRun<'c> {
             self.hear(host, id, what)?;
         }
         self.check_windows()?;
+        self.check_classes(host)?;
         if self.has_changed(host) {
             self.refresh(host)?;
         }
@@ -564,6 +588,7 @@ impl<'c> LinkedRun<'c> {
                     Some(found) => found,
                     None => (self.claim(host, id, &bytes)?, 1),
                 };
+                self.note_arrived(at, 1 - end, bytes.len() as u64);
                 self.bonds[at].hear(end, &bytes)
             }
             Heard::Granted(number, bytes, access) => {
@@ -652,7 +677,9 @@ impl Process {
             host.clone(),
             Trust::keys(KeyRing::new(key)),
         )?);
-        let workers = node.workers(&worker_config(&case.hosts[number], None))?;
+        let mut config = worker_config(&case.hosts[number], None);
+        config.classes = case.classes.as_ref().and_then(|classes| classes.of(number));
+        let workers = node.workers(&config)?;
         let mut links = Links::new(&node, &workers, &link_config(case, number)?)?;
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT);
         let handle = links.listen_polled(&node, &workers, at)?;

@@ -15,6 +15,7 @@ mod bond;
 mod bounds;
 mod by_document;
 mod case;
+mod classes;
 #[path = "../../../src/program/src/closed_pipe.rs"]
 mod closed_pipe;
 mod connect;

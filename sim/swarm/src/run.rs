@@ -351,6 +351,7 @@ impl<'c> Run<'c> {
     /// A host does what falls to it: completions, rings, handshakes, closings.
     pub(crate) fn poll(&mut self, host: usize) -> Verdict {
         for worker in 0..self.stations[host].workers.len() {
+            self.check_classes(host, worker)?;
             let mut told: Vec<Told> = Vec::new();
             let endings = self.case.endings;
             let handler = Duration::from_nanos(self.case.handler_ns);
@@ -383,6 +384,7 @@ impl<'c> Run<'c> {
             if polled.is_err() {
                 self.replace_worker(host, worker)?;
             }
+            self.check_classes(host, worker)?;
             while let Some(event) = self.next_event(host, worker)? {
                 // A queue that works on after this event has lost completions for good.
                 if event == AsyncEvent::CompletionQueueError {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result};
 use doorbell::link::LinkConfig;
-use doorbell::provider::{IpPrefix, Mtu};
+use doorbell::provider::{Clock as _, IpPrefix, Mtu};
 use doorbell::wire::PrivateData;
 use doorbell::worker::{SharedReceivesConfig, Submitter, SubmitterConfig};
 use doorbell::{
@@ -16,6 +16,7 @@ use doorbell::{
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::case::{Case, EndingsCase, HostCase, LineCase, What};
+use crate::classes::Watched;
 use crate::datagrams::Office;
 use crate::linked::MESSAGE_BYTES_MAX;
 
@@ -56,6 +57,8 @@ pub(crate) struct Station {
     // In this order they go.
     pub(crate) held: VecDeque<Held>,
     pub(crate) submitters: Vec<Submitter<Host>>,
+    /// The classes of each Worker, as seen from outside.
+    pub(crate) watched: Vec<Watched>,
     pub(crate) workers: Vec<Worker<Host>>,
     /// One for each Worker.
     pub(crate) windows: Vec<LocalWindow<Host>>,
@@ -94,7 +97,8 @@ impl Station {
     pub(crate) fn new(fabric: &Fabric, case: &Case, number: usize) -> Result<Self> {
         let host = fabric.host(&format!("h{number}"), ports(case, number)?)?;
         let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose())?;
-        let config = worker_config(&case.hosts[number], case.endings);
+        let mut config = worker_config(&case.hosts[number], case.endings);
+        config.classes = case.classes.as_ref().and_then(|classes| classes.of(number));
         let mut workers = until_taken(|| node.workers(&config))?;
         let windows = workers
             .iter()
@@ -105,6 +109,10 @@ impl Station {
             .filter(|_| is_submitting(case, number))
             .map(|worker| submitter(worker, &case.hosts[number]))
             .collect::<Result<_>>()?;
+        let watched = workers
+            .iter()
+            .map(|_| Watched::since(host.now().to_ns()))
+            .collect();
         let mut offices = [None, None];
         for (subnet, office) in offices.iter_mut().enumerate() {
             if is_mailing(case, number, subnet) {
@@ -123,14 +131,17 @@ impl Station {
             strays: Vec::new(),
             seen: Vec::new(),
             endings: case.endings,
+            watched,
         })
     }
 
     /// Makes a Worker anew, with all that is of it; messages of the old one may still be held.
     pub(crate) fn replace_worker(&mut self, case: &Case, number: usize, worker: usize) -> Result<()> {
-        let config = worker_config(&case.hosts[number], case.endings);
+        let mut config = worker_config(&case.hosts[number], case.endings);
+        config.classes = case.classes.as_ref().and_then(|classes| classes.of(number));
         let device = self.workers[worker].device().to_owned();
         self.workers[worker] = until_taken(|| self.node.worker(&device, &config))?;
+        self.watched[worker] = Watched::since(self.host.now().to_ns());
         self.windows[worker] = window(&self.workers[worker], case)?;
         if let Some(old) = self.submitters.get_mut(worker) {
             *old = submitter(&mut self.workers[worker], &case.hosts[number])?;

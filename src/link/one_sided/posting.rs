@@ -58,6 +58,9 @@ impl<P: Provider, N: Network> Link<P, N> {
                     rail.posted(ticket, bytes, carried);
                     rail.did_send(bytes);
                 }
+                if carried.is_some() {
+                    self.in_class.note_posted(rail, bytes);
+                }
                 self.session.posted_beside(rail, bytes, now);
                 Some(ticket)
             }
@@ -76,13 +79,13 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Posts what waits for a rail, the oldest first as far as places go. A request that no device takes does not hold up the
     /// requests behind it.
-    pub(super) fn post_requests(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+    pub(in crate::link) fn post_requests(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
         let (now, _) = turn;
         let mut from = 0;
         loop {
             let requests = &self.one_sided.requests;
             let next = requests.waiting(now).find(|(id, _)| id.place() >= from);
-            let Some((id, window)) = next else {
+            let Some((id, window)) = next.filter(|_| !self.in_class.has_had_turn()) else {
                 break;
             };
             from = id.place().saturating_add(1);
@@ -109,7 +112,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let at = self.rails.get(usize::from(rail))?.at?;
             let (state, epoch) = (self.session.rail_state(rail), self.session.rail_epoch(rail));
             let (operation, asked) = self.one_sided.operation(id, window, (rail, epoch))?;
-            let may = self.session.takes_beside(rail);
+            let may = self.session.takes_beside(rail) && !self.in_class.is_held(rail);
             Some((state, may.then_some((rail, at, epoch, operation, asked))))
         });
         let (rail, at, epoch, operation, asked) = open_of_best(over)?;

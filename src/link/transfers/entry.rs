@@ -7,13 +7,13 @@ use doorbell_core::transfer::{PieceState, Transfer};
 use doorbell_core::wire::EndReason;
 use doorbell_core::{Deadline, Instant};
 
-use super::pace::Bucket;
 use super::{TransferConfig, TransferEvent};
 use crate::error::ConnectError;
 use crate::link::one_sided::SOON;
 use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
 use crate::machine::reaper::Reaped;
 use crate::memory::{GrantedRegion, Region};
+use crate::worker::schedule::Bucket;
 
 /// The memory of a transfer.
 pub(super) enum Memory<P: Provider> {

@@ -81,52 +81,9 @@ impl Pace {
     }
 }
 
-/// Limit on the rate of a transfer: a bucket that fills by so many bytes a second, and holds the bytes of 10 ms.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket {
-    bytes_per_second: u64,
-    /// Bytes that may go now; below zero after a piece that was larger.
-    level: i64,
-    /// When that was.
-    at: Instant,
-}
-
-impl Bucket {
-    pub(super) const fn new(bytes_per_second: u64, now: Instant) -> Self {
-        Self {
-            bytes_per_second,
-            level: 0,
-            at: now,
-        }
-    }
-
-    fn level(&self, now: Instant) -> i64 {
-        let ns = now.to_ns().saturating_sub(self.at.to_ns());
-        let came = u128::from(ns).saturating_mul(self.bytes_per_second.into()) / 1_000_000_000;
-        let most = i64::try_from(self.bytes_per_second / 100).unwrap_or(i64::MAX);
-        self.level
-            .saturating_add(i64::try_from(came).unwrap_or(i64::MAX))
-            .min(most)
-    }
-
-    /// When the next piece may go: now, if the level is not below zero.
-    pub(super) fn ready_at(&self, now: Instant) -> Instant {
-        let lacks = u128::from(self.level(now).min(0).unsigned_abs());
-        let ns = lacks
-            .saturating_mul(1_000_000_000)
-            .div_ceil(u128::from(self.bytes_per_second.max(1)));
-        now.after(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
-    }
-
-    pub(super) fn take(&mut self, bytes: u32, now: Instant) {
-        self.level = self.level(now).saturating_sub(bytes.into());
-        self.at = now;
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Bucket, Pace};
+    use super::Pace;
     use core::time::Duration;
     use doorbell_core::Instant;
 
@@ -154,27 +111,5 @@ mod tests {
         assert!(new.has_room(4, 1 << 18, most));
         new.posted(1 << 18, Instant::from_ns(0));
         assert!(!new.has_room(4, 1 << 18, most));
-    }
-    #[test]
-    fn a_bucket_gives_as_many_bytes_as_its_rate_and_saves_few() {
-        let mut now = Instant::from_ns(0);
-        let mut bucket = Bucket::new(10 << 20, now);
-        let mut bytes = 0;
-        while now.to_ns() < 2_000_000_000 {
-            bucket.take(1 << 18, now);
-            bytes += 1 << 18;
-            let ready = bucket.ready_at(now);
-            assert!(ready > now);
-            now = ready;
-        }
-        assert_eq!(bytes, 20 << 20);
-        // A second without use is lost, but for 10 ms of it.
-        now = now.after(Duration::from_secs(1));
-        let mut count = 0;
-        while bucket.ready_at(now) == now {
-            bucket.take(1 << 16, now);
-            count += 1;
-        }
-        assert_eq!(count, 2);
     }
 }

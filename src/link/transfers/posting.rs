@@ -46,7 +46,9 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.say_words(rail, place, workers, turn);
             }
         }
-        self.post_pieces(workers, turn);
+        if !self.in_class.is_ordered() {
+            self.post_pieces(workers, turn);
+        }
     }
 
     /// Answers the peer about transfers that are gone.
@@ -95,7 +97,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Posts pieces, on each rail of the best state there is, until the rail has as many under way as it may.
-    fn post_pieces(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+    pub(in crate::link) fn post_pieces(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
         let Some(best) = (0..SESSION_RAILS_MAX).filter_map(|rail| self.tier(rail)).min() else {
             return;
         };
@@ -107,8 +109,11 @@ impl<P: Provider, N: Network> Link<P, N> {
         while is_any {
             is_any = false;
             for rail in 0..SESSION_RAILS_MAX {
-                if self.tier(rail) == Some(best) {
+                if self.tier(rail) == Some(best) && !self.in_class.is_held(rail) {
                     is_any |= self.post_piece(rail, workers, turn);
+                }
+                if self.in_class.has_had_turn() {
+                    return;
                 }
             }
         }
@@ -154,7 +159,11 @@ impl<P: Provider, N: Network> Link<P, N> {
         let (place, id, bytes) = (next.place, next.id, next.bytes);
         let suspect_after = self.session.config().suspect_after;
         let most = suspect_after.checked_div(4).unwrap_or(suspect_after);
-        let pieces_max = self.transfers.config.pieces_ahead;
+        // The order of classes bounds the bytes under way of all links.
+        let pieces_max = match self.in_class.is_ordered() {
+            true => u32::MAX,
+            false => self.transfers.config.pieces_ahead,
+        };
         let pace = self.transfers.paces.get(usize::from(rail));
         if pace.is_none_or(|pace| !pace.has_room(pieces_max, bytes, most)) {
             return false;
@@ -184,7 +193,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 entry.machine.wrote(next.piece, (rail, epoch));
                 entry.served = self.transfers.posted;
                 if let Some(bucket) = &mut entry.bucket {
-                    bucket.take(bytes, now);
+                    bucket.take(bytes.into(), now);
                 }
             }
         }

@@ -11,13 +11,14 @@ use doorbell_core::wire::{End, EndReason, Open, SessionFrame, VERSION, VERSION_T
 use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Entry, Memory};
-use super::pace::{Bucket, Pace};
+use super::pace::Pace;
 use super::{
     TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal, TransferTotals,
 };
 use crate::error::ConnectError;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
+use crate::worker::schedule::Bucket;
 
 /// Numbers of the peer's transfers, behind the highest, of which it is known whether they were used.
 const NUMBERS: u32 = 64;
@@ -145,6 +146,13 @@ impl<P: Provider> Transfers<P> {
     /// Whether there is any that has not ended, or whose end is not reported.
     pub(in super::super) fn is_any_open(&self) -> bool {
         self.entries.iter().any(|entry| !entry.machine.is_reported())
+    }
+
+    /// Forgets when the limits of transfers let them go on: nothing of the link is posted now.
+    pub(in super::super) fn forget_limits(&mut self) {
+        for entry in &mut self.entries {
+            entry.not_before = None;
+        }
     }
 
     /// Whether there is any, be it for the peer alone.
@@ -460,7 +468,7 @@ impl<P: Provider> Entry<P> {
         self.priority = options.priority;
         self.bucket = options
             .bytes_per_second_max
-            .map(|rate| Bucket::new(rate.get(), now));
+            .map(|rate| Bucket::new(rate.get(), 0, now));
         self.machine
             .end_by(options.within.map(|within| Deadline::after(now, within)));
     }

@@ -19,6 +19,7 @@ use crate::worker::arena::Arena;
 use crate::worker::cells::Cells;
 use crate::worker::channel::{ChannelId, SendErrorKind};
 use crate::worker::channel_table::ChannelTable;
+use crate::worker::class::Classes;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, usable};
 use crate::worker::lease::Lease;
@@ -48,6 +49,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) channels_max: u32,
     pub(super) channels_per_address: u32,
     pub(super) leases_kept: u32,
+    pub(super) classes: Option<Box<Classes>>,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
     /// The list that both halves share: two halves with the same one were one Worker.
@@ -90,7 +92,7 @@ impl<P: Provider> SendWorker<P> {
         let mut unsent = 0;
         if let (true, Some(arena)) = (self.sends.submissions.is_used(), &mut self.arena.inner) {
             let submissions = &mut self.sends.submissions;
-            unsent = submissions.run(&mut self.table.entries, arena, each);
+            unsent = submissions.run(&mut self.table.entries, arena, &self.context, each);
         }
         self.sends.look_noticed(&mut self.table.entries, 0);
         // Late, so that what was sent above carries what would go by itself here.

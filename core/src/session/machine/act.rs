@@ -25,6 +25,21 @@ where
         }
     }
 
+    /// Holds messages back from the rails whose bits are set, until it is called again. All else of the session goes on: what keeps a
+    /// rail, acknowledgements, and the farewell.
+    pub fn hold(&mut self, rails: u8) {
+        for (index, rail) in (0..SESSION_RAILS_MAX).zip(&mut self.rails) {
+            rail.is_held = rails & (1 << index) != 0;
+        }
+    }
+
+    /// Bytes that were posted on a rail and are not done.
+    pub fn backlog_bytes(&self, rail: u8) -> u64 {
+        self.rails
+            .get(usize::from(rail))
+            .map_or(0, |rail| rail.backlog_bytes)
+    }
+
     /// Returns the next action, until there is none. `random` is drawn anew for each call, or at least for each turn.
     pub fn poll_action(&mut self, now: Instant, random: u64) -> Option<Action> {
         self.look_at_deadlines(now);

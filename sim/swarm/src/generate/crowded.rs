@@ -27,6 +27,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         lines,
         plan: String::new(),
         links: None,
+        classes: None,
         panics_every: 0,
         endings: None,
         call_ns: 0,

@@ -6,7 +6,7 @@ use crate::case::{
     Ask, Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, TimesCase, What,
 };
 use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick, receives_refused};
-use crate::generate::transfers;
+use crate::generate::{classes, transfers};
 use crate::station::{MOVED, address};
 
 /// A fault that lasts for a moment is over within this time.
@@ -91,6 +91,7 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
         plan: plan(random, &lines[0], &hosts, is_one_device, shape),
         hosts,
         lines,
+        classes: None,
         panics_every: panics_every(random),
         endings: None,
         call_ns: 0,
@@ -98,6 +99,7 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
         scene: None,
     };
     transfers::add(&mut case);
+    classes::add(&mut case);
     case
 }
 

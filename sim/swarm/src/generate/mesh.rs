@@ -81,6 +81,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         operations: Vec::new(),
         plan,
         links: None,
+        classes: None,
         panics_every: 0,
         endings: None,
         call_ns: 0,

@@ -3,6 +3,7 @@
 use doorbell_sim::Random;
 
 use crate::case::{Case, Device, EndingsCase, HostCase, LineCase, Operation, Order, RingCase, What};
+use crate::generate::classes;
 use crate::generate::links::{self, Shape};
 use crate::generate::steady::own_end;
 use crate::station::{MOVED, address};
@@ -58,6 +59,7 @@ pub(crate) fn channels(random: &mut Random) -> Case {
         lines,
         operations,
         links: None,
+        classes: None,
         panics_every: panics_every(random),
         endings: endings(random),
         call_ns: 0,
@@ -75,6 +77,7 @@ pub(crate) fn channels(random: &mut Random) -> Case {
                 .insert(pick(random, case.operations.len()), operation);
         }
     }
+    classes::add_to_channels(&mut case);
     case
 }
 

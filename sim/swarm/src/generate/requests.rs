@@ -59,6 +59,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
             is_one_device: false,
             is_weighed: false,
         }),
+        classes: None,
         panics_every: panics_every(random),
         endings: None,
         call_ns: if is_slow { one_of(random, &[50, 300]) } else { 0 },

@@ -31,6 +31,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         lines,
         plan,
         links: None,
+        classes: None,
         panics_every: panics_every(random),
         endings: None,
         call_ns: 0,

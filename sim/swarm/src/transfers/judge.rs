@@ -121,6 +121,7 @@ impl LinkedRun<'_> {
         })?;
         if is_calm && how == TransferEnd::Done && moved.giver() != end {
             self.judge_priority(at)?;
+            self.judge_classes(at)?;
         }
         Ok(())
     }
@@ -137,10 +138,11 @@ impl LinkedRun<'_> {
         });
         let rivals = rivals.map(|other| (other, self.landed(other))).collect();
         self.moved[at].rivals = rivals;
+        self.moved[at].lower = self.lower_rivals(at);
     }
 
     /// The bytes of a transfer that its taker has.
-    fn landed(&self, at: usize) -> u64 {
+    pub(crate) fn landed(&self, at: usize) -> u64 {
         let moved = &self.moved[at];
         let bond = &self.bonds[moved.bond];
         let end = 1 - moved.giver();
@@ -158,7 +160,13 @@ impl LinkedRun<'_> {
         for (rival, before) in &moved.rivals {
             let other = &self.moved[*rival];
             let piece_bytes = self.transfers[hosts[other.beginner]].piece_bytes;
-            let most = u64::from(RAILS * ROUNDS * ahead.max(1)) * u64::from(piece_bytes);
+            // With classes, their own bound takes the place of pieces ahead.
+            let classes = self.case.classes.as_ref();
+            let window = classes.map_or(0, |classes| {
+                u64::from(classes.bytes_ahead_max) + u64::from(piece_bytes)
+            });
+            let window = window.max(u64::from(ahead.max(1)) * u64::from(piece_bytes));
+            let most = u64::from(RAILS * ROUNDS) * window;
             let came = self.landed(*rival).saturating_sub(*before);
             ensure(came <= most, "priority", || {
                 let (name, before) = (moved.name(), other.name());

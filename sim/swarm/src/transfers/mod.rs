@@ -40,6 +40,8 @@ pub(crate) struct Moved {
     tag: u64,
     /// Others of lower priority as it was joined, and the bytes of each that had come.
     rivals: Vec<(usize, u64)>,
+    /// Others that lower classes have, in the same way.
+    pub(crate) lower: Vec<(usize, u64)>,
 }
 
 /// One end of a transfer.
@@ -229,6 +231,7 @@ impl LinkedRun<'_> {
             sides: Default::default(),
             tag,
             rivals: Vec::new(),
+            lower: Vec::new(),
         };
         let memory = moved.memory(end, process)?;
         let (offset, bytes, _) = moved.place();
@@ -420,6 +423,11 @@ impl LinkedRun<'_> {
             }
             TransferEvent::Ended { end: how, counts, .. } => {
                 (moved.sides[end].end, moved.sides[end].ended_ns) = (Some(how), now_ns);
+                if how == TransferEnd::Done && moved.giver() != end {
+                    let (bond, giver, bytes) = (moved.bond, moved.giver(), u64::from(moved.how.bytes));
+                    self.note_arrived(bond, giver, bytes);
+                }
+                let moved = &mut self.moved[at];
                 moved.sides[end].answers_at_ns = None;
                 self.moved[at].reuse(end)?;
                 self.judge_transfer(at, end, (how, counts), now_ns)

@@ -1,12 +1,14 @@
 //! `doorbell xfer`: a file to another host, by transfers over all rails of a link, with its checksum compared at the end.
 
 use core::net::SocketAddr;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use std::path::PathBuf;
 use std::thread;
 
 use doorbell::link::{LinkConfig, TransferEnd};
 use doorbell::provider::{Network, PlacementConfig, Provider, ProviderError};
+use doorbell::worker::Classes;
 use doorbell::{Handle, RailFilter, RemoteAccess, WorkerConfig};
 use doorbell_operation::LogLevel;
 
@@ -117,6 +119,14 @@ pub(crate) struct Arguments {
     /// Bytes of a piece, which is one WRITE: a power of two from 4K to 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_piece, default_value = "256K", conflicts_with = "listen")]
     piece: u32,
+
+    /// The IP traffic class of what this side sends: DSCP in the upper six bits. A side that listens with it sends so, too
+    #[arg(long, value_name = "CLASS", default_value_t = 0)]
+    traffic_class: u8,
+
+    /// Send no more than SIZE bytes a second, and leave the rest of the rails to others
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "listen")]
+    bytes_per_second: Option<u64>,
 
     /// Fail if the file is not there within SECONDS of the connection
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -258,6 +268,22 @@ impl Arguments {
         config
     }
 
+    /// The configuration of the Workers of an end.
+    fn worker_config(&self) -> WorkerConfig {
+        let mut config = WorkerConfig::default();
+        if self.traffic_class == 0 && self.bytes_per_second.is_none() {
+            return config;
+        }
+        let mut classes = Classes::default();
+        // No other link of this process waits for it.
+        classes.bytes_ahead_max = 64 << 20;
+        let [class, ..] = &mut classes.table;
+        class.traffic_class = self.traffic_class;
+        class.bytes_per_second_max = self.bytes_per_second.and_then(NonZeroU64::new);
+        config.classes = Some(classes);
+        config
+    }
+
     const fn limits(&self) -> Limits {
         Limits {
             timeout: self.timeout,
@@ -295,11 +321,6 @@ impl Arguments {
     }
 }
 
-/// The configuration of the Workers of an end.
-fn worker_config() -> WorkerConfig {
-    WorkerConfig::default()
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // A mistake in the command line is reported before any device is opened.
     let config = arguments.config();
@@ -316,7 +337,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .transpose()?;
     let node = opened::node(trusted, &arguments.filter()?)?;
     opened::say_passed_over(&node, LogLevel::Off)?;
-    let workers = opened::workers(&node, &worker_config())?;
+    let workers = opened::workers(&node, &arguments.worker_config())?;
     let mut line = Line::new(node, workers, &config)?;
     let part = match (peer, opened) {
         (Some(peer), Some((opened, plan))) => {

@@ -3,12 +3,14 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use doorbell::WorkerConfig;
 use doorbell::link::LinkConfig;
 use doorbell::provider::PlacementConfig;
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
 
 use core::time::Duration;
 
+use super::Arguments;
 use super::end::{End, Limits, Part};
 use super::line::Line;
 use super::plan::Plan;
@@ -16,7 +18,6 @@ use super::receiver::Receiver;
 use super::report::Report;
 use super::sender::Sender;
 use super::source::{Opened, Source};
-use super::{Arguments, worker_config};
 use crate::report::Failure;
 use crate::simulated;
 
@@ -51,7 +52,7 @@ impl Two {
     /// The link cannot be made, or there is no memory.
     pub(super) fn new(
         fabric: Fabric,
-        config: &LinkConfig,
+        (config, own): (&LinkConfig, &WorkerConfig),
         (opened, plan): (Opened, Plan),
         receiver: Receiver<Host>,
         limits: Limits,
@@ -59,7 +60,7 @@ impl Two {
         let trust = simulated::trust()?;
         let line = |number| -> Result<Line<Host, Host>, Failure> {
             let node = Arc::new(simulated::host(&fabric, number, RAILS, &trust)?);
-            let workers = node.workers(&worker_config())?;
+            let workers = node.workers(own)?;
             Line::new(node, workers, config)
         };
         let (mut from, mut to) = (line(1)?, line(2)?);
@@ -128,7 +129,8 @@ pub(super) fn run(
     let fabric = Fabric::builder().link(WIRE).driven().build();
     let receiver = Receiver::new(arguments.out(), arguments.memory);
     let name = arguments.name();
-    let mut two = Two::new(fabric, config, (opened, plan), receiver, arguments.limits())?;
+    let configs = (config, &arguments.worker_config());
+    let mut two = Two::new(fabric, configs, (opened, plan), receiver, arguments.limits())?;
     two.run()?;
     let mut report = Report::of(&two.sender, name, arguments.piece);
     report.simulated = true;

@@ -69,7 +69,8 @@ impl Files {
             .build();
         let opened = arguments.open().unwrap().unwrap();
         let receiver = Receiver::new(arguments.out(), arguments.memory);
-        Two::new(fabric, &arguments.config(), opened, receiver, arguments.limits()).unwrap()
+        let configs = (&arguments.config(), &arguments.worker_config());
+        Two::new(fabric, configs, opened, receiver, arguments.limits()).unwrap()
     }
 
     /// Panics unless the file is as it was sent, and nothing is beside it.
@@ -385,6 +386,25 @@ fn what_is_not_of_this_protocol_ends_both() {
         line.links.send(line.link.unwrap(), &message).unwrap();
         ended(&files, &mut two, [why, why]);
     }
+}
+
+#[test]
+fn a_limit_holds_and_marks_are_those_of_the_class() {
+    let files = Files::new(1_000_000);
+    let words = ["--bytes-per-second", "5M", "--traffic-class", "184"];
+    let mut two = files.two("", &words);
+    let began = two.fabric.now();
+    assert_eq!(failures(&mut two, LONG), [None, None]);
+    files.is_there();
+    // But for the bytes of 10 ms and a piece, 5 MiB a second, which is 190 ms.
+    let took = two.fabric.now().to_ns() - began.to_ns();
+    assert!((120_000_000..400_000_000).contains(&took), "{took}");
+    let classes = arguments(&[&["file"], &words[..]].concat())
+        .worker_config()
+        .classes
+        .unwrap();
+    assert_eq!(classes.table[0].traffic_class, 184);
+    assert_eq!(arguments(&["file"]).worker_config().classes, None);
 }
 
 #[test]

@@ -1,0 +1,221 @@
+//! Oracles over classes of service.
+//!
+//! A limit is never exceeded by more than its burst and the bytes of one request. All that arrives was counted in its class. While a
+//! transfer of a higher class is under way, those below it bring no more than what may be under way while it waits for its peer.
+
+pub(crate) mod case;
+
+use doorbell::link::{TransferConfig, TransferId};
+use doorbell::provider::Clock as _;
+use doorbell::wire::SESSION_HEADER_BYTES;
+use doorbell::worker::ClassCounts;
+
+use crate::case::{Case, What};
+use crate::classes::case::ClassesCase;
+use crate::failure::{Verdict, ensure};
+use crate::linked::LinkedRun;
+use crate::run::Run;
+
+/// Rails of a link at most, and how often each may be filled by others while a transfer waits for its peer.
+const RAILS: u64 = 2;
+const ROUNDS: u64 = 8;
+
+/// The classes of one process or Worker, as seen from outside.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    began_ns: u64,
+    /// The bucket of each class that has a limit: its level, and when that was.
+    buckets: Vec<(i128, u64)>,
+    /// Bytes that were counted in each class.
+    counted: Vec<u64>,
+    /// Bytes of messages and transfers that have arrived.
+    arrived: Vec<u64>,
+}
+
+impl Watched {
+    /// Classes that began at this time.
+    pub(crate) fn since(began_ns: u64) -> Self {
+        Self {
+            began_ns,
+            ..Self::default()
+        }
+    }
+
+    /// Looks at the counts before a poll and behind it, at a time by the clock that limits go by: so a bucket is full at most as the poll
+    /// begins. No request has more bytes than this.
+    pub(crate) fn look(
+        &mut self,
+        (case, classes): (&Case, &ClassesCase),
+        counts: impl Fn(u8) -> Option<ClassCounts>,
+        (now_ns, bytes_max): (u64, u64),
+        is_clock_well: bool,
+    ) -> Verdict {
+        let takes_time = case.handler_ns > 0 || case.call_ns > 0;
+        for (number, class) in classes.table.iter().enumerate() {
+            let Some(counts) = counts(number as u8) else {
+                return Ok(());
+            };
+            if self.counted.len() <= number {
+                self.counted.push(0);
+                self.arrived.push(0);
+                self.buckets.push((0, self.began_ns));
+            }
+            let came = counts.bytes - self.counted[number];
+            self.counted[number] = counts.bytes;
+            let arrived = self.arrived[number];
+            ensure(arrived <= counts.bytes, "counted", || {
+                format!("class {number} has {} bytes, and {arrived} arrived", counts.bytes)
+            })?;
+            if class.rate == 0 || !is_clock_well || takes_time {
+                continue;
+            }
+            let (level, at_ns) = &mut self.buckets[number];
+            let burst = match class.burst {
+                0 => i128::from(class.rate / 100),
+                burst => i128::from(burst),
+            };
+            // In billionths of a byte, so that nothing is lost.
+            let gained = i128::from(now_ns - *at_ns) * i128::from(class.rate);
+            *level += gained - i128::from(came) * 1_000_000_000;
+            *at_ns = now_ns;
+            let most = (i128::from(bytes_max) + 1) * 1_000_000_000;
+            ensure(*level >= -most, "limit", || {
+                let beyond = -*level / 1_000_000_000;
+                format!("class {number} is {beyond} bytes beyond {class:?}")
+            })?;
+            *level = (*level).min(burst * 1_000_000_000);
+        }
+        Ok(())
+    }
+}
+
+impl Run<'_> {
+    /// Looks at the counts of a Worker's classes, before a poll and behind it.
+    pub(crate) fn check_classes(&mut self, host: usize, worker: usize) -> Verdict {
+        let Some(classes) = &self.case.classes else {
+            return Ok(());
+        };
+        let station = &mut self.stations[host];
+        let now_ns = station.host.now().to_ns();
+        let (watched, worker) = (&mut station.watched[worker], &station.workers[worker]);
+        let bytes_max = u64::from(self.case.hosts[host].slot_bytes);
+        let is_clock_well = !self.excuses.clocks;
+        let counts = |class| worker.class_counts(class);
+        watched.look((self.case, classes), counts, (now_ns, bytes_max), is_clock_well)
+    }
+}
+
+impl LinkedRun<'_> {
+    /// Whether nothing holds a host up.
+    fn is_steady(&self) -> bool {
+        let mut operations = self.case.operations.iter();
+        self.is_untroubled && !operations.any(|each| matches!(each.what, What::Stop { .. }))
+    }
+
+    /// Looks at the counts of a host's classes, before a poll and behind it.
+    pub(crate) fn check_classes(&mut self, host: usize) -> Verdict {
+        let Some(classes) = &self.case.classes else {
+            return Ok(());
+        };
+        let (seat, watched) = (&self.seats[host], &mut self.watched[host]);
+        let Some(process) = &seat.process else {
+            return Ok(());
+        };
+        let now_ns = seat.host().now().to_ns();
+        let bytes_max = self.request_bytes_max[host];
+        let is_clock_well = !self.excuses.clocks;
+        let counts = |class| process.links.class_counts(class);
+        watched.look((self.case, classes), counts, (now_ns, bytes_max), is_clock_well)
+    }
+
+    /// Bytes arrived that an end of a link sent.
+    pub(crate) fn note_arrived(&mut self, bond: usize, end: usize, bytes: u64) {
+        let bond = &self.bonds[bond];
+        let host = self.case.lines[bond.line].hosts[end];
+        let process = self.seats[host].process.as_ref();
+        let class = process
+            .zip(bond.id(end))
+            .and_then(|(process, id)| process.links.class(id));
+        let watched = class.and_then(|class| self.watched[host].arrived.get_mut(usize::from(class)));
+        if let Some(arrived) = watched {
+            *arrived += bytes;
+        }
+    }
+
+    /// The priority of an end's class, if its process has classes, and whether that has a limit.
+    fn priority(&self, bond: usize, end: usize) -> Option<(u8, bool)> {
+        let classes = self.case.classes.as_ref()?;
+        let host = self.case.lines[self.bonds[bond].line].hosts[end];
+        let process = self.seats[host].process.as_ref()?;
+        process.links.class_counts(0)?;
+        let number = process.links.class(self.bonds[bond].id(end)?)?;
+        let class = classes.class(number);
+        Some((
+            class.map_or(0, |class| class.priority),
+            class.is_some_and(|class| class.rate > 0),
+        ))
+    }
+
+    /// Transfers of lower classes that the giver of one gives, too, as that is joined, and the bytes of each that had come.
+    pub(crate) fn lower_rivals(&self, at: usize) -> Vec<(usize, u64)> {
+        let moved = &self.moved[at];
+        let host_of = |at: usize| {
+            let moved = &self.moved[at];
+            self.case.lines[self.bonds[moved.bond].line].hosts[moved.giver()]
+        };
+        let Some((own, false)) = self.priority(moved.bond, moved.giver()) else {
+            return Vec::new();
+        };
+        let rivals = (0..self.moved.len()).filter(|other| {
+            let rival = &self.moved[*other];
+            let is_lower = self
+                .priority(rival.bond, rival.giver())
+                .is_some_and(|(its, _)| its < own);
+            is_lower && host_of(*other) == host_of(at) && rival.sides.iter().all(|side| side.has_joined)
+        });
+        rivals.map(|other| (other, self.landed(other))).collect()
+    }
+
+    /// Lower classes brought no more, until a transfer was done, than what may be under way while it waits for its peer.
+    pub(crate) fn judge_classes(&self, at: usize) -> Verdict {
+        let classes = self.case.classes.as_ref().filter(|classes| classes.is_contest);
+        let Some(classes) = classes.filter(|_| self.is_steady()) else {
+            return Ok(());
+        };
+        let moved = &self.moved[at];
+        let pieces = self.transfers.iter().map(|config| config.piece_bytes);
+        let each = u64::from(classes.bytes_ahead_max) + pieces.max().map_or(0, u64::from);
+        let most = RAILS * ROUNDS * each;
+        let came = moved
+            .lower
+            .iter()
+            .map(|(rival, before)| self.landed(*rival).saturating_sub(*before));
+        let came = came.sum::<u64>();
+        ensure(came <= most, "class", || {
+            let of: Vec<TransferId> = moved
+                .lower
+                .iter()
+                .map(|(rival, _)| self.moved[*rival].id)
+                .collect();
+            format!(
+                "{came} bytes of {of:?} came in front of {}, of a higher class, and {most} may",
+                moved.id
+            )
+        })
+    }
+}
+
+/// The longest request of each host: a message in one fragment with its header, or a piece. The side that begins a transfer says how
+/// long its pieces are, and another side may begin it.
+pub(crate) fn request_bytes_max(case: &Case, transfers: &[TransferConfig]) -> Vec<u64> {
+    let pieces = (0..).zip(transfers).map(|(host, config)| {
+        let classes = case.classes.as_ref().and_then(|classes| classes.of(host));
+        // A quarter of what may be under way, but no less than pieces have.
+        let most = classes.map_or(u32::MAX, |classes| (classes.bytes_ahead_max / 4).max(4096));
+        u64::from(config.piece_bytes.min(most))
+    });
+    let pieces = pieces.max();
+    let fragment = case.links.map_or(0, |links| u64::from(links.fragment_bytes));
+    let most = pieces.unwrap_or(0).max(fragment + SESSION_HEADER_BYTES as u64);
+    vec![most; transfers.len()]
+}

@@ -1,0 +1,357 @@
+//! The order of links by the classes of their Workers: which posts next, and how much may be under way.
+//!
+//! With classes, what a link sends is held back until all links have moved: messages in their session, one-sided requests and
+//! pieces of transfers where they wait. Then one request at a time is posted, of the link whose turn it is. Acknowledgements, signs
+//! of life and frames about transfers are never held back.
+
+use core::cmp::Reverse;
+use core::num::NonZeroU64;
+use core::time::Duration;
+use std::collections::BinaryHeap;
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::session::{Action, HealthState, SESSION_RAILS_MAX};
+use doorbell_core::wire::Handle;
+use doorbell_core::{Deadline, Instant};
+
+use super::config::LinkError;
+use super::links::{LinkId, Links};
+use super::state::Link;
+use super::table::{Around, Core, LinkEntry, act};
+use crate::connect::node::Node;
+use crate::worker::Worker;
+use crate::worker::class::{CLASSES_MAX, Classes};
+use crate::worker::schedule::{Ahead, Bucket, ClassCounts, Schedule, Turn};
+
+/// Bits of all rails.
+const ALL_RAILS: u8 = u8::MAX;
+
+/// A link's class, and its turn among the links of that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InClass {
+    class: u8,
+    /// Whether its Workers have classes.
+    is_ordered: bool,
+    turn: Turn,
+    /// The limit on what it sends.
+    limit: Option<Bucket>,
+    /// When a limit lets it go on, if one did not when that was looked at.
+    not_before: Option<Instant>,
+    /// The rails that take nothing of it now, as bits.
+    held: u8,
+    /// The rail and the bytes of its post in this turn.
+    posted: Option<(u8, u64)>,
+}
+
+impl InClass {
+    pub(super) const fn new(class: u8) -> Self {
+        Self {
+            class,
+            is_ordered: false,
+            turn: Turn::START,
+            limit: None,
+            not_before: None,
+            held: 0,
+            posted: None,
+        }
+    }
+
+    pub(super) const fn class(&self) -> u8 {
+        self.class
+    }
+
+    pub(super) fn set(&mut self, class: u8) {
+        if class != self.class {
+            (self.class, self.turn) = (class, Turn::START);
+        }
+    }
+
+    /// Whether it posts only in its turn.
+    pub(super) const fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    pub(super) const fn is_held(&self, rail: u8) -> bool {
+        self.held & (1 << rail) != 0
+    }
+
+    /// Whether it has posted in its turn.
+    pub(super) const fn has_had_turn(&self) -> bool {
+        self.is_ordered && self.posted.is_some()
+    }
+
+    /// It posted so many bytes on a rail.
+    pub(super) const fn note_posted(&mut self, rail: u8, bytes: u64) {
+        if self.is_ordered {
+            let before = match self.posted {
+                Some((_, before)) => before,
+                None => 0,
+            };
+            self.posted = Some((rail, before.saturating_add(bytes)));
+        }
+    }
+
+    /// When to look again at the latest.
+    pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
+        self.not_before.map(|at| match Deadline::at(at) {
+            passed if passed.has_passed(now) => Deadline::after(now, Duration::from_nanos(1)),
+            ahead => ahead,
+        })
+    }
+
+    fn ready_at(&self, now: Instant) -> Instant {
+        self.limit.map_or(now, |limit| limit.ready_at(now))
+    }
+}
+
+/// The order of all links of some Workers.
+#[derive(Debug)]
+pub(super) struct Order {
+    schedule: Schedule,
+    /// Bytes under way on each Worker.
+    ahead: Box<[Ahead]>,
+    /// The links of each class that may have more to post in this poll, by their turns.
+    waiting: [BinaryHeap<Reverse<(Turn, usize)>>; CLASSES_MAX],
+}
+
+impl Order {
+    pub(super) fn new(classes: &Classes, workers: usize, now: Instant) -> Self {
+        Self {
+            schedule: Schedule::new(classes, now),
+            ahead: vec![[0; CLASSES_MAX]; workers].into_boxed_slice(),
+            waiting: core::array::from_fn(|_| BinaryHeap::new()),
+        }
+    }
+
+    pub(super) fn counts(&self, class: u8) -> ClassCounts {
+        self.schedule.counts(class)
+    }
+
+    /// Looks at what is under way, and lets all links have turns again.
+    fn begin<P: Provider, N: Network>(&mut self, entries: &mut [LinkEntry<P, N>]) {
+        self.ahead.fill([0; CLASSES_MAX]);
+        for (index, entry) in entries.iter_mut().enumerate() {
+            let Some((_, link)) = entry.named(index) else {
+                continue;
+            };
+            link.in_class.not_before = None;
+            self.wait(&link.in_class, index);
+            link.transfers.forget_limits();
+            for rail in 0..SESSION_RAILS_MAX {
+                // The bytes of a silent rail are not on the port.
+                let is_silent = link.session.rail_state(rail) == HealthState::Suspect;
+                let bytes = link.session.backlog_bytes(rail);
+                if let Some(worker) = link.worker_of(rail).filter(|_| bytes > 0 && !is_silent) {
+                    self.note((worker, link.in_class.class), bytes);
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, (worker, class): (usize, u8), bytes: u64) {
+        let level = self.schedule.level(class);
+        if let Some(bytes_ahead) = self.ahead.get_mut(worker).and_then(|ahead| ahead.get_mut(level)) {
+            *bytes_ahead = bytes_ahead.saturating_add(bytes);
+        }
+    }
+
+    /// The link in this place waits for its turn.
+    fn wait(&mut self, in_class: &InClass, index: usize) {
+        if let Some(waiting) = self.waiting.get_mut(Classes::place(in_class.class)) {
+            waiting.push(Reverse((in_class.turn, index)));
+        }
+    }
+
+    /// Takes out the place of the link whose turn is next.
+    fn next(&mut self) -> Option<usize> {
+        let classes = (0_u8..).zip(&self.waiting);
+        let first = classes.filter_map(|(class, waiting)| {
+            let Reverse((turn, _)) = waiting.peek()?;
+            Some((self.schedule.order(class, *turn), class))
+        });
+        let (_, class) = first.min()?;
+        let Reverse((_, index)) = self.waiting.get_mut(usize::from(class))?.pop()?;
+        Some(index)
+    }
+
+    /// The rails of a link, as bits, on whose Workers its class has no room.
+    fn held<P: Provider, N: Network>(&self, link: &Link<P, N>) -> u8 {
+        (0..SESSION_RAILS_MAX).fold(0, |held, rail| {
+            let ahead = link.worker_of(rail).and_then(|worker| self.ahead.get(worker));
+            let has_room = ahead.is_some_and(|ahead| self.schedule.has_room(link.in_class.class, ahead));
+            if has_room { held } else { held | 1 << rail }
+        })
+    }
+}
+
+impl<P: Provider, N: Network> Link<P, N> {
+    /// Has it post in its turns alone, from now on.
+    pub(super) fn begin_order(&mut self) {
+        self.in_class.is_ordered = true;
+        self.hold(ALL_RAILS);
+    }
+
+    fn hold(&mut self, rails: u8) {
+        self.in_class.held = rails;
+        self.session.hold(rails);
+    }
+
+    /// The Worker that a rail's channel is on, if it has one.
+    fn worker_of(&self, rail: u8) -> Option<usize> {
+        Some(self.rails.get(usize::from(rail))?.at?.worker)
+    }
+
+    /// Posts what is next of it: a message, or else a one-sided request, or else a piece of a transfer. Returns the rail and the
+    /// bytes.
+    fn post_next(
+        &mut self,
+        id: LinkId,
+        around: &mut Around<'_, P, N>,
+        turn: (Instant, u64),
+    ) -> Option<(u8, u64)> {
+        let (now, random) = turn;
+        self.in_class.posted = None;
+        while let Some(action) = self.session.poll_action(now, random) {
+            let is_posted = act((id, self), &action, around, turn);
+            if let (true, Action::Transmit { rail, .. }) = (is_posted, &action) {
+                self.in_class.note_posted(*rail, action.backlog_bytes());
+                return self.in_class.posted;
+            }
+        }
+        if self.session.over().is_some() {
+            return None;
+        }
+        self.post_requests(around.workers, turn);
+        if self.in_class.posted.is_none() {
+            self.post_pieces(around.workers, turn);
+        }
+        self.in_class.posted
+    }
+}
+
+impl<P: Provider, N: Network> Core<P, N> {
+    /// Has links post in the order of their classes, as far as rails take it and bytes may be under way.
+    pub(super) fn post_in_order(&mut self, node: &Node<P, N>, workers: &mut [Worker<P>], now: Instant) {
+        let random = self.draw();
+        let Self {
+            entries,
+            order: Some(order),
+            routes,
+            closing,
+            config,
+            ..
+        } = self
+        else {
+            return;
+        };
+        let around = &mut Around {
+            node,
+            workers,
+            config,
+            routes,
+            closing,
+        };
+        order.begin(entries);
+        while let Some(index) = order.next() {
+            let Some((id, link)) = entries.get_mut(index).and_then(|entry| entry.named(index)) else {
+                continue;
+            };
+            let class = link.in_class.class;
+            let ready = order
+                .schedule
+                .ready_at(class, now)
+                .max(link.in_class.ready_at(now));
+            let held = order.held(link);
+            let is_late = ready > now;
+            if is_late {
+                link.in_class.not_before = Some(ready);
+            }
+            if is_late || held == ALL_RAILS {
+                continue;
+            }
+            link.hold(held);
+            let posted = link.post_next(id, around, (now, random));
+            link.hold(ALL_RAILS);
+            let Some((rail, bytes)) = posted else {
+                continue;
+            };
+            let worker = link.worker_of(rail);
+            let InClass { turn, limit, .. } = &mut link.in_class;
+            order.schedule.charge((class, turn), bytes, now);
+            if let Some(limit) = limit {
+                limit.take(bytes, now);
+            }
+            order.wait(&link.in_class, index);
+            if let Some(worker) = worker {
+                order.note((worker, class), bytes);
+            }
+        }
+    }
+}
+
+impl<P: Provider, N: Network> Links<P, N> {
+    /// Begins a link as [`Links::connect`] does, in a class of its Workers ([`WorkerConfig::classes`](crate::WorkerConfig::classes)),
+    /// by its number. The peer accepts it in the class that has the same marks, if there is one.
+    ///
+    /// # Errors
+    /// As for [`Links::connect`].
+    pub fn connect_in(
+        &mut self,
+        class: u8,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        handle: &Handle,
+    ) -> Result<LinkId, LinkError> {
+        let id = self.connect(node, workers, handle)?;
+        self.set_class(id, class);
+        Ok(id)
+    }
+
+    /// Puts a link into a class of its Workers ([`WorkerConfig::classes`](crate::WorkerConfig::classes)), by its number. From the next
+    /// poll on it has the turns of that class. Its connections keep their marks, and later ones that begin here have those of the
+    /// class. Returns whether there is such a link.
+    pub fn set_class(&mut self, id: LinkId, class: u8) -> bool {
+        let link = self.core.link_mut(id);
+        link.map(|link| link.in_class.set(class)).is_some()
+    }
+
+    /// The class of a link.
+    #[must_use]
+    pub fn class(&self, id: LinkId) -> Option<u8> {
+        Some(self.core.link(id)?.in_class.class)
+    }
+
+    /// Limits the bytes a second that a link sends, beside the limit of its class. After a pause, it may send the bytes of 10 ms at once.
+    /// `None` is no limit. It takes effect if the Workers have classes. Returns whether there is such a link.
+    pub fn set_limit(
+        &mut self,
+        node: &Node<P, N>,
+        id: LinkId,
+        bytes_per_second_max: Option<NonZeroU64>,
+    ) -> bool {
+        let now = node.network.now();
+        let link = self.core.link_mut(id);
+        let limit = bytes_per_second_max.map(|rate| Bucket::new(rate.get(), 0, now));
+        link.map(|link| link.in_class.limit = limit).is_some()
+    }
+
+    /// Counts of a class, of all links of these Workers together; `None` if the Workers have no classes.
+    #[must_use]
+    pub fn class_counts(&self, class: u8) -> Option<ClassCounts> {
+        Some(self.core.order.as_ref()?.counts(class))
+    }
+}
+
+/// The classes of these Workers, and the order of links by them.
+pub(super) fn order_of<P: Provider>(
+    workers: &[Worker<P>],
+    now: Instant,
+) -> Result<Option<(Classes, Box<Order>)>, LinkError> {
+    let mut classes = workers.iter().map(|worker| worker.classes.as_deref());
+    let first = classes.next().flatten();
+    if !classes.all(|classes| classes == first) {
+        return Err(LinkError::OtherClasses);
+    }
+    Ok(first.map(|first| (*first, Box::new(Order::new(first, workers.len(), now)))))
+}

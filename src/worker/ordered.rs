@@ -1,0 +1,184 @@
+//! The order of submitted requests by the classes of their channels.
+//!
+//! Without classes each poll posts all that queues and credits take. With classes channels have turns, and the bytes under way of each
+//! priority and those above are bounded. A turn is one doorbell of few bytes, or of one request.
+
+use std::collections::VecDeque;
+
+use doorbell_core::Clock;
+use doorbell_core::provider::Provider;
+
+use super::channel_list::ChannelList;
+use super::channel_table::{Entry, channel_apart};
+use super::posting::{Limit, post_within};
+use super::submissions::{Inlets, Queue};
+use crate::worker::class::{CLASSES_MAX, Classes};
+use crate::worker::half::{SendHalf, Sends};
+use crate::worker::schedule::{Ahead, ClassCounts, Schedule, Turn};
+
+/// The order of a Worker's channels.
+pub(super) struct Ordered {
+    /// There from the first poll on.
+    schedule: Option<Schedule>,
+    classes: Classes,
+    /// By the index of the channel.
+    flows: Vec<Flow>,
+    /// The bytes of one turn: more requests follow only in a later one.
+    turn_bytes: u64,
+}
+
+/// The submitted requests of one channel that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    class: u8,
+    turn: Turn,
+    /// Bytes of each request, the oldest first.
+    under_way: VecDeque<u64>,
+    bytes: u64,
+    /// Whether it has posted all that it may in this poll.
+    is_done: bool,
+}
+
+impl Flow {
+    /// No more of its requests are under way than its channel has in flight.
+    fn trim(&mut self, in_flight: u32) {
+        while self.under_way.len() > in_flight as usize {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let bytes = self.under_way.pop_front().unwrap_or(0);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// A turn of one channel: bytes that it may post yet, and those that it did.
+struct Taking<'f> {
+    flow: &'f mut Flow,
+    left: u64,
+    posted: u64,
+}
+
+impl Limit for Taking<'_> {
+    const IS_ONE: bool = true;
+
+    fn admits(&self) -> bool {
+        self.left > 0
+    }
+
+    fn take(&mut self, bytes: usize) {
+        // A message of no bytes is a packet all the same.
+        let bytes = (bytes as u64).max(1);
+        self.left = self.left.saturating_sub(bytes);
+        self.posted = self.posted.saturating_add(bytes);
+        // There is room for as many as a queue holds.
+        if self.flow.under_way.len() >= self.flow.under_way.capacity() {
+            self.flow.drop_oldest();
+        }
+        if self.flow.under_way.len() < self.flow.under_way.capacity() {
+            self.flow.under_way.push_back(bytes);
+            self.flow.bytes = self.flow.bytes.saturating_add(bytes);
+        }
+    }
+}
+
+impl Ordered {
+    pub(super) fn new(classes: &Classes) -> Self {
+        Self {
+            schedule: None,
+            classes: *classes,
+            flows: Vec::new(),
+            turn_bytes: u64::from(classes.bytes_ahead_max / 8).max(1),
+        }
+    }
+
+    /// Makes room for a channel, among so many.
+    pub(super) fn make_room<P: Provider>(&mut self, channels: usize, half: &SendHalf<P>) {
+        if channels > self.flows.len() {
+            self.flows.resize_with(channels, Flow::default);
+        }
+        if let Some(flow) = self.flows.get_mut(half.id().index as usize) {
+            *flow = Flow {
+                class: half.class,
+                under_way: VecDeque::with_capacity(half.limits().send_depth as usize),
+                ..Flow::default()
+            };
+        }
+    }
+
+    /// Has the channels post that are listed, in the order of their classes.
+    #[cold]
+    pub(super) fn post<P: Provider, C: Sends<P>>(
+        &mut self,
+        (queues, inlets): (&mut [Queue], &mut Inlets<P>),
+        waiting: &ChannelList,
+        entries: &mut [Entry<C>],
+        clock: &impl Clock,
+    ) {
+        let Self {
+            schedule,
+            classes,
+            flows,
+            turn_bytes,
+        } = self;
+        let now = clock.now();
+        let schedule = schedule.get_or_insert_with(|| Schedule::new(classes, now));
+        let mut ahead: Ahead = [0; CLASSES_MAX];
+        for (index, flow) in flows.iter_mut().enumerate().filter(|(_, flow)| flow.bytes > 0) {
+            let channel = channel_apart(entries, index).filter(|(channel, _)| channel.is_open());
+            flow.trim(channel.map_or(0, |(channel, _)| channel.send_half().sender.in_flight()));
+            note(&mut ahead, schedule.level(flow.class), flow.bytes);
+        }
+        for index in waiting.listed() {
+            if let Some(flow) = flows.get_mut(*index as usize) {
+                flow.is_done = false;
+            }
+        }
+        loop {
+            let open = waiting.listed().iter().filter_map(|index| {
+                let flow = flows.get(*index as usize).filter(|flow| !flow.is_done)?;
+                Some((schedule.order(flow.class, flow.turn), *index))
+            });
+            let Some((_, index)) = open.min() else {
+                return;
+            };
+            let Some(flow) = flows.get_mut(index as usize) else {
+                return;
+            };
+            let (class, level) = (flow.class, schedule.level(flow.class));
+            let may = schedule.has_room(class, &ahead) && schedule.ready_at(class, now) <= now;
+            let channel = channel_apart(entries, index as usize).map(|(channel, _)| channel);
+            // Everything of a channel that failed comes back at once.
+            let channel = channel.filter(|channel| may || !channel.is_open());
+            let (Some(queue), Some(channel)) = (queues.get_mut(index as usize), channel) else {
+                flow.is_done = true;
+                continue;
+            };
+            let mut taking = Taking {
+                left: schedule.spare(class, now).clamp(1, *turn_bytes),
+                flow,
+                posted: 0,
+            };
+            post_within(queue, inlets, channel, &mut taking);
+            let posted = taking.posted;
+            if posted == 0 {
+                flow.is_done = true;
+                continue;
+            }
+            schedule.charge((class, &mut flow.turn), posted, now);
+            note(&mut ahead, level, posted);
+        }
+    }
+
+    pub(super) fn counts(&self, class: u8) -> ClassCounts {
+        let schedule = self.schedule.as_ref();
+        schedule.map_or_else(ClassCounts::default, |schedule| schedule.counts(class))
+    }
+}
+
+fn note(ahead: &mut Ahead, level: usize, bytes: u64) {
+    if let Some(ahead) = ahead.get_mut(level) {
+        *ahead = ahead.saturating_add(bytes);
+    }
+}

@@ -1,0 +1,328 @@
+//! Whose turn it is among classes: strict priorities, shares by weight, and limits.
+//!
+//! Shares are start-time fair queueing. Each class has a virtual time, which grows by bytes over weight, and the class with the
+//! earliest goes next. A class that was idle begins at the time of the others, so it has no credit for the past.
+
+use core::cmp::Reverse;
+use core::time::Duration;
+
+use doorbell_core::Instant;
+
+use crate::worker::class::{CLASSES_MAX, Class, Classes};
+
+/// Limit on a rate: a bucket that fills by so many bytes a second, and holds a burst.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    bytes_per_second: u64,
+    burst_bytes: u64,
+    /// Bytes that may go now; below zero after a request that was larger.
+    level: i64,
+    /// When that was.
+    at: Instant,
+}
+
+impl Bucket {
+    /// An empty one, that holds so many bytes, or those of 10 ms if that is 0.
+    pub(crate) const fn new(bytes_per_second: u64, burst_bytes: u32, now: Instant) -> Self {
+        Self {
+            bytes_per_second,
+            burst_bytes: match burst_bytes {
+                0 => bytes_per_second / 100,
+                bytes => bytes as u64,
+            },
+            level: 0,
+            at: now,
+        }
+    }
+
+    fn level(&self, now: Instant) -> i64 {
+        let ns = now.to_ns().saturating_sub(self.at.to_ns());
+        let came = u128::from(ns).saturating_mul(self.bytes_per_second.into()) / 1_000_000_000;
+        let most = i64::try_from(self.burst_bytes).unwrap_or(i64::MAX);
+        self.level
+            .saturating_add(i64::try_from(came).unwrap_or(i64::MAX))
+            .min(most)
+    }
+
+    /// When the next request may go: now, if the level is not below zero.
+    pub(crate) fn ready_at(&self, now: Instant) -> Instant {
+        let lacks = u128::from(self.level(now).min(0).unsigned_abs());
+        let ns = lacks
+            .saturating_mul(1_000_000_000)
+            .div_ceil(u128::from(self.bytes_per_second.max(1)));
+        now.after(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+    }
+
+    /// The bytes that may go now without going beyond it.
+    fn spare(&self, now: Instant) -> u64 {
+        u64::try_from(self.level(now)).unwrap_or(0)
+    }
+
+    pub(crate) fn take(&mut self, bytes: u64, now: Instant) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.level = self.level(now).saturating_sub(bytes);
+        self.at = now;
+    }
+}
+
+/// Counts of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassCounts {
+    /// Requests that were posted: messages in fragments, one-sided requests and pieces of transfers.
+    pub requests: u64,
+    /// Bytes of these, with their headers.
+    pub bytes: u64,
+}
+
+/// A turn among others: what was served so far, in a virtual time that all of them share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turns {
+    now: u128,
+}
+
+/// Virtual time at which one has its next turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn(u128);
+
+impl Turn {
+    pub(crate) const START: Self = Self(0);
+
+    /// When it is, among these: no earlier than the others are.
+    pub(crate) fn among(self, turns: Turns) -> u128 {
+        self.0.max(turns.now)
+    }
+
+    /// It was served so many bytes, of a share by this weight.
+    pub(crate) fn served(&mut self, turns: &mut Turns, bytes: u64, weight: u16) {
+        turns.now = self.among(*turns);
+        let span = u128::from(bytes) << 16;
+        self.0 = turns
+            .now
+            .saturating_add(span.checked_div(u128::from(weight.max(1))).unwrap_or(span));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    weight: u16,
+    /// How many different priorities are below its own.
+    level: usize,
+    turn: Turn,
+    /// The turns of its members.
+    members: Turns,
+    bucket: Option<Bucket>,
+    counts: ClassCounts,
+}
+
+/// The order of classes, and how much each had.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    places: [Place; CLASSES_MAX],
+    /// The turns of each level.
+    turns: [Turns; CLASSES_MAX],
+    bytes_ahead_max: u64,
+}
+
+/// Bytes under way, by the level of their class.
+pub(crate) type Ahead = [u64; CLASSES_MAX];
+
+impl Schedule {
+    pub(crate) fn new(classes: &Classes, now: Instant) -> Self {
+        let mut priorities = classes.table.map(|class| class.priority);
+        priorities.sort_unstable();
+        let level = |class: &Class| {
+            let before = core::iter::once(None).chain(priorities.iter().map(Some));
+            let below = before.zip(&priorities);
+            let below =
+                below.filter(|(before, priority)| *before != Some(*priority) && **priority < class.priority);
+            below.count()
+        };
+        Self {
+            places: classes.table.map(|class| Place {
+                weight: class.weight,
+                level: level(&class),
+                turn: Turn::default(),
+                members: Turns::default(),
+                bucket: class
+                    .bytes_per_second_max
+                    .map(|rate| Bucket::new(rate.get(), class.burst_bytes, now)),
+                counts: ClassCounts::default(),
+            }),
+            turns: [Turns::default(); CLASSES_MAX],
+            bytes_ahead_max: classes.bytes_ahead_max.into(),
+        }
+    }
+
+    fn place(&self, class: u8) -> Option<&Place> {
+        self.places.get(Classes::place(class))
+    }
+
+    pub(crate) fn level(&self, class: u8) -> usize {
+        self.place(class).map_or(0, |place| place.level)
+    }
+
+    /// The key by which the next is chosen, the least first: of a member of a class that had this turn.
+    pub(crate) fn order(&self, class: u8, member: Turn) -> (Reverse<usize>, u128, u8, u128) {
+        let Some(place) = self.place(class) else {
+            return (Reverse(0), 0, class, 0);
+        };
+        let turns = self.turns.get(place.level).copied().unwrap_or_default();
+        (
+            Reverse(place.level),
+            place.turn.among(turns),
+            class,
+            member.among(place.members),
+        )
+    }
+
+    /// Whether a class may post where so many bytes are under way.
+    pub(crate) fn has_room(&self, class: u8, ahead: &Ahead) -> bool {
+        let own = ahead.get(self.level(class)..).unwrap_or_default();
+        own.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes)) < self.bytes_ahead_max.max(1)
+    }
+
+    /// When the limit of a class lets the next request go.
+    pub(crate) fn ready_at(&self, class: u8, now: Instant) -> Instant {
+        let bucket = self.place(class).and_then(|place| place.bucket);
+        bucket.map_or(now, |bucket| bucket.ready_at(now))
+    }
+
+    /// The bytes that the limit of a class lets go now.
+    pub(crate) fn spare(&self, class: u8, now: Instant) -> u64 {
+        let bucket = self.place(class).and_then(|place| place.bucket);
+        bucket.map_or(u64::MAX, |bucket| bucket.spare(now))
+    }
+
+    /// A member of a class posted so many bytes.
+    pub(crate) fn charge(&mut self, (class, member): (u8, &mut Turn), bytes: u64, now: Instant) {
+        let Some(place) = self.places.get_mut(Classes::place(class)) else {
+            return;
+        };
+        member.served(&mut place.members, bytes, 1);
+        if let Some(turns) = self.turns.get_mut(place.level) {
+            place.turn.served(turns, bytes, place.weight);
+        }
+        if let Some(bucket) = &mut place.bucket {
+            bucket.take(bytes, now);
+        }
+        place.counts.requests = place.counts.requests.wrapping_add(1);
+        place.counts.bytes = place.counts.bytes.wrapping_add(bytes);
+    }
+
+    pub(crate) fn counts(&self, class: u8) -> ClassCounts {
+        self.place(class)
+            .map_or_else(ClassCounts::default, |place| place.counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bucket, Schedule, Turn};
+    use crate::worker::class::Classes;
+    use core::time::Duration;
+    use doorbell_core::Instant;
+
+    #[test]
+    fn a_bucket_gives_as_many_bytes_as_its_rate_and_saves_few() {
+        let mut now = Instant::from_ns(0);
+        let mut bucket = Bucket::new(10 << 20, 0, now);
+        let mut bytes = 0;
+        while now.to_ns() < 2_000_000_000 {
+            bucket.take(1 << 18, now);
+            bytes += 1 << 18;
+            let ready = bucket.ready_at(now);
+            assert!(ready > now);
+            now = ready;
+        }
+        assert_eq!(bytes, 20 << 20);
+        // A second without use is lost, but for 10 ms of it.
+        now = now.after(Duration::from_secs(1));
+        let mut count = 0;
+        while bucket.ready_at(now) == now {
+            bucket.take(1 << 16, now);
+            count += 1;
+        }
+        assert_eq!(count, 2);
+    }
+
+    /// The bytes that so many members get which always have something to send, each of a class, in requests of its own size.
+    fn shares(classes: &Classes, members: &[(u8, u64)], turns: u32) -> Vec<u64> {
+        let now = Instant::from_ns(0);
+        let mut schedule = Schedule::new(classes, now);
+        let mut state = vec![(Turn::default(), 0_u64); members.len()];
+        for _ in 0..turns {
+            let next = (0..members.len()).min_by_key(|at| schedule.order(members[*at].0, state[*at].0));
+            let at = next.unwrap();
+            let (class, bytes) = members[at];
+            schedule.charge((class, &mut state[at].0), bytes, now);
+            state[at].1 += bytes;
+        }
+        state.iter().map(|(_, bytes)| *bytes).collect()
+    }
+
+    #[test]
+    fn equals_share_by_weight_in_bytes_and_members_of_a_class_alike() {
+        let mut classes = Classes::default();
+        classes.table[1].weight = 3;
+        let got = shares(&classes, &[(0, 1000), (1, 4000), (1, 500)], 10_000);
+        let all = got.iter().sum::<u64>();
+        let within = |bytes: u64, of_8: u64| bytes.abs_diff(all * of_8 / 8) < all / 1000;
+        assert!(
+            within(got[0], 2) && within(got[1], 3) && within(got[2], 3),
+            "{got:?}"
+        );
+    }
+
+    #[test]
+    fn a_higher_priority_leaves_nothing_and_what_is_idle_saves_nothing() {
+        let mut classes = Classes::default();
+        (classes.table[0].priority, classes.table[1].priority) = (5, 9);
+        assert_eq!(shares(&classes, &[(0, 100), (1, 100)], 50), [0, 5000]);
+        // One that comes later has its share from then on, and nothing of the past.
+        let (now, classes) = (Instant::from_ns(0), Classes::default());
+        let mut schedule = Schedule::new(&classes, now);
+        let (mut first, mut late) = (Turn::default(), Turn::default());
+        for _ in 0..1000 {
+            schedule.charge((0, &mut first), 100, now);
+        }
+        let mut bytes = [0, 0];
+        for _ in 0..100 {
+            if schedule.order(1, late) < schedule.order(0, first) {
+                schedule.charge((1, &mut late), 100, now);
+                bytes[1] += 100;
+            } else {
+                schedule.charge((0, &mut first), 100, now);
+                bytes[0] += 100;
+            }
+        }
+        assert_eq!(bytes, [5000, 5000]);
+    }
+
+    #[test]
+    fn a_class_has_room_by_what_is_under_way_of_its_own_and_above() {
+        let mut classes = Classes {
+            bytes_ahead_max: 1000,
+            ..Classes::default()
+        };
+        for (class, priority) in [(0, 0), (1, 7), (2, 7), (3, 200)] {
+            classes.table[class].priority = priority;
+        }
+        let schedule = Schedule::new(&classes, Instant::from_ns(0));
+        assert_eq!(
+            [0, 1, 2, 3, 7, 255].map(|class| schedule.level(class)),
+            [0, 1, 1, 2, 0, 0]
+        );
+        let room = |ahead: [u64; 3]| {
+            let mut all = [0; 8];
+            all[..3].copy_from_slice(&ahead);
+            [0, 1, 3].map(|class| schedule.has_room(class, &all))
+        };
+        assert_eq!(room([999, 0, 0]), [true, true, true]);
+        assert_eq!(room([1000, 0, 0]), [false, true, true]);
+        assert_eq!(room([0, 999, 0]), [true, true, true]);
+        assert_eq!(room([1, 999, 0]), [false, true, true]);
+        assert_eq!(room([0, 999, 1]), [false, false, true]);
+        assert_eq!(room([0, 0, 1000]), [false, false, false]);
+    }
+}
