@@ -131,6 +131,7 @@ impl Order {
     /// Looks at what is under way, and lets all links have turns again.
     fn begin<P: Provider, N: Network>(&mut self, entries: &mut [LinkEntry<P, N>]) {
         self.ahead.fill([0; CLASSES_MAX]);
+        self.waiting.iter_mut().for_each(BinaryHeap::clear);
         for (index, entry) in entries.iter_mut().enumerate() {
             let Some((_, link)) = entry.named(index) else {
                 continue;

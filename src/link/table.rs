@@ -70,10 +70,6 @@ impl<P: Provider, N: Network> LinkEntry<P, N> {
         let (index, generation) = (u32::try_from(index).ok()?, self.generation);
         Some((LinkId { index, generation }, self.link.as_mut()?))
     }
-
-    pub(super) const fn link(&self) -> Option<&Link<P, N>> {
-        self.link.as_ref()
-    }
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
