@@ -318,6 +318,7 @@ impl<P: Provider> Worker<P> {
         // Beside the slots, and small: a huge page for it would be wasted.
         credits.placement = config.placement;
         credits.placement.pages = Pages::Ordinary;
+        let now = context.now();
         let under = Under {
             credit_words: Arc::new(domain.window(&credits)?),
             cells: Arc::new(Cells::new(config.placement)),
@@ -336,7 +337,7 @@ impl<P: Provider> Worker<P> {
                 reaper.keep(send_completions),
                 channels_max,
                 config.submissions_per_poll,
-                config.classes.as_ref(),
+                config.classes.as_ref().map(|classes| (classes, now)),
             ),
             receives: ReceiveSide::new(
                 reaper.keep(receive_completions),

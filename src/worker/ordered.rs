@@ -3,10 +3,8 @@
 //! Without classes each poll posts all that queues and credits take. With classes channels have turns, and the bytes under way of each
 //! priority and those above are bounded. A turn is one doorbell of few bytes, or of one request.
 
-use std::collections::VecDeque;
-
-use doorbell_core::Clock;
 use doorbell_core::provider::Provider;
+use doorbell_core::{Clock, Instant};
 
 use super::channel_list::ChannelList;
 use super::channel_table::{Entry, channel_apart};
@@ -18,9 +16,7 @@ use crate::worker::schedule::{Ahead, ClassCounts, Schedule, Turn};
 
 /// The order of a Worker's channels.
 pub(super) struct Ordered {
-    /// There from the first poll on.
-    schedule: Option<Schedule>,
-    classes: Classes,
+    schedule: Schedule,
     /// By the index of the channel.
     flows: Vec<Flow>,
     /// The bytes of one turn: more requests follow only in a later one.
@@ -32,8 +28,12 @@ pub(super) struct Ordered {
 pub(super) struct Flow {
     class: u8,
     turn: Turn,
-    /// Bytes of each request, the oldest first.
-    under_way: VecDeque<u64>,
+    /// Bytes of each request, in a ring.
+    under_way: Box<[u64]>,
+    /// The place of the oldest, and how many there are.
+    oldest: usize,
+    count: usize,
+    /// Bytes of all of these.
     bytes: u64,
     /// Whether it has posted all that it may in this poll.
     is_done: bool,
@@ -42,14 +42,34 @@ pub(super) struct Flow {
 impl Flow {
     /// No more of its requests are under way than its channel has in flight.
     fn trim(&mut self, in_flight: u32) {
-        while self.under_way.len() > in_flight as usize {
+        while self.count > in_flight as usize {
             self.drop_oldest();
         }
     }
 
     fn drop_oldest(&mut self) {
-        let bytes = self.under_way.pop_front().unwrap_or(0);
+        let bytes = self.under_way.get(self.oldest).copied().unwrap_or(0);
         self.bytes = self.bytes.saturating_sub(bytes);
+        self.count = self.count.saturating_sub(1);
+        self.oldest = self.oldest.saturating_add(1);
+        if self.oldest >= self.under_way.len() {
+            self.oldest = 0;
+        }
+    }
+
+    /// Adds a request. There are places for as many as a queue holds.
+    fn add(&mut self, bytes: u64) {
+        let places = self.under_way.len();
+        if self.count >= places {
+            self.drop_oldest();
+        }
+        let at = self.oldest.saturating_add(self.count);
+        let at = at.checked_sub(places).unwrap_or(at);
+        if let Some(place) = self.under_way.get_mut(at) {
+            *place = bytes;
+            self.count = self.count.saturating_add(1);
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
     }
 }
 
@@ -72,22 +92,14 @@ impl Limit for Taking<'_> {
         let bytes = (bytes as u64).max(1);
         self.left = self.left.saturating_sub(bytes);
         self.posted = self.posted.saturating_add(bytes);
-        // There is room for as many as a queue holds.
-        if self.flow.under_way.len() >= self.flow.under_way.capacity() {
-            self.flow.drop_oldest();
-        }
-        if self.flow.under_way.len() < self.flow.under_way.capacity() {
-            self.flow.under_way.push_back(bytes);
-            self.flow.bytes = self.flow.bytes.saturating_add(bytes);
-        }
+        self.flow.add(bytes);
     }
 }
 
 impl Ordered {
-    pub(super) fn new(classes: &Classes) -> Self {
+    pub(super) fn new(classes: &Classes, now: Instant) -> Self {
         Self {
-            schedule: None,
-            classes: *classes,
+            schedule: Schedule::new(classes, now),
             flows: Vec::new(),
             turn_bytes: u64::from(classes.bytes_ahead_max / 8).max(1),
         }
@@ -101,7 +113,7 @@ impl Ordered {
         if let Some(flow) = self.flows.get_mut(half.id().index as usize) {
             *flow = Flow {
                 class: half.class,
-                under_way: VecDeque::with_capacity(half.limits().send_depth as usize),
+                under_way: vec![0; half.limits().send_depth as usize].into_boxed_slice(),
                 ..Flow::default()
             };
         }
@@ -118,12 +130,10 @@ impl Ordered {
     ) {
         let Self {
             schedule,
-            classes,
             flows,
             turn_bytes,
         } = self;
         let now = clock.now();
-        let schedule = schedule.get_or_insert_with(|| Schedule::new(classes, now));
         let mut ahead: Ahead = [0; CLASSES_MAX];
         for (index, flow) in flows.iter_mut().enumerate().filter(|(_, flow)| flow.bytes > 0) {
             let channel = channel_apart(entries, index).filter(|(channel, _)| channel.is_open());
@@ -172,8 +182,7 @@ impl Ordered {
     }
 
     pub(super) fn counts(&self, class: u8) -> ClassCounts {
-        let schedule = self.schedule.as_ref();
-        schedule.map_or_else(ClassCounts::default, |schedule| schedule.counts(class))
+        self.schedule.counts(class)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use doorbell_core::provider::{Arena, CompletionQueue, LentCompletion, Provider, ProviderError};
-use doorbell_core::{Ticket, WorkKind};
+use doorbell_core::{Instant, Ticket, WorkKind};
 use doorbell_hotpath::{Outcome, Statistics};
 
 use super::Turn;
@@ -42,7 +42,7 @@ impl<P: Provider> SendSide<P> {
         completions: Reaped<P::CompletionQueue>,
         channels_max: u32,
         submissions_per_poll: u32,
-        classes: Option<&Classes>,
+        classes: Option<(&Classes, Instant)>,
     ) -> Self {
         Self {
             completions,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use doorbell_core::provider::{
     Arena as _, ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, Slot as _,
 };
-use doorbell_core::{WcStatus, in_place};
+use doorbell_core::{Instant, WcStatus, in_place};
 use doorbell_hotpath::ring::TakeError;
 
 use super::Turn;
@@ -261,12 +261,12 @@ impl<P: Provider> Inlets<P> {
 
 impl<P: Provider> Submissions<P> {
     /// Makes submissions without submitters yet, for so many channels; one poll takes `per_poll` requests at most.
-    pub(super) fn new(channels_max: u32, per_poll: u32, classes: Option<&Classes>) -> Self {
+    pub(super) fn new(channels_max: u32, per_poll: u32, classes: Option<(&Classes, Instant)>) -> Self {
         Self {
             inlets: Inlets(Vec::new()),
             queues: Vec::new(),
             waiting: ChannelList::default(),
-            ordered: classes.map(|classes| Box::new(Ordered::new(classes))),
+            ordered: classes.map(|(classes, now)| Box::new(Ordered::new(classes, now))),
             due: None,
             channels_max,
             first: 0,
