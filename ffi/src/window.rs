@@ -16,7 +16,7 @@ use crate::arena::ArenaInner;
 use crate::mapping::Region;
 use crate::memory_region::MemoryRegion;
 
-mod access;
+pub(crate) mod access;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
