@@ -22,7 +22,7 @@
 //! ```
 
 pub use doorbell_core::interprocess::{SharedBytes, SharedWords};
-pub use doorbell_ffi::{SharedArena, SharedMemory, SharedMemoryError};
+pub use doorbell_ffi::{PeerCredentials, SharedArena, SharedMemory, SharedMemoryError};
 pub use doorbell_hotpath::{
     DESCRIPTOR_WORDS, RingViolation, SHARED_RING_SLOTS_MAX, SharedConsumer, SharedProducer, SharedRing,
     announce_sleep, must_wake, withdraw_sleep,

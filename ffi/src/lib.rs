@@ -36,6 +36,7 @@ mod memory_region;
 mod orphan;
 #[cfg(test)]
 mod page_faults;
+mod peer_credentials;
 mod placement;
 mod port;
 mod queue_pair;
@@ -71,6 +72,7 @@ pub use leak::{Leaks, leaks};
 pub use loan::Loan;
 pub use mapping::{LentMemory, StableMemory};
 pub use mapping_watch::MappingWatch;
+pub use peer_credentials::PeerCredentials;
 pub use queue_pair::{Claim, QueuePair, SharedClaim};
 pub use quirk::{ProviderKind, Quirks};
 pub use range_registration::{PinnedMemory, RangeRegistration, is_watchable, pinned_memory};

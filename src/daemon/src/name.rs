@@ -1,6 +1,7 @@
 //! Names: of nodes, jobs and endpoints.
 
 use core::fmt;
+use core::num::NonZeroU32;
 
 /// Number of a node, given to its daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +43,6 @@ pub struct Credentials {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// Its number.
-    pub pid: u32,
+    /// Its number. `None` if it is in a namespace that the daemon does not see into.
+    pub pid: Option<NonZeroU32>,
 }

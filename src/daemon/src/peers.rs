@@ -9,9 +9,13 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use doorbell::link::{LinkConfig, LinkError, LinkEvent, LinkId, Links, PushRefusal, SessionEvent};
+use doorbell::connect::Tcp;
+use doorbell::link::{
+    LinkConfig, LinkDescriptor, LinkError, LinkEvent, LinkId, Links, PushRefusal, SessionEvent,
+};
 use doorbell::provider::{Network, Provider, ProviderError};
-use doorbell::{Deadline, Handle, Node, Worker};
+use doorbell::worker::Watched;
+use doorbell::{Deadline, Handle, Node, Rdma, WaitError, Worker};
 
 use crate::frame::{Frame, Said};
 use crate::name::NodeNumber;
@@ -42,7 +46,7 @@ struct Way {
 
 /// Links to the daemons of other nodes.
 #[derive(Debug)]
-pub struct Peers<P: Provider = doorbell::Rdma, N: Network = doorbell::connect::Tcp> {
+pub struct Peers<P: Provider = Rdma, N: Network = Tcp> {
     node: Arc<Node<P, N>>,
     workers: Vec<Worker<P>>,
     links: Links<P, N>,
@@ -131,67 +135,21 @@ impl<P: Provider, N: Network> Peers<P, N> {
     /// # Errors
     /// A Worker cannot be polled, and is of no further use.
     pub fn poll(&mut self, router: &mut Router) -> Result<bool, ProviderError> {
-        // Links to be closed once they are not borrowed any more.
-        let mut given_up = Vec::new();
-        let mut is_moved = false;
-        let Self {
-            node,
-            workers,
-            links,
-            ways,
-            accepted,
-            ..
-        } = self;
-        let retry = node.within(RETRY_AFTER);
-        links.poll(node, workers, |id, event| {
-            is_moved = true;
-            let at = accepted.iter().position(|link| link.id == id);
-            let from = at.and_then(|at| accepted.get(at)).and_then(|link| link.from);
-            let mut lost = None;
-            match event {
-                LinkEvent::Accepted => accepted.push(Accepted { id, from: None }),
-                LinkEvent::Received { message } => match (at, from) {
-                    (Some(at), None) => {
-                        let link = accepted.swap_remove(at);
-                        match said_hello(message, ways) {
-                            Some((number, theirs)) => {
-                                let before = ways.get_mut(&number).and_then(|way| way.theirs);
-                                if before.is_some_and(|before| before != theirs) {
-                                    given_up.extend(forget(router, (ways, accepted), number, retry));
-                                }
-                                if let Some(way) = ways.get_mut(&number) {
-                                    way.theirs = Some(theirs);
-                                }
-                                accepted.push(Accepted {
-                                    id,
-                                    from: Some(number),
-                                });
-                            }
-                            None => given_up.push(link.id),
-                        }
-                    }
-                    (_, Some(from)) if router.take_frame(from, message).is_err() => lost = Some(from),
-                    // Taken, or of a link that was given up.
-                    _ => {}
-                },
-                LinkEvent::Session(SessionEvent::Final { .. }) => {
-                    let is_lane = |way: &Way| way.lanes.iter().flatten().any(|lane| lane.id == id);
-                    let of_lane = ways
-                        .iter()
-                        .find(|(_, way)| is_lane(way))
-                        .map(|(number, _)| *number);
-                    lost = from.or(of_lane);
-                    accepted.retain(|link| link.id != id);
-                }
-                _ => {}
-            }
-            if let Some(number) = lost {
-                given_up.extend(forget(router, (ways, accepted), number, retry));
-            }
-        })?;
+        let mut hearing = Hearing::new(
+            router,
+            &mut self.ways,
+            &mut self.accepted,
+            self.node.within(RETRY_AFTER),
+        );
+        let polled = self
+            .links
+            .poll(&self.node, &mut self.workers, |id, event| hearing.hear(id, event));
+        let Hearing {
+            given_up, is_moved, ..
+        } = hearing;
         self.close(given_up);
-        is_moved |= self.send(router);
-        Ok(is_moved)
+        polled?;
+        Ok(self.send(router) || is_moved)
     }
 
     fn close(&mut self, given_up: Vec<LinkId>) {
@@ -258,6 +216,135 @@ impl<P: Provider, N: Network> Peers<P, N> {
             self.close(given_up);
         }
         is_moved
+    }
+}
+
+impl<P: Watched> Peers<P, Tcp> {
+    /// Lets the daemons of other nodes begin links, whose handshakes have a thread, and returns the handle for them.
+    ///
+    /// # Errors
+    /// As for [`Links::listen`].
+    pub fn listen(&mut self, address: SocketAddr) -> Result<Handle, LinkError> {
+        self.links.listen(&self.node, &self.workers, address)
+    }
+
+    /// Gets ready to sleep, as [`Links::ready_to_sleep`] does: until when, or `None` if something happened.
+    ///
+    /// # Errors
+    /// As for [`Links::ready_to_sleep`].
+    pub fn ready_to_sleep(&mut self, router: &mut Router) -> Result<Option<Deadline>, WaitError> {
+        let retry = self.node.within(RETRY_AFTER);
+        let mut hearing = Hearing::new(router, &mut self.ways, &mut self.accepted, retry);
+        let (node, workers) = (&self.node, &mut self.workers);
+        let ready = self
+            .links
+            .ready_to_sleep(node, workers, |id, event| hearing.hear(id, event));
+        let Hearing {
+            given_up, is_moved, ..
+        } = hearing;
+        let is_awake = is_moved || !given_up.is_empty();
+        self.close(given_up);
+        let until = ready?.filter(|_| !is_awake);
+        // Frames may wait for a node that is left alone for a while.
+        Ok(until.map(|until| {
+            if router.has_frames() {
+                until.min(retry)
+            } else {
+                until
+            }
+        }))
+    }
+
+    /// The descriptors that end a sleep.
+    ///
+    /// # Errors
+    /// As for [`Links::watched`].
+    pub fn watched(&self) -> Result<impl Iterator<Item = LinkDescriptor<'_>>, WaitError> {
+        self.links.watched(&self.workers)
+    }
+}
+
+/// Events of links, as they change the state of nodes.
+struct Hearing<'p> {
+    router: &'p mut Router,
+    ways: &'p mut BTreeMap<NodeNumber, Way>,
+    accepted: &'p mut Vec<Accepted>,
+    retry: Deadline,
+    /// Links to be closed once they are not borrowed any more.
+    given_up: Vec<LinkId>,
+    is_moved: bool,
+}
+
+impl<'p> Hearing<'p> {
+    const fn new(
+        router: &'p mut Router,
+        ways: &'p mut BTreeMap<NodeNumber, Way>,
+        accepted: &'p mut Vec<Accepted>,
+        retry: Deadline,
+    ) -> Self {
+        Self {
+            router,
+            ways,
+            accepted,
+            retry,
+            given_up: Vec::new(),
+            is_moved: false,
+        }
+    }
+
+    fn hear(&mut self, id: LinkId, event: LinkEvent<'_>) {
+        let at = self.accepted.iter().position(|link| link.id == id);
+        let from = at.and_then(|at| self.accepted.get(at)).and_then(|link| link.from);
+        self.is_moved = true;
+        match event {
+            LinkEvent::Accepted => self.accepted.push(Accepted { id, from: None }),
+            LinkEvent::Received { message } => match (at, from) {
+                (Some(at), None) => {
+                    self.accepted.swap_remove(at);
+                    self.introduce(id, message);
+                }
+                (_, Some(from)) if self.router.take_frame(from, message).is_err() => self.forget(from),
+                // Taken, or of a link that was given up.
+                _ => {}
+            },
+            LinkEvent::Session(SessionEvent::Final { .. }) => {
+                let is_lane = |way: &Way| way.lanes.iter().flatten().any(|lane| lane.id == id);
+                let of_lane = self
+                    .ways
+                    .iter()
+                    .find(|(_, way)| is_lane(way))
+                    .map(|(number, _)| *number);
+                self.accepted.retain(|link| link.id != id);
+                if let Some(number) = from.or(of_lane) {
+                    self.forget(number);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the first frame of a link.
+    fn introduce(&mut self, id: LinkId, message: &[u8]) {
+        let Some((number, theirs)) = said_hello(message, self.ways) else {
+            self.given_up.push(id);
+            return;
+        };
+        let before = self.ways.get(&number).and_then(|way| way.theirs);
+        if before.is_some_and(|before| before != theirs) {
+            self.forget(number);
+        }
+        if let Some(way) = self.ways.get_mut(&number) {
+            way.theirs = Some(theirs);
+        }
+        self.accepted.push(Accepted {
+            id,
+            from: Some(number),
+        });
+    }
+
+    fn forget(&mut self, number: NodeNumber) {
+        let given_up = forget(self.router, (self.ways, self.accepted), number, self.retry);
+        self.given_up.extend(given_up);
     }
 }
 

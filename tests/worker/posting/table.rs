@@ -628,7 +628,11 @@ fn peer_without_receives<P: Provider + Debug>(two: &mut Two<P>) {
         }
     });
     // An earlier announcement of the peer may still be on its way when the first is posted.
-    assert!((credits..=two.receives).contains(&posted), "{posted} of {credits} and {}", two.receives);
+    assert!(
+        (credits..=two.receives).contains(&posted),
+        "{posted} of {credits} and {}",
+        two.receives
+    );
     while two.channel().credits() == 0 {
         two.far.poll(|_, _| ()).unwrap();
         two.near.poll(|_, _| ()).unwrap();

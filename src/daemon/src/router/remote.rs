@@ -37,6 +37,11 @@ impl Router {
         is_moved
     }
 
+    /// Whether frames wait for a lane.
+    pub(crate) fn has_frames(&self) -> bool {
+        !self.out.is_empty()
+    }
+
     fn push_frame(&mut self, node: NodeNumber, frame: &Frame, payload: &[u8]) {
         let mut bytes = frame.bytes().to_vec();
         bytes.extend_from_slice(payload);

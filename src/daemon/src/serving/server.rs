@@ -7,13 +7,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use doorbell::{Deadline, now, within};
+use doorbell::{Deadline, Handle, WaitError, now, within};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::socket::{Came, PacketSocket, listen};
 use crate::name::{Credentials, NodeNumber};
 use crate::packet::{AttachRequest, Packet};
+use crate::peers::Peers;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
 use crate::router::{ClientId, Router, RouterCounts, RouterLimits};
 
@@ -76,6 +77,8 @@ pub enum ServerError {
         /// The error.
         error: io::Error,
     },
+    /// A device failed, or cannot notify.
+    Peers(WaitError),
 }
 
 impl fmt::Display for ServerError {
@@ -83,6 +86,7 @@ impl fmt::Display for ServerError {
         match self {
             Self::Listen { path, error } => write!(f, "no socket at {}: {error}", path.display()),
             Self::System { call, error } => write!(f, "{call}: {error}"),
+            Self::Peers(error) => error.fmt(f),
         }
     }
 }
@@ -100,8 +104,8 @@ struct Pending {
 #[derive(Debug)]
 struct Attached {
     socket: PacketSocket,
-    /// Readable once the process is dead, even if another one keeps its socket open.
-    process: OwnedFd,
+    /// Readable once the process is dead, even if another one keeps its socket open. `None` for a process of another namespace.
+    process: Option<OwnedFd>,
 }
 
 /// A running daemon. Dropping it ends all clients' endpoints.
@@ -113,6 +117,7 @@ pub struct Server {
     pending: Vec<Pending>,
     attached: BTreeMap<ClientId, Attached>,
     looked: Deadline,
+    peers: Option<Peers>,
 }
 
 impl Server {
@@ -132,37 +137,78 @@ impl Server {
             pending: Vec::new(),
             attached: BTreeMap::new(),
             looked: within(Duration::ZERO),
+            peers: None,
         })
+    }
+
+    /// Gives the daemon links to other nodes, whose Workers notify.
+    pub fn set_peers(&mut self, peers: Peers) {
+        self.peers = Some(peers);
+    }
+
+    /// Says by which handle a node is reached; nothing without [`Server::set_peers`].
+    pub fn add_peer(&mut self, node: NodeNumber, handle: Handle) {
+        if let Some(peers) = &mut self.peers {
+            peers.add(&mut self.router, node, handle);
+        }
     }
 
     /// Serves until `stop` is readable.
     ///
     /// # Errors
-    /// The system refuses to wait.
+    /// The system refuses to wait, or a device fails.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), ServerError> {
+        while !self.run_until(stop, within(Duration::from_secs(3600)))? {}
+        Ok(())
+    }
+
+    /// Serves until `stop` is readable, or until this moment. Returns whether to stop.
+    ///
+    /// # Errors
+    /// As for [`Server::run`].
+    pub fn run_until(&mut self, stop: BorrowedFd<'_>, until: Deadline) -> Result<bool, ServerError> {
         let mut idle_since = now();
         loop {
-            if self.move_messages() {
+            if self.move_messages()? {
                 idle_since = now();
             }
             let time = now();
-            let is_idle = Deadline::after(idle_since, self.config.spin).has_passed(time);
-            if is_idle {
-                self.router.announce_sleep();
-                if self.move_messages() {
-                    idle_since = now();
-                    continue;
-                }
-                let stops = self.look(Some(stop), self.wakes());
-                self.router.withdraw_sleep();
-                if stops? {
-                    return Ok(());
+            if until.has_passed(time) {
+                return Ok(false);
+            }
+            if Deadline::after(idle_since, self.config.spin).has_passed(time) {
+                if self.sleep(stop, until)? {
+                    return Ok(true);
                 }
                 idle_since = now();
-            } else if self.looked.has_passed(time) && self.look(Some(stop), Some(within(Duration::ZERO)))? {
-                return Ok(());
+            } else if self.looked.has_passed(time) && self.look(stop, within(Duration::ZERO))? {
+                return Ok(true);
             }
         }
+    }
+
+    /// Sleeps until there is something to do, or until this moment. Returns whether to stop.
+    fn sleep(&mut self, stop: BorrowedFd<'_>, until: Deadline) -> Result<bool, ServerError> {
+        self.router.announce_sleep();
+        let mut until = self.wakes().map_or(until, |wake| until.min(wake));
+        // Once more, now that clients wake it: it sleeps only if nothing is to be done.
+        let mut is_awake = self.move_messages()?;
+        if let Some(peers) = self.peers.as_mut().filter(|_| !is_awake) {
+            match peers
+                .ready_to_sleep(&mut self.router)
+                .map_err(ServerError::Peers)?
+            {
+                Some(wake) => until = until.min(wake),
+                None => is_awake = true,
+            }
+        }
+        let is_stopped = if is_awake {
+            Ok(false)
+        } else {
+            self.look(stop, until)
+        };
+        self.router.withdraw_sleep();
+        is_stopped
     }
 
     /// The path of the socket.
@@ -184,7 +230,7 @@ impl Server {
     }
 
     /// Moves messages, and wakes the clients that sleep.
-    fn move_messages(&mut self) -> bool {
+    fn move_messages(&mut self) -> Result<bool, ServerError> {
         let attached = &self.attached;
         let is_moved = self.router.poll(|id| {
             if let Some(client) = attached.get(&id) {
@@ -195,7 +241,12 @@ impl Server {
         while let Some((id, reason)) = self.router.take_cut() {
             self.tell_cut(id, reason);
         }
-        is_moved
+        let peers = self.peers.as_mut().map(|peers| peers.poll(&mut self.router));
+        let is_carried = peers
+            .transpose()
+            .map_err(WaitError::Provider)
+            .map_err(ServerError::Peers)?;
+        Ok(is_moved || is_carried.unwrap_or(false))
     }
 
     fn tell_cut(&mut self, id: ClientId, reason: CutReason) {
@@ -210,24 +261,40 @@ impl Server {
     }
 
     /// Waits until a socket has something, or until this moment, and acts on all that is there. Returns whether to stop.
-    fn look(&mut self, stop: Option<BorrowedFd<'_>>, until: Option<Deadline>) -> Result<bool, ServerError> {
-        let timeout = until.and_then(|until| Timespec::try_from(until.remaining(now())).ok());
+    fn look(&mut self, stop: BorrowedFd<'_>, until: Deadline) -> Result<bool, ServerError> {
+        let timeout = Timespec::try_from(until.remaining(now())).ok();
         let ids: Vec<_> = self.attached.keys().copied().collect();
         let (is_stopped, is_asked, ready) = {
             let mut polled = Vec::with_capacity(ids.len().saturating_mul(2).saturating_add(PENDING_MAX));
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            polled.extend(stop.map(input));
+            polled.push(input(stop));
             let first = polled.len();
             polled.push(input(self.listener.as_fd()));
             if self.pending.len() >= PENDING_MAX {
                 polled.truncate(first);
             }
-            let (first_client, has_stop) = (polled.len(), stop.is_some());
+            let first_client = polled.len();
             for client in self.attached.values() {
                 polled.push(input(client.socket.as_fd()));
-                polled.push(input(client.process.as_fd()));
+                // Without a process, its socket twice: so that places are even.
+                polled.push(input(
+                    client.process.as_ref().map_or(client.socket.as_fd(), AsFd::as_fd),
+                ));
             }
             polled.extend(self.pending.iter().map(|pending| input(pending.socket.as_fd())));
+            if let Some(peers) = &self.peers {
+                for watched in peers.watched().map_err(ServerError::Peers)? {
+                    let output = if watched.awaits_room {
+                        PollFlags::OUT
+                    } else {
+                        PollFlags::empty()
+                    };
+                    polled.push(PollFd::from_borrowed_fd(
+                        watched.descriptor,
+                        PollFlags::IN | output,
+                    ));
+                }
+            }
             match rustix::event::poll(&mut polled, timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => {
@@ -242,18 +309,18 @@ impl Server {
             let ready: Vec<_> = (0..ids.len())
                 .map(|at| (is_ready(place(at)), is_ready(place(at).saturating_add(1))))
                 .collect();
-            (
-                has_stop && is_ready(0),
-                first_client > first && is_ready(first),
-                ready,
-            )
+            (is_ready(0), first_client > first && is_ready(first), ready)
         };
         self.looked = within(LOOK_EVERY);
         for (id, (has_packets, is_dead)) in ids.into_iter().zip(ready) {
             if has_packets {
                 self.take_packets(id);
             }
-            if is_dead {
+            let has_process = self
+                .attached
+                .get(&id)
+                .is_some_and(|client| client.process.is_some());
+            if is_dead && has_process {
                 self.end(id, GoneReason::Died);
             }
         }
@@ -353,14 +420,14 @@ impl Server {
         socket: &PacketSocket,
         request: &AttachRequest,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(ClientId, OwnedFd), AttachRefusal> {
+    ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
         let who = socket.credentials().map_err(|_| AttachRefusal::Gone)?;
         let Ok([rings, arena]) = <[OwnedFd; 2]>::try_from(descriptors) else {
             return Err(AttachRefusal::Descriptors);
         };
         // Before its memory is mapped, which costs more.
         self.router.admit(who, request)?;
-        let process = process_of(who).ok_or(AttachRefusal::Gone)?;
+        let process = process_of(who)?;
         let memory = request.layout.adopt(rings, arena)?;
         let id = self.router.attach(who, request, memory)?;
         Ok((id, process))
@@ -368,9 +435,15 @@ impl Server {
 }
 
 /// A descriptor of the process. A process that died meanwhile, and whose number another has, is found by the end of its socket.
-fn process_of(who: Credentials) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(who.pid).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+fn process_of(who: Credentials) -> Result<Option<OwnedFd>, AttachRefusal> {
+    let Some(pid) = who
+        .pid
+        .and_then(|pid| Pid::from_raw(i32::try_from(pid.get()).ok()?))
+    else {
+        return Ok(None);
+    };
+    let process = pidfd_open(pid, PidfdFlags::empty());
+    process.map(Some).map_err(|_| AttachRefusal::Gone)
 }
 
 impl Drop for Server {

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use doorbell::interprocess::PeerCredentials;
 use rustix::cmsg_space;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -87,12 +88,10 @@ impl PacketSocket {
 
     /// The process on the other side, as it was when it connected.
     pub(crate) fn credentials(&self) -> io::Result<Credentials> {
-        let of = rustix::net::sockopt::socket_peercred(&self.0)?;
-        Ok(Credentials {
-            uid: of.uid.as_raw(),
-            gid: of.gid.as_raw(),
-            pid: of.pid.as_raw_nonzero().get().unsigned_abs(),
-        })
+        let of = PeerCredentials::of(self.0.as_fd());
+        let PeerCredentials { uid, gid, pid } =
+            of.map_err(|error| io::Error::from_raw_os_error(error.errno))?;
+        Ok(Credentials { uid, gid, pid })
     }
 
     /// Sends a packet. `false` if the other side's queue is full: it then has packets to read, and is awake.

@@ -81,7 +81,11 @@ pub(crate) fn at(node: u32, endpoint: u32) -> EndpointAddress {
 }
 
 pub(crate) fn user(uid: u32) -> Credentials {
-    Credentials { uid, gid: 1, pid: 1 }
+    Credentials {
+        uid,
+        gid: 1,
+        pid: None,
+    }
 }
 
 pub(crate) fn request(job: u64, endpoint: u32) -> AttachRequest {
