@@ -626,6 +626,7 @@ fn every_fuzz_target_is_replayed() {
         "src/program/src/perf/hostile.rs",
         "src/mesh/hostile.rs",
         "src/operation/src/metrics/hostile.rs",
+        "src/daemon/src/hostile.rs",
         "src/trust/hostile.rs",
         "tests/mesh/strangers.rs",
         "sim/lab/src/scenario/hostile.rs",

@@ -11,11 +11,16 @@ mod client_state;
 mod descriptor;
 mod endpoint;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod layout;
 mod name;
 mod packet;
 mod peers;
 mod reason;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod router;
 mod serving;
 

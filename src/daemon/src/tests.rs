@@ -4,4 +4,4 @@ mod hostile;
 mod limits;
 mod links;
 mod random;
-mod world;
+pub(crate) mod world;

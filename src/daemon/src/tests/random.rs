@@ -36,10 +36,8 @@ fn run(seed: u64) {
             }
             6..=9 => drop(world.poll(node)),
             10 | 11 => drop(world.carry(chance.below(3))),
-            12 | 13 => {
-                if world.processes[process].is_alive && world.processes[process].is_reading {
-                    world.read(process);
-                }
+            12 | 13 if world.processes[process].is_alive && world.processes[process].is_reading => {
+                world.read(process);
             }
             14 if chance.one_in(4) => {
                 let reader = &mut world.processes[process];
