@@ -12,6 +12,9 @@ pub trait SharedWords {
     /// The word with this index. `None` behind the end.
     fn word(&self, index: usize) -> Option<&AtomicU64>;
 
+    /// Eight words from this index on. `None` unless all lie within.
+    fn line(&self, first: usize) -> Option<&[AtomicU64; 8]>;
+
     /// The flag with this index, which a thread can sleep at (`futex(2)`). `None` behind the end.
     fn flag(&self, index: usize) -> Option<&AtomicU32>;
 
@@ -38,6 +41,10 @@ pub trait SharedBytes {
 impl<M: SharedWords> SharedWords for &M {
     fn word(&self, index: usize) -> Option<&AtomicU64> {
         (**self).word(index)
+    }
+
+    fn line(&self, first: usize) -> Option<&[AtomicU64; 8]> {
+        (**self).line(first)
     }
 
     fn flag(&self, index: usize) -> Option<&AtomicU32> {

@@ -168,6 +168,18 @@ impl SharedWords for SharedMemory {
     }
 
     #[inline]
+    fn line(&self, first: usize) -> Option<&[AtomicU64; 8]> {
+        let offset = first.checked_mul(size_of::<u64>())?.checked_add(FLAGS_BYTES)?;
+        let line = self
+            .0
+            .at(offset, size_of::<[AtomicU64; 8]>())?
+            .cast::<[AtomicU64; 8]>();
+        // SAFETY: as above, for each of the eight words: an `AtomicU64` has the layout of a `u64` of eight bytes, and its alignment on
+        // the processors of this crate.
+        Some(unsafe { line.as_ref() })
+    }
+
+    #[inline]
     fn flag(&self, index: usize) -> Option<&AtomicU32> {
         let offset = index
             .checked_mul(FLAG_STRIDE_BYTES)

@@ -83,12 +83,17 @@ impl SharedRing {
     }
 
     /// The words of a slot. Both bounds are small (`new`), so that nothing wraps.
-    fn words_of<M: SharedWords>(self, memory: &M, slot: u32) -> impl Iterator<Item = Option<&AtomicU64>> {
+    #[inline]
+    fn words_of<M: SharedWords>(
+        self,
+        memory: &M,
+        slot: u32,
+    ) -> Result<&[AtomicU64; DESCRIPTOR_WORDS], RingViolation> {
         let first = self
             .first_word
             .wrapping_add(HEADER_WORDS)
             .wrapping_add((slot as usize).wrapping_mul(DESCRIPTOR_WORDS));
-        (first..first.wrapping_add(DESCRIPTOR_WORDS)).map(|word| memory.word(word))
+        memory.line(first).ok_or(RingViolation::Memory)
     }
 }
 
@@ -209,10 +214,9 @@ impl<M: SharedWords> SharedProducer<M> {
         if let Some(witness) = self.memory.witness(slot as usize) {
             witness.write();
         }
-        for (word, value) in self.ring.words_of(&self.memory, slot).zip(descriptor) {
+        for (word, value) in self.ring.words_of(&self.memory, slot)?.iter().zip(descriptor) {
             // Relaxed: published by the position.
-            word.ok_or(RingViolation::Memory)?
-                .store(*value, Ordering::Relaxed);
+            word.store(*value, Ordering::Relaxed);
         }
         self.staged = self.staged.wrapping_add(1);
         Ok(true)
@@ -296,9 +300,9 @@ impl<M: SharedWords> SharedConsumer<M> {
             witness.read();
         }
         let mut copy = [0; DESCRIPTOR_WORDS];
-        for (word, value) in self.ring.words_of(&self.memory, slot).zip(&mut copy) {
+        for (word, value) in self.ring.words_of(&self.memory, slot)?.iter().zip(&mut copy) {
             // Relaxed: ordered behind the position.
-            *value = word.ok_or(RingViolation::Memory)?.load(Ordering::Relaxed);
+            *value = word.load(Ordering::Relaxed);
         }
         Ok(Some(copy))
     }

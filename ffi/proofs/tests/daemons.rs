@@ -2,7 +2,7 @@
 //! wake-up is found as a wait that ends by its deadline.
 //!
 //! One test, since the fake is loaded for the whole process.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use core::time::Duration;
 use std::os::fd::AsFd as _;

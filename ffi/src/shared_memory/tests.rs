@@ -38,6 +38,8 @@ fn both_sides_see_words_flags_and_bytes() {
             .load(Ordering::Relaxed),
         8
     );
+    assert_eq!(theirs.line(92).unwrap()[7].load(Ordering::Relaxed), 7);
+    assert!(ours.line(93).is_none() && ours.line(usize::MAX).is_none());
     assert!(ours.word(100).is_none() && ours.flag(SharedMemory::FLAGS_MAX).is_none());
     assert!(ours.word(usize::MAX).is_none() && ours.flag(usize::MAX).is_none());
 

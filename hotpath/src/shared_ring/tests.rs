@@ -14,6 +14,10 @@ impl SharedWords for Plain {
         self.0.get(index)
     }
 
+    fn line(&self, first: usize) -> Option<&[AtomicU64; 8]> {
+        self.0.get(first..first.checked_add(8)?)?.try_into().ok()
+    }
+
     fn flag(&self, _index: usize) -> Option<&AtomicU32> {
         None
     }

@@ -63,7 +63,7 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> ClientError {
     move |error| ClientError::System { call, error }
 }
 
-/// A process that is attached to its node's daemon. Dropping it detaches.
+/// A process that is attached to its node's daemon. Its peers learn of [`Client::detach`] as such; dropping it is reported as a death.
 #[derive(Debug)]
 pub struct Client {
     endpoint: Endpoint,

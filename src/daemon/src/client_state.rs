@@ -141,7 +141,10 @@ impl Client {
 
     /// Whether it may exchange messages with this endpoint, which it then has as a contact.
     pub(crate) fn meets(&mut self, other: EndpointAddress, contacts_max: usize) -> bool {
-        let is_allowed = self.contacts.len() < contacts_max || self.contacts.contains(&other);
+        if self.contacts.contains(&other) {
+            return true;
+        }
+        let is_allowed = self.contacts.len() < contacts_max;
         if is_allowed {
             self.contacts.insert(other);
         }

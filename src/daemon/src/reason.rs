@@ -54,8 +54,6 @@ reasons! {
         Rings = 4, "the rings are no unsealed memfd of the right size with all its pages";
         /// The arena is no sealable memfd of the right size.
         Arena = 5, "the arena is no unsealed memfd of the right size with all its pages";
-        /// Another user has the job.
-        JobUser = 6, "another user has a job with this number";
         /// The job has another key.
         JobKey = 7, "the job has another key";
         /// The endpoint's number is taken.

@@ -81,7 +81,6 @@ pub struct RouterCounts {
 #[derive(Debug)]
 struct Members {
     key: JobKey,
-    user: u32,
     by_endpoint: BTreeMap<u32, usize>,
 }
 
@@ -99,7 +98,8 @@ pub struct Router {
     node: NodeNumber,
     limits: RouterLimits,
     clients: Vec<Option<Client>>,
-    jobs: BTreeMap<JobNumber, Members>,
+    /// By user and number: no user takes the numbers of another.
+    jobs: BTreeMap<(u32, JobNumber), Members>,
     incarnations: u64,
     first: usize,
     payload: Vec<u8>,
@@ -166,7 +166,7 @@ impl Router {
     /// Looks whether a process may attach, before its memory is mapped.
     ///
     /// # Errors
-    /// A limit is reached, the job is another user's or has another key, or the endpoint's number is taken.
+    /// A limit is reached, the job has another key, or the endpoint's number is taken.
     pub fn admit(&self, who: Credentials, request: &AttachRequest) -> Result<(), AttachRefusal> {
         let clients = || self.clients.iter().flatten();
         if clients().count() >= self.limits.clients_max {
@@ -175,12 +175,9 @@ impl Router {
         if clients().filter(|client| client.who.uid == who.uid).count() >= self.limits.clients_of_user_max {
             return Err(AttachRefusal::TooManyOfUser);
         }
-        let Some(members) = self.jobs.get(&request.job) else {
+        let Some(members) = self.jobs.get(&(who.uid, request.job)) else {
             return Ok(());
         };
-        if members.user != who.uid {
-            return Err(AttachRefusal::JobUser);
-        }
         if members.key != request.key {
             return Err(AttachRefusal::JobKey);
         }
@@ -223,9 +220,8 @@ impl Router {
         if let Some(place) = self.clients.get_mut(index) {
             *place = Some(client);
         }
-        let members = self.jobs.entry(request.job).or_insert(Members {
+        let members = self.jobs.entry((who.uid, request.job)).or_insert(Members {
             key: request.key,
-            user: who.uid,
             by_endpoint: BTreeMap::new(),
         });
         members.by_endpoint.insert(request.endpoint, index);
@@ -314,8 +310,12 @@ impl Router {
     }
 
     /// The client with this endpoint number in a job.
-    fn member(&self, job: JobNumber, endpoint: u32) -> Option<usize> {
-        self.jobs.get(&job)?.by_endpoint.get(&endpoint).copied()
+    fn member(&self, job: &Job, endpoint: u32) -> Option<usize> {
+        self.jobs
+            .get(&(job.user, job.number))?
+            .by_endpoint
+            .get(&endpoint)
+            .copied()
     }
 
     /// One client's turn: what waits for it, then what it submits.
@@ -375,13 +375,10 @@ impl Router {
     /// Gives a message to an endpoint of this node.
     fn route_here(&mut self, index: usize, submission: &Submission) -> Step {
         let contacts_max = self.limits.contacts_max;
-        let Some((job, from)) = self
-            .client(index)
-            .map(|client| (client.job.number, client.address))
-        else {
+        let Some((job, from)) = self.client(index).map(|client| (client.job, client.address)) else {
             return Step::Stalled;
         };
-        let Some(to) = self.member(job, submission.to.endpoint) else {
+        let Some(to) = self.member(&job, submission.to.endpoint) else {
             return Step::Refused(UndeliveredReason::NoEndpoint);
         };
         let Some(receiver) = self.client_mut(to) else {
@@ -446,19 +443,15 @@ impl Router {
         let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
             return;
         };
-        if let Some(members) = self.jobs.get_mut(&client.job.number) {
+        let name = (client.job.user, client.job.number);
+        if let Some(members) = self.jobs.get_mut(&name) {
             members.by_endpoint.remove(&client.address.endpoint);
             if members.by_endpoint.is_empty() {
-                self.jobs.remove(&client.job.number);
+                self.jobs.remove(&name);
             }
         }
-        let job = client.job.number;
-        for other in self
-            .clients
-            .iter_mut()
-            .flatten()
-            .filter(|other| other.job.number == job)
-        {
+        let job = client.job;
+        for other in self.clients.iter_mut().flatten().filter(|other| other.job == job) {
             other.lose(client.address, reason);
         }
         self.remove_away(&client, reason);

@@ -124,6 +124,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, raised.try_clone()?)?;
     }
+    // Each process takes four descriptors.
+    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    files.current = files.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
     let mut server = Server::bind(&config)?;
     let mut missing = Vec::new();
     if arguments.listen.is_some() || !arguments.nodes.is_empty() {

@@ -233,13 +233,13 @@ impl Router {
 
     /// The client that a frame is for, if it is of the same job: the same number, user and key.
     fn receiver(&mut self, frame: &Frame) -> Option<&mut Client> {
-        let index = self.member(frame.job.number, frame.to)?;
+        let index = self.member(&frame.job, frame.to)?;
         self.client_mut(index).filter(|client| client.job == frame.job)
     }
 
     /// The client whose message an answer is about, and the endpoint that it was for.
     fn sender(&mut self, node: NodeNumber, frame: &Frame) -> Option<(&mut Client, EndpointAddress)> {
-        let index = self.member(frame.job.number, frame.from)?;
+        let index = self.member(&frame.job, frame.from)?;
         let client = self.client_mut(index)?;
         let is_same = client.job == frame.job && client.incarnation == frame.incarnation;
         let to = EndpointAddress {

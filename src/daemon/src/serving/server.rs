@@ -27,6 +27,9 @@ const PACKETS_MAX: usize = 4;
 /// How often a busy daemon looks at its sockets.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
+/// How long nobody is accepted while this process has as many descriptors as it may.
+const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(10);
+
 /// Settings of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
@@ -117,6 +120,8 @@ pub struct Server {
     pending: Vec<Pending>,
     attached: BTreeMap<ClientId, Attached>,
     looked: Deadline,
+    /// Until then, nobody is accepted: the process has as many descriptors as it may.
+    accept_after: Option<Deadline>,
     peers: Option<Peers>,
 }
 
@@ -137,6 +142,7 @@ impl Server {
             pending: Vec::new(),
             attached: BTreeMap::new(),
             looked: within(Duration::ZERO),
+            accept_after: None,
             peers: None,
         })
     }
@@ -255,9 +261,10 @@ impl Server {
         }
     }
 
-    /// When a connection that has not attached has had its time.
+    /// When a connection that has not attached has had its time, or the next is accepted.
     fn wakes(&self) -> Option<Deadline> {
-        self.pending.iter().map(|pending| pending.until).min()
+        let pending = self.pending.iter().map(|pending| pending.until);
+        pending.chain(self.accept_after).min()
     }
 
     /// Waits until a socket has something, or until this moment, and acts on all that is there. Returns whether to stop.
@@ -270,7 +277,8 @@ impl Server {
             polled.push(input(stop));
             let first = polled.len();
             polled.push(input(self.listener.as_fd()));
-            if self.pending.len() >= PENDING_MAX {
+            self.accept_after = self.accept_after.filter(|after| !after.has_passed(now()));
+            if self.pending.len() >= PENDING_MAX || self.accept_after.is_some() {
                 polled.truncate(first);
             }
             let first_client = polled.len();
@@ -365,9 +373,9 @@ impl Server {
                     until: within(self.config.attach_within),
                 }),
                 Ok(None) => break,
-                // Without descriptors, the connection waits in the queue until some are free. The pause keeps this from being a loop.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
-                    std::thread::sleep(LOOK_EVERY);
+                // Without descriptors, the connection waits in the queue until some are free.
+                Err(error) if is_short_of_descriptors(&error) => {
+                    self.accept_after = Some(within(SHORT_OF_DESCRIPTORS));
                     break;
                 }
                 Err(error) => {
@@ -432,6 +440,13 @@ impl Server {
         let id = self.router.attach(who, request, memory)?;
         Ok((id, process))
     }
+}
+
+fn is_short_of_descriptors(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
+        .iter()
+        .any(|of| errno == Some(of.raw_os_error()))
 }
 
 /// A descriptor of the process. A process that died meanwhile, and whose number another has, is found by the end of its socket.

@@ -33,6 +33,10 @@ impl SharedWords for View {
         self.0.words.get(index)
     }
 
+    fn line(&self, first: usize) -> Option<&[AtomicU64; 8]> {
+        self.0.words.get(first..first.checked_add(8)?)?.try_into().ok()
+    }
+
     fn flag(&self, _index: usize) -> Option<&AtomicU32> {
         Some(&self.0.flag)
     }
