@@ -19,6 +19,7 @@
 //! | [`rails`] | ports and addresses that are used, and pairs of them |
 //! | [`trust`] | keys, and peers that are trusted |
 //! | [`wire`] | handles and frames, parsed in place |
+//! | [`interprocess`] | memory that two processes map, and rings in it |
 //! | [`provider`] | the traits of devices, memory and networks, and the units of verbs |
 //!
 //! Settings, topology and metrics are in the package `doorbell-operation`, the program in `doorbell-program`.
@@ -53,6 +54,7 @@
 mod book;
 pub mod connect;
 mod error;
+pub mod interprocess;
 pub mod link;
 mod machine;
 pub mod memory;

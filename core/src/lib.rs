@@ -21,6 +21,7 @@ pub mod handshake;
 pub mod id;
 pub mod in_flight;
 pub mod in_place;
+pub mod interprocess;
 pub mod ledger;
 pub mod mtu;
 pub mod network;

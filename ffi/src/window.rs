@@ -16,7 +16,7 @@ use crate::mapping::Region;
 use crate::memory_region::MemoryRegion;
 use crate::{LentMemory, Slot};
 
-mod access;
+pub(crate) mod access;
 
 const WORD_BYTES: usize = size_of::<u64>();
 

@@ -115,6 +115,11 @@ pub fn metrics_request(bytes: &[u8]) {
     doorbell_operation::hostile::check(bytes);
 }
 
+/// Packets, words of rings and frames of a hostile client and a hostile peer of a node daemon.
+pub fn daemon(bytes: &[u8]) {
+    doorbell_daemon::hostile::check(bytes);
+}
+
 /// A file of keys.
 pub fn keys(bytes: &[u8]) {
     let _ = doorbell::trust::hostile::check(bytes);

@@ -20,6 +20,7 @@ mod receiver;
 pub mod ring;
 mod sender;
 mod shared;
+mod shared_ring;
 mod sleeping;
 mod statistics;
 mod waiting;
@@ -37,6 +38,9 @@ pub use sender::{
     UnpostedReason,
 };
 pub use shared::{Share, SharedReceiver, Taken};
-pub use sleeping::SleepFlag;
+pub use shared_ring::{
+    DESCRIPTOR_WORDS, RingViolation, SHARED_RING_SLOTS_MAX, SharedConsumer, SharedProducer, SharedRing,
+};
+pub use sleeping::{SleepFlag, announce_sleep, must_wake, withdraw_sleep};
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};
 pub use waiting::{Wait, Waitable, Waiter, Woken, prepare_sleep};

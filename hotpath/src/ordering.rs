@@ -34,6 +34,20 @@ doorbell_core::named_orderings! {
     /// A producer looks how far the slots may be written again. Pairs with [`RING_HAND_BACK`].
     RING_REUSE = Acquire;
 
+    /// A producer publishes a batch of a ring between processes: its position moves behind the descriptors.
+    /// Pairs with [`INDEX_TAKE`].
+    INDEX_PUBLISH = Release;
+
+    /// The consumer of a ring between processes reads how far descriptors are published. Pairs with [`INDEX_PUBLISH`].
+    INDEX_TAKE = Acquire;
+
+    /// The consumer of a ring between processes hands slots back: its position moves behind what was read out of them.
+    /// Pairs with [`INDEX_REUSE`].
+    INDEX_HAND_BACK = Release;
+
+    /// The producer of a ring between processes reads how far slots may be written again. Pairs with [`INDEX_HAND_BACK`].
+    INDEX_REUSE = Acquire;
+
     /// A half of a single-producer ring is dropped: what it did, its place in the ring
     /// included, is done for the next to claim it. Pairs with [`SPSC_CLAIM`].
     SPSC_UNCLAIM = Release;

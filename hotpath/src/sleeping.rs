@@ -24,15 +24,12 @@ impl SleepFlag {
     ///
     /// Ordering: [`SLEEP_ANNOUNCED`] pairs with [`SLEEP_LOOKED`] in [`SleepFlag::must_wake`].
     pub fn announce(&self) {
-        // Relaxed: the fence orders it before the look that follows.
-        self.0.store(1, Ordering::Relaxed);
-        SLEEP_ANNOUNCED.fence();
+        announce_sleep(&self.0);
     }
 
     /// The sleep is over, whatever ended it: nobody need wake anyone.
     pub fn withdraw(&self) {
-        // Relaxed: a thread that sees it late wakes in vain.
-        self.0.store(0, Ordering::Relaxed);
+        withdraw_sleep(&self.0);
     }
 
     /// Whether a sleep was announced that no caller was asked to end yet. Ask after putting work; a caller that
@@ -41,10 +38,29 @@ impl SleepFlag {
     /// Ordering: [`SLEEP_LOOKED`] pairs with [`SLEEP_ANNOUNCED`] in [`SleepFlag::announce`].
     #[inline]
     pub fn must_wake(&self) -> bool {
-        SLEEP_LOOKED.fence();
-        // Relaxed, both: nothing is read because of it. Exchanged, so that one caller alone gets `true`.
-        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
+        must_wake(&self.0)
     }
+}
+
+/// Announces a sleep at a flag that another process may have mapped, with the value 1: [`SleepFlag::announce`].
+pub fn announce_sleep(flag: &AtomicU32) {
+    // Relaxed: the fence orders it before the look that follows.
+    flag.store(1, Ordering::Relaxed);
+    SLEEP_ANNOUNCED.fence();
+}
+
+/// Ends a sleep at a flag: [`SleepFlag::withdraw`].
+pub fn withdraw_sleep(flag: &AtomicU32) {
+    // Relaxed: a thread that sees it late wakes in vain.
+    flag.store(0, Ordering::Relaxed);
+}
+
+/// Whether the thread that sleeps at a flag has to be woken: [`SleepFlag::must_wake`].
+#[inline]
+pub fn must_wake(flag: &AtomicU32) -> bool {
+    SLEEP_LOOKED.fence();
+    // Relaxed, both: nothing is read because of it. Exchanged, so that one caller alone gets `true`.
+    flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
 }
 
 impl Default for SleepFlag {

@@ -13,9 +13,10 @@ use crate::{code, code_before_tests, is_of_tests, root, sources};
 const ROOT_NAMES_MAX: usize = 45;
 
 /// Folders of sources, and what of them is a package of its own.
-const PACKAGES: [(&str, &[&str]); 8] = [
-    ("src", &["src/operation", "src/program"]),
+const PACKAGES: [(&str, &[&str]); 9] = [
+    ("src", &["src/operation", "src/daemon", "src/program"]),
     ("src/operation/src", &[]),
+    ("src/daemon/src", &[]),
     ("core/src", &[]),
     ("hotpath/src", &[]),
     ("ffi/src", &[]),

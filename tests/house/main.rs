@@ -54,6 +54,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
         "src/operation",
         &["doorbell", "rustix", "serde", "serde_json", "toml"],
     ),
+    ("src/daemon", &["doorbell", "rustix", "zerocopy"]),
     ("src/program", &["*"]),
     ("sim/swarm", &["*"]),
     ("sim/lab", &["*"]),
@@ -328,8 +329,11 @@ fn raw_verbs_stay_in_ffi() {
 const REAL_TIME: &str = "sim/src/real_time.rs";
 
 /// Files above `machine` that meet this host, too: threads, servers, and readers of its facts.
-const MEETS_THE_HOST: [&str; 7] = [
+const MEETS_THE_HOST: [&str; 10] = [
     "src/connect/background.rs",
+    "src/daemon/src/client.rs",
+    "src/daemon/src/serving",
+    "src/daemon/tests",
     "src/operation/tests",
     "src/operation/src/metrics_server",
     "src/operation/src/port_counters.rs",
@@ -414,7 +418,18 @@ fn the_data_path_logs_nothing() {
 
 /// The floors of `src`, from the ground: a file, or a folder. A file imports from its own floor and from those below.
 const FLOORS: &[&str] = &[
-    "provider", "wire", "error", "machine", "rails", "trust", "memory", "worker", "connect", "link", "mesh",
+    "provider",
+    "wire",
+    "interprocess",
+    "error",
+    "machine",
+    "rails",
+    "trust",
+    "memory",
+    "worker",
+    "connect",
+    "link",
+    "mesh",
     "requests",
 ];
 
@@ -456,7 +471,11 @@ fn a_file_of_src_imports_from_its_floor_and_from_below() {
     for path in sources(&src) {
         let name = path.strip_prefix(&src).unwrap().with_extension("");
         let name = name.to_str().unwrap();
-        if ["lib", "book"].contains(&name) || name.starts_with("program/") || name.starts_with("operation/") {
+        if ["lib", "book"].contains(&name)
+            || name.starts_with("program/")
+            || name.starts_with("operation/")
+            || name.starts_with("daemon/")
+        {
             continue;
         }
         let Some(floor) = floor_of(name) else {
@@ -607,6 +626,7 @@ fn every_fuzz_target_is_replayed() {
         "src/program/src/perf/hostile.rs",
         "src/mesh/hostile.rs",
         "src/operation/src/metrics/hostile.rs",
+        "src/daemon/src/hostile.rs",
         "src/trust/hostile.rs",
         "tests/mesh/strangers.rs",
         "sim/lab/src/scenario/hostile.rs",

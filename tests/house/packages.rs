@@ -9,7 +9,7 @@ use toml::Value;
 use crate::{manifest, members, root};
 
 /// The folder of each, and its name.
-const PUBLISHED: [(&str, &str); 9] = [
+const PUBLISHED: [(&str, &str); 10] = [
     (".", "doorbell"),
     ("core", "doorbell-core"),
     ("ffi", "doorbell-ffi"),
@@ -18,6 +18,7 @@ const PUBLISHED: [(&str, &str); 9] = [
     ("hotpath", "doorbell-hotpath"),
     ("sim", "doorbell-sim"),
     ("src/operation", "doorbell-operation"),
+    ("src/daemon", "doorbell-daemon"),
     ("src/program", "doorbell-program"),
 ];
 

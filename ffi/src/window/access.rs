@@ -36,7 +36,7 @@ use core::sync::atomic::{Ordering, fence};
 /// 3. The language knows at most one of the two ranges by reference: by an exclusive borrow, or by a shared
 ///    borrow if it is the range that is read. The other range, the window's, it knows by raw pointers alone.
 #[inline]
-pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     let memcpy: unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void =
         libc::memcpy;
     #[cfg(target_arch = "x86_64")]

@@ -40,6 +40,7 @@ mod report;
 mod scenarios;
 #[cfg(test)]
 mod schema;
+mod serve;
 mod simulated;
 mod status;
 mod topo;
@@ -71,6 +72,7 @@ enum Command {
     Link(Box<link::Arguments>),
     Xfer(Box<xfer::Arguments>),
     Mesh(mesh::Arguments),
+    Serve(Box<serve::Arguments>),
     Status(status::Arguments),
     Config(config::Arguments),
     Demo(demo::Arguments),
@@ -115,6 +117,7 @@ fn run(command: Command) -> Result<(), report::Failure> {
         Command::Link(arguments) => link::run(&arguments),
         Command::Xfer(arguments) => xfer::run(&arguments),
         Command::Mesh(arguments) => mesh::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

@@ -68,6 +68,15 @@ const ROWS: &[(&str, Is, How)] = &[
         |words| ["config", "devices", "man"].contains(&words[1]) && words[0] == "doorbell",
         Run(&[0]),
     ),
+    // Its socket and its peers are those of an example.
+    (
+        "the node daemon",
+        |words| words[..2] == ["doorbell", "serve"] && words.len() > 2,
+        Elsewhere(
+            "src/program/tests/program/serve.rs",
+            "fn processes_attach_exchange_and_learn_of_a_kill",
+        ),
+    ),
     // The port is that of an example: no node is there.
     (
         "status of a node",

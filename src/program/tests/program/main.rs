@@ -7,6 +7,7 @@ mod opened;
 mod pipe;
 #[path = "../../src/schema.rs"]
 mod schema;
+mod serve;
 #[path = "../../src/documents.rs"]
 mod shown;
 mod started;

@@ -12,6 +12,7 @@ mod free_list;
 mod mpsc;
 mod reporting;
 mod ring;
+mod shared_ring;
 mod signal;
 mod sleeping;
 mod spsc;

@@ -50,7 +50,12 @@ const JUDGED: &[Judged] = &[
     Judged {
         orderings: doorbell_hotpath::ordering::ALL,
         prefix: "SLEEP_",
-        models: &["sleeping::"],
+        models: &["sleeping::", "shared_ring::"],
+    },
+    Judged {
+        orderings: doorbell_hotpath::ordering::ALL,
+        prefix: "INDEX_",
+        models: &["shared_ring::"],
     },
     Judged {
         orderings: doorbell_hotpath::ordering::ALL,

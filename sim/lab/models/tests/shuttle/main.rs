@@ -10,6 +10,7 @@
 #![cfg(doorbell_shuttle)]
 
 mod mpsc;
+mod shared_ring;
 mod spsc;
 mod submitting;
 

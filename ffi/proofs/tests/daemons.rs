@@ -1,0 +1,126 @@
+//! Two node daemons over `ffi` on the fake libibverbs, and a client of each. All four sleep unless there is something to do. A lost
+//! wake-up is found as a wait that ends by its deadline.
+//!
+//! One test, since the fake is loaded for the whole process.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use core::time::Duration;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use doorbell::link::LinkConfig;
+use doorbell::{Handle, Node, Notify, Trust, WorkerConfig, within};
+use doorbell_daemon::{
+    AttachRequest, Client, EndpointAddress, EndpointEvent, EndpointLayout, GoneReason, JobKey, JobNumber,
+    NodeNumber, Peers, Server, ServerConfig, UndeliveredReason,
+};
+
+/// No wait takes as long, unless a wake-up is lost.
+const SOON: Duration = Duration::from_secs(60);
+
+const ROUNDS: u32 = 100;
+
+fn server(folder: &Path, number: u32) -> (Server, Handle) {
+    let mut config = ServerConfig::new(folder.join(number.to_string()));
+    config.node = NodeNumber(number);
+    // Asleep as often as may be.
+    config.spin = Duration::ZERO;
+    let mut server = Server::bind(&config).unwrap();
+    let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
+    let mut own = WorkerConfig::default();
+    own.notify = Notify::Every;
+    let workers = node.workers(&own).unwrap();
+    let mut peers = Peers::new(node, workers, &LinkConfig::default(), 2).unwrap();
+    let handle = peers.listen("[::]:0".parse().unwrap()).unwrap();
+    server.set_peers(peers);
+    (server, handle)
+}
+
+fn attach(server: &Path) -> Client {
+    let request = AttachRequest {
+        job: JobNumber(1),
+        key: JobKey([1; 16]),
+        endpoint: 0,
+        layout: EndpointLayout::default(),
+    };
+    Client::attach(server, &request, within(SOON)).unwrap()
+}
+
+fn at(node: u32, endpoint: u32) -> EndpointAddress {
+    EndpointAddress {
+        node: NodeNumber(node),
+        endpoint,
+    }
+}
+
+/// The next event, as a text and a message.
+fn next(client: &mut Client) -> (String, Vec<u8>) {
+    let mut events = Vec::new();
+    let woken = client.wait(within(SOON), |event| match event {
+        EndpointEvent::Received { from, message } => events.push((from.to_string(), message.to_vec())),
+        EndpointEvent::Undelivered { to, reason, .. } => events.push((format!("{to}: {reason}"), Vec::new())),
+        EndpointEvent::Gone { who, reason } => events.push((format!("{who}: {reason}"), Vec::new())),
+        _ => {}
+    });
+    assert!(woken.unwrap(), "it sleeps, and nothing wakes it");
+    assert_eq!(events.len(), 1, "{events:?}");
+    events.remove(0)
+}
+
+#[test]
+fn messages_between_nodes_wake_daemons_and_clients_that_sleep() {
+    let path = doorbell_fake::library_path().unwrap();
+    // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+    unsafe { rdma_sys::load_from(&path) }.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut servers, handles): (Vec<_>, Vec<_>) = [0, 1]
+        .map(|number| server(folder.path(), number))
+        .into_iter()
+        .unzip();
+    servers[0].add_peer(NodeNumber(1), handles[1]);
+    servers[1].add_peer(NodeNumber(0), handles[0]);
+    let stops: Vec<_> = servers
+        .into_iter()
+        .map(|mut server| {
+            let (stop, stopped) = UnixStream::pair().unwrap();
+            (
+                stop,
+                thread::spawn(move || server.run(stopped.as_fd()).map(|()| server.counts())),
+            )
+        })
+        .collect();
+
+    let [mut a, mut b] = ["0", "1"].map(|name| attach(&folder.path().join(name)));
+    for round in 0..ROUNDS {
+        // Longer now and then than what is polled in vain.
+        if round % 25 == 0 {
+            thread::sleep(Duration::from_millis(50));
+        }
+        a.send(at(1, 0), &round.to_be_bytes()).unwrap();
+        a.poll(|_| {}).unwrap();
+        let there = (at(0, 0).to_string(), round.to_be_bytes().to_vec());
+        assert_eq!(next(&mut b), there);
+        b.send(at(0, 0), &round.to_be_bytes()).unwrap();
+        b.poll(|_| {}).unwrap();
+        let back = (at(1, 0).to_string(), round.to_be_bytes().to_vec());
+        assert_eq!(next(&mut a), back);
+    }
+    a.send(at(1, 9), b"nobody").unwrap();
+    let refused = format!("{}: {}", at(1, 9), UndeliveredReason::NoEndpoint);
+    assert_eq!(next(&mut a), (refused, Vec::new()));
+    b.detach().unwrap();
+    let ended = format!("{}: {}", at(1, 0), GoneReason::Detached);
+    assert_eq!(next(&mut a), (ended, Vec::new()));
+    for (stop, thread) in stops {
+        drop(stop);
+        let counts = thread.join().unwrap().unwrap();
+        assert_eq!(
+            (counts.attached, counts.received),
+            (1, u64::from(ROUNDS)),
+            "{counts:?}"
+        );
+    }
+}

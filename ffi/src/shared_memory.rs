@@ -1,0 +1,375 @@
+//! Memory that two processes map and that neither can take away from the other: sealed memfds.
+//!
+//! One process creates it, fills it with pages of its own account, and sends the descriptor. The other adopts it: it maps the file, seals
+//! it, and only then looks at its size and its pages. No seal can be taken back, so whatever was seen stays: the file neither
+//! shrinks nor loses pages, and no access to the mapping can raise SIGBUS.
+//!
+//! The language reaches words and flags by atomics, and bytes by copies outside it ([`access`] says why). No byte is reached in two ways.
+
+use core::fmt;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use doorbell_core::interprocess::{SharedBytes, SharedWords};
+use doorbell_core::provider::ProviderError;
+
+use crate::errno;
+use crate::window::access;
+
+/// The seals of shared memory, in force once it is adopted. `F_SEAL_SHRINK` does not stop the punching of holes; `F_SEAL_FUTURE_WRITE` does.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+
+/// The seal against execution, which a host may put on every memfd (`vm.memfd_noexec`). It changes nothing here.
+const SEAL_EXEC: i32 = 0x20;
+
+/// Bytes in front of the words, for flags.
+const FLAGS_BYTES: usize = 4096;
+
+/// Flags lie so far apart: two cache lines.
+const FLAG_STRIDE_BYTES: usize = 128;
+
+/// The most bytes of one mapping.
+const BYTES_MAX: usize = 1 << 30;
+
+/// Reason why memory cannot be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SharedMemoryError {
+    /// The descriptor is of no file in memory that can be sealed.
+    Foreign,
+    /// The file has seals already, or none can be put on it.
+    Seals {
+        /// The seals found, as in `fcntl(2)`.
+        found: i32,
+    },
+    /// The file has another size.
+    Bytes {
+        /// The size found.
+        found: u64,
+        /// The size there has to be.
+        expected: u64,
+    },
+    /// The file has holes, whose pages would be charged to the process that touches them first.
+    Holes {
+        /// The bytes that have pages.
+        found: u64,
+        /// The bytes that have to have pages.
+        expected: u64,
+    },
+    /// A call of the system failed. A size of zero, or above 1 GiB, is `EINVAL`.
+    System(ProviderError),
+}
+
+impl fmt::Display for SharedMemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign => f.write_str("the descriptor is of no memfd: make it by memfd_create(2)"),
+            Self::Seals { found } => write!(
+                f,
+                "the memfd has the seals {found:#x}: it must have none, and allow sealing"
+            ),
+            Self::Bytes { found, expected } => {
+                write!(f, "the memfd has {found} bytes, where {expected} are expected")
+            }
+            Self::Holes { found, expected } => write!(
+                f,
+                "{found} of the {expected} bytes of the memfd have pages: allocate all by fallocate(2)"
+            ),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for SharedMemoryError {}
+
+impl From<ProviderError> for SharedMemoryError {
+    fn from(error: ProviderError) -> Self {
+        Self::System(error)
+    }
+}
+
+/// Words and flags that another process maps, too. A clone is the same memory.
+#[derive(Clone, Debug)]
+pub struct SharedMemory(Arc<Mapping>);
+
+/// Bytes that another process maps, too.
+#[derive(Debug)]
+pub struct SharedArena(Mapping);
+
+impl SharedMemory {
+    /// The most flags.
+    pub const FLAGS_MAX: usize = FLAGS_BYTES / FLAG_STRIDE_BYTES;
+
+    /// New memory of zeros, with pages. It takes system calls.
+    ///
+    /// # Errors
+    /// There are no words or too many, or the system has no memory.
+    pub fn create(words: usize) -> Result<Self, SharedMemoryError> {
+        Mapping::create(c"doorbell-rings", bytes_of(words)).map(|mapping| Self(Arc::new(mapping)))
+    }
+
+    /// Maps and seals the memory that another process created with as many words. It takes system calls.
+    ///
+    /// # Errors
+    /// The descriptor is of no memfd, or of one with seals, another size, or holes.
+    pub fn adopt(descriptor: OwnedFd, words: usize) -> Result<Self, SharedMemoryError> {
+        Mapping::adopt(descriptor, bytes_of(words)).map(|mapping| Self(Arc::new(mapping)))
+    }
+
+    /// The descriptor, for another process.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+}
+
+impl SharedArena {
+    /// New memory of zeros, with pages. It takes system calls.
+    ///
+    /// # Errors
+    /// There are no bytes or too many, or the system has no memory.
+    pub fn create(bytes: usize) -> Result<Self, SharedMemoryError> {
+        Mapping::create(c"doorbell-arena", bytes).map(Self)
+    }
+
+    /// Maps and seals the memory that another process created with as many bytes. It takes system calls.
+    ///
+    /// # Errors
+    /// The descriptor is of no memfd, or of one with seals, another size, or holes.
+    pub fn adopt(descriptor: OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
+        Mapping::adopt(descriptor, bytes).map(Self)
+    }
+
+    /// The descriptor, for another process.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+}
+
+/// The bytes of so many words behind the flags; a size that is refused if they overflow.
+fn bytes_of(words: usize) -> usize {
+    let bytes = words.checked_mul(size_of::<u64>());
+    bytes
+        .and_then(|bytes| bytes.checked_add(FLAGS_BYTES))
+        .unwrap_or(usize::MAX)
+}
+
+impl SharedWords for SharedMemory {
+    #[inline]
+    fn word(&self, index: usize) -> Option<&AtomicU64> {
+        let offset = index.checked_mul(size_of::<u64>())?.checked_add(FLAGS_BYTES)?;
+        let word = self.0.at(offset, size_of::<u64>())?.cast::<u64>();
+        // SAFETY: inside the mapping (`at`), which lives as long as `self`; aligned, since the mapping is and the offset is a multiple of
+        // eight. Behind the flags, the language makes atomic accesses of this size alone.
+        Some(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
+    }
+
+    #[inline]
+    fn line(&self, first: usize) -> Option<&[AtomicU64; 8]> {
+        let offset = first.checked_mul(size_of::<u64>())?.checked_add(FLAGS_BYTES)?;
+        let line = self
+            .0
+            .at(offset, size_of::<[AtomicU64; 8]>())?
+            .cast::<[AtomicU64; 8]>();
+        // SAFETY: as above, for each of the eight words: an `AtomicU64` has the layout of a `u64` of eight bytes, and its alignment on
+        // the processors of this crate.
+        Some(unsafe { line.as_ref() })
+    }
+
+    #[inline]
+    fn flag(&self, index: usize) -> Option<&AtomicU32> {
+        let offset = index
+            .checked_mul(FLAG_STRIDE_BYTES)
+            .filter(|offset| *offset < FLAGS_BYTES)?;
+        let flag = self.0.at(offset, size_of::<u32>())?.cast::<u32>();
+        // SAFETY: as above. In front of the words, the language makes atomic accesses of this size alone.
+        Some(unsafe { AtomicU32::from_ptr(flag.as_ptr()) })
+    }
+}
+
+impl SharedBytes for SharedArena {
+    fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    #[inline]
+    fn copy_out(&self, offset: usize, into: &mut [u8]) -> bool {
+        let Some(from) = self.0.at(offset, into.len()) else {
+            return false;
+        };
+        // The index that named these bytes was read before.
+        fence(Ordering::Acquire);
+        // SAFETY: 1. inside the mapping (`at`), which lives as long as `self`, and a slice; 2. no slice lies in the mapping, which
+        // nothing borrows; 3. the slice is borrowed exclusively.
+        unsafe { access::copy(into.as_mut_ptr(), from.as_ptr(), into.len()) };
+        true
+    }
+
+    #[inline]
+    fn copy_in(&self, offset: usize, from: &[u8]) -> bool {
+        let Some(to) = self.0.at(offset, from.len()) else {
+            return false;
+        };
+        // SAFETY: as in `copy_out`; the slice is read.
+        unsafe { access::copy(to.as_ptr(), from.as_ptr(), from.len()) };
+        // The index that names these bytes is published afterwards.
+        fence(Ordering::Release);
+        true
+    }
+}
+
+/// A whole memfd, mapped.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping is this value's own; it is followed by code with an argument of its own.
+unsafe impl Send for Mapping {}
+// SAFETY: through a shared reference, accesses are atomics, or copies outside the language that any others may overlap.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn create(name: &core::ffi::CStr, bytes: usize) -> Result<Self, SharedMemoryError> {
+        let length = length(bytes)?;
+        // SAFETY: a string that ends with zero; the call touches no other memory (memfd_create(2)).
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        let fd = errno::from_minus_one("memfd_create", fd)?;
+        // SAFETY: made just now, and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: an open descriptor; the call touches no memory of this process (ftruncate(2)).
+        let status = unsafe { libc::ftruncate(file.as_raw_fd(), length) };
+        errno::from_minus_one("ftruncate", status)?;
+        // SAFETY: as above (fallocate(2)).
+        let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) };
+        errno::from_minus_one("fallocate", status)?;
+        let mapping = Self::map(file, bytes)?;
+        mapping.populate();
+        Ok(mapping)
+    }
+
+    fn adopt(file: OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
+        let expected = u64::try_from(length(bytes)?).unwrap_or(u64::MAX);
+        if !is_in_memory(&file)? {
+            return Err(SharedMemoryError::Foreign);
+        }
+        let found = seals(&file)?;
+        if found & !SEAL_EXEC != 0 {
+            return Err(SharedMemoryError::Seals { found });
+        }
+        // Mapped first: the seals stop every later mapping that can be written. Nothing is touched before they are on.
+        let mapping = Self::map(file, bytes)?;
+        // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
+        let status = unsafe { libc::fcntl(mapping.file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
+        let found = seals(&mapping.file)?;
+        if status == -1 || found & !SEAL_EXEC != SEALS {
+            return Err(SharedMemoryError::Seals { found });
+        }
+        let (found, held) = mapping.size()?;
+        if found != expected {
+            return Err(SharedMemoryError::Bytes { found, expected });
+        }
+        if held < expected {
+            return Err(SharedMemoryError::Holes {
+                found: held,
+                expected,
+            });
+        }
+        mapping.populate();
+        Ok(mapping)
+    }
+
+    fn map(file: OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists (mmap(2)).
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        let base = NonNull::new(address.cast::<u8>()).filter(|_| address != libc::MAP_FAILED);
+        let base = base.ok_or_else(|| ProviderError {
+            call: "mmap",
+            errno: errno::last(),
+        })?;
+        Ok(Self { base, bytes, file })
+    }
+
+    /// Puts the pages into the page table, so that no access finds one missing. Older kernels put them there at the first touch.
+    fn populate(&self) {
+        // SAFETY: this value's own mapping, whose pages stay as they are (madvise(2)).
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) };
+    }
+
+    /// The size of the file, and the bytes of it that have pages.
+    fn size(&self) -> Result<(u64, u64), SharedMemoryError> {
+        // SAFETY: zero bytes are a value of this structure of integers.
+        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: an open descriptor, and a writable structure (fstat(2)).
+        let status = unsafe { libc::fstat(self.file.as_raw_fd(), &raw mut stat) };
+        errno::from_minus_one("fstat", status)?;
+        let [bytes, blocks] = [stat.st_size, stat.st_blocks].map(|count| u64::try_from(count).unwrap_or(0));
+        // Blocks have 512 bytes, whatever the file system (stat(2)).
+        Ok((bytes, blocks.saturating_mul(512)))
+    }
+
+    /// The address of `bytes` bytes at `offset`. `None` unless all lie within.
+    #[inline]
+    fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(bytes)?;
+        if end > self.bytes {
+            return None;
+        }
+        // SAFETY: within the mapping, as just checked.
+        Some(unsafe { self.base.add(offset) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this value's own mapping, which no borrow outlives (munmap(2)).
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+fn length(bytes: usize) -> Result<libc::off_t, SharedMemoryError> {
+    let refused = ProviderError {
+        call: "mmap",
+        errno: libc::EINVAL,
+    };
+    let is_right = (1..=BYTES_MAX).contains(&bytes);
+    let length = libc::off_t::try_from(bytes).ok().filter(|_| is_right);
+    length.ok_or(SharedMemoryError::System(refused))
+}
+
+/// Whether a file is one of tmpfs, as those of `memfd_create(2)` without huge pages are.
+fn is_in_memory(file: &OwnedFd) -> Result<bool, SharedMemoryError> {
+    // SAFETY: zero bytes are a value of this structure of integers.
+    let mut of: libc::statfs = unsafe { core::mem::zeroed() };
+    // SAFETY: an open descriptor, and a writable structure (fstatfs(2)).
+    let status = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut of) };
+    errno::from_minus_one("fstatfs", status)?;
+    Ok(of.f_type == libc::TMPFS_MAGIC)
+}
+
+fn seals(file: &OwnedFd) -> Result<i32, SharedMemoryError> {
+    // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals == -1 {
+        return Err(SharedMemoryError::Foreign);
+    }
+    Ok(seals)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Memory that is adopted, and each reason to refuse it.
+
+use core::sync::atomic::Ordering;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use doorbell_core::interprocess::{SharedBytes, SharedWords};
+
+use super::{FLAGS_BYTES, Mapping, SEALS, SharedArena, SharedMemory, SharedMemoryError, length, seals};
+
+const BYTES: usize = 3 * 4096;
+
+fn copy_of(file: &OwnedFd) -> OwnedFd {
+    file.try_clone().unwrap()
+}
+
+fn seal(file: &OwnedFd, seals: i32) {
+    // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
+    assert_eq!(
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) },
+        0
+    );
+}
+
+#[test]
+fn both_sides_see_words_flags_and_bytes() {
+    let ours = SharedMemory::create(100).unwrap();
+    let theirs = SharedMemory::adopt(ours.descriptor().try_clone_to_owned().unwrap(), 100).unwrap();
+    ours.word(99).unwrap().store(7, Ordering::Relaxed);
+    theirs
+        .flag(SharedMemory::FLAGS_MAX - 1)
+        .unwrap()
+        .store(8, Ordering::Relaxed);
+    assert_eq!(theirs.word(99).unwrap().load(Ordering::Relaxed), 7);
+    assert_eq!(
+        ours.flag(SharedMemory::FLAGS_MAX - 1)
+            .unwrap()
+            .load(Ordering::Relaxed),
+        8
+    );
+    assert_eq!(theirs.line(92).unwrap()[7].load(Ordering::Relaxed), 7);
+    assert!(ours.line(93).is_none() && ours.line(usize::MAX).is_none());
+    assert!(ours.word(100).is_none() && ours.flag(SharedMemory::FLAGS_MAX).is_none());
+    assert!(ours.word(usize::MAX).is_none() && ours.flag(usize::MAX).is_none());
+
+    let ours = SharedArena::create(BYTES).unwrap();
+    let theirs = SharedArena::adopt(ours.descriptor().try_clone_to_owned().unwrap(), BYTES).unwrap();
+    let mut copy = [0; 5];
+    assert!(ours.copy_in(BYTES - 5, b"hello") && theirs.copy_out(BYTES - 5, &mut copy));
+    assert_eq!(&copy, b"hello");
+    assert!(!ours.copy_in(BYTES - 4, b"hello") && !theirs.copy_out(usize::MAX, &mut copy));
+}
+
+#[test]
+fn adopted_memory_keeps_its_size_and_its_pages() {
+    let ours = Mapping::create(c"test", BYTES).unwrap();
+    let theirs = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap();
+    assert_eq!(seals(&theirs.file).unwrap() & SEALS, SEALS);
+    let file = ours.file.as_raw_fd();
+    // SAFETY: an open descriptor; refused, so that nothing changes (ftruncate(2)).
+    assert_eq!(unsafe { libc::ftruncate(file, 0) }, -1);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::ftruncate(file, 1 << 20) }, -1);
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: as above (fallocate(2)).
+    assert_eq!(unsafe { libc::fallocate(file, punch, 0, 4096) }, -1);
+    assert_eq!(theirs.size().unwrap(), (BYTES as u64, BYTES as u64));
+}
+
+#[test]
+fn a_descriptor_of_something_else_is_refused() {
+    for path in ["/dev/zero", "/proc/self/exe", "/dev/null"] {
+        let file = OwnedFd::from(File::open(path).unwrap());
+        assert_eq!(
+            Mapping::adopt(file, BYTES).unwrap_err(),
+            SharedMemoryError::Foreign,
+            "{path}"
+        );
+    }
+    let unsealable = OwnedFd::from(tempfile::tempfile_in("/dev/shm").unwrap());
+    let refused = Mapping::adopt(unsealable, BYTES).unwrap_err();
+    let found = libc::F_SEAL_SEAL;
+    assert!(
+        refused == SharedMemoryError::Foreign || refused == SharedMemoryError::Seals { found },
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn seals_of_others_are_refused() {
+    for found in [libc::F_SEAL_SHRINK, libc::F_SEAL_SEAL, libc::F_SEAL_FUTURE_WRITE] {
+        let ours = Mapping::create(c"test", BYTES).unwrap();
+        seal(&ours.file, found);
+        let refused = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap_err();
+        assert!(
+            matches!(refused, SharedMemoryError::Seals { found: seen } if seen & found != 0),
+            "{refused:?}"
+        );
+    }
+    // Once adopted, it is not adopted again.
+    let ours = Mapping::create(c"test", BYTES).unwrap();
+    drop(Mapping::adopt(copy_of(&ours.file), BYTES).unwrap());
+    assert!(Mapping::adopt(copy_of(&ours.file), BYTES).is_err());
+}
+
+#[test]
+fn another_size_and_holes_are_refused() {
+    let expected = BYTES as u64;
+    for found in [0, BYTES - 1, BYTES + 1, 2 * BYTES] {
+        let ours = Mapping::create(c"test", BYTES).unwrap();
+        let changed = length(found.max(1)).unwrap() - i64::from(found == 0);
+        // SAFETY: an open descriptor, whose mapping is not touched again (ftruncate(2)).
+        assert_eq!(unsafe { libc::ftruncate(ours.file.as_raw_fd(), changed) }, 0);
+        let refused = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap_err();
+        let found = found as u64;
+        assert_eq!(refused, SharedMemoryError::Bytes { found, expected });
+    }
+    let ours = Mapping::create(c"test", BYTES).unwrap();
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: an open descriptor, whose mapping is not touched again (fallocate(2)).
+    assert_eq!(
+        unsafe { libc::fallocate(ours.file.as_raw_fd(), punch, 4096, 4096) },
+        0
+    );
+    let refused = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap_err();
+    let found = expected - 4096;
+    assert_eq!(refused, SharedMemoryError::Holes { found, expected });
+    for words in [usize::MAX, usize::MAX / 8, 1 << 30] {
+        assert!(SharedMemory::create(words).is_err(), "{words}");
+    }
+    assert!(SharedArena::create(0).is_err());
+    assert_eq!(SharedMemory::create(1).unwrap().0.bytes, FLAGS_BYTES + 8);
+}

@@ -1,0 +1,367 @@
+//! A ring of descriptors between two processes that do not trust each other: one produces, the other consumes.
+//!
+//! Each side keeps its own position to itself, and publishes it in a word that only the other reads. A side believes nothing that
+//! it finds in the shared memory. The other's position is read once, and has to be one that an honest process can have reached from
+//! the last one. A descriptor is copied, and only the copy is used.
+//! So a lying process spoils its own ring and nothing else.
+//!
+//! ```text
+//! word 0   the producer's position      word 16   the consumer's position      word 32   slots of 8 words each
+//! ```
+//!
+//! Publishing is one store for a whole batch. A process that is killed before that store has published nothing of the batch.
+//! An index that is published for a batch was measured at 63.7 million descriptors a second, against 17.9 million for a mark in each
+//! slot. A mark is quicker if each descriptor is waited for alone (4.8 against 0.94), but batches are what a busy daemon has. The
+//! index also makes a torn descriptor impossible for an honest pair: nothing is read that was not published whole.
+//!
+//! Positions are counts of 64 bits that never wrap.
+
+use core::fmt;
+
+use doorbell_core::interprocess::SharedWords;
+use doorbell_core::sync::{AtomicU64, NamedOrdering, Ordering};
+
+use crate::ordering::{INDEX_HAND_BACK, INDEX_PUBLISH, INDEX_REUSE, INDEX_TAKE};
+
+/// Words of a descriptor: one cache line.
+pub const DESCRIPTOR_WORDS: usize = 8;
+
+/// Words in front of the slots: each position has two cache lines of its own, since processors fetch them in pairs.
+const HEADER_WORDS: usize = 32;
+const CONSUMER_WORD: usize = 16;
+
+/// The most slots of a ring.
+pub const SHARED_RING_SLOTS_MAX: u32 = 1 << 16;
+
+/// Place of a ring in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedRing {
+    first_word: usize,
+    slots: u32,
+}
+
+impl SharedRing {
+    /// A ring whose words begin at `first_word`. `None` unless `slots` is a power of two up to [`SHARED_RING_SLOTS_MAX`].
+    #[must_use]
+    pub const fn new(first_word: usize, slots: u32) -> Option<Self> {
+        let is_right = slots.is_power_of_two() && slots <= SHARED_RING_SLOTS_MAX;
+        if is_right && first_word <= u32::MAX as usize {
+            Some(Self { first_word, slots })
+        } else {
+            None
+        }
+    }
+
+    /// The number of slots.
+    #[must_use]
+    pub const fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The words that the ring takes.
+    #[must_use]
+    pub const fn words(&self) -> usize {
+        HEADER_WORDS.wrapping_add((self.slots as usize).wrapping_mul(DESCRIPTOR_WORDS))
+    }
+
+    const fn producer_word(&self) -> usize {
+        self.first_word
+    }
+
+    const fn consumer_word(&self) -> usize {
+        self.first_word.wrapping_add(CONSUMER_WORD)
+    }
+
+    /// The slot of a position.
+    const fn slot(&self, position: u64) -> u32 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "only bits below the number of slots are used"
+        )]
+        let low = position as u32;
+        low & self.slots.wrapping_sub(1)
+    }
+
+    /// The words of a slot. Both bounds are small (`new`), so that nothing wraps.
+    #[inline]
+    fn words_of<M: SharedWords>(
+        self,
+        memory: &M,
+        slot: u32,
+    ) -> Result<&[AtomicU64; DESCRIPTOR_WORDS], RingViolation> {
+        let first = self
+            .first_word
+            .wrapping_add(HEADER_WORDS)
+            .wrapping_add((slot as usize).wrapping_mul(DESCRIPTOR_WORDS));
+        memory.line(first).ok_or(RingViolation::Memory)
+    }
+}
+
+/// The other process broke the protocol of a ring. The ring can no longer be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RingViolation {
+    /// Its position went back, or further than there are slots.
+    Index {
+        /// The position that was read.
+        read: u64,
+        /// The last position that was in order.
+        known: u64,
+        /// The most that it could have been.
+        limit: u64,
+    },
+    /// Caller misuse: the memory is smaller than the ring.
+    Memory,
+}
+
+impl fmt::Display for RingViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index { read, known, limit } => {
+                write!(
+                    f,
+                    "the index {read} of a shared ring is not between {known} and {limit}"
+                )
+            }
+            Self::Memory => f.write_str("the shared memory is smaller than its ring"),
+        }
+    }
+}
+
+impl core::error::Error for RingViolation {}
+
+/// Reads the other side's position once. It may be anywhere from the last one to `limit`, both included.
+fn read_index<M: SharedWords>(
+    memory: &M,
+    word: usize,
+    ordering: NamedOrdering,
+    known: u64,
+    limit: u64,
+) -> Result<u64, RingViolation> {
+    let read = memory
+        .word(word)
+        .ok_or(RingViolation::Memory)?
+        .load(ordering.get());
+    if (known..=limit).contains(&read) {
+        return Ok(read);
+    }
+    Err(RingViolation::Index { read, known, limit })
+}
+
+/// The half that publishes descriptors.
+pub struct SharedProducer<M> {
+    memory: M,
+    ring: SharedRing,
+    /// The position of the next descriptor.
+    staged: u64,
+    /// The position that the consumer was given.
+    published: u64,
+    /// The consumer's position, as it was last read.
+    consumed: u64,
+}
+
+impl<M: SharedWords> SharedProducer<M> {
+    /// The producer of a ring in zeroed memory. The caller sees to it that there is one.
+    #[must_use]
+    pub const fn new(memory: M, ring: SharedRing) -> Self {
+        Self {
+            memory,
+            ring,
+            staged: 0,
+            published: 0,
+            consumed: 0,
+        }
+    }
+
+    /// How many descriptors there is room for. The consumer's position is read only if the room that was known is used up.
+    ///
+    /// # Errors
+    /// The consumer broke the protocol.
+    ///
+    /// Ordering: `INDEX_REUSE` pairs with `INDEX_HAND_BACK` in [`SharedConsumer::hand_back`].
+    #[inline]
+    pub fn room(&mut self) -> Result<u32, RingViolation> {
+        if self.known_room() == 0 {
+            let word = self.ring.consumer_word();
+            self.consumed = read_index(&self.memory, word, INDEX_REUSE, self.consumed, self.published)?;
+        }
+        Ok(self.known_room())
+    }
+
+    /// From `consumed` to `staged` there are no more than `slots`.
+    const fn known_room(&self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "at most the number of slots")]
+        let used = self.staged.wrapping_sub(self.consumed) as u32;
+        self.ring.slots.wrapping_sub(used)
+    }
+
+    /// The slot of the next descriptor, and so the cell of its payload. It may be written if there is room.
+    #[must_use]
+    pub const fn slot(&self) -> u32 {
+        self.ring.slot(self.staged)
+    }
+
+    /// Writes the next descriptor, which [`SharedProducer::publish`] publishes. `false` if the ring is full.
+    ///
+    /// # Errors
+    /// The consumer broke the protocol.
+    #[inline]
+    pub fn stage(&mut self, descriptor: &[u64; DESCRIPTOR_WORDS]) -> Result<bool, RingViolation> {
+        if self.room()? == 0 {
+            return Ok(false);
+        }
+        let slot = self.slot();
+        if let Some(witness) = self.memory.witness(slot as usize) {
+            witness.write();
+        }
+        for (word, value) in self.ring.words_of(&self.memory, slot)?.iter().zip(descriptor) {
+            // Relaxed: published by the position.
+            word.store(*value, Ordering::Relaxed);
+        }
+        self.staged = self.staged.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Publishes what is staged by one store. Returns whether there was anything: the consumer may then have to be woken.
+    ///
+    /// Ordering: `INDEX_PUBLISH` pairs with `INDEX_TAKE` in [`SharedConsumer::look`].
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        if self.staged == self.published {
+            return false;
+        }
+        if let Some(word) = self.memory.word(self.ring.producer_word()) {
+            word.store(self.staged, INDEX_PUBLISH.get());
+        }
+        self.published = self.staged;
+        true
+    }
+
+    /// The shared memory.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+/// The half that takes descriptors.
+pub struct SharedConsumer<M> {
+    memory: M,
+    ring: SharedRing,
+    /// The position of the next descriptor.
+    taken: u64,
+    /// The position that the producer was given.
+    handed_back: u64,
+    /// The producer's position, as it was last read.
+    produced: u64,
+}
+
+impl<M: SharedWords> SharedConsumer<M> {
+    /// The consumer of a ring in zeroed memory. The caller sees to it that there is one.
+    #[must_use]
+    pub const fn new(memory: M, ring: SharedRing) -> Self {
+        Self {
+            memory,
+            ring,
+            taken: 0,
+            handed_back: 0,
+            produced: 0,
+        }
+    }
+
+    /// How many descriptors are there. The producer's position is read only if all that was known is taken.
+    ///
+    /// # Errors
+    /// The producer broke the protocol.
+    ///
+    /// Ordering: `INDEX_TAKE` pairs with `INDEX_PUBLISH` in [`SharedProducer::publish`].
+    #[inline]
+    pub fn look(&mut self) -> Result<u32, RingViolation> {
+        if self.produced == self.taken {
+            let limit = self.handed_back.wrapping_add(self.ring.slots.into());
+            let word = self.ring.producer_word();
+            self.produced = read_index(&self.memory, word, INDEX_TAKE, self.produced, limit)?;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most the number of slots")]
+        let there = self.produced.wrapping_sub(self.taken) as u32;
+        Ok(there)
+    }
+
+    /// Copies the next descriptor, and leaves it there: another call may return other words if the producer is hostile.
+    ///
+    /// # Errors
+    /// The producer broke the protocol.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<[u64; DESCRIPTOR_WORDS]>, RingViolation> {
+        if self.look()? == 0 {
+            return Ok(None);
+        }
+        let slot = self.slot();
+        if let Some(witness) = self.memory.witness(slot as usize) {
+            witness.read();
+        }
+        let mut copy = [0; DESCRIPTOR_WORDS];
+        for (word, value) in self.ring.words_of(&self.memory, slot)?.iter().zip(&mut copy) {
+            // Relaxed: ordered behind the position.
+            *value = word.load(Ordering::Relaxed);
+        }
+        Ok(Some(copy))
+    }
+
+    /// The slot of the next descriptor, and so the cell of its payload.
+    #[must_use]
+    pub const fn slot(&self) -> u32 {
+        self.ring.slot(self.taken)
+    }
+
+    /// Takes the descriptor that was looked at. Its slot and cell stay ours up to [`SharedConsumer::hand_back`]. Nothing is
+    /// taken if nothing was there.
+    #[inline]
+    pub const fn advance(&mut self) {
+        if self.taken != self.produced {
+            self.taken = self.taken.wrapping_add(1);
+        }
+    }
+
+    /// Hands back the slots of all that was taken by one store. Returns whether there were any: the producer may wait for room.
+    ///
+    /// Ordering: `INDEX_HAND_BACK` pairs with `INDEX_REUSE` in [`SharedProducer::room`].
+    #[inline]
+    pub fn hand_back(&mut self) -> bool {
+        if self.taken == self.handed_back {
+            return false;
+        }
+        if let Some(word) = self.memory.word(self.ring.consumer_word()) {
+            word.store(self.taken, INDEX_HAND_BACK.get());
+        }
+        self.handed_back = self.taken;
+        true
+    }
+
+    /// The shared memory.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+impl<M> fmt::Debug for SharedProducer<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedProducer")
+            .field("ring", &self.ring)
+            .field("published", &self.published)
+            .field("consumed", &self.consumed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Debug for SharedConsumer<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedConsumer")
+            .field("ring", &self.ring)
+            .field("taken", &self.taken)
+            .field("produced", &self.produced)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(doorbell_loom, doorbell_shuttle))))]
+mod tests;

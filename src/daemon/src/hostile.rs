@@ -1,0 +1,227 @@
+//! Any bytes as all that a hostile process and a hostile peer daemon can say: attach packets, words of its rings, and frames. Tests and
+//! the fuzzer run it.
+
+use std::collections::VecDeque;
+
+use core::sync::atomic::Ordering;
+
+use doorbell::interprocess::SharedWords as _;
+
+use crate::frame::Frame;
+use crate::packet::Packet;
+use crate::{
+    AttachRequest, ClientId, Credentials, Endpoint, EndpointAddress, EndpointEvent, EndpointLayout,
+    GoneReason, JobKey, JobNumber, NodeNumber, Router, RouterLimits,
+};
+
+/// The words of both rings, each of 4 slots, and one behind their end.
+const WORDS: usize = 2 * (32 + 4 * 8) + 1;
+
+/// Runs a router with three honest processes and one that the bytes play, which is in the job of the first two.
+///
+/// # Panics
+/// A promise is broken: an honest process is cut off, or its messages are lost, doubled, out of order or read by another job.
+pub fn check(bytes: &[u8]) {
+    // A packet is read as it is written again, or refused.
+    if let Ok(packet) = Packet::parse(bytes) {
+        assert_eq!(packet.bytes(), bytes);
+    }
+    if let Ok((frame, payload)) = Frame::parse(bytes) {
+        assert_eq!(frame.bytes(), bytes[..bytes.len() - payload.len()]);
+    }
+    let mut bytes: VecDeque<u8> = bytes.iter().copied().collect();
+    let mut world = World::new();
+    let mut next = || bytes.pop_front();
+    while let Some(what) = next() {
+        let mut word = || {
+            let low = next().unwrap_or(0);
+            let high = next().unwrap_or(0);
+            // Small numbers, numbers with a kind above them, and large ones.
+            match high & 3 {
+                0 => u64::from(low),
+                1 => 1 << 32 | u64::from(low),
+                2 => u64::MAX - u64::from(low),
+                _ => u64::from(high) << 56 | u64::from(low) << 32,
+            }
+        };
+        match what & 7 {
+            0 | 1 => {
+                let at = usize::from(what >> 3) + 32 * (word() as usize % 5);
+                let value = word();
+                if let Some(word) = world.villain.rings().word(at % WORDS) {
+                    word.store(value, Ordering::Relaxed);
+                }
+            }
+            2 => {
+                // A right submission, which may be of any length and to anybody.
+                let to = address((what >> 3).into(), word() as u32);
+                let _ = world.villain.send(to, &[1; 64][..word() as usize % 65]);
+                world.villain.flush();
+            }
+            3 => {
+                let _ = world.villain.poll(|_| {});
+            }
+            4 => {
+                let frame: Vec<u8> = (0..what >> 2).map(|_| word() as u8).collect();
+                let _ = world.router.take_frame(NodeNumber(1), &frame);
+            }
+            5 => drop(world.router.send_frames(|_, _, _| what & 8 != 0)),
+            _ => world.step(),
+        }
+    }
+    world.end();
+}
+
+fn address(node: u32, endpoint: u32) -> EndpointAddress {
+    EndpointAddress {
+        node: NodeNumber(node),
+        endpoint,
+    }
+}
+
+struct World {
+    router: Router,
+    villain: Endpoint,
+    villain_id: ClientId,
+    /// Two of the villain's job, and one of another.
+    honest: [Endpoint; 3],
+    sent: u64,
+    /// The next message that the second and the third expect.
+    expected: [u64; 2],
+}
+
+impl World {
+    fn new() -> Self {
+        let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
+        router.add_node(NodeNumber(1), 2);
+        let mut attach = |job: u64, number: u32| {
+            let layout = EndpointLayout::new(4, 64).expect("a layout");
+            let ours = Endpoint::new(layout).expect("memory");
+            let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+            let memory = layout.adopt(copy(ours.rings().descriptor()), copy(ours.arena().descriptor()));
+            let request = AttachRequest {
+                job: JobNumber(job),
+                key: JobKey([0; 16]),
+                endpoint: number,
+                layout,
+            };
+            let who = Credentials {
+                uid: 0,
+                gid: 0,
+                pid: None,
+            };
+            let id = router.attach(who, &request, memory.expect("memory in order"));
+            (ours, id.expect("a place"))
+        };
+        let (villain, villain_id) = attach(1, 3);
+        let honest = [attach(1, 0).0, attach(1, 1).0, attach(2, 1).0];
+        Self {
+            router,
+            villain,
+            villain_id,
+            honest,
+            sent: 0,
+            expected: [0; 2],
+        }
+    }
+
+    /// The honest go on: the first sends to the second, and the third to itself.
+    fn step(&mut self) {
+        let message = self.sent.to_le_bytes();
+        let [first, second, third] = &mut self.honest;
+        let is_sent = first.has_room() == Ok(true) && third.has_room() == Ok(true);
+        if is_sent {
+            first.send(address(0, 1), &message).expect("room");
+            third.send(address(0, 1), &message).expect("room");
+            self.sent += 1;
+        }
+        first.flush();
+        third.flush();
+        self.router.poll(|_| {});
+        while let Some((id, _)) = self.router.take_cut() {
+            assert_eq!(id, self.villain_id, "an honest process is cut off");
+        }
+        // Anything may come of the villain and of the peer's daemon, but from no other name.
+        first.poll(|_| {}).expect("an honest daemon");
+        for (reader, expected) in [second, third].into_iter().zip(&mut self.expected) {
+            let read = reader.poll(|event| match event {
+                EndpointEvent::Received { from, message }
+                    if from == address(0, 0) || from == address(0, 1) =>
+                {
+                    assert_eq!(message, expected.to_le_bytes(), "lost, doubled or out of order");
+                    *expected += 1;
+                }
+                EndpointEvent::Received { from, .. } => {
+                    assert!(from == address(0, 3) || from.node == NodeNumber(1), "{from}");
+                }
+                EndpointEvent::Gone { who, reason } => {
+                    assert!(
+                        who.node == NodeNumber(1) || (who, reason) == (address(0, 3), GoneReason::CutOff)
+                    );
+                }
+                EndpointEvent::Undelivered { .. } => panic!("a message to a process that is there"),
+            });
+            read.expect("an honest daemon");
+        }
+    }
+
+    fn end(mut self) {
+        for _ in 0..20 {
+            self.step();
+        }
+        // The ring of each holds four at most.
+        assert!(
+            self.expected
+                .iter()
+                .all(|expected| expected + 8 >= self.sent && *expected > 0),
+            "{:?} of {}",
+            self.expected,
+            self.sent
+        );
+        self.router.detach(self.villain_id, GoneReason::Died);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::replay::{folder, replay};
+    use crate::tests::world::Chance;
+
+    #[test]
+    fn every_seed_keeps_the_promises() {
+        if std::env::var_os("DOORBELL_WRITE_SEEDS").is_some() {
+            std::fs::create_dir_all(folder("daemon")).unwrap();
+            for (name, bytes) in seeds() {
+                std::fs::write(folder("daemon").join(name), bytes).unwrap();
+            }
+        }
+        replay("daemon", check);
+    }
+
+    /// An attach packet, a frame, and what a villain does: an index that jumps, a descriptor of zeros, one that is too long, messages.
+    fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+        let packet = crate::packet::tests::packets()[0].bytes().to_vec();
+        let frame = crate::frame::Frame::hello(1, 2, 3).bytes().to_vec();
+        vec![
+            ("attach", packet),
+            ("frame", frame),
+            ("index", vec![7, 0, 0, 0, 9, 0, 7, 7]),
+            ("zeros", vec![7, 0, 0, 0, 1, 0, 7, 7]),
+            ("length", vec![0, 1, 0, 65, 1, 0, 0, 0, 1, 0, 7]),
+            (
+                "messages",
+                vec![2, 1, 0, 64, 0, 7, 10, 1, 0, 3, 0, 7, 5, 13, 3, 7],
+            ),
+        ]
+    }
+
+    #[test]
+    fn any_bytes_keep_the_promises() {
+        let mut chance = Chance::new(7);
+        for _ in 0..200 {
+            let length = chance.below(200);
+            check(&(0..length).map(|_| chance.word() as u8).collect::<Vec<_>>());
+        }
+    }
+}

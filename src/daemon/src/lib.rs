@@ -1,0 +1,38 @@
+//! The node daemon: one process of a host owns the RDMA devices, and the other processes exchange messages through it.
+//!
+//! A process attaches over a Unix socket and gets an [`Endpoint`]: a name in its job, two rings and cells for messages, all in sealed
+//! memfds. While both poll, no message takes a system call of either. Processes do not trust each other: the daemon checks a copy of
+//! all that a client writes, and cuts off a client that breaks the protocol, with the reason, and nobody else.
+//!
+//! [`Router`] decides, without a socket, thread or clock. [`Server`] carries it out, and [`Client`] is a process's end.
+
+mod client;
+mod client_state;
+mod descriptor;
+mod endpoint;
+mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
+mod layout;
+mod name;
+mod packet;
+mod peers;
+mod reason;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+mod router;
+mod serving;
+
+pub use client::{Client, ClientError};
+pub use endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
+pub use layout::{DEPTH_MAX, EndpointLayout, MESSAGE_BYTES_MAX};
+pub use name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
+pub use packet::AttachRequest;
+pub use peers::{LANES_MAX, Peers};
+pub use reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
+pub use router::{ClientId, Router, RouterCounts, RouterLimits};
+pub use serving::{Server, ServerConfig, ServerError};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Packets on the socket between a client and the daemon: 64 bytes each, big-endian.
+//!
+//! ```text
+//! 0 magic u32   4 version u16   6 kind u16   8 depth u32   12 message bytes u32   16 job u64   24 key [16]   40 endpoint u32
+//! 44 node u32   48 reason u32   52 zero
+//! ```
+
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout::EndpointLayout;
+use crate::name::{JobKey, JobNumber, NodeNumber};
+use crate::reason::{AttachRefusal, CutReason};
+
+/// Bytes of a packet.
+pub(crate) const PACKET_BYTES: usize = 64;
+
+const MAGIC: u32 = 0x646f_6f72;
+const VERSION: u16 = 1;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: U32,
+    version: U16,
+    kind: U16,
+    depth: U32,
+    message_bytes: U32,
+    job: U64,
+    key: [u8; 16],
+    endpoint: U32,
+    node: U32,
+    reason: U32,
+    zero: [u8; 12],
+}
+
+/// Request of a process that attaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachRequest {
+    /// Its job.
+    pub job: JobNumber,
+    /// The job's secret.
+    pub key: JobKey,
+    /// The number of its endpoint in the job on this node.
+    pub endpoint: u32,
+    /// The size of its memory.
+    pub layout: EndpointLayout,
+}
+
+/// A packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packet {
+    /// Client to daemon, with the descriptors of the rings and of the arena.
+    Attach(AttachRequest),
+    /// Client to daemon: a farewell.
+    Detach,
+    /// Either way: the receiver sleeps, and there is something for it.
+    Wake,
+    /// Daemon to client.
+    Attached(NodeNumber),
+    /// Daemon to client.
+    Refused(AttachRefusal),
+    /// Daemon to client: it is cut off.
+    Cut(CutReason),
+}
+
+impl Packet {
+    pub(crate) fn bytes(&self) -> [u8; PACKET_BYTES] {
+        let mut raw = Raw::new_zeroed();
+        raw.magic = MAGIC.into();
+        raw.version = VERSION.into();
+        let kind: u16 = match *self {
+            Self::Attach(request) => {
+                raw.depth = request.layout.depth().into();
+                raw.message_bytes = request.layout.message_bytes().into();
+                raw.job = request.job.0.into();
+                raw.key = request.key.0;
+                raw.endpoint = request.endpoint.into();
+                1
+            }
+            Self::Detach => 2,
+            Self::Wake => 3,
+            Self::Attached(node) => {
+                raw.node = node.0.into();
+                4
+            }
+            Self::Refused(reason) => {
+                raw.reason = reason.number().into();
+                5
+            }
+            Self::Cut(reason) => {
+                raw.reason = reason.number().into();
+                6
+            }
+        };
+        raw.kind = kind.into();
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads a packet.
+    ///
+    /// # Errors
+    /// It is no packet of a known version, or a size in it is out of bounds. Bits that this version does not use have to be zero.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, AttachRefusal> {
+        let raw = Raw::read_from_bytes(bytes).map_err(|_| AttachRefusal::Packet)?;
+        if raw.magic.get() != MAGIC || raw.version.get() != VERSION {
+            return Err(AttachRefusal::Packet);
+        }
+        let reason = raw.reason.get();
+        let packet = match raw.kind.get() {
+            1 => Self::Attach(AttachRequest {
+                job: JobNumber(raw.job.get()),
+                key: JobKey(raw.key),
+                endpoint: raw.endpoint.get(),
+                layout: EndpointLayout::new(raw.depth.get(), raw.message_bytes.get())
+                    .ok_or(AttachRefusal::Geometry)?,
+            }),
+            2 => Self::Detach,
+            3 => Self::Wake,
+            4 => Self::Attached(NodeNumber(raw.node.get())),
+            5 => Self::Refused(AttachRefusal::of(reason).ok_or(AttachRefusal::Packet)?),
+            6 => Self::Cut(CutReason::of(reason).ok_or(AttachRefusal::Packet)?),
+            _ => return Err(AttachRefusal::Packet),
+        };
+        // One packet for each meaning.
+        if packet.bytes() == bytes {
+            Ok(packet)
+        } else {
+            Err(AttachRefusal::Packet)
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{AttachRequest, PACKET_BYTES, Packet};
+    use crate::layout::EndpointLayout;
+    use crate::name::{JobKey, JobNumber, NodeNumber};
+    use crate::reason::{AttachRefusal, CutReason};
+
+    pub(crate) fn packets() -> [Packet; 6] {
+        [
+            Packet::Attach(AttachRequest {
+                job: JobNumber(1 << 40),
+                key: JobKey(*b"sixteen letters!"),
+                endpoint: 3,
+                layout: EndpointLayout::new(4, 64).unwrap(),
+            }),
+            Packet::Detach,
+            Packet::Wake,
+            Packet::Attached(NodeNumber(5)),
+            Packet::Refused(AttachRefusal::NameTaken),
+            Packet::Cut(CutReason::Length),
+        ]
+    }
+
+    #[test]
+    fn each_packet_is_read_as_it_was_written_and_none_that_is_cut_or_changed_in_its_zeros() {
+        for packet in packets() {
+            let bytes = packet.bytes();
+            assert_eq!(Packet::parse(&bytes), Ok(packet));
+            for length in 0..PACKET_BYTES {
+                assert_eq!(Packet::parse(&bytes[..length]), Err(AttachRefusal::Packet));
+            }
+            for at in [0, 4, 6, 52, 63] {
+                let mut wrong = bytes;
+                wrong[at] ^= 0x40;
+                assert_eq!(
+                    Packet::parse(&wrong),
+                    Err(AttachRefusal::Packet),
+                    "{packet:?} {at}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        for (depth, bytes, is_right) in [
+            (2, 64, true),
+            (4096, 65536, true),
+            (1, 64, false),
+            (8192, 64, false),
+            (6, 64, false),
+            (4, 0, false),
+            (4, 65, false),
+            (4, 65600, false),
+        ] {
+            let mut packet = packets()[0].bytes();
+            packet[8..12].copy_from_slice(&u32::to_be_bytes(depth));
+            packet[12..16].copy_from_slice(&u32::to_be_bytes(bytes));
+            let parsed = Packet::parse(&packet);
+            assert_eq!(parsed.is_ok(), is_right, "{depth} {bytes}");
+            assert!(is_right || parsed == Err(AttachRefusal::Geometry));
+        }
+    }
+}

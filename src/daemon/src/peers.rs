@@ -1,0 +1,379 @@
+//! Other nodes: a few links to each, made when they are first needed, and the frames over them.
+//!
+//! A daemon sends over the links that it began, and receives over those that others began. The first frame on a link says which node
+//! began it, and its epoch. If one link of a node ends, all of them do, with all that was under way. The
+//! next ones begin another epoch, so that nothing of the one before is taken for theirs.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use doorbell::connect::Tcp;
+use doorbell::link::{
+    LinkConfig, LinkDescriptor, LinkError, LinkEvent, LinkId, Links, PushRefusal, SessionEvent,
+};
+use doorbell::provider::{Network, Provider, ProviderError};
+use doorbell::worker::Watched;
+use doorbell::{Deadline, Handle, Node, Rdma, WaitError, Worker};
+
+use crate::frame::{Frame, Said};
+use crate::name::NodeNumber;
+use crate::router::Router;
+
+/// The most links to one node.
+pub const LANES_MAX: u32 = 16;
+
+/// How long a node is left alone after its links ended or could not be made.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// How long a link that is given up may take to say farewell.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+/// The way to a node.
+#[derive(Debug)]
+struct Way {
+    handle: Handle,
+    /// The links to it that were begun here, by lane.
+    lanes: Vec<Option<Lane>>,
+    /// Which links of ours these are.
+    epoch: u64,
+    /// Which links of its own it has.
+    theirs: Option<(u64, u64)>,
+    /// Not before this moment.
+    retry: Option<Deadline>,
+}
+
+/// Links to the daemons of other nodes.
+#[derive(Debug)]
+pub struct Peers<P: Provider = Rdma, N: Network = Tcp> {
+    node: Arc<Node<P, N>>,
+    workers: Vec<Worker<P>>,
+    links: Links<P, N>,
+    own: NodeNumber,
+    /// A number that no other daemon has had.
+    instance: u64,
+    lanes: u32,
+    ways: BTreeMap<NodeNumber, Way>,
+    accepted: Vec<Accepted>,
+}
+
+/// A link that was begun here.
+#[derive(Debug)]
+struct Lane {
+    id: LinkId,
+    /// Whether its first frame was sent.
+    is_introduced: bool,
+}
+
+/// A link that another daemon began.
+#[derive(Debug)]
+struct Accepted {
+    id: LinkId,
+    /// Its node, once it has said which.
+    from: Option<NodeNumber>,
+}
+
+impl<P: Provider, N: Network> Peers<P, N> {
+    /// No link yet; `lanes` links to each node, from 1 to [`LANES_MAX`]. The links are polled: see [`Peers::listen_polled`].
+    ///
+    /// # Errors
+    /// As for [`Links::new`].
+    pub fn new(
+        node: Arc<Node<P, N>>,
+        workers: Vec<Worker<P>>,
+        config: &LinkConfig,
+        lanes: u32,
+    ) -> Result<Self, LinkError> {
+        let links = Links::new(&node, &workers, config)?;
+        let mut instance = [0; size_of::<u64>()];
+        let drawn = node.network().random(&mut instance);
+        drawn.map_err(|error| LinkError::Entropy(error.errno))?;
+        Ok(Self {
+            node,
+            workers,
+            links,
+            own: NodeNumber(0),
+            instance: u64::from_le_bytes(instance),
+            lanes: lanes.clamp(1, LANES_MAX),
+            ways: BTreeMap::new(),
+            accepted: Vec::new(),
+        })
+    }
+
+    /// Lets the daemons of other nodes begin links, and returns the handle for them.
+    ///
+    /// # Errors
+    /// As for [`Links::listen_polled`].
+    pub fn listen_polled(&mut self, address: SocketAddr) -> Result<Handle, LinkError> {
+        self.links.listen_polled(&self.node, &self.workers, address)
+    }
+
+    /// Says by which handle a node is reached. Its links are made when the first message is for it.
+    pub fn add(&mut self, router: &mut Router, number: NodeNumber, handle: Handle) {
+        self.own = router.node();
+        router.add_node(number, self.lanes);
+        let lanes = (0..self.lanes).map(|_| None).collect();
+        let way = Way {
+            handle,
+            lanes,
+            epoch: 1,
+            theirs: None,
+            retry: None,
+        };
+        self.ways.insert(number, way);
+    }
+
+    /// The links that there are.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.ids().count()
+    }
+
+    /// Polls the links: frames in, frames out. Returns whether anything moved.
+    ///
+    /// # Errors
+    /// A Worker cannot be polled, and is of no further use.
+    pub fn poll(&mut self, router: &mut Router) -> Result<bool, ProviderError> {
+        let mut hearing = Hearing::new(
+            router,
+            &mut self.ways,
+            &mut self.accepted,
+            self.node.within(RETRY_AFTER),
+        );
+        let polled = self
+            .links
+            .poll(&self.node, &mut self.workers, |id, event| hearing.hear(id, event));
+        let Hearing {
+            given_up, is_moved, ..
+        } = hearing;
+        self.close(given_up);
+        polled?;
+        Ok(self.send(router) || is_moved)
+    }
+
+    fn close(&mut self, given_up: Vec<LinkId>) {
+        let farewell = self.node.within(FAREWELL);
+        for id in given_up {
+            self.links.close(id, farewell);
+        }
+    }
+
+    /// Sends the frames that wait, over links that are made where there are none.
+    fn send(&mut self, router: &mut Router) -> bool {
+        let mut lost = Vec::new();
+        let Self {
+            node,
+            workers,
+            links,
+            own,
+            instance,
+            ways,
+            ..
+        } = self;
+        let now = node.network().now();
+        let is_moved = router.send_frames(|number, lane, frame| {
+            let Some(way) = ways.get_mut(&number) else {
+                return false;
+            };
+            if way.retry.is_some_and(|retry| !retry.has_passed(now)) || lost.contains(&number) {
+                return false;
+            }
+            let handle = way.handle;
+            let Some(place) = usize::try_from(lane)
+                .ok()
+                .and_then(|lane| way.lanes.get_mut(lane))
+            else {
+                return false;
+            };
+            if place.is_none() {
+                let begun = links.connect(node, workers, &handle);
+                *place = begun.ok().map(|id| Lane {
+                    id,
+                    is_introduced: false,
+                });
+            }
+            let Some(lane) = place else {
+                lost.push(number);
+                return false;
+            };
+            let hello = Frame::hello(own.0, *instance, way.epoch).bytes();
+            let mut send = |frame| match links.send(lane.id, frame) {
+                Ok(_) => true,
+                // While it connects, too.
+                Err(PushRefusal::Full | PushRefusal::Recovering) => false,
+                Err(_) => {
+                    lost.push(number);
+                    false
+                }
+            };
+            lane.is_introduced = lane.is_introduced || send(&hello);
+            lane.is_introduced && send(frame)
+        });
+        let retry = self.node.within(RETRY_AFTER);
+        for number in lost {
+            let given_up = forget(router, (&mut self.ways, &mut self.accepted), number, retry);
+            self.close(given_up);
+        }
+        is_moved
+    }
+}
+
+impl<P: Watched> Peers<P, Tcp> {
+    /// Lets the daemons of other nodes begin links, whose handshakes have a thread, and returns the handle for them.
+    ///
+    /// # Errors
+    /// As for [`Links::listen`].
+    pub fn listen(&mut self, address: SocketAddr) -> Result<Handle, LinkError> {
+        self.links.listen(&self.node, &self.workers, address)
+    }
+
+    /// Gets ready to sleep, as [`Links::ready_to_sleep`] does: until when, or `None` if something happened.
+    ///
+    /// # Errors
+    /// As for [`Links::ready_to_sleep`].
+    pub fn ready_to_sleep(&mut self, router: &mut Router) -> Result<Option<Deadline>, WaitError> {
+        let retry = self.node.within(RETRY_AFTER);
+        let mut hearing = Hearing::new(router, &mut self.ways, &mut self.accepted, retry);
+        let (node, workers) = (&self.node, &mut self.workers);
+        let ready = self
+            .links
+            .ready_to_sleep(node, workers, |id, event| hearing.hear(id, event));
+        let Hearing {
+            given_up, is_moved, ..
+        } = hearing;
+        let is_awake = is_moved || !given_up.is_empty();
+        self.close(given_up);
+        let until = ready?.filter(|_| !is_awake);
+        // Frames may wait for a node that is left alone for a while.
+        Ok(until.map(|until| {
+            if router.has_frames() {
+                until.min(retry)
+            } else {
+                until
+            }
+        }))
+    }
+
+    /// The descriptors that end a sleep.
+    ///
+    /// # Errors
+    /// As for [`Links::watched`].
+    pub fn watched(&self) -> Result<impl Iterator<Item = LinkDescriptor<'_>>, WaitError> {
+        self.links.watched(&self.workers)
+    }
+}
+
+/// Events of links, as they change the state of nodes.
+struct Hearing<'p> {
+    router: &'p mut Router,
+    ways: &'p mut BTreeMap<NodeNumber, Way>,
+    accepted: &'p mut Vec<Accepted>,
+    retry: Deadline,
+    /// Links to be closed once they are not borrowed any more.
+    given_up: Vec<LinkId>,
+    is_moved: bool,
+}
+
+impl<'p> Hearing<'p> {
+    const fn new(
+        router: &'p mut Router,
+        ways: &'p mut BTreeMap<NodeNumber, Way>,
+        accepted: &'p mut Vec<Accepted>,
+        retry: Deadline,
+    ) -> Self {
+        Self {
+            router,
+            ways,
+            accepted,
+            retry,
+            given_up: Vec::new(),
+            is_moved: false,
+        }
+    }
+
+    fn hear(&mut self, id: LinkId, event: LinkEvent<'_>) {
+        let at = self.accepted.iter().position(|link| link.id == id);
+        let from = at.and_then(|at| self.accepted.get(at)).and_then(|link| link.from);
+        self.is_moved = true;
+        match event {
+            LinkEvent::Accepted => self.accepted.push(Accepted { id, from: None }),
+            LinkEvent::Received { message } => match (at, from) {
+                (Some(at), None) => {
+                    self.accepted.swap_remove(at);
+                    self.introduce(id, message);
+                }
+                (_, Some(from)) if self.router.take_frame(from, message).is_err() => self.forget(from),
+                // Taken, or of a link that was given up.
+                _ => {}
+            },
+            LinkEvent::Session(SessionEvent::Final { .. }) => {
+                let is_lane = |way: &Way| way.lanes.iter().flatten().any(|lane| lane.id == id);
+                let of_lane = self
+                    .ways
+                    .iter()
+                    .find(|(_, way)| is_lane(way))
+                    .map(|(number, _)| *number);
+                self.accepted.retain(|link| link.id != id);
+                if let Some(number) = from.or(of_lane) {
+                    self.forget(number);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the first frame of a link.
+    fn introduce(&mut self, id: LinkId, message: &[u8]) {
+        let Some((number, theirs)) = said_hello(message, self.ways) else {
+            self.given_up.push(id);
+            return;
+        };
+        let before = self.ways.get(&number).and_then(|way| way.theirs);
+        if before.is_some_and(|before| before != theirs) {
+            self.forget(number);
+        }
+        if let Some(way) = self.ways.get_mut(&number) {
+            way.theirs = Some(theirs);
+        }
+        self.accepted.push(Accepted {
+            id,
+            from: Some(number),
+        });
+    }
+
+    fn forget(&mut self, number: NodeNumber) {
+        let given_up = forget(self.router, (self.ways, self.accepted), number, self.retry);
+        self.given_up.extend(given_up);
+    }
+}
+
+/// Ends all that is under way with a node, and returns the links to close.
+fn forget(
+    router: &mut Router,
+    (ways, accepted): (&mut BTreeMap<NodeNumber, Way>, &mut Vec<Accepted>),
+    number: NodeNumber,
+    retry: Deadline,
+) -> Vec<LinkId> {
+    router.lose_node(number);
+    let mut given_up = Vec::new();
+    if let Some(way) = ways.get_mut(&number) {
+        given_up.extend(way.lanes.iter_mut().filter_map(Option::take).map(|lane| lane.id));
+        way.epoch = way.epoch.saturating_add(1);
+        (way.retry, way.theirs) = (Some(retry), None);
+    }
+    accepted.retain(|link| {
+        let is_of_node = link.from == Some(number);
+        given_up.extend(is_of_node.then_some(link.id));
+        !is_of_node
+    });
+    given_up
+}
+
+/// Reads the first frame of a link: a node that is known, and which links of its own these are.
+fn said_hello(message: &[u8], ways: &BTreeMap<NodeNumber, Way>) -> Option<(NodeNumber, (u64, u64))> {
+    let (frame, _) = Frame::parse(message).ok()?;
+    let number = NodeNumber(frame.from);
+    (frame.said == Said::Hello && ways.contains_key(&number))
+        .then_some((number, (frame.incarnation, frame.number)))
+}

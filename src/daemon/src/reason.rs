@@ -1,0 +1,118 @@
+//! Reasons: why a process is not attached, why a message is not delivered, why an endpoint is gone.
+//!
+//! Each has a number, which packets, descriptors and frames carry.
+
+use core::fmt;
+
+/// Declares reasons with their numbers and texts.
+macro_rules! reasons {
+    ($(#[$attribute:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$of])* $variant,)*
+        }
+
+        impl $name {
+            pub(crate) const fn number(self) -> u32 {
+                match self {
+                    $(Self::$variant => $number,)*
+                }
+            }
+
+            pub(crate) const fn of(number: u32) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $text,)*
+                })
+            }
+        }
+
+        impl core::error::Error for $name {}
+    };
+}
+
+reasons! {
+    /// Reason why a process is not attached.
+    AttachRefusal {
+        /// The packet is no attach packet of a version that the daemon knows.
+        Packet = 1, "the packet is no attach packet of a known version";
+        /// The number or size of the ring's slots is out of bounds.
+        Geometry = 2, "the ring depth or the message size is out of bounds";
+        /// A descriptor is missing, or there is one too many.
+        Descriptors = 3, "the attach packet has to come with two descriptors";
+        /// The rings are no sealable memfd of the right size.
+        Rings = 4, "the rings are no unsealed memfd of the right size with all its pages";
+        /// The arena is no sealable memfd of the right size.
+        Arena = 5, "the arena is no unsealed memfd of the right size with all its pages";
+        /// The job has another key.
+        JobKey = 7, "the job has another key";
+        /// The endpoint's number is taken.
+        NameTaken = 8, "the endpoint number is taken in this job";
+        /// The daemon has as many clients as it may.
+        TooManyClients = 9, "the daemon has as many clients as it may have";
+        /// The user has as many clients as it may.
+        TooManyOfUser = 10, "this user has as many clients as it may have";
+        /// The process did not send its packet in time.
+        TooLate = 11, "no attach packet came in time";
+        /// The process was gone before it was attached.
+        Gone = 12, "the process was gone before it was attached";
+    }
+}
+
+reasons! {
+    /// Reason why a message was not delivered.
+    UndeliveredReason {
+        /// No such endpoint is attached in the sender's job.
+        NoEndpoint = 1, "no such endpoint is attached in this job";
+        /// The daemon has no way to that node.
+        NoNode = 2, "the daemon knows no way to that node";
+        /// The message is longer than the receiver's cells.
+        TooLong = 3, "the message is longer than the receiver takes";
+        /// The sender or the receiver has as many peers as it may.
+        TooManyPeers = 4, "one of both endpoints has as many peers as it may have";
+        /// The link ended before the outcome was known: the message may have been delivered.
+        Unknown = 5, "the link to that node ended before the outcome was known";
+        /// The receiver ended while the message waited for it.
+        ReceiverGone = 6, "the receiver ended before it took the message";
+        /// The receiver does not read, and as many messages of other nodes wait for it as may.
+        ReceiverFull = 7, "the receiver does not read, and too many messages wait for it";
+    }
+}
+
+reasons! {
+    /// Reason why an endpoint is gone.
+    GoneReason {
+        /// Its process detached.
+        Detached = 1, "the process detached";
+        /// Its process died.
+        Died = 2, "the process died, or closed its socket without a farewell";
+        /// Its process broke the protocol, and was cut off.
+        CutOff = 3, "the process broke the protocol of its rings";
+        /// The link to its node ended.
+        NodeLost = 4, "the link to its node ended";
+    }
+}
+
+reasons! {
+    /// Reason why the daemon cut a client off: a mistake, or an attack, in what the client wrote.
+    CutReason {
+        /// An index of a ring jumped or went back.
+        Index = 1, "an index of a ring jumped or went back";
+        /// A descriptor has another kind, or bits that are to be zero.
+        Descriptor = 2, "a descriptor has an unknown kind, or bits that have to be zero";
+        /// A message is longer than a cell.
+        Length = 3, "a message is longer than its cell";
+        /// A packet on the socket is none of the protocol.
+        Packet = 4, "a packet on the socket is none of the protocol";
+    }
+}

@@ -1,0 +1,466 @@
+//! The router of a daemon: clients, their jobs and names, and the way of each message between endpoints.
+//!
+//! It has no socket, thread or clock. `Server` gives it clients and their ends, and `Peers` the frames of other daemons.
+//!
+//! # Back-pressure
+//! No report is dropped. A message that its receiver has no room for stays in its sender's ring, and blocks what is behind it there:
+//! so a process that does not read blocks its own senders alone. Between nodes each pair of endpoints has 16 credits. The receiving
+//! daemon keeps so many messages for the pair, so that no link is ever blocked by a receiver.
+//!
+//! # Bounds
+//! A turn takes at most [`RouterLimits::turn`] messages of each client. Which client has the first turn rotates.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use core::sync::atomic::AtomicU32;
+
+use doorbell::interprocess::{SharedArena, SharedMemory, announce_sleep, withdraw_sleep};
+
+use crate::client_state::{Arrived, Client, InFlight, PAIR_CREDITS, Waiting};
+use crate::descriptor::{Report, Submission};
+use crate::frame::{Frame, Job, Said};
+use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
+use crate::packet::AttachRequest;
+use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
+
+mod remote;
+
+#[cfg(test)]
+pub(crate) use remote::PeerFault;
+
+/// Name of a client. It is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId {
+    index: usize,
+    incarnation: u64,
+}
+
+/// Limits of a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouterLimits {
+    /// The most clients: 256 by default. Each costs the daemon some KiB, and maps memory that the client pays for.
+    pub clients_max: usize,
+    /// The most clients of one user: 128 by default.
+    pub clients_of_user_max: usize,
+    /// The most endpoints that one endpoint exchanges messages with: 1024 by default. Each on another node can keep 16 messages in the
+    /// daemon's memory.
+    pub contacts_max: usize,
+    /// The most messages that are taken of a client in one turn: 32 by default.
+    pub turn: usize,
+}
+
+impl Default for RouterLimits {
+    fn default() -> Self {
+        Self {
+            clients_max: 256,
+            clients_of_user_max: 128,
+            contacts_max: 1024,
+            turn: 32,
+        }
+    }
+}
+
+/// Counts of a router since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouterCounts {
+    /// Clients that were attached.
+    pub attached: u64,
+    /// Clients that were cut off.
+    pub cut: u64,
+    /// Messages between endpoints of this node.
+    pub local: u64,
+    /// Messages that were sent to other nodes.
+    pub sent: u64,
+    /// Messages of other nodes that clients were given.
+    pub received: u64,
+    /// Messages that were reported as undelivered.
+    pub undelivered: u64,
+}
+
+/// The members of a job on this node.
+#[derive(Debug)]
+struct Members {
+    key: JobKey,
+    by_endpoint: BTreeMap<u32, usize>,
+}
+
+/// Outcome of a submission.
+enum Step {
+    Done,
+    /// It stays where it is.
+    Stalled,
+    Refused(UndeliveredReason),
+}
+
+/// Routes messages between endpoints. See the [module](self).
+#[derive(Debug)]
+pub struct Router {
+    node: NodeNumber,
+    limits: RouterLimits,
+    clients: Vec<Option<Client>>,
+    /// By user and number: no user takes the numbers of another.
+    jobs: BTreeMap<(u32, JobNumber), Members>,
+    incarnations: u64,
+    first: usize,
+    payload: Vec<u8>,
+    cut: VecDeque<(ClientId, CutReason)>,
+    /// Nodes that there is a way to.
+    nodes: BTreeSet<NodeNumber>,
+    /// Frames for other nodes, by lane.
+    out: BTreeMap<(NodeNumber, u32), VecDeque<Vec<u8>>>,
+    lanes: u32,
+    counts: RouterCounts,
+}
+
+impl Router {
+    /// A router without clients, for the node with this number.
+    #[must_use]
+    pub fn new(node: NodeNumber, limits: &RouterLimits) -> Self {
+        Self {
+            node,
+            limits: *limits,
+            clients: Vec::new(),
+            jobs: BTreeMap::new(),
+            incarnations: 0,
+            first: 0,
+            payload: Vec::new(),
+            cut: VecDeque::new(),
+            nodes: BTreeSet::new(),
+            out: BTreeMap::new(),
+            lanes: 1,
+            counts: RouterCounts::default(),
+        }
+    }
+
+    /// The number of this node.
+    #[must_use]
+    pub const fn node(&self) -> NodeNumber {
+        self.node
+    }
+
+    /// Counts since the beginning.
+    #[must_use]
+    pub const fn counts(&self) -> RouterCounts {
+        self.counts
+    }
+
+    /// Messages of other nodes that are kept for clients without room.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.clients
+            .iter()
+            .flatten()
+            .map(|client| client.arrived().count())
+            .sum()
+    }
+
+    /// The clients that are attached, each with its process and its address.
+    pub fn clients(&self) -> impl Iterator<Item = (ClientId, Credentials, EndpointAddress)> {
+        let named = |(index, client): (usize, &Option<Client>)| {
+            let client = client.as_ref()?;
+            Some((id_of(index, client), client.who, client.address))
+        };
+        self.clients.iter().enumerate().filter_map(named)
+    }
+
+    /// Looks whether a process may attach, before its memory is mapped.
+    ///
+    /// # Errors
+    /// A limit is reached, the job has another key, or the endpoint's number is taken.
+    pub fn admit(&self, who: Credentials, request: &AttachRequest) -> Result<(), AttachRefusal> {
+        let clients = || self.clients.iter().flatten();
+        if clients().count() >= self.limits.clients_max {
+            return Err(AttachRefusal::TooManyClients);
+        }
+        if clients().filter(|client| client.who.uid == who.uid).count() >= self.limits.clients_of_user_max {
+            return Err(AttachRefusal::TooManyOfUser);
+        }
+        let Some(members) = self.jobs.get(&(who.uid, request.job)) else {
+            return Ok(());
+        };
+        if members.key != request.key {
+            return Err(AttachRefusal::JobKey);
+        }
+        if members.by_endpoint.contains_key(&request.endpoint) {
+            return Err(AttachRefusal::NameTaken);
+        }
+        Ok(())
+    }
+
+    /// Attaches a process, whose memory was adopted with the sizes of its [`EndpointLayout`](crate::EndpointLayout).
+    ///
+    /// # Errors
+    /// As for [`Router::admit`].
+    pub fn attach(
+        &mut self,
+        who: Credentials,
+        request: &AttachRequest,
+        memory: (SharedMemory, SharedArena),
+    ) -> Result<ClientId, AttachRefusal> {
+        self.admit(who, request)?;
+        self.incarnations = self.incarnations.saturating_add(1);
+        let address = EndpointAddress {
+            node: self.node,
+            endpoint: request.endpoint,
+        };
+        let job = Job {
+            number: request.job,
+            key: request.key,
+            user: who.uid,
+        };
+        let client = Client::new(who, job, address, self.incarnations, request.layout, memory);
+        let index = match self.clients.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                self.clients.push(None);
+                self.clients.len().saturating_sub(1)
+            }
+        };
+        let id = id_of(index, &client);
+        if let Some(place) = self.clients.get_mut(index) {
+            *place = Some(client);
+        }
+        let members = self.jobs.entry((who.uid, request.job)).or_insert(Members {
+            key: request.key,
+            by_endpoint: BTreeMap::new(),
+        });
+        members.by_endpoint.insert(request.endpoint, index);
+        self.counts.attached = self.counts.attached.saturating_add(1);
+        Ok(id)
+    }
+
+    /// Frees all that a client had, and reports its end to the endpoints that it exchanged messages with.
+    pub fn detach(&mut self, id: ClientId, reason: GoneReason) {
+        if self
+            .client(id.index)
+            .is_some_and(|client| client.incarnation == id.incarnation)
+        {
+            self.remove(id.index, reason);
+        }
+    }
+
+    /// The next client that was cut off, once each. It is detached already.
+    pub fn take_cut(&mut self) -> Option<(ClientId, CutReason)> {
+        self.cut.pop_front()
+    }
+
+    /// Moves messages, of each client a bounded number. `wake` names the clients that sleep and have something to do. Returns whether
+    /// anything was moved: if not, nothing is to be done before a client or a peer does something.
+    pub fn poll(&mut self, mut wake: impl FnMut(ClientId)) -> bool {
+        let count = self.clients.len();
+        self.first = self
+            .first
+            .checked_add(1)
+            .filter(|first| *first < count)
+            .unwrap_or(0);
+        let mut is_moved = false;
+        for index in (self.first..count).chain(0..self.first) {
+            match self.turn(index) {
+                Ok(moved) => is_moved |= moved,
+                Err(reason) => {
+                    self.cut_off(index, reason);
+                    is_moved = true;
+                }
+            }
+        }
+        for (index, client) in self.clients.iter_mut().enumerate() {
+            let Some(client) = client else { continue };
+            let (moved, is_asleep) = client.publish();
+            is_moved |= moved;
+            if is_asleep {
+                wake(id_of(index, client));
+            }
+        }
+        is_moved
+    }
+
+    /// Moves the last messages of a client that is going to be detached, as far as there is room for them.
+    pub fn poll_last(&mut self, id: ClientId) {
+        // A ring's worth, and what waits: the ring is of nobody alive.
+        for _ in 0..crate::DEPTH_MAX {
+            let is_same = self
+                .client(id.index)
+                .is_some_and(|client| client.incarnation == id.incarnation);
+            if !is_same || !matches!(self.turn(id.index), Ok(true)) {
+                return;
+            }
+        }
+    }
+
+    /// Announces to all clients that the daemon sleeps. Poll once more before it does.
+    pub fn announce_sleep(&self) {
+        self.daemon_flags().for_each(announce_sleep);
+    }
+
+    /// The daemon's sleep is over.
+    pub fn withdraw_sleep(&self) {
+        self.daemon_flags().for_each(withdraw_sleep);
+    }
+
+    fn daemon_flags(&self) -> impl Iterator<Item = &AtomicU32> {
+        self.clients.iter().flatten().filter_map(Client::daemon_flag)
+    }
+
+    fn client(&self, index: usize) -> Option<&Client> {
+        self.clients.get(index)?.as_ref()
+    }
+
+    fn client_mut(&mut self, index: usize) -> Option<&mut Client> {
+        self.clients.get_mut(index)?.as_mut()
+    }
+
+    /// The client with this endpoint number in a job.
+    fn member(&self, job: &Job, endpoint: u32) -> Option<usize> {
+        self.jobs
+            .get(&(job.user, job.number))?
+            .by_endpoint
+            .get(&endpoint)
+            .copied()
+    }
+
+    /// One client's turn: what waits for it, then what it submits.
+    fn turn(&mut self, index: usize) -> Result<bool, CutReason> {
+        let mut is_moved = self.report_waiting(index)?;
+        for _ in 0..self.limits.turn {
+            let Some(client) = self.client_mut(index) else {
+                break;
+            };
+            // A client that does not read its refusals gets no more of them.
+            if client.owes_much() {
+                break;
+            }
+            let Some(submission) = client.peek()? else { break };
+            let step = if submission.to.node == self.node {
+                self.route_here(index, &submission)
+            } else {
+                self.route_away(index, &submission)
+            };
+            let Some(client) = self.client_mut(index) else {
+                break;
+            };
+            match step {
+                Step::Stalled => break,
+                Step::Done => {}
+                Step::Refused(reason) => {
+                    let (to, number) = (submission.to, submission.number);
+                    client.owe(Report::Undelivered { to, number, reason });
+                    self.counts.undelivered = self.counts.undelivered.saturating_add(1);
+                }
+            }
+            if let Some(client) = self.client_mut(index) {
+                client.take();
+            }
+            is_moved = true;
+        }
+        Ok(is_moved)
+    }
+
+    /// Reports what waits for a client as far as there is room.
+    fn report_waiting(&mut self, index: usize) -> Result<bool, CutReason> {
+        let mut is_moved = false;
+        while let Some(client) = self.client_mut(index) {
+            let (job, to) = (client.job, client.address.endpoint);
+            let Some(reported) = client.report_waiting()? else {
+                break;
+            };
+            is_moved = true;
+            if let Waiting::Message(arrived) = reported {
+                self.counts.received = self.counts.received.saturating_add(1);
+                self.answer(job, (&arrived, to), Said::Delivered);
+            }
+        }
+        Ok(is_moved)
+    }
+
+    /// Gives a message to an endpoint of this node.
+    fn route_here(&mut self, index: usize, submission: &Submission) -> Step {
+        let contacts_max = self.limits.contacts_max;
+        let Some((job, from)) = self.client(index).map(|client| (client.job, client.address)) else {
+            return Step::Stalled;
+        };
+        let Some(to) = self.member(&job, submission.to.endpoint) else {
+            return Step::Refused(UndeliveredReason::NoEndpoint);
+        };
+        let Some(receiver) = self.client_mut(to) else {
+            return Step::Refused(UndeliveredReason::NoEndpoint);
+        };
+        if submission.bytes > receiver.layout.message_bytes() {
+            return Step::Refused(UndeliveredReason::TooLong);
+        }
+        match receiver.has_room() {
+            // Behind what waits: reports stay in order.
+            Ok(true) if receiver.waiting.is_empty() => {}
+            Ok(_) => return Step::Stalled,
+            Err(reason) => {
+                self.cut_off(to, reason);
+                return Step::Refused(UndeliveredReason::ReceiverGone);
+            }
+        }
+        let meets = receiver.meets(from, contacts_max);
+        if !meets || !self.meets(index, submission.to) {
+            return Step::Refused(UndeliveredReason::TooManyPeers);
+        }
+        let mut payload = core::mem::take(&mut self.payload);
+        if let Some(sender) = self.client(index) {
+            sender.copy_payload(submission.bytes, &mut payload);
+        }
+        let report = Report::Message {
+            from,
+            bytes: submission.bytes,
+        };
+        let reported = self
+            .client_mut(to)
+            .map(|receiver| receiver.report(&report, &payload));
+        self.payload = payload;
+        match reported {
+            Some(Ok(true)) => {
+                self.counts.local = self.counts.local.saturating_add(1);
+                Step::Done
+            }
+            Some(Err(reason)) => {
+                self.cut_off(to, reason);
+                Step::Refused(UndeliveredReason::ReceiverGone)
+            }
+            Some(Ok(false)) | None => Step::Stalled,
+        }
+    }
+
+    fn meets(&mut self, index: usize, other: EndpointAddress) -> bool {
+        let contacts_max = self.limits.contacts_max;
+        self.client_mut(index)
+            .is_some_and(|client| client.meets(other, contacts_max))
+    }
+
+    fn cut_off(&mut self, index: usize, reason: CutReason) {
+        if let Some(client) = self.client(index) {
+            self.cut.push_back((id_of(index, client), reason));
+            self.counts.cut = self.counts.cut.saturating_add(1);
+            self.remove(index, GoneReason::CutOff);
+        }
+    }
+
+    fn remove(&mut self, index: usize, reason: GoneReason) {
+        let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        let name = (client.job.user, client.job.number);
+        if let Some(members) = self.jobs.get_mut(&name) {
+            members.by_endpoint.remove(&client.address.endpoint);
+            if members.by_endpoint.is_empty() {
+                self.jobs.remove(&name);
+            }
+        }
+        let job = client.job;
+        for other in self.clients.iter_mut().flatten().filter(|other| other.job == job) {
+            other.lose(client.address, reason);
+        }
+        self.remove_away(&client, reason);
+    }
+}
+
+const fn id_of(index: usize, client: &Client) -> ClientId {
+    ClientId {
+        index,
+        incarnation: client.incarnation,
+    }
+}

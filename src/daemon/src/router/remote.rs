@@ -1,0 +1,290 @@
+//! The part of the router that meets other nodes: frames out, frames in, credits.
+
+use super::{
+    Arrived, Client, EndpointAddress, Frame, GoneReason, InFlight, Job, NodeNumber, PAIR_CREDITS, Report,
+    Router, Said, Step, Submission, UndeliveredReason, Waiting,
+};
+
+/// The most messages that wait for a lane; frames that carry none come with credits, and are bounded by these.
+const LANE_FRAMES_MAX: usize = 256;
+
+/// The daemon of another node broke the protocol between daemons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerFault {
+    /// It sent what is no frame.
+    Frame,
+    /// It sent more messages of a pair than the pair has credits.
+    Credits,
+}
+
+impl Router {
+    /// Says that there is a way to a node, by as many lanes as there are. The messages of a pair of endpoints take one lane.
+    pub(crate) fn add_node(&mut self, node: NodeNumber, lanes: u32) {
+        self.lanes = lanes.max(1);
+        self.nodes.insert(node);
+    }
+
+    /// Gives the frames of each lane, in order, to `send`, as long as it takes them. Returns whether it took any.
+    pub(crate) fn send_frames(&mut self, mut send: impl FnMut(NodeNumber, u32, &[u8]) -> bool) -> bool {
+        let mut is_moved = false;
+        for ((node, lane), frames) in &mut self.out {
+            while frames.front().is_some_and(|frame| send(*node, *lane, frame)) {
+                frames.pop_front();
+                is_moved = true;
+            }
+        }
+        self.out.retain(|_, frames| !frames.is_empty());
+        is_moved
+    }
+
+    /// Whether frames wait for a lane.
+    pub(crate) fn has_frames(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    fn push_frame(&mut self, node: NodeNumber, frame: &Frame, payload: &[u8]) {
+        let mut bytes = frame.bytes().to_vec();
+        bytes.extend_from_slice(payload);
+        let lane = self.lane(frame);
+        self.out.entry((node, lane)).or_default().push_back(bytes);
+    }
+
+    /// The lane of a pair of endpoints: both ways of a pair may differ.
+    fn lane(&self, frame: &Frame) -> u32 {
+        let mixed = frame.from.wrapping_mul(0x9e37_79b9) ^ frame.to.wrapping_mul(0x85eb_ca6b);
+        (mixed >> 16).checked_rem(self.lanes).unwrap_or(0)
+    }
+
+    /// Sends a message to an endpoint of another node.
+    pub(super) fn route_away(&mut self, index: usize, submission: &Submission) -> Step {
+        let to = submission.to;
+        if !self.nodes.contains(&to.node) {
+            return Step::Refused(UndeliveredReason::NoNode);
+        }
+        let Some(client) = self.client(index) else {
+            return Step::Stalled;
+        };
+        let frame = Frame {
+            said: Said::Message,
+            job: client.job,
+            from: client.address.endpoint,
+            to: to.endpoint,
+            incarnation: client.incarnation,
+            number: client.sent,
+        };
+        let in_flight = client
+            .in_flight
+            .get(&to)
+            .map_or(0, std::collections::VecDeque::len);
+        let waiting = self
+            .out
+            .get(&(to.node, self.lane(&frame)))
+            .map_or(0, std::collections::VecDeque::len);
+        if in_flight >= PAIR_CREDITS || waiting >= LANE_FRAMES_MAX {
+            return Step::Stalled;
+        }
+        if !self.meets(index, to) {
+            return Step::Refused(UndeliveredReason::TooManyPeers);
+        }
+        let mut payload = core::mem::take(&mut self.payload);
+        if let Some(client) = self.client_mut(index) {
+            client.copy_payload(submission.bytes, &mut payload);
+            client.in_flight.entry(to).or_default().push_back(InFlight {
+                sequence: client.sent,
+                number: submission.number,
+            });
+            client.sent = client.sent.saturating_add(1);
+        }
+        self.push_frame(to.node, &frame, &payload);
+        self.payload = payload;
+        self.counts.sent = self.counts.sent.saturating_add(1);
+        Step::Done
+    }
+
+    /// Answers a message of another node.
+    pub(super) fn answer(&mut self, job: Job, (arrived, to): (&Arrived, u32), said: Said) {
+        let frame = Frame {
+            said,
+            job,
+            from: arrived.from.endpoint,
+            to,
+            incarnation: arrived.incarnation,
+            number: arrived.number,
+        };
+        self.push_frame(arrived.from.node, &frame, &[]);
+    }
+
+    /// Reports the end of a client to other nodes.
+    pub(super) fn remove_away(&mut self, client: &Client, reason: GoneReason) {
+        let (job, endpoint) = (client.job, client.address.endpoint);
+        for arrived in client.arrived() {
+            self.answer(
+                job,
+                (arrived, endpoint),
+                Said::Refused(UndeliveredReason::ReceiverGone),
+            );
+        }
+        for contact in &client.contacts {
+            let frame = Frame {
+                said: Said::Gone(reason),
+                job,
+                from: endpoint,
+                to: contact.endpoint,
+                incarnation: client.incarnation,
+                number: 0,
+            };
+            if self.nodes.contains(&contact.node) {
+                self.push_frame(contact.node, &frame, &[]);
+            }
+        }
+    }
+
+    /// Takes a frame of the daemon of a node.
+    pub(crate) fn take_frame(&mut self, node: NodeNumber, bytes: &[u8]) -> Result<(), PeerFault> {
+        let (frame, payload) = Frame::parse(bytes).map_err(|_| PeerFault::Frame)?;
+        match frame.said {
+            Said::Hello => Err(PeerFault::Frame),
+            Said::Message => self.take_message(node, &frame, payload),
+            Said::Delivered => {
+                if let Some((client, to)) = self.sender(node, &frame) {
+                    let in_flight = client.in_flight.entry(to).or_default();
+                    while in_flight
+                        .front()
+                        .is_some_and(|sent| sent.sequence <= frame.number)
+                    {
+                        in_flight.pop_front();
+                    }
+                    if in_flight.is_empty() {
+                        client.in_flight.remove(&to);
+                    }
+                }
+                Ok(())
+            }
+            Said::Refused(reason) => {
+                let mut is_refused = false;
+                if let Some((client, to)) = self.sender(node, &frame) {
+                    let in_flight = client.in_flight.entry(to).or_default();
+                    if let Some(at) = in_flight.iter().position(|sent| sent.sequence == frame.number) {
+                        let sent = in_flight.remove(at);
+                        if in_flight.is_empty() {
+                            client.in_flight.remove(&to);
+                        }
+                        if let Some(InFlight { number, .. }) = sent {
+                            client.owe(Report::Undelivered { to, number, reason });
+                            is_refused = true;
+                        }
+                    }
+                }
+                self.counts.undelivered = self.counts.undelivered.saturating_add(is_refused.into());
+                Ok(())
+            }
+            Said::Gone(reason) => {
+                let who = EndpointAddress {
+                    node,
+                    endpoint: frame.from,
+                };
+                if let Some(client) = self.receiver(&frame) {
+                    client.lose(who, reason);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn take_message(&mut self, node: NodeNumber, frame: &Frame, payload: &[u8]) -> Result<(), PeerFault> {
+        let contacts_max = self.limits.contacts_max;
+        let arrived = Arrived {
+            from: EndpointAddress {
+                node,
+                endpoint: frame.from,
+            },
+            incarnation: frame.incarnation,
+            number: frame.number,
+            payload: payload.to_vec(),
+        };
+        let refusal = 'refused: {
+            match self.receiver(frame) {
+                None => UndeliveredReason::NoEndpoint,
+                Some(client) if payload.len() > client.layout.message_bytes() as usize => {
+                    UndeliveredReason::TooLong
+                }
+                Some(client) if client.waiting.len() >= contacts_max.saturating_mul(PAIR_CREDITS) => {
+                    UndeliveredReason::ReceiverFull
+                }
+                Some(client) => {
+                    let is_met = client.meets(arrived.from, contacts_max);
+                    let is_of_pair = |other: &&Arrived| {
+                        other.from == arrived.from && other.incarnation == arrived.incarnation
+                    };
+                    if client.arrived().filter(is_of_pair).count() >= PAIR_CREDITS {
+                        return Err(PeerFault::Credits);
+                    }
+                    if !is_met {
+                        break 'refused UndeliveredReason::TooManyPeers;
+                    }
+                    client.waiting.push_back(Waiting::Message(arrived));
+                    return Ok(());
+                }
+            }
+        };
+        self.answer(frame.job, (&arrived, frame.to), Said::Refused(refusal));
+        Ok(())
+    }
+
+    /// The client that a frame is for, if it is of the same job: the same number, user and key.
+    fn receiver(&mut self, frame: &Frame) -> Option<&mut Client> {
+        let index = self.member(&frame.job, frame.to)?;
+        self.client_mut(index).filter(|client| client.job == frame.job)
+    }
+
+    /// The client whose message an answer is about, and the endpoint that it was for.
+    fn sender(&mut self, node: NodeNumber, frame: &Frame) -> Option<(&mut Client, EndpointAddress)> {
+        let index = self.member(&frame.job, frame.from)?;
+        let client = self.client_mut(index)?;
+        let is_same = client.job == frame.job && client.incarnation == frame.incarnation;
+        let to = EndpointAddress {
+            node,
+            endpoint: frame.to,
+        };
+        is_same.then_some((client, to))
+    }
+
+    /// Ends all that was under way with a node: messages to it end as [`UndeliveredReason::Unknown`], and its endpoints are gone.
+    pub(crate) fn lose_node(&mut self, node: NodeNumber) {
+        self.out.retain(|(of, _), _| *of != node);
+        let mut unknown = 0_u64;
+        for client in self.clients.iter_mut().flatten() {
+            let lost: Vec<_> = client
+                .in_flight
+                .keys()
+                .filter(|to| to.node == node)
+                .copied()
+                .collect();
+            for to in lost {
+                for sent in client.in_flight.remove(&to).into_iter().flatten() {
+                    client.owe(Report::Undelivered {
+                        to,
+                        number: sent.number,
+                        reason: UndeliveredReason::Unknown,
+                    });
+                    unknown = unknown.saturating_add(1);
+                }
+            }
+            // Their senders are told that the outcome is unknown, and begin with new credits.
+            client.waiting.retain(|waiting| match waiting {
+                Waiting::Message(arrived) => arrived.from.node != node,
+                Waiting::Report(_) => true,
+            });
+            let gone: Vec<_> = client
+                .contacts
+                .iter()
+                .filter(|who| who.node == node)
+                .copied()
+                .collect();
+            for who in gone {
+                client.lose(who, GoneReason::NodeLost);
+            }
+        }
+        self.counts.undelivered = self.counts.undelivered.saturating_add(unknown);
+    }
+}

@@ -1,0 +1,7 @@
+//! Routers of several nodes and their clients in one process, from a seed: real memory, no sockets, and frames that are late or wait.
+
+mod hostile;
+mod limits;
+mod links;
+mod random;
+pub(crate) mod world;

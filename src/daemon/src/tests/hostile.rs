@@ -1,0 +1,150 @@
+//! Each thing that a hostile client can write into its rings, and what becomes of it: it is cut off, with the reason, and nobody else.
+
+use core::sync::atomic::Ordering;
+
+use doorbell::interprocess::SharedWords as _;
+
+use super::world::{World, at};
+use crate::name::NodeNumber;
+use crate::router::PeerFault;
+use crate::{CutReason, GoneReason};
+
+/// Words of the rings: each has 32 in front of its slots, of which there are 4 with 8 words.
+const SUBMITTED: usize = 0;
+const FIRST_SLOT: usize = 32;
+const EVENTS_TAKEN: usize = 64 + 16;
+
+fn cut_by(write: impl Fn(&dyn Fn(usize, u64))) -> Option<CutReason> {
+    let mut world = World::new(1);
+    let (villain, peer) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
+    let other = world.attach(0, 2, 0).unwrap();
+    world.send(villain, at(0, 1), 0);
+    world.send(other, at(0, 0), 0);
+    world.settle();
+    world.processes[villain].is_hostile = true;
+    let rings = world.processes[villain].endpoint.rings().clone();
+    write(&|word, value| rings.word(word).unwrap().store(value, Ordering::Relaxed));
+    world.processes[villain].is_reading = false;
+    world.send(peer, at(0, 0), 0);
+    world.processes[peer].endpoint.flush();
+    world.settle();
+    let cut = world.cuts.first().map(|(_, _, reason)| *reason);
+    if cut.is_some() {
+        assert_eq!(world.processes[peer].gone, [(at(0, 0), GoneReason::CutOff)]);
+        assert_eq!(world.routers[0].clients().count(), 2);
+    }
+    // The others go on.
+    assert!(world.send(other, at(0, 0), 0) && world.send(peer, at(0, 1), 0));
+    world.settle();
+    assert_eq!(world.processes[other].received, 2);
+    cut
+}
+
+#[test]
+fn what_breaks_the_protocol_cuts_off_and_what_is_in_order_does_not() {
+    assert_eq!(cut_by(|_| {}), None);
+    // One message was sent: there is room for four more.
+    assert_eq!(cut_by(|put| put(SUBMITTED, 6)), Some(CutReason::Index));
+    assert_eq!(cut_by(|put| put(SUBMITTED, 0)), Some(CutReason::Index));
+    assert_eq!(cut_by(|put| put(SUBMITTED, u64::MAX)), Some(CutReason::Index));
+    // The slots behind it are zeros.
+    assert_eq!(cut_by(|put| put(SUBMITTED, 5)), Some(CutReason::Descriptor));
+    let at_second = |put: &dyn Fn(usize, u64), head: u64, last: u64| {
+        put(FIRST_SLOT + 8, head);
+        put(FIRST_SLOT + 9, 1);
+        put(FIRST_SLOT + 15, last);
+        put(SUBMITTED, 2);
+    };
+    assert_eq!(cut_by(|put| at_second(put, 1 << 32 | 64, 0)), None);
+    assert_eq!(
+        cut_by(|put| at_second(put, 1 << 32 | 65, 0)),
+        Some(CutReason::Length)
+    );
+    assert_eq!(
+        cut_by(|put| at_second(put, 1 << 32, 1)),
+        Some(CutReason::Descriptor)
+    );
+    assert_eq!(
+        cut_by(|put| at_second(put, 2 << 32, 0)),
+        Some(CutReason::Descriptor)
+    );
+}
+
+#[test]
+fn an_index_of_events_that_jumps_is_found_when_it_is_read() {
+    let mut world = World::new(1);
+    let (villain, peer) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
+    world.processes[villain].is_hostile = true;
+    world.processes[villain].is_reading = false;
+    let rings = world.processes[villain].endpoint.rings().clone();
+    rings.word(EVENTS_TAKEN).unwrap().store(5, Ordering::Relaxed);
+    for _ in 0..5 {
+        while world.send(peer, at(0, 0), 0) {}
+        world.settle();
+    }
+    assert_eq!(world.cuts.len(), 1);
+    assert_eq!(world.cuts[0].2, CutReason::Index);
+    assert_eq!(world.processes[peer].gone, [(at(0, 0), GoneReason::CutOff)]);
+}
+
+#[test]
+fn wake_ups_that_are_asked_for_without_end_cost_one_call_a_turn() {
+    let mut world = World::new(1);
+    let (villain, peer) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
+    for _ in 0..100 {
+        world.processes[villain]
+            .endpoint
+            .rings()
+            .flag(0)
+            .unwrap()
+            .store(1, Ordering::Relaxed);
+        world.send(peer, at(0, 0), 0);
+        world.processes[peer].endpoint.flush();
+        let mut wakes = 0;
+        world.routers[0].poll(|_| wakes += 1);
+        assert!(wakes <= 1, "{wakes}");
+        world.settle();
+    }
+}
+
+#[test]
+fn a_peer_daemon_that_breaks_the_protocol_is_refused() {
+    use crate::frame::{Frame, Job, Said};
+    use crate::{JobNumber, tests::world::KEY};
+
+    let mut world = World::new(2);
+    let near = world.attach(0, 1, 0).unwrap();
+    world.processes[near].is_reading = false;
+    let frame = |number| Frame {
+        said: Said::Message,
+        job: Job {
+            number: JobNumber(1),
+            key: KEY,
+            user: 1,
+        },
+        from: 9,
+        to: 0,
+        incarnation: 1,
+        number,
+    };
+    let router = &mut world.routers[0];
+    for number in 0..16 {
+        assert_eq!(router.take_frame(NodeNumber(1), &frame(number).bytes()), Ok(()));
+    }
+    let beyond = router.take_frame(NodeNumber(1), &frame(16).bytes());
+    assert_eq!(beyond, Err(PeerFault::Credits));
+    assert_eq!(
+        router.take_frame(NodeNumber(1), &Frame::hello(1, 1, 1).bytes()),
+        Err(PeerFault::Frame)
+    );
+    assert_eq!(router.take_frame(NodeNumber(1), &[0; 64]), Err(PeerFault::Frame));
+    // Answers about messages that nobody sent change nothing.
+    for said in [Said::Delivered, Said::Gone(GoneReason::Died)] {
+        let answer = Frame {
+            said,
+            from: 0,
+            ..frame(u64::MAX)
+        };
+        assert_eq!(router.take_frame(NodeNumber(1), &answer.bytes()), Ok(()));
+    }
+}

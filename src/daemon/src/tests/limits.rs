@@ -1,0 +1,237 @@
+//! Back-pressure, ends and limits, one at a time.
+
+use super::world::{KEY, World, at, request, user};
+use crate::router::Router;
+use crate::{
+    AttachRefusal, Endpoint, EndpointEvent, EndpointLayout, GoneReason, JobKey, NodeNumber, RouterLimits,
+    UndeliveredReason,
+};
+
+/// Sends until nothing more is taken, and says how many were.
+fn fill(world: &mut World, from: usize, to: crate::EndpointAddress) -> usize {
+    let mut sent = 0;
+    for _ in 0..200 {
+        while world.send(from, to, 0) {
+            sent += 1;
+        }
+        world.processes[from].endpoint.flush();
+        world.settle();
+    }
+    sent
+}
+
+#[test]
+fn a_slow_receiver_blocks_its_own_senders_alone() {
+    let mut world = World::new(2);
+    let (here, slow) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
+    let (away, other) = (world.attach(1, 1, 0).unwrap(), world.attach(1, 1, 1).unwrap());
+    world.processes[slow].is_reading = false;
+    // A ring of the receiver and one of the sender; between nodes, the pair's credits, too.
+    assert_eq!(fill(&mut world, here, at(0, 1)), 4 + 4);
+    assert_eq!(fill(&mut world, away, at(0, 1)), 16 + 4);
+    for _ in 0..50 {
+        assert!(world.send(other, at(0, 2), 0));
+        world.processes[other].endpoint.flush();
+        world.settle();
+    }
+    assert_eq!(
+        world.processes[other].undelivered,
+        [UndeliveredReason::NoEndpoint; 50]
+    );
+    let fast = world.attach(0, 1, 3).unwrap();
+    assert_eq!(
+        fill(&mut world, other, at(0, 3)),
+        world.processes[fast].received as usize
+    );
+    assert!(world.processes[fast].received > 200);
+    world.processes[slow].is_reading = true;
+    world.settle();
+    assert_eq!(world.processes[slow].received, 8 + 20);
+    world.check();
+}
+
+#[test]
+fn an_end_is_reported_with_its_reason_to_the_endpoints_that_met_it_alone() {
+    for reason in [GoneReason::Died, GoneReason::Detached] {
+        let mut world = World::new(2);
+        let dying = world.attach(0, 1, 0).unwrap();
+        let near = world.attach(0, 1, 1).unwrap();
+        let far = world.attach(1, 1, 0).unwrap();
+        let strangers = [world.attach(0, 1, 2).unwrap(), world.attach(1, 2, 0).unwrap()];
+        world.send(near, at(0, 0), 0);
+        world.send(dying, at(1, 0), 0);
+        world.settle();
+        world.processes[near].is_reading = false;
+        for _ in 0..4 {
+            world.send(dying, at(0, 1), 0);
+        }
+        world.settle();
+        world.kill(dying, reason);
+        world.settle();
+        assert_eq!(world.processes[near].gone, []);
+        world.processes[near].is_reading = true;
+        world.settle();
+        assert_eq!(
+            world.processes[near].received, 4,
+            "its last messages come before its end"
+        );
+        assert_eq!(world.processes[near].gone, [(at(0, 0), reason)]);
+        assert_eq!(world.processes[far].gone, [(at(0, 0), reason)]);
+        for stranger in strangers {
+            assert_eq!(world.processes[stranger].gone, []);
+        }
+        // The name is free, and another process that has it is somebody else.
+        let next = world.attach(0, 1, 0).unwrap();
+        world.send(near, at(0, 0), 0);
+        world.settle();
+        assert_eq!(world.processes[next].received, 1);
+        world.check();
+    }
+}
+
+#[test]
+fn a_lost_node_ends_what_was_under_way_as_unknown() {
+    let mut world = World::new(2);
+    let (near, far) = (world.attach(0, 1, 0).unwrap(), world.attach(1, 1, 0).unwrap());
+    world.send(near, at(1, 0), 0);
+    world.settle();
+    world.processes[far].is_reading = false;
+    // The ring of the receiver, the pair's credits, and the ring of the sender.
+    assert_eq!(fill(&mut world, near, at(1, 0)), 4 + 16 + 4);
+    for (own, lost) in [(0, 1), (1, 0)] {
+        world.routers[own].lose_node(NodeNumber(lost));
+    }
+    world.frames.clear();
+    // New credits, of which those that were lost hold none. Four wait in the ring of the sender.
+    assert_eq!(fill(&mut world, near, at(1, 0)), 16);
+    world.processes[far].is_reading = true;
+    world.settle();
+    assert_eq!(world.processes[near].gone, [(at(1, 0), GoneReason::NodeLost)]);
+    let unknown = world.processes[near].undelivered.len();
+    assert_eq!(unknown, 16, "those that the receiver's daemon kept");
+    // With new credits, all goes on.
+    let received = world.processes[far].received;
+    assert!(fill(&mut world, near, at(1, 0)) > 100);
+    assert!(world.processes[far].received > received + 100);
+}
+
+#[test]
+fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
+    let limits = RouterLimits {
+        clients_max: 3,
+        clients_of_user_max: 2,
+        ..RouterLimits::default()
+    };
+    let mut router = Router::new(NodeNumber(0), &limits);
+    let memory = |layout: EndpointLayout| {
+        let ours = Endpoint::new(layout).unwrap();
+        let rings = ours.rings().descriptor().try_clone_to_owned().unwrap();
+        let arena = ours.arena().descriptor().try_clone_to_owned().unwrap();
+        layout.adopt(rings, arena).unwrap()
+    };
+    let mut attach = |uid, job, key, endpoint| {
+        let mut request = request(job, endpoint);
+        request.key = key;
+        router.attach(user(uid), &request, memory(request.layout))
+    };
+    assert!(attach(1, 1, KEY, 0).is_ok());
+    assert_eq!(attach(1, 1, KEY, 0), Err(AttachRefusal::NameTaken));
+    assert_eq!(attach(1, 1, JobKey([8; 16]), 1), Err(AttachRefusal::JobKey));
+    // The same job of another user is another job.
+    assert!(attach(1, 2, JobKey([8; 16]), 0).is_ok());
+    assert_eq!(attach(1, 3, KEY, 0), Err(AttachRefusal::TooManyOfUser));
+    assert!(attach(2, 1, JobKey([9; 16]), 0).is_ok());
+    assert_eq!(attach(3, 4, KEY, 0), Err(AttachRefusal::TooManyClients));
+}
+
+#[test]
+fn the_memory_of_another_size_is_refused() {
+    let layout = EndpointLayout::new(4, 64).unwrap();
+    let other = EndpointLayout::new(4, 128).unwrap();
+    let ours = Endpoint::new(layout).unwrap();
+    let rings = || ours.rings().descriptor().try_clone_to_owned().unwrap();
+    let arena = || ours.arena().descriptor().try_clone_to_owned().unwrap();
+    assert_eq!(layout.adopt(arena(), rings()).unwrap_err(), AttachRefusal::Rings);
+    let ours = Endpoint::new(layout).unwrap();
+    let rings = ours.rings().descriptor().try_clone_to_owned().unwrap();
+    let arena = ours.arena().descriptor().try_clone_to_owned().unwrap();
+    assert_eq!(other.adopt(rings, arena).unwrap_err(), AttachRefusal::Arena);
+}
+
+#[test]
+fn a_job_of_the_same_number_and_another_key_on_another_node_is_another_job() {
+    let mut world = World::new(2);
+    let near = world.attach(0, 1, 0).unwrap();
+    let mut other = request(1, 0);
+    other.key = JobKey([9; 16]);
+    let ours = Endpoint::new(other.layout).unwrap();
+    let rings = ours.rings().descriptor().try_clone_to_owned().unwrap();
+    let arena = ours.arena().descriptor().try_clone_to_owned().unwrap();
+    let memory = other.layout.adopt(rings, arena).unwrap();
+    world.routers[1].attach(user(1), &other, memory).unwrap();
+    world.send(near, at(1, 0), 0);
+    world.processes[near].endpoint.flush();
+    world.settle();
+    assert_eq!(world.processes[near].undelivered, [UndeliveredReason::NoEndpoint]);
+    assert_eq!(world.routers[1].counts().received, 0);
+}
+
+#[test]
+fn an_end_is_reported_before_the_messages_of_the_next_process_of_that_name() {
+    for polls in 0..4 {
+        let mut world = World::new(1);
+        let reader = world.attach(0, 1, 0).unwrap();
+        let dying = world.attach(0, 1, 1).unwrap();
+        world.processes[reader].is_reading = false;
+        fill(&mut world, dying, at(0, 0));
+        world.kill(dying, GoneReason::Died);
+        let next = world.attach(0, 1, 1).unwrap();
+        fill(&mut world, next, at(0, 0));
+        for _ in 0..polls {
+            world.poll(0);
+        }
+        let (mut seen, mut ends) = (0, Vec::new());
+        for _ in 0..10 {
+            let read = world.processes[reader].endpoint.poll(|event| match event {
+                EndpointEvent::Received { .. } => seen += 1,
+                EndpointEvent::Gone { .. } => ends.push(seen),
+                EndpointEvent::Undelivered { .. } => {}
+            });
+            read.unwrap();
+            world.poll(0);
+        }
+        assert_eq!(ends, [4], "behind the four messages of the first process alone");
+        assert_eq!(seen, 4 + 4);
+    }
+}
+
+#[test]
+fn an_answer_to_a_process_that_is_gone_is_none_for_the_next_of_its_name() {
+    let mut world = World::new(2);
+    let first = world.attach(0, 1, 0).unwrap();
+    let far = world.attach(1, 1, 0).unwrap();
+    world.send(first, at(1, 0), 0);
+    world.processes[first].endpoint.flush();
+    world.poll(0);
+    world.carry(1);
+    world.kill(first, GoneReason::Died);
+    let next = world.attach(0, 1, 0).unwrap();
+    world.send(next, at(1, 0), 0);
+    world.processes[next].endpoint.flush();
+    world.poll(0);
+    // The answer to the first message comes; the second message and its answer never do.
+    world.poll(1);
+    let back: Vec<_> = world
+        .frames
+        .keys()
+        .filter(|(from, _, _)| *from == 0)
+        .copied()
+        .collect();
+    world.routers[0].send_frames(|_, _, _| true);
+    back.iter().for_each(|lane| drop(world.frames.remove(lane)));
+    world.carry(9);
+    world.routers[0].lose_node(NodeNumber(1));
+    world.settle();
+    assert_eq!(world.processes[far].received, 1);
+    assert_eq!(world.processes[next].undelivered, [UndeliveredReason::Unknown]);
+}

@@ -1,0 +1,95 @@
+//! Everything at once, from a seed.
+
+use doorbell::interprocess::SharedWords as _;
+
+use super::world::{Chance, World, at};
+use crate::GoneReason;
+
+const NODES: u32 = 3;
+
+fn run(seed: u64) {
+    let mut chance = Chance::new(seed);
+    let mut world = World::new(NODES);
+    let (has_villain, has_ends) = (seed % 3 == 0, seed % 2 == 0);
+    for node in 0..NODES {
+        for endpoint in 0..2 {
+            world.attach(node, 1, endpoint).unwrap();
+            world.attach(node, 2, endpoint).unwrap();
+        }
+    }
+    if has_villain {
+        let villain = chance.below(world.processes.len());
+        world.processes[villain].is_hostile = true;
+    }
+    for _ in 0..600 {
+        let process = chance.below(world.processes.len());
+        let node = chance.below(NODES as usize);
+        match chance.below(16) {
+            0..=5 => {
+                let to = at(chance.below(NODES as usize) as u32, chance.below(3) as u32);
+                if world.processes[process].is_alive {
+                    world.send(process, to, chance.below(41));
+                    if chance.one_in(2) {
+                        world.processes[process].endpoint.flush();
+                    }
+                }
+            }
+            6..=9 => drop(world.poll(node)),
+            10 | 11 => drop(world.carry(chance.below(3))),
+            12 | 13 if world.processes[process].is_alive && world.processes[process].is_reading => {
+                world.read(process);
+            }
+            14 if chance.one_in(4) => {
+                let reader = &mut world.processes[process];
+                reader.is_reading = !reader.is_reading;
+            }
+            15 if has_ends && chance.one_in(6) && world.processes[process].is_alive => {
+                world.kill(process, GoneReason::Died);
+                let (job, address) = (world.processes[process].job, world.processes[process].address);
+                if chance.one_in(2) {
+                    world.attach(address.node.0, job, address.endpoint).unwrap();
+                }
+            }
+            _ => {}
+        }
+        if has_villain && chance.one_in(8) {
+            let hostile: Vec<_> = world
+                .processes
+                .iter()
+                .filter(|process| process.is_hostile)
+                .collect();
+            for villain in hostile {
+                let word = chance.below(140);
+                let value = match chance.below(4) {
+                    0 => chance.word(),
+                    1 => 1 << 32 | chance.below(70) as u64,
+                    2 => chance.below(10) as u64,
+                    _ => u64::MAX,
+                };
+                if let Some(word) = villain.endpoint.rings().word(word) {
+                    word.store(value, core::sync::atomic::Ordering::Relaxed);
+                }
+            }
+        }
+    }
+    for process in &mut world.processes {
+        process.is_reading = true;
+    }
+    world.settle();
+    world.check();
+}
+
+#[test]
+fn each_message_comes_once_in_order_and_to_its_endpoint_alone_or_is_reported() {
+    let seeds = match std::env::var("DOORBELL_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().unwrap();
+            seed..seed + 1
+        }
+        Err(_) => 0..300,
+    };
+    for seed in seeds {
+        println!("DOORBELL_SEED={seed}");
+        run(seed);
+    }
+}

@@ -1,0 +1,351 @@
+//! A daemon and real processes: attaching, messages, sleep, death, and refusals on the socket.
+//!
+//! A process is this program again, with its part in a variable.
+
+use core::time::Duration;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+
+use doorbell::interprocess::SharedWords as _;
+use doorbell::{Deadline, within};
+use doorbell_daemon::{
+    AttachRefusal, AttachRequest, Client, ClientError, CutReason, EndpointAddress, EndpointEvent,
+    EndpointLayout, GoneReason, JobKey, JobNumber, NodeNumber, Server, ServerConfig,
+};
+
+const PART: &str = "DOORBELL_TEST_PART";
+const SOCKET: &str = "DOORBELL_TEST_SOCKET";
+
+fn soon() -> Deadline {
+    within(Duration::from_secs(30))
+}
+
+fn at(endpoint: u32) -> EndpointAddress {
+    EndpointAddress {
+        node: NodeNumber(5),
+        endpoint,
+    }
+}
+
+fn request(endpoint: u32) -> AttachRequest {
+    AttachRequest {
+        job: JobNumber(1),
+        key: JobKey([3; 16]),
+        endpoint,
+        layout: EndpointLayout::default(),
+    }
+}
+
+fn attach(socket: &Path, endpoint: u32) -> Client {
+    Client::attach(socket, &request(endpoint), soon()).unwrap()
+}
+
+/// A daemon on a thread.
+struct Daemon {
+    socket: PathBuf,
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<Server>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let mut config = ServerConfig::new(&socket);
+        config.node = NodeNumber(5);
+        change(&mut config);
+        let mut server = Server::bind(&config).unwrap();
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let thread = thread::spawn(move || {
+            use std::os::fd::AsFd as _;
+            server.run(stopped.as_fd()).unwrap();
+            server
+        });
+        Self {
+            socket,
+            stop: Some(stop),
+            thread: Some(thread),
+            _folder: folder,
+        }
+    }
+
+    fn stop(mut self) -> Server {
+        self.stop = None;
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Another process with this part, once it has said that it is ready.
+fn process(part: &str, socket: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "part_of_another_process", "--nocapture"])
+        .env(PART, part)
+        .env(SOCKET, socket)
+        .stdout(Stdio::null())
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 1];
+    child.stderr.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    assert_eq!(&ready, b"R");
+    child
+}
+
+/// Events until one of them is what is waited for.
+fn until(client: &mut Client, what: &str, mut is_it: impl FnMut(EndpointEvent<'_>) -> bool) {
+    let deadline = soon();
+    let mut is_done = false;
+    while !is_done {
+        let woken = client.wait(deadline, |event| is_done |= is_it(event)).unwrap();
+        assert!(woken, "not in time: {what}");
+    }
+}
+
+#[test]
+fn part_of_another_process() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
+    let mut client = attach(&socket, 1);
+    let ready = || std::io::stderr().write_all(b"R").unwrap();
+    match part.as_str() {
+        // Sends what comes back, for ever.
+        "echo" => {
+            ready();
+            loop {
+                let mut back = Vec::new();
+                let woken = client.wait(soon(), |event| {
+                    if let EndpointEvent::Received { from, message } = event {
+                        back.push((from, message.to_vec()));
+                    }
+                });
+                woken.unwrap();
+                for (from, message) in back {
+                    client.send(from, &message).unwrap();
+                }
+                client.poll(|_| {}).unwrap();
+            }
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn processes_exchange_messages_and_a_kill_is_reported_with_its_reason() {
+    let daemon = Daemon::start(|_| {});
+    let mut client = attach(&daemon.socket, 0);
+    assert_eq!(client.address(), at(0));
+    let mut other = process("echo", &daemon.socket);
+    for round in 0..200_u32 {
+        client.send(at(1), &round.to_le_bytes()).unwrap();
+        until(&mut client, "an echo", |event| match event {
+            EndpointEvent::Received { from, message } => {
+                assert_eq!((from, message), (at(1), &round.to_le_bytes()[..]));
+                true
+            }
+            event => panic!("{event:?}"),
+        });
+    }
+    other.kill().unwrap();
+    let gone = EndpointEvent::Gone {
+        who: at(1),
+        reason: GoneReason::Died,
+    };
+    until(&mut client, "an end", |event| event == gone);
+    other.wait().unwrap();
+    // Its name is free.
+    let next = attach(&daemon.socket, 1);
+    client.send(at(1), b"to the next").unwrap();
+    client.poll(|_| {}).unwrap();
+    drop(client);
+    next.detach().unwrap();
+    let server = daemon.stop();
+    assert_eq!(server.counts().attached, 3);
+}
+
+#[test]
+fn a_farewell_is_reported_as_such_and_the_last_messages_come_before_it() {
+    let daemon = Daemon::start(|_| {});
+    let mut client = attach(&daemon.socket, 0);
+    let mut other = attach(&daemon.socket, 1);
+    for number in 0..20_u8 {
+        other.send(at(0), &[number]).unwrap();
+    }
+    other.detach().unwrap();
+    let mut expected = 0;
+    until(&mut client, "an end", |event| match event {
+        EndpointEvent::Received { message, .. } => {
+            assert_eq!(message, [expected]);
+            expected += 1;
+            false
+        }
+        EndpointEvent::Gone { who, reason } => {
+            assert_eq!((who, reason, expected), (at(1), GoneReason::Detached, 20));
+            true
+        }
+        event => panic!("{event:?}"),
+    });
+}
+
+#[test]
+fn a_full_ring_ends_a_sleep_once_there_is_room() {
+    let daemon = Daemon::start(|_| {});
+    let mut client = attach(&daemon.socket, 0);
+    let mut slow = attach(&daemon.socket, 1);
+    let (mut sent, mut received) = (0_u32, 0);
+    while sent < 2000 {
+        if client.send(at(1), &sent.to_le_bytes()).is_ok() {
+            sent += 1;
+            continue;
+        }
+        client.poll(|_| {}).unwrap();
+        let soon = within(Duration::from_millis(1));
+        if !client.wait(soon, |_| {}).unwrap() {
+            let _ = slow.wait(soon, |event| {
+                if let EndpointEvent::Received { message, .. } = event {
+                    assert_eq!(message, u32::to_le_bytes(received));
+                    received += 1;
+                }
+            });
+        }
+    }
+    client.poll(|_| {}).unwrap();
+    until(&mut slow, "all", |event| {
+        if let EndpointEvent::Received { .. } = event {
+            received += 1;
+        }
+        received == sent
+    });
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_learns_why_and_its_peer_too() {
+    let daemon = Daemon::start(|_| {});
+    let mut client = attach(&daemon.socket, 0);
+    let mut villain = attach(&daemon.socket, 1);
+    villain.send(at(0), b"hello").unwrap();
+    villain.poll(|_| {}).unwrap();
+    until(&mut client, "a message", |event| {
+        matches!(event, EndpointEvent::Received { .. })
+    });
+    let rings = villain.endpoint().rings();
+    rings
+        .word(0)
+        .unwrap()
+        .store(1 << 40, core::sync::atomic::Ordering::Relaxed);
+    client.send(at(1), b"wakes the daemon").unwrap();
+    until(&mut client, "its end", |event| {
+        let gone = EndpointEvent::Gone {
+            who: at(1),
+            reason: GoneReason::CutOff,
+        };
+        event == gone
+    });
+    let cut = loop {
+        match villain.wait(soon(), |_| {}) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(cut, ClientError::Cut(CutReason::Index)), "{cut}");
+}
+
+#[test]
+fn each_refusal_has_its_reason() {
+    let daemon = Daemon::start(|config| {
+        config.limits.clients_max = 2;
+        config.attach_within = Duration::from_millis(50);
+    });
+    let refused = |request: &AttachRequest| match Client::attach(&daemon.socket, request, soon()) {
+        Err(ClientError::Refused(reason)) => reason,
+        other => panic!("{other:?}"),
+    };
+    let _client = attach(&daemon.socket, 0);
+    assert_eq!(refused(&request(0)), AttachRefusal::NameTaken);
+    let mut wrong = request(1);
+    wrong.key = JobKey([4; 16]);
+    assert_eq!(refused(&wrong), AttachRefusal::JobKey);
+    let _other = attach(&daemon.socket, 1);
+    assert_eq!(refused(&request(2)), AttachRefusal::TooManyClients);
+    let second = ServerConfig::new(&daemon.socket);
+    let error = Server::bind(&second).unwrap_err().to_string();
+    assert!(error.contains("in use"), "{error}");
+}
+
+#[test]
+fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+        SocketFlags, SocketType,
+    };
+    use std::os::fd::AsFd as _;
+
+    let daemon = Daemon::start(|config| config.attach_within = Duration::from_millis(100));
+    let mut client = attach(&daemon.socket, 0);
+    let address = SocketAddrUnix::new(&daemon.socket).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let packet = |kind: u8| {
+        let mut bytes = [0; 64];
+        bytes[..8].copy_from_slice(&[0x64, 0x6f, 0x6f, 0x72, 0, 1, 0, kind]);
+        bytes[8..16].copy_from_slice(&[0, 0, 0, 4, 0, 0, 0, 64]);
+        bytes[23] = 9;
+        bytes
+    };
+    // The reason is the last byte of the four at 48.
+    let cases: &[(&[u8], usize, u8)] = &[
+        (b"nonsense", 0, 1),
+        (&[0; 64], 0, 1),
+        (&[7; 100], 0, 3),
+        (&packet(2), 0, 1),
+        (&packet(1), 0, 3),
+        (&packet(1), 1, 3),
+        (&packet(1), 2, 4),
+        (&packet(1), 9, 3),
+        // Silence.
+        (b"", 0, 11),
+    ];
+    for (bytes, descriptors, reason) in cases {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        let rights = vec![null.as_fd(); *descriptors];
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(9))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if *descriptors > 0 {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+        }
+        if !bytes.is_empty() {
+            let parts = [std::io::IoSlice::new(bytes)];
+            rustix::net::sendmsg(&socket, &parts, &mut control, SendFlags::empty()).unwrap();
+        }
+        let mut answer = [0; 64];
+        let (count, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
+        assert_eq!(
+            (count, answer[7], answer[51]),
+            (64, 5, *reason),
+            "{bytes:?} with {descriptors}"
+        );
+    }
+    client.send(at(0), b"to itself").unwrap();
+    until(&mut client, "a message", |event| {
+        matches!(event, EndpointEvent::Received { .. })
+    });
+}

@@ -1,0 +1,236 @@
+//! `doorbell serve`: the node daemon, by which the processes of a host exchange messages.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::fs;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use doorbell::link::LinkConfig;
+use doorbell::{Handle, Notify, RailFilter, WorkerConfig, within};
+use doorbell_daemon::{NodeNumber, Peers as Nodes, RouterLimits, Server, ServerConfig};
+use doorbell_operation::LogLevel;
+use serde::Serialize;
+use signal_hook::consts::signal::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use crate::address::anywhere;
+use crate::handle_file;
+use crate::opened;
+use crate::peers::Peers;
+use crate::report::{Failure, print};
+
+/// How often handle files of other nodes are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Run the node daemon: processes of this host exchange messages through it
+///
+/// A process attaches over the socket, with the package doorbell-daemon, and gets an endpoint: its number in a job. Processes of
+/// one job have one user and one key. Messages between processes of this host take no system call while both poll. With --peer
+/// they also go to processes of other nodes, over a few links that all processes share; no process opens a device. A process that
+/// breaks the protocol is cut off, and nobody else.
+///
+/// SIGINT or SIGTERM ends the daemon, which then reports its counts.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
+    doorbell serve --socket /tmp/doorbell.socket\n  \
+    doorbell serve --node 1 --handle-file /shared/1 --peer 2=@/shared/2 --key-file keys\n  \
+    doorbell serve --mode 666 --clients 64 --json")]
+pub(crate) struct Arguments {
+    /// The path of the socket; its folder is made if it is missing
+    #[arg(long, value_name = "PATH", default_value = "/run/doorbell/socket")]
+    socket: PathBuf,
+
+    /// The mode of the socket's file, in octal: which users may attach
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
+    mode: u32,
+
+    /// The number of this node
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    node: u32,
+
+    /// A node and the handle that its daemon printed, or @FILE to wait for a handle in FILE. May be given many times
+    #[arg(long = "peer", value_name = "N=HANDLE", value_parser = parse_peer)]
+    nodes: Vec<(u32, String)>,
+
+    /// The address to listen at for other nodes [default with --peer: any port of every address]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+
+    /// Also write the handle for other nodes to FILE
+    #[arg(long, value_name = "FILE")]
+    handle_file: Option<PathBuf>,
+
+    /// Links to each node, each of which is made when it is first needed
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
+    links: u32,
+
+    /// The most processes
+    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_max)]
+    clients: usize,
+
+    /// The most processes of one user
+    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_of_user_max)]
+    clients_of_user: usize,
+
+    /// The rails to use, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
+    #[arg(long, value_name = "RULES")]
+    rails: Option<RailFilter>,
+
+    /// Print one JSON document at the end
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    peers: Peers,
+}
+
+/// Counts of a daemon that ended.
+#[derive(Serialize)]
+struct Report {
+    /// Processes that attached.
+    attached: u64,
+    /// Processes that broke the protocol and were cut off.
+    cut_off: u64,
+    /// Messages between processes of this host.
+    local_messages: u64,
+    /// Messages to other nodes.
+    sent_messages: u64,
+    /// Messages of other nodes.
+    received_messages: u64,
+    /// Messages that were reported as undelivered.
+    undelivered_messages: u64,
+}
+
+/// Serves until a signal comes.
+///
+/// # Errors
+/// Another daemon listens at the socket, the devices cannot be opened, or one of them fails.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut config = ServerConfig::new(&arguments.socket);
+    config.mode = arguments.mode;
+    config.node = NodeNumber(arguments.node);
+    config.limits.clients_max = arguments.clients;
+    config.limits.clients_of_user_max = arguments.clients_of_user;
+    if let Some(folder) = arguments
+        .socket
+        .parent()
+        .filter(|folder| *folder != Path::new(""))
+    {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    let (stop, raised) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        pipe::register(signal, raised.try_clone()?)?;
+    }
+    // Each process takes four descriptors.
+    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    files.current = files.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
+    let mut server = Server::bind(&config)?;
+    let mut missing = Vec::new();
+    if arguments.listen.is_some() || !arguments.nodes.is_empty() {
+        server.set_peers(nodes(arguments)?);
+        missing.clone_from(&arguments.nodes);
+    }
+    eprintln!("doorbell: serving at {}", arguments.socket.display());
+    let mut is_stopped = false;
+    while !is_stopped {
+        let mut later = Vec::new();
+        for (number, place) in missing {
+            match handle(&place)? {
+                Some(handle) => server.add_peer(NodeNumber(number), handle),
+                None => later.push((number, place)),
+            }
+        }
+        missing = later;
+        if missing.is_empty() {
+            server.run(stop.as_fd())?;
+            break;
+        }
+        is_stopped = server.run_until(stop.as_fd(), within(LOOK_EVERY))?;
+    }
+    let counts = server.counts();
+    let report = Report {
+        attached: counts.attached,
+        cut_off: counts.cut,
+        local_messages: counts.local,
+        sent_messages: counts.sent,
+        received_messages: counts.received,
+        undelivered_messages: counts.undelivered,
+    };
+    print("serve", &report, arguments.json, text)
+}
+
+fn text(report: &Report) -> String {
+    format!(
+        "processes: {} attached, {} cut off\nmessages: {} on this host, {} sent, {} received, {} undelivered\n",
+        report.attached,
+        report.cut_off,
+        report.local_messages,
+        report.sent_messages,
+        report.received_messages,
+        report.undelivered_messages
+    )
+}
+
+/// Opens the devices, and listens for other nodes.
+fn nodes(arguments: &Arguments) -> Result<Nodes, Failure> {
+    let node = opened::node(
+        arguments.peers.trust()?,
+        &arguments.rails.clone().unwrap_or_default(),
+    )?;
+    opened::say_passed_over(&node, LogLevel::Off)?;
+    let mut own = WorkerConfig::default();
+    own.notify = Notify::Every;
+    let workers = opened::workers(&node, &own)?;
+    let mut nodes = Nodes::new(node, workers, &LinkConfig::default(), arguments.links)?;
+    let handle = nodes.listen(arguments.listen.unwrap_or_else(|| anywhere(0)))?;
+    eprintln!("{handle}");
+    if let Some(path) = &arguments.handle_file {
+        handle_file::leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(nodes)
+}
+
+/// The handle of a node; `None` while its file is missing.
+fn handle(place: &str) -> Result<Option<Handle>, Failure> {
+    match place.strip_prefix('@') {
+        Some(path) => Ok(handle_file::find(Path::new(path))?),
+        None => Ok(Some(place.parse().map_err(|error| format!("{place}: {error}"))?)),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "not an octal number up to 777".into())
+}
+
+fn parse_peer(text: &str) -> Result<(u32, String), String> {
+    let (number, place) = text.split_once('=').ok_or("not N=HANDLE or N=@FILE")?;
+    let number = number
+        .parse()
+        .map_err(|_| "not a number in front of =".to_owned())?;
+    if !place.starts_with('@') {
+        place.parse::<Handle>().map_err(|error| error.to_string())?;
+    }
+    Ok((number, place.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{parse_mode, parse_peer};
+
+    #[test]
+    fn modes_and_nodes_are_read_or_refused() {
+        assert_eq!(parse_mode("660"), Ok(0o660));
+        for wrong in ["", "8", "1000", "-1"] {
+            assert!(parse_mode(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_peer("2=@/a=b"), Ok((2, "@/a=b".to_owned())));
+        for wrong in ["", "2", "x=@file", "2=doorbell:zz", "4294967296=@file"] {
+            assert!(parse_peer(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The node daemon as it is started, over the fake libibverbs, with real processes that attach to it.
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use doorbell::within;
+use doorbell_daemon::{
+    AttachRequest, Client, EndpointAddress, EndpointEvent, EndpointLayout, GoneReason, JobKey, JobNumber,
+    NodeNumber,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::schema;
+use crate::started::{PATIENCE, Running, program};
+
+const SOCKET: &str = "DOORBELL_TEST_SOCKET";
+
+fn attach(socket: &Path, endpoint: u32) -> Client {
+    let request = AttachRequest {
+        job: JobNumber(1),
+        key: JobKey([1; 16]),
+        endpoint,
+        layout: EndpointLayout::default(),
+    };
+    Client::attach(socket, &request, within(PATIENCE)).unwrap()
+}
+
+fn at(endpoint: u32) -> EndpointAddress {
+    EndpointAddress {
+        node: NodeNumber(7),
+        endpoint,
+    }
+}
+
+/// A process that sends back what comes, until it is killed. It is this program again.
+#[test]
+fn part_of_an_echo() {
+    let Some(socket) = std::env::var_os(SOCKET) else {
+        return;
+    };
+    let mut client = attach(&PathBuf::from(socket), 1);
+    std::io::stderr().write_all(b"R").unwrap();
+    loop {
+        let mut back = Vec::new();
+        let woken = client.wait(within(PATIENCE), |event| {
+            if let EndpointEvent::Received { from, message } = event {
+                back.push((from, message.to_vec()));
+            }
+        });
+        woken.unwrap();
+        for (from, message) in back {
+            client.send(from, &message).unwrap();
+        }
+    }
+}
+
+#[test]
+fn processes_attach_exchange_and_learn_of_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("made/socket");
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let words = [
+        "serve",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--node",
+        "7",
+        "--json",
+    ];
+    let more = ["--listen", "127.0.0.1:0", "--unauthenticated"];
+    let daemon = Running::start_to(
+        program(&[&words[..], &more].concat()),
+        output.reopen().unwrap().into(),
+    );
+    assert!(
+        daemon.line_with("doorbell:").starts_with("doorbell:"),
+        "its handle"
+    );
+    daemon.line_with("serving at ");
+
+    let mut client = attach(&socket, 0);
+    let mut echo = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "serve::part_of_an_echo", "--nocapture"])
+        .env(SOCKET, &socket)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    echo.stderr.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let deadline = within(PATIENCE);
+    for number in 0..50_u8 {
+        client.send(at(1), &[number]).unwrap();
+        let mut came = Vec::new();
+        while came.is_empty() {
+            let event = client.wait(deadline, |event| match event {
+                EndpointEvent::Received { from, message } => came.push((from, message.to_vec())),
+                event => panic!("{event:?}"),
+            });
+            assert!(event.unwrap(), "no echo");
+        }
+        assert_eq!(came, [(at(1), vec![number])]);
+    }
+    echo.kill().unwrap();
+    let mut ends = Vec::new();
+    while ends.is_empty() {
+        let event = client.wait(deadline, |event| {
+            if let EndpointEvent::Gone { who, reason } = event {
+                ends.push((who, reason));
+            }
+        });
+        assert!(event.unwrap(), "no end");
+    }
+    assert_eq!(ends, [(at(1), GoneReason::Died)]);
+    echo.wait().unwrap();
+    client.detach().unwrap();
+
+    let pid = Pid::from_raw(i32::try_from(daemon.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let report = loop {
+        let text = std::fs::read_to_string(output.path()).unwrap();
+        if let Ok(report) = serde_json::from_str::<Value>(&text) {
+            break report;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!deadline.has_passed(doorbell::now()), "no report: {text}");
+    };
+    schema::check(&report, &mut BTreeSet::new());
+    assert_eq!(report["command"], "serve", "{report}");
+    assert_eq!(
+        (&report["attached"], &report["local_messages"]),
+        (&2.into(), &100.into()),
+        "{report}"
+    );
+}
