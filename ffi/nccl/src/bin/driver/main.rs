@@ -1,0 +1,65 @@
+//! Drives a net plugin as NCCL does, with host memory and no GPU: `nccl-driver PLUGIN VERSION [SCENARIO...]`.
+//!
+//! It knows the interface and nothing of the plugin. Ranks are threads, or take turns on one. Each scenario prints a line.
+
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a program for tests, whose numbers are its own"
+)]
+
+mod buffer;
+mod peers;
+mod plugin;
+mod scenarios;
+
+use std::process::ExitCode;
+
+use plugin::Net;
+use scenarios::SCENARIOS;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [path, version, wanted @ ..] = &arguments[..] else {
+        eprintln!("usage: nccl-driver PLUGIN VERSION [SCENARIO...], with a version from 8 to 12");
+        return ExitCode::from(2);
+    };
+    let net = match version
+        .parse()
+        .map_err(|_| "the version is no number".to_owned())
+        .and_then(|version| Net::load(path, version))
+    {
+        Ok(net) => net,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    let unknown = wanted
+        .iter()
+        .find(|name| !SCENARIOS.iter().any(|(known, _)| known == name));
+    if let Some(unknown) = unknown {
+        let known: Vec<_> = SCENARIOS.iter().map(|(name, _)| *name).collect();
+        eprintln!("no scenario {unknown}: there are {}", known.join(", "));
+        return ExitCode::from(2);
+    }
+    let mut failed = 0_u32;
+    for (name, run) in SCENARIOS {
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        plugin::clear_log();
+        match run(&net) {
+            Ok(done) => println!("ok {name}: {done}"),
+            Err(why) => {
+                println!("FAILED {name}: {why}");
+                for line in plugin::log() {
+                    println!("  log: {line}");
+                }
+                failed = failed.saturating_add(1);
+            }
+        }
+    }
+    println!("{failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}
