@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
 use crate::memory::Memory;
 use crate::opaque::{Kind, Opaque};
-use crate::places::Key;
+use crate::places::{Key, PLACES_MAX};
 use crate::settings::PluginSettings;
 use crate::{log, registry};
 
@@ -398,8 +398,11 @@ fn registration(memory: *mut c_void, context: u8) -> Result<Option<Key>, Failure
     Ok(Some(of.key()))
 }
 
+/// The bits of a comm's number that are its place.
+const COMM_PLACE: u64 = PLACES_MAX as u64 - 1;
+
 fn request(kind: Kind, comm: Opaque, (slot, serial): (u8, u32)) -> *mut c_void {
-    let place = u64::from(comm.key().place_bits());
+    let place = u64::from(comm.key().0) & COMM_PLACE;
     Opaque {
         kind,
         context: comm.context,
@@ -625,7 +628,7 @@ pub(crate) unsafe extern "C" fn test(
         // SAFETY: valid for writing, by this function's contract.
         unsafe { done.write(0) };
         let request = object(pointer, &[Kind::Send, Kind::Receive], "request")?;
-        let place = u32::try_from(request.number & 0xfff).unwrap_or(0);
+        let place = u32::try_from(request.number & COMM_PLACE).unwrap_or(0);
         let slot = (request.slot, u32::try_from(request.number >> 12).unwrap_or(0));
         let tested = registry::with(request.context, |context| {
             let comm = context.comm_at(place)?;

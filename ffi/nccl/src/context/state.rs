@@ -69,7 +69,8 @@ pub(super) struct Listener {
 pub(super) struct State {
     pub(super) comms: Places<Comm>,
     pub(super) listeners: Places<Listener>,
-    pub(super) memories: Places<Memory>,
+    /// A context has thousands of registrations: three for each comm, and those of the application.
+    pub(super) memories: Places<Memory, 16>,
     pub(super) peers: Vec<PeerLink>,
     pub(super) moving: Vec<Moving>,
     /// Offers to be joined, and to be declined.
@@ -155,7 +156,7 @@ impl State {
                 ));
             }
             SessionEvent::Recovered => log::info(format_args!("link {link}: there is a rail again")),
-            SessionEvent::RailDown { rail } => log::info(format_args!("link {link}: rail {rail} failed")),
+            SessionEvent::RailDown { rail } => log::info(format_args!("link {link}: rail {rail} is down")),
             SessionEvent::RailUp { rail } => {
                 log::info(format_args!("link {link}: rail {rail} is up: RDMA"));
             }

@@ -8,15 +8,15 @@ use crate::peers::{Memory, Rank, eventually, finish, receive, send, told};
 use crate::plugin::{Net, Object};
 
 /// A rank of a ring: it sends to the next one, and receives from the one before.
-struct Member {
-    rank: Rank,
-    listener: Object,
-    send: Object,
-    receive: Object,
+pub(crate) struct Member {
+    pub(crate) rank: Rank,
+    pub(crate) listener: Object,
+    pub(crate) send: Object,
+    pub(crate) receive: Object,
 }
 
 impl Member {
-    fn close(self) -> Result<(), String> {
+    pub(crate) fn close(self) -> Result<(), String> {
         let net = self.rank.net;
         told("closeSend", net.close_send(self.send))?;
         told("closeRecv", net.close_receive(self.receive))?;
@@ -89,7 +89,7 @@ pub(super) fn ring(net: &Net) -> Outcome {
 }
 
 /// Words that each rank has, of which all get the sums.
-fn reduce(member: &Member, rank: usize, ranks: usize, words: usize) -> Result<(), String> {
+pub(crate) fn reduce(member: &Member, rank: usize, ranks: usize, words: usize) -> Result<(), String> {
     const WORD: usize = size_of::<u32>();
     let net = &member.rank.net;
     let own = |rank: usize, place: usize| {

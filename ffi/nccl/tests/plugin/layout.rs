@@ -1,10 +1,9 @@
 //! A C program finds the plugin's tables, and agrees with it about every size and offset.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod built;
 
 use std::path::Path;
 use std::process::Command;
+
+use crate::built;
 
 /// The sizes and offsets of all structures.
 const NUMBERS: usize = 196;
@@ -13,7 +12,7 @@ const NUMBERS: usize = 196;
 fn a_c_compiler_agrees_about_every_size_and_offset() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let program = folder.join("nccl-layout");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugin/layout.c");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let built = Command::new(compiler)
         .args(["-std=c99", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o"])

@@ -1,15 +1,14 @@
 //! The driver, over the fake libibverbs: each version of the tables, in a process of its own.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-mod built;
 
 use std::process::{Command, Output};
+
+use crate::built;
 
 /// The scenarios that the driver has.
 const SCENARIOS: usize = 17;
 
 fn drive(version: u32, variables: &[(&str, &str)], scenarios: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-driver"));
+    let mut command = Command::new(built::driver());
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("DOORBELL_") || name.starts_with("NCCL_") {

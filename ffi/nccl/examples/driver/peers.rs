@@ -27,6 +27,8 @@ pub(crate) fn eventually<T>(
             return Ok(result);
         }
         attempts = attempts.wrapping_add(1);
+        // As NCCL's own threads do.
+        std::thread::yield_now();
         if began.elapsed() > PATIENCE {
             return Err(format!(
                 "{what}: nothing within {PATIENCE:?}, and {attempts} attempts"

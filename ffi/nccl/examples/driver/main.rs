@@ -1,16 +1,13 @@
-//! Drives a net plugin as NCCL does, with host memory and no GPU: `nccl-driver PLUGIN VERSION [SCENARIO...]`.
+//! Drives a net plugin as NCCL does, with host memory and no GPU. It knows the interface and nothing of the plugin.
 //!
-//! It knows the interface and nothing of the plugin. Ranks are threads, or take turns on one. Each scenario prints a line.
-
-#![expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "a program for tests, whose numbers are its own"
-)]
+//! - `nccl-driver PLUGIN VERSION [SCENARIO...]` has its ranks on threads, and prints a line for each scenario.
+//! - `nccl-driver PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS]` is one rank of a ring of processes, which exchange their handles in a
+//!   folder that all of them see. The ranks reduce words until the rounds are over.
 
 mod buffer;
 mod peers;
 mod plugin;
+mod process;
 mod scenarios;
 
 use std::process::ExitCode;
@@ -21,7 +18,9 @@ use scenarios::SCENARIOS;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, version, wanted @ ..] = &arguments[..] else {
-        eprintln!("usage: nccl-driver PLUGIN VERSION [SCENARIO...], with a version from 8 to 12");
+        eprintln!(
+            "usage: nccl-driver PLUGIN VERSION [SCENARIO... | --ring FOLDER RANK RANKS [ROUNDS]], with a version from 8 to 12"
+        );
         return ExitCode::from(2);
     };
     let net = match version
@@ -35,6 +34,20 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let [ring, arguments @ ..] = wanted {
+        if ring == "--ring" {
+            return match process::run(&net, arguments) {
+                Ok(done) => {
+                    println!("ok: {done}");
+                    ExitCode::SUCCESS
+                }
+                Err(why) => {
+                    println!("FAILED: {why}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
+    }
     let unknown = wanted
         .iter()
         .find(|name| !SCENARIOS.iter().any(|(known, _)| known == name));

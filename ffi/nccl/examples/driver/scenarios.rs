@@ -3,7 +3,7 @@
 mod closing;
 mod hostile;
 mod messages;
-mod rings;
+pub(crate) mod rings;
 
 use doorbell_nccl::abi::{PTR_CUDA, PTR_HOST};
 
