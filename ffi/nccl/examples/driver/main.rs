@@ -1,8 +1,12 @@
 //! Drives a net plugin as NCCL does, with host memory and no GPU. It knows the interface and nothing of the plugin.
 //!
-//! - `nccl-driver PLUGIN VERSION [SCENARIO...]` has its ranks on threads, and prints a line for each scenario.
-//! - `nccl-driver PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS]` is one rank of a ring of processes, which exchange their handles in a
-//!   folder that all of them see. The ranks reduce words until the rounds are over.
+//! | arguments | what runs |
+//! |---|---|
+//! | `PLUGIN VERSION [SCENARIO...]` | scenarios with ranks on threads, a line for each |
+//! | `PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS]` | one rank of a ring of processes |
+//! | `PLUGIN VERSION --count BYTES ROUNDS` | messages of one size one by one, for a counter of instructions |
+//!
+//! The ranks of a ring exchange their handles in a folder that all of them see, and reduce words until the rounds are over.
 
 mod buffer;
 mod peers;
@@ -19,7 +23,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, version, wanted @ ..] = &arguments[..] else {
         eprintln!(
-            "usage: nccl-driver PLUGIN VERSION [SCENARIO... | --ring FOLDER RANK RANKS [ROUNDS]], with a version from 8 to 12"
+            "usage: nccl-driver PLUGIN VERSION [SCENARIO... | --ring FOLDER RANK RANKS [ROUNDS] | --count BYTES ROUNDS], with a version from 8 to 12"
         );
         return ExitCode::from(2);
     };
@@ -35,8 +39,13 @@ fn main() -> ExitCode {
         }
     };
     if let [ring, arguments @ ..] = wanted {
-        if ring == "--ring" {
-            return match process::run(&net, arguments) {
+        let run = match ring.as_str() {
+            "--ring" => Some(process::run(&net, arguments)),
+            "--count" => Some(scenarios::messages::one_by_one(&net, arguments)),
+            _ => None,
+        };
+        if let Some(ran) = run {
+            return match ran {
                 Ok(done) => {
                     println!("ok: {done}");
                     ExitCode::SUCCESS

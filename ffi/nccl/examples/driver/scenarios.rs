@@ -2,7 +2,7 @@
 
 mod closing;
 mod hostile;
-mod messages;
+pub(crate) mod messages;
 pub(crate) mod rings;
 
 use doorbell_nccl::abi::{PTR_CUDA, PTR_HOST};

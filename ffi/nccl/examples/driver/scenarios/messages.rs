@@ -255,3 +255,25 @@ pub(super) fn excess(net: &Net) -> Outcome {
     pair.close()?;
     Ok("both requests fail, and the comm goes on".to_owned())
 }
+
+/// Messages of one size, one by one.
+pub(crate) fn one_by_one(net: &Net, arguments: &[String]) -> Outcome {
+    let numbers = arguments.iter().map(|text| text.parse::<usize>());
+    let numbers: Vec<usize> = numbers
+        .collect::<Result<_, _>>()
+        .map_err(|error| error.to_string())?;
+    let [bytes, rounds] = numbers[..] else {
+        return Err("--count wants BYTES ROUNDS".to_owned());
+    };
+    let pair = Pair::connect(net)?;
+    let (from, to) = pair.memory(bytes)?;
+    for _ in 0..rounds {
+        let receiving = receive(net, pair.receive, &[to.part(0, bytes, 0)])?;
+        let sending = send(net, pair.send, from.part(0, bytes, 0))?;
+        finish(net, &[sending, receiving])?;
+    }
+    from.deregister()?;
+    to.deregister()?;
+    pair.close()?;
+    Ok(format!("{rounds} messages of {bytes} bytes"))
+}
