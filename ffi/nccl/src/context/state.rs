@@ -194,7 +194,7 @@ impl State {
         match (reason, comms, requests) {
             (FinalReason::Closed | FinalReason::PeerClosed, 0, _) => {}
             // The peer finalized first.
-            (FinalReason::PeerClosed, _, 0) => log::info(line),
+            (FinalReason::PeerClosed, _, 0) | (_, 0, _) => log::info(line),
             _ => log::warn(line),
         }
     }
