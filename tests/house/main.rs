@@ -31,6 +31,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("ffi/sys", &["libc"]),
     ("ffi/fake", &["rdma_sys", "libc"]),
     ("ffi/tokio", &["doorbell", "tokio"]),
+    ("ffi/nccl", &["doorbell", "doorbell-operation", "libc"]),
     ("ffi/proofs", &["*"]),
     ("ffi/proofs/freestanding", &["doorbell-core", "doorbell-hotpath"]),
     ("sim", &["doorbell-core"]),
@@ -82,6 +83,7 @@ const UNSAFE: &[&str] = &[
     "ffi/sys",
     "ffi/fake",
     "ffi/tokio",
+    "ffi/nccl",
     "ffi/proofs",
     "ffi/proofs/freestanding",
 ];
@@ -94,6 +96,7 @@ const ENDS: &[&str] = &[
     "doorbell-benches",
     "doorbell-program",
     "doorbell-proofs",
+    "doorbell-nccl",
 ];
 
 fn root() -> PathBuf {

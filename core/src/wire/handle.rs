@@ -269,6 +269,30 @@ impl Handle {
         zerocopy::transmute_ref!(&self.raw)
     }
 
+    /// A handle of the same listener that has no more bytes than this: the last rails are left out, as far as need be. A peer that
+    /// connects gets them in the handshake.
+    ///
+    /// # Errors
+    /// There is no room for a rail.
+    pub fn shortened(&self, bytes_max: usize) -> Result<Self, NoRails> {
+        if self.as_bytes().len() <= bytes_max {
+            return Ok(*self);
+        }
+        let mut builder = Self::builder(self.port, self.instance);
+        let header = &mut builder.handle.raw.header;
+        (header.version, header.version_min) = (self.raw.header.version, self.raw.header.version_min);
+        header.flags = FLAG_MORE;
+        for rail in self.rails().iter() {
+            let entry = rail.encode().len();
+            let bytes = HANDLE_HEADER_BYTES.saturating_add(builder.rails_bytes);
+            if bytes.saturating_add(entry) > bytes_max {
+                break;
+            }
+            let _ = builder.push(&rail);
+        }
+        builder.finish()
+    }
+
     /// Returns the TCP port on which the listener takes handshakes, the same on every rail's address.
     #[must_use]
     pub const fn port(&self) -> NonZeroU16 {

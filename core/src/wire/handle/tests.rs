@@ -152,3 +152,25 @@ proptest! {
         prop_assert_eq!(Handle::parse(&bytes), Handle::parse_by_field(&bytes));
     }
 }
+
+#[test]
+fn a_shortened_handle_says_that_there_are_more_rails() {
+    let whole = handle((1..=10).map(ipv4));
+    let bytes = whole.as_bytes().len();
+    assert_eq!(whole.shortened(bytes), Ok(whole));
+    for bytes_max in 0..bytes {
+        let Ok(short) = whole.shortened(bytes_max) else {
+            assert!(bytes_max < handle([ipv4(1)]).as_bytes().len());
+            continue;
+        };
+        assert!(short.has_more() && short.as_bytes().len() <= bytes_max);
+        assert_eq!((short.port(), short.instance()), (whole.port(), whole.instance()));
+        // As many of the first ones as there is room for.
+        let count = short.rails().iter().count();
+        assert!(short.rails().iter().eq(whole.rails().iter().take(count)));
+        assert!(handle((1..=10).map(ipv4).take(count + 1)).as_bytes().len() > bytes_max);
+        agree(short.as_bytes());
+        assert_eq!(Handle::from_bytes(short.as_bytes()), Ok(short));
+    }
+    assert!(whole.shortened(0).is_err());
+}

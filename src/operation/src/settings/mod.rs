@@ -190,8 +190,8 @@ impl LogLevel {
 /// Bytes that a link may keep of one kind of fragment: they are there from its beginning.
 const LINK_BYTES_MAX: u64 = 1 << 30;
 
-/// Variables with our prefix that are no settings. Some are read by the loader of libibverbs, by the program, by the lab and by
-/// tests. Others are set by a cluster for a service that is called doorbell.
+/// Variables with our prefix that are no settings. Some are read by the loader of libibverbs, by the program, by the plugin for
+/// NCCL, by the lab and by tests. Others are set by a cluster for a service that is called doorbell.
 const OTHERS: &[&str] = &[
     "CONFIG",
     "LIBIBVERBS",
@@ -205,6 +205,7 @@ const OTHERS: &[&str] = &[
     "WRITE_SEEDS",
     "FAKE_*",
     "LAB_*",
+    "NCCL_*",
     "TEST_*",
     "SERVICE_*",
     "PORT",

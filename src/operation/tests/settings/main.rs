@@ -285,6 +285,7 @@ fn the_environment_is_held_to_the_same() {
     // Variables that are no settings, or are read elsewhere.
     let others = variables(&[
         ("DOORBELL_LIBIBVERBS", "x"),
+        ("DOORBELL_NCCL_EAGER_BYTES", "x"),
         ("DOORBELL_SERVICE_HOST", "x"),
         ("DOORBELL_METRICS_SERVICE_HOST", "10.0.0.1"),
         ("DOORBELL_METRICS_SERVICE_PORT", "9100"),

@@ -1,0 +1,87 @@
+//! Drives a net plugin as NCCL does, with host memory and no GPU. It knows the interface and nothing of the plugin.
+//!
+//! | arguments | what runs |
+//! |---|---|
+//! | `PLUGIN VERSION [SCENARIO...]` | scenarios with ranks on threads, a line for each |
+//! | `PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS]` | one rank of a ring of processes |
+//! | `PLUGIN VERSION --count BYTES ROUNDS` | messages of one size one by one, for a counter of instructions |
+//!
+//! The ranks of a ring exchange their handles in a folder that all of them see, and reduce words until the rounds are over.
+
+mod buffer;
+mod peers;
+mod plugin;
+mod process;
+mod scenarios;
+
+use std::process::ExitCode;
+
+use plugin::Net;
+use scenarios::SCENARIOS;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [path, version, wanted @ ..] = &arguments[..] else {
+        eprintln!(
+            "usage: nccl-driver PLUGIN VERSION [SCENARIO... | --ring FOLDER RANK RANKS [ROUNDS] | --count BYTES ROUNDS], with a version from 8 to 12"
+        );
+        return ExitCode::from(2);
+    };
+    let net = match version
+        .parse()
+        .map_err(|_| "the version is no number".to_owned())
+        .and_then(|version| Net::load(path, version))
+    {
+        Ok(net) => net,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    if let [ring, arguments @ ..] = wanted {
+        let run = match ring.as_str() {
+            "--ring" => Some(process::run(&net, arguments)),
+            "--count" => Some(scenarios::messages::one_by_one(&net, arguments)),
+            _ => None,
+        };
+        if let Some(ran) = run {
+            return match ran {
+                Ok(done) => {
+                    println!("ok: {done}");
+                    ExitCode::SUCCESS
+                }
+                Err(why) => {
+                    println!("FAILED: {why}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
+    }
+    let unknown = wanted
+        .iter()
+        .find(|name| !SCENARIOS.iter().any(|(known, _)| known == name));
+    if let Some(unknown) = unknown {
+        let known: Vec<_> = SCENARIOS.iter().map(|(name, _)| *name).collect();
+        eprintln!("no scenario {unknown}: there are {}", known.join(", "));
+        return ExitCode::from(2);
+    }
+    let mut failed = 0_u32;
+    for (name, run) in SCENARIOS {
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        plugin::clear_log();
+        match run(&net) {
+            Ok(done) => println!("ok {name}: {done}"),
+            Err(why) => {
+                println!("FAILED {name}: {why}");
+                for line in plugin::log() {
+                    println!("  log: {line}");
+                }
+                failed = failed.saturating_add(1);
+            }
+        }
+    }
+    println!("{failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}

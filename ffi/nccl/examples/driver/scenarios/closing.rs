@@ -1,0 +1,177 @@
+//! Ends, expected and not.
+
+use doorbell_nccl::abi::NcclResult;
+
+use super::Outcome;
+use crate::peers::{Memory, Pair, Rank, connected, eventually, fails, finish, receive, refused, send, told};
+use crate::plugin::Net;
+
+/// Memory is deregistered and comms are closed with requests in flight.
+pub(super) fn in_flight_close(net: &Net) -> Outcome {
+    const BYTES: usize = 8 << 20;
+    for order in 0..4 {
+        let pair = Pair::connect(net)?;
+        let (from, to) = pair.memory(BYTES)?;
+        // Some receives that nothing comes for, one that is being filled, and one that is filled by a short message.
+        let mut receives = vec![receive(net, pair.receive, &[to.part(0, BYTES, 1)])?];
+        for _ in 0..4 {
+            receives.push(receive(net, pair.receive, &[to.part(0, 64, 2)])?);
+        }
+        let sending = send(net, pair.send, from.part(0, BYTES, 1))?;
+        let short = send(net, pair.send, from.part(0, 64, 2))?;
+        let _ = told("test", net.test(sending))?;
+        match order {
+            0 => {
+                to.deregister()?;
+                // Its requests end; the sender's, too.
+                fails(net, receives[4], NcclResult::INVALID_USAGE)?;
+                fails(net, sending, NcclResult::REMOTE_ERROR)?;
+                finish(net, &[short])?;
+                from.deregister()?;
+                pair.close()?;
+            }
+            1 => {
+                from.deregister()?;
+                fails(net, sending, NcclResult::INVALID_USAGE)?;
+                to.deregister()?;
+                pair.close()?;
+            }
+            2 => {
+                told("closeRecv", net.close_receive(pair.receive))?;
+                fails(net, sending, NcclResult::REMOTE_ERROR)?;
+                refused(
+                    "closeRecv again",
+                    net.close_receive(pair.receive),
+                    NcclResult::INVALID_ARGUMENT,
+                )?;
+                told("closeSend", net.close_send(pair.send))?;
+                told("closeListen", net.close_listener(pair.listener))?;
+                // The registration's comm is closed, and the context has it still.
+                let gave_up = net.deregister(pair.send, from.handle);
+                told("deregMr", gave_up)?;
+                told("deregMr", net.deregister(pair.receive, to.handle))?;
+                pair.a.finalize()?;
+                pair.b.finalize()?;
+            }
+            _ => {
+                told("closeSend", net.close_send(pair.send))?;
+                fails(net, receives[4], NcclResult::REMOTE_ERROR)?;
+                refused(
+                    "test of a closed comm's request",
+                    net.test(sending),
+                    NcclResult::INVALID_ARGUMENT,
+                )?;
+                told("closeRecv", net.close_receive(pair.receive))?;
+                told("closeListen", net.close_listener(pair.listener))?;
+                told("deregMr", net.deregister(pair.send, from.handle))?;
+                told("deregMr", net.deregister(pair.receive, to.handle))?;
+                pair.a.finalize()?;
+                pair.b.finalize()?;
+            }
+        }
+    }
+    Ok("memory first, then comms, in four orders".to_owned())
+}
+
+/// A message whose send was done arrives, although its sender is gone at once.
+pub(super) fn last_message(net: &Net) -> Outcome {
+    for round in 0..5_u32 {
+        let pair = Pair::connect(net)?;
+        let (mut from, mut to) = pair.memory(4096)?;
+        from.buffer.fill(0, 1000, round);
+        let receiving = receive(net, pair.receive, &[to.part(0, 1000, 0)])?;
+        let sending = send(net, pair.send, from.part(0, 1000, 0))?;
+        finish(net, &[sending])?;
+        from.deregister()?;
+        told("closeSend", net.close_send(pair.send))?;
+        pair.a.finalize()?;
+        finish(net, &[receiving])?;
+        to.buffer.check(0, 1000, round)?;
+        to.deregister()?;
+        told("closeRecv", net.close_receive(pair.receive))?;
+        told("closeListen", net.close_listener(pair.listener))?;
+        pair.b.finalize()?;
+    }
+    Ok("5 times".to_owned())
+}
+
+/// Requests end with an error once the peer is gone.
+pub(super) fn peer_gone(net: &Net) -> Outcome {
+    let pair = Pair::connect(net)?;
+    let (from, to) = pair.memory(1 << 20)?;
+    let receives: Vec<_> = (0..3)
+        .map(|_| receive(net, pair.receive, &[to.part(0, 4096, 0)]))
+        .collect::<Result<_, _>>()?;
+    from.deregister()?;
+    if net.has_contexts() {
+        pair.a.finalize()?;
+    } else {
+        told("closeSend", net.close_send(pair.send))?;
+    }
+    for receive in receives {
+        fails(net, receive, NcclResult::REMOTE_ERROR)?;
+    }
+    let one = [to.part(0, 1, 0)];
+    eventually("a refused irecv", || match net.receive(pair.receive, &one) {
+        Ok(None) => Ok(None),
+        Ok(Some(request)) => fails(net, request, NcclResult::REMOTE_ERROR).map(Some),
+        other => refused("irecv", other, NcclResult::REMOTE_ERROR).map(Some),
+    })?;
+    if crate::plugin::log().is_empty() {
+        return Err("the log has no line".to_owned());
+    }
+    to.deregister()?;
+    told("closeRecv", net.close_receive(pair.receive))?;
+    told("closeListen", net.close_listener(pair.listener))?;
+    pair.b.finalize()?;
+    Ok("3 receives".to_owned())
+}
+
+/// A listener that nobody accepts at does not hold up who connects, nor its own end.
+pub(super) fn not_accepted(net: &Net) -> Outcome {
+    let (a, b) = (Rank::new(net)?, Rank::new(net)?);
+    let (listener, handle) = told("listen", net.listen(b.context))?;
+    let mut sends = Vec::new();
+    for _ in 0..4 {
+        let mut copy = handle;
+        sends.push(eventually("connect", || {
+            told("connect", net.connect(a.context, &mut copy))
+        })?);
+    }
+    // The second is closed before it is accepted: it is accepted all the same, and its requests fail.
+    told("closeSend", net.close_send(sends.remove(1)))?;
+    let mut receives = Vec::new();
+    for _ in 0..4 {
+        receives.push(eventually("accept", || told("accept", net.accept(listener)))?);
+    }
+    if told("accept", net.accept(listener))?.is_some() {
+        return Err("more was accepted than connected".to_owned());
+    }
+    let memory = Memory::new(net, receives[1], 8)?;
+    let one = [memory.part(0, 8, 0)];
+    eventually("a refused irecv", || match net.receive(receives[1], &one) {
+        Ok(None) => Ok(None),
+        Ok(Some(request)) => fails(net, request, NcclResult::REMOTE_ERROR).map(Some),
+        other => refused("irecv", other, NcclResult::REMOTE_ERROR).map(Some),
+    })?;
+    memory.deregister()?;
+    let late = connected(net, a.context, &mut handle.clone(), listener)?;
+    receives.push(late.1);
+    sends.push(late.0);
+    told("closeListen", net.close_listener(listener))?;
+    let mut copy = handle;
+    eventually("a refused connect", || match net.connect(a.context, &mut copy) {
+        Ok(None) => Ok(None),
+        other => refused("connect", other, NcclResult::REMOTE_ERROR).map(Some),
+    })?;
+    refused("accept", net.accept(listener), NcclResult::INVALID_ARGUMENT)?;
+    for send in sends {
+        told("closeSend", net.close_send(send))?;
+    }
+    for receive in receives {
+        told("closeRecv", net.close_receive(receive))?;
+    }
+    a.finalize()?;
+    b.finalize()?;
+    Ok("5 comms, one of them closed before".to_owned())
+}

@@ -1,0 +1,69 @@
+//! Sizes and offsets, as the library itself reports them to a program in C.
+
+use core::ffi::{c_char, c_int};
+
+use super::properties::{
+    CommConfig, NetAttributes, NetDeviceHandle, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
+    VirtualDevice, VirtualDeviceV12,
+};
+use super::tables::{NetV8, NetV9, NetV10, NetV11, NetV12};
+
+/// Fields of a structure with their offsets, and its size.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Layout {
+    /// The structure's size, by its name.
+    pub size: (&'static str, usize),
+    /// The offsets, each by the names of structure and field. Names end with a NUL.
+    pub fields: &'static [(&'static str, usize)],
+}
+
+impl Layout {
+    pub(super) const fn new(size: (&'static str, usize), fields: &'static [(&'static str, usize)]) -> Self {
+        Self { size, fields }
+    }
+}
+
+/// All structures.
+pub const LAYOUTS: &[Layout] = &[
+    VirtualDevice::LAYOUT,
+    VirtualDeviceV12::LAYOUT,
+    PropertiesV8::LAYOUT,
+    PropertiesV9::LAYOUT,
+    PropertiesV11::LAYOUT,
+    PropertiesV12::LAYOUT,
+    CommConfig::LAYOUT,
+    NetAttributes::LAYOUT,
+    NetDeviceHandle::LAYOUT,
+    NetV8::LAYOUT,
+    NetV9::LAYOUT,
+    NetV10::LAYOUT,
+    NetV11::LAYOUT,
+    NetV12::LAYOUT,
+];
+
+/// Writes the name and the number of a row, and returns 1; 0 if there are no more rows.
+///
+/// # Safety
+/// `name` and `number` are valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doorbell_nccl_layout(
+    row: c_int,
+    name: *mut *const c_char,
+    number: *mut usize,
+) -> c_int {
+    let rows = LAYOUTS
+        .iter()
+        .flat_map(|layout| core::iter::once(&layout.size).chain(layout.fields));
+    let Some((text, value)) = usize::try_from(row)
+        .ok()
+        .and_then(|row| rows.into_iter().nth(row))
+    else {
+        return 0;
+    };
+    // SAFETY: valid for writing, by this function's contract.
+    unsafe { name.write(text.as_ptr().cast()) };
+    // SAFETY: as above.
+    unsafe { number.write(*value) };
+    1
+}

@@ -1,0 +1,392 @@
+//! A comm: one direction between two processes, with its requests.
+
+use std::collections::VecDeque;
+
+use doorbell::Deadline;
+use doorbell::link::{LinkId, Sequence};
+
+use crate::abi::{NcclResult, REQUESTS_MAX};
+use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target};
+use crate::places::Key;
+
+/// Send requests of a comm at most: one for each receive that the other side may have open.
+pub(super) const SENDS_MAX: usize = REQUESTS_MAX * RECEIVES_MAX;
+
+/// How far a comm is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The peer has not answered.
+    Opening { until: Deadline },
+    /// Requests go.
+    Open,
+    /// It is of no further use.
+    Failed(NcclResult),
+    /// It is closed here, and the peer does not know yet.
+    Closing,
+}
+
+/// A message that the peer is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owed {
+    /// The comm is connected to this listener of the peer's.
+    Open(Key),
+    /// The comm is open.
+    Opened,
+    /// The comm is closed.
+    Close,
+}
+
+#[derive(Debug)]
+pub(super) struct Comm {
+    pub(super) link: LinkId,
+    /// Its number at the peer; `None` until the peer said so.
+    pub(super) peer: Option<Key>,
+    pub(super) stage: Stage,
+    pub(super) owes: Option<Owed>,
+    /// The last message that went through the link. It is the peer's once that is done.
+    pub(super) last_sent: Option<Sequence>,
+    /// Whether the peer has closed it.
+    pub(super) is_peer_gone: bool,
+    /// Whether `connect` has yet to return it.
+    pub(super) is_attempt: bool,
+    /// Whether the peer's `connect` never returned it: nobody accepts it.
+    pub(super) is_given_up: bool,
+    /// Whether the peer opened it, be it that it closed it since.
+    pub(super) was_opened: bool,
+    pub(super) side: Side,
+}
+
+#[derive(Debug)]
+pub(super) enum Side {
+    Send(Box<Sends>),
+    Receive(Box<Receives>),
+}
+
+/// The sending side.
+#[derive(Debug)]
+pub(super) struct Sends {
+    /// The peer's open receives, the oldest first.
+    clear: VecDeque<Clear>,
+    requests: [SendRequest; SENDS_MAX],
+}
+
+/// A request of the peer's.
+#[derive(Clone, Copy, Debug)]
+struct Clear {
+    request: RequestNumber,
+    receives: [Receive; RECEIVES_MAX],
+    /// A bit for each receive that no send has taken.
+    open: u8,
+}
+
+/// A send request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendRequest {
+    pub(super) serial: u32,
+    pub(super) state: SendState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendState {
+    Free,
+    /// A transfer has it.
+    Moving,
+    /// So many bytes are sent.
+    Done(usize),
+    Failed(NcclResult),
+}
+
+/// A receive of the peer's that a send would fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    place: usize,
+    index: usize,
+    pub(super) bytes: u64,
+    pub(super) request: RequestNumber,
+}
+
+impl Match {
+    /// The receive, at a comm of this number.
+    pub(super) fn target(&self, to: Key) -> Target {
+        Target {
+            to,
+            request: self.request,
+            index: u8::try_from(self.index).unwrap_or(0),
+        }
+    }
+}
+
+impl Sends {
+    pub(super) fn new() -> Box<Self> {
+        Box::new(Self {
+            clear: VecDeque::with_capacity(REQUESTS_MAX),
+            requests: [SendRequest {
+                serial: 0,
+                state: SendState::Free,
+            }; SENDS_MAX],
+        })
+    }
+
+    /// Notes a request of the peer's. It takes the place of an older one of the same slot, which is over.
+    pub(super) fn cleared(&mut self, request: RequestNumber, receives: [Receive; RECEIVES_MAX], count: u8) {
+        self.clear.retain(|clear| clear.request.slot() != request.slot());
+        let open = (0..count).fold(0, |open, index| open | 1_u8.wrapping_shl(index.into()));
+        self.clear.push_back(Clear {
+            request,
+            receives,
+            open,
+        });
+    }
+
+    /// The oldest receive of this tag that no send has taken.
+    pub(super) fn find(&self, tag: i32) -> Option<Match> {
+        self.clear.iter().enumerate().find_map(|(place, clear)| {
+            let mut receives = clear.receives.iter().enumerate();
+            let (index, receive) =
+                receives.find(|(index, receive)| clear.open >> index & 1 != 0 && receive.tag == tag)?;
+            Some(Match {
+                place,
+                index,
+                bytes: receive.bytes,
+                request: clear.request,
+            })
+        })
+    }
+
+    /// A send takes a receive that was just found.
+    pub(super) fn take(&mut self, found: &Match) {
+        let Some(clear) = self.clear.get_mut(found.place) else {
+            return;
+        };
+        clear.open &= !(1_u8 << found.index);
+        if clear.open == 0 {
+            self.clear.remove(found.place);
+        }
+    }
+
+    /// A slot without a request.
+    pub(super) fn free_slot(&self) -> Option<u8> {
+        let mut slots = (0..=u8::MAX).zip(&self.requests);
+        slots.find_map(|(slot, request)| (request.state == SendState::Free).then_some(slot))
+    }
+
+    pub(super) fn set(&mut self, slot: u8, request: SendRequest) {
+        if let Some(place) = self.requests.get_mut(usize::from(slot)) {
+            *place = request;
+        }
+    }
+
+    /// The request of a slot, if it has this serial number.
+    pub(super) fn request(&mut self, slot: u8, serial: u32) -> Option<&mut SendRequest> {
+        let request = self.requests.get_mut(usize::from(slot))?;
+        (request.serial == serial && request.state != SendState::Free).then_some(request)
+    }
+}
+
+/// The receiving side.
+#[derive(Debug)]
+pub(super) struct Receives {
+    requests: [ReceiveRequest; REQUESTS_MAX],
+}
+
+/// A receive request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReceiveRequest {
+    pub(super) serial: u32,
+    /// How many receives it has; 0: the slot is free.
+    pub(super) count: u8,
+    pub(super) entries: [Entry; RECEIVES_MAX],
+}
+
+/// One receive of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) bytes: usize,
+    pub(super) memory: Key,
+    pub(super) offset: usize,
+    pub(super) state: EntryState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryState {
+    /// Nothing came yet.
+    Waiting,
+    /// A transfer brings it.
+    Moving,
+    /// So many bytes came.
+    Done(usize),
+    Failed(NcclResult),
+}
+
+impl ReceiveRequest {
+    const FREE: Self = Self {
+        serial: 0,
+        count: 0,
+        entries: [Entry {
+            bytes: 0,
+            memory: Key(0),
+            offset: 0,
+            state: EntryState::Done(0),
+        }; RECEIVES_MAX],
+    };
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().take(usize::from(self.count))
+    }
+
+    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.entries.iter_mut().take(usize::from(self.count))
+    }
+
+    /// How it ended; `None` if devices may still write for it, or bytes are to come.
+    pub(super) fn end(&self) -> Option<Result<(), NcclResult>> {
+        if self.entries().any(|entry| entry.state == EntryState::Moving) {
+            return None;
+        }
+        let mut failed = self.entries().filter_map(|entry| match entry.state {
+            EntryState::Failed(code) => Some(code),
+            _ => None,
+        });
+        if let Some(code) = failed.next() {
+            return Some(Err(code));
+        }
+        let mut states = self.entries().map(|entry| entry.state);
+        states
+            .all(|state| matches!(state, EntryState::Done(_)))
+            .then_some(Ok(()))
+    }
+}
+
+impl Receives {
+    pub(super) fn new() -> Box<Self> {
+        Box::new(Self {
+            requests: [ReceiveRequest::FREE; REQUESTS_MAX],
+        })
+    }
+
+    /// A slot without a request.
+    pub(super) fn free_slot(&self) -> Option<u8> {
+        let mut slots = (0..=u8::MAX).zip(&self.requests);
+        slots.find_map(|(slot, request)| (request.count == 0).then_some(slot))
+    }
+
+    pub(super) fn set(&mut self, slot: u8, request: ReceiveRequest) {
+        if let Some(place) = self.requests.get_mut(usize::from(slot)) {
+            *place = request;
+        }
+    }
+
+    pub(super) fn free(&mut self, slot: u8) {
+        self.set(slot, ReceiveRequest::FREE);
+    }
+
+    /// The request of a slot, if it has this serial number.
+    pub(super) fn request(&self, slot: u8, serial: u32) -> Option<&ReceiveRequest> {
+        let request = self.requests.get(usize::from(slot))?;
+        (request.serial == serial && request.count > 0).then_some(request)
+    }
+
+    /// The receive that a message is for. `None` if its request is over.
+    pub(super) fn entry(&mut self, request: RequestNumber, index: u8) -> Option<&mut Entry> {
+        let of = self.requests.get_mut(usize::try_from(request.slot()).ok()?)?;
+        let is_it = of.serial & SERIAL_MASK == request.serial() && index < of.count;
+        of.entries.get_mut(usize::from(index)).filter(|_| is_it)
+    }
+}
+
+impl Comm {
+    pub(super) const fn new(link: LinkId, stage: Stage, owes: Owed, side: Side) -> Self {
+        Self {
+            link,
+            peer: None,
+            stage,
+            owes: Some(owes),
+            last_sent: None,
+            is_peer_gone: false,
+            is_attempt: false,
+            is_given_up: false,
+            was_opened: false,
+            side,
+        }
+    }
+
+    /// Ends every request that waits for the peer, and returns how many there were. Requests that a transfer has end with it.
+    pub(super) fn fail_waiting(&mut self, code: NcclResult) -> usize {
+        let Side::Receive(receives) = &mut self.side else {
+            return 0;
+        };
+        let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
+        let waiting = entries.filter(|entry| entry.state == EntryState::Waiting);
+        waiting
+            .map(|entry| entry.state = EntryState::Failed(code))
+            .count()
+    }
+
+    /// Ends every receive into this memory that waits for the peer.
+    pub(super) fn fail_waiting_for(&mut self, memory: Key, code: NcclResult) -> usize {
+        let Side::Receive(receives) = &mut self.side else {
+            return 0;
+        };
+        let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
+        let waiting = entries.filter(|entry| entry.state == EntryState::Waiting && entry.memory == memory);
+        waiting
+            .map(|entry| entry.state = EntryState::Failed(code))
+            .count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Match, RECEIVES_MAX, REQUESTS_MAX, Receive, RequestNumber, SENDS_MAX, Sends};
+
+    fn receives(tags: &[i32]) -> ([Receive; RECEIVES_MAX], u8) {
+        let mut receives = [Receive::default(); RECEIVES_MAX];
+        for (receive, tag) in receives.iter_mut().zip(tags) {
+            *receive = Receive { tag: *tag, bytes: 10 };
+        }
+        (receives, tags.len() as u8)
+    }
+
+    fn clear(sends: &mut Sends, slot: u32, serial: u32, tags: &[i32]) {
+        let (receives, count) = receives(tags);
+        sends.cleared(RequestNumber::new(slot, serial), receives, count);
+    }
+
+    fn take(sends: &mut Sends, tag: i32) -> Option<(u32, usize)> {
+        let found: Match = sends.find(tag)?;
+        sends.take(&found);
+        Some((found.request.serial(), found.index))
+    }
+
+    #[test]
+    fn sends_take_receives_of_their_tag_in_order() {
+        let mut sends = Sends::new();
+        clear(&mut sends, 0, 1, &[5, 6, 5]);
+        clear(&mut sends, 1, 2, &[6, 7]);
+        assert_eq!(take(&mut sends, 9), None);
+        assert_eq!(take(&mut sends, 5), Some((1, 0)));
+        assert_eq!(take(&mut sends, 7), Some((2, 1)));
+        assert_eq!(take(&mut sends, 5), Some((1, 2)));
+        assert_eq!(take(&mut sends, 5), None);
+        assert_eq!(take(&mut sends, 6), Some((1, 1)));
+        assert_eq!(take(&mut sends, 6), Some((2, 0)));
+        assert!(sends.clear.is_empty());
+    }
+
+    #[test]
+    fn a_request_of_a_slot_takes_the_place_of_the_one_before() {
+        let mut sends = Sends::new();
+        for serial in 0..3 * REQUESTS_MAX as u32 {
+            clear(&mut sends, serial % 32, serial, &[1]);
+        }
+        assert_eq!(sends.clear.len(), REQUESTS_MAX);
+        assert_eq!(take(&mut sends, 1), Some((64, 0)));
+    }
+
+    #[test]
+    fn there_is_a_slot_for_each_receive_that_the_peer_may_open() {
+        let sends = Sends::new();
+        assert_eq!(SENDS_MAX, 256);
+        assert_eq!(sends.free_slot(), Some(0));
+    }
+}

@@ -1,0 +1,84 @@
+//! Memory that NCCL registers, and gives up.
+
+use core::time::Duration;
+
+use super::Context;
+use super::state::Moving;
+use crate::abi::NcclResult;
+use crate::failure::Failure;
+use crate::log;
+use crate::memory::Memory;
+use crate::places::Key;
+
+/// How long devices may take to let go of memory.
+const FREED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often links are polled meanwhile: a transfer that is cancelled may hold it.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+impl Context {
+    /// Registers a range by `register`, for a comm.
+    pub(crate) fn register(
+        &mut self,
+        comm: Key,
+        register: impl FnOnce(&doorbell::Node, &[doorbell::Worker]) -> Result<Memory, Failure>,
+    ) -> Result<Key, Failure> {
+        self.comm(comm)?;
+        let memory = register(&self.node, &self.workers)?;
+        let full = "as many ranges as may be are registered: deregister some";
+        let added = self.state.memories.add(memory);
+        added.ok_or_else(|| Failure::system(full))
+    }
+
+    /// Gives memory up, once no device has it any more. Requests that have a part of it end.
+    pub(crate) fn deregister(&mut self, key: Key) -> Result<(), Failure> {
+        let none = || Failure::argument("there is no such registration: it was given up, or never made");
+        let memory = self.state.memories.remove(key).ok_or_else(none)?;
+        let code = NcclResult::INVALID_USAGE;
+        let mut ended = self.cancel_moving(|moving| moving.memory == key, Some(code));
+        for (_, comm) in self.state.comms.iter_mut() {
+            ended = ended.saturating_add(comm.fail_waiting_for(key, code));
+        }
+        if ended > 0 {
+            log::warn(format_args!(
+                "memory was deregistered, and {ended} requests that have a part of it end"
+            ));
+        }
+        let freed = memory.give_up();
+        let deadline = self.node.within(FREED_WITHIN);
+        while !freed.wait(LOOK_EVERY) {
+            if deadline.has_passed(doorbell::now()) {
+                return Err(Failure::system(format_args!(
+                    "a device has not let go of memory within {FREED_WITHIN:?}: it must stay mapped"
+                )));
+            }
+            // The error of a device that cannot be polled is another call's.
+            let _ = self.poll();
+        }
+        Ok(())
+    }
+
+    /// Ends transfers of these requests, and the requests as this, if they are to be heard of. Returns how many there were.
+    pub(super) fn cancel_moving(
+        &mut self,
+        which: impl Fn(&Moving) -> bool,
+        code: Option<NcclResult>,
+    ) -> usize {
+        let mut count = 0_usize;
+        while let Some(place) = self.state.moving.iter().position(&which) {
+            let moving = self.state.moving.swap_remove(place);
+            let _ = self.links.cancel(&self.node, (moving.link, moving.transfer));
+            if matches!(moving.of, super::state::MovingOf::Send { .. }) {
+                if let Some(peer) = self.state.peer_mut(moving.link) {
+                    peer.given = peer.given.saturating_sub(1);
+                }
+            }
+            if let Some(code) = code {
+                self.end_moving(&moving, code);
+            }
+            count = count.saturating_add(1);
+            self.is_dirty = true;
+        }
+        count
+    }
+}

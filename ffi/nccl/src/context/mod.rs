@@ -1,0 +1,358 @@
+//! A context: a node, its Workers and links, and the comms on them. NCCL's calls on it come one at a time, under a lock.
+//!
+//! Processes share one link each way, whatever the number of comms between them: a link costs memory and queue pairs on each rail, and NCCL
+//! opens dozens of comms to each peer. Comms are numbered on it. Nothing here blocks but registering memory and closing.
+
+mod comm;
+mod connecting;
+mod memories;
+mod receiving;
+mod sending;
+mod state;
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::sync::Arc;
+
+use doorbell::link::{LinkError, LinkId, Links, PushRefusal, Sequence, TransferOptions, TransferRefusal};
+use doorbell::{Handle, Node, Worker};
+
+use crate::abi::NcclResult;
+use crate::device::Device;
+use crate::failure::Failure;
+use crate::frame::Frame;
+use crate::handle::INNER_BYTES_MAX;
+use crate::log;
+use crate::settings::PluginSettings;
+pub(crate) use receiving::Incoming;
+pub(crate) use sending::Outgoing;
+
+use comm::{Comm, EntryState, Owed, Stage};
+use state::{Join, Moving, MovingOf, State};
+
+/// How long a context that is closed waits for its peers to have what was sent.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a comm that is closed waits for its peer to have what was sent.
+const DRAIN_WITHIN: Duration = Duration::from_secs(1);
+
+/// A request that was tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tested {
+    Pending,
+    /// The sizes of its messages, as many as there are.
+    Done {
+        count: usize,
+        sizes: [usize; crate::frame::RECEIVES_MAX],
+    },
+}
+
+/// Whether a message was taken to be sent.
+enum Said {
+    Taken(Sequence),
+    /// There is no room, or no rail: later.
+    Later,
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Context {
+    links: Links,
+    workers: Vec<Worker>,
+    node: Arc<Node>,
+    /// The handle of the door that all listeners share.
+    door: Handle,
+    state: State,
+    eager_bytes_max: usize,
+    timeout: Duration,
+    /// Messages are put together here.
+    buffer: Vec<u8>,
+    /// How often it was polled.
+    pub(crate) polls: u64,
+    /// Whether anything waits for the next poll to go out.
+    is_dirty: bool,
+    /// The Worker that cannot be polled any more, and why.
+    broken: Option<String>,
+}
+
+impl Context {
+    /// Opens the devices, and lets peers connect.
+    pub(crate) fn open(settings: &PluginSettings) -> Result<Self, Failure> {
+        let values = &settings.values;
+        let mut node = Node::open(settings.trust.clone()).map_err(Failure::system)?;
+        node.set_rail_filter(values.rails.clone());
+        let node = Arc::new(node);
+        let workers = node.workers(&values.worker).map_err(Failure::system)?;
+        let mut links = Links::new(&node, &workers, &values.link).map_err(Failure::system)?;
+        let door = listen(&mut links, &node, &workers).map_err(Failure::system)?;
+        let door = door.shortened(INNER_BYTES_MAX).map_err(Failure::system)?;
+        let device = Device::look(&node)?;
+        log::info(format_args!(
+            "RDMA over {} ({} ports, {} Workers), {}; messages of {} bytes and less are copied, longer ones are transfers",
+            device.name.to_string_lossy(),
+            device.rails,
+            workers.len(),
+            if settings.trust.is_authenticated() {
+                "peers prove a key"
+            } else {
+                "peers are not authenticated"
+            },
+            settings.eager_bytes_max,
+        ));
+        Ok(Self {
+            links,
+            workers,
+            node,
+            door,
+            state: State::new(),
+            eager_bytes_max: settings.eager_bytes_max,
+            timeout: values.timeout,
+            buffer: Vec::with_capacity(values.link.message_bytes_max),
+            polls: 0,
+            is_dirty: false,
+            broken: None,
+        })
+    }
+
+    /// Moves all links as far as they go.
+    pub(crate) fn poll(&mut self) -> Result<(), Failure> {
+        if let Some(why) = &self.broken {
+            return Err(Failure::system(why));
+        }
+        if self.state.is_owing {
+            self.pay();
+        }
+        self.is_dirty = false;
+        self.polls = self.polls.wrapping_add(1);
+        let Self {
+            links,
+            workers,
+            node,
+            state,
+            ..
+        } = self;
+        let polled = links.poll(node, workers, |link, event| state.hear(link, event));
+        if let Err(error) = polled {
+            let why = format!("a device's queues cannot be polled any more: {error}");
+            self.broken = Some(why.clone());
+            self.end_all(NcclResult::SYSTEM_ERROR);
+            return Err(Failure::system(why));
+        }
+        self.answer_offers();
+        self.shut_broken();
+        Ok(())
+    }
+
+    /// Ends what waits, if nothing will ever come.
+    fn end_all(&mut self, code: NcclResult) {
+        for (_, comm) in self.state.comms.iter_mut() {
+            comm.fail_waiting(code);
+            comm.stage = Stage::Failed(code);
+        }
+        let moving = core::mem::take(&mut self.state.moving);
+        for moving in moving {
+            self.end_moving(&moving, code);
+        }
+    }
+
+    fn end_moving(&mut self, moving: &Moving, code: NcclResult) {
+        match moving.of {
+            MovingOf::Receive { target, .. } => self.state.set_entry(target, EntryState::Failed(code)),
+            MovingOf::Send { slot, serial, .. } => {
+                let comm = self.state.comms.get_mut(moving.comm);
+                if let Some(comm::Side::Send(sends)) = comm.map(|comm| &mut comm.side) {
+                    if let Some(request) = sends.request(slot, serial) {
+                        request.state = comm::SendState::Failed(code);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Joins the transfers that fill a receive, and declines others.
+    fn answer_offers(&mut self) {
+        while let Some(join) = self.state.joins.pop() {
+            self.join(&join);
+        }
+        while let Some((link, transfer)) = self.state.declines.pop() {
+            let _ = self.links.cancel(&self.node, (link, transfer));
+            self.is_dirty = true;
+        }
+    }
+
+    fn join(&mut self, join: &Join) {
+        let Join {
+            link,
+            transfer,
+            target,
+            bytes,
+        } = *join;
+        self.is_dirty = true;
+        let place = self.state.place_of(target);
+        let memory = place.and_then(|(key, offset)| Some((key, offset, self.state.memories.get(key)?)));
+        let Some((memory, offset, of)) = memory else {
+            let _ = self.links.cancel(&self.node, (link, transfer));
+            return;
+        };
+        let options = TransferOptions::default();
+        match self
+            .links
+            .join(&self.node, (link, transfer), (&of.region, offset), &options)
+        {
+            Ok(()) => self.state.moving.push(Moving {
+                link,
+                transfer,
+                comm: target.to,
+                memory,
+                of: MovingOf::Receive { target, bytes },
+            }),
+            Err(refusal) => {
+                log::warn(format_args!("a receive of {bytes} bytes failed: {refusal}"));
+                let code = match refusal {
+                    TransferRefusal::NotOpen | TransferRefusal::Over(_) | TransferRefusal::Closing => {
+                        NcclResult::REMOTE_ERROR
+                    }
+                    _ => NcclResult::SYSTEM_ERROR,
+                };
+                self.state.set_entry(target, EntryState::Failed(code));
+                let _ = self.links.cancel(&self.node, (link, transfer));
+            }
+        }
+    }
+
+    /// Closes links whose peers broke the rules.
+    fn shut_broken(&mut self) {
+        while let Some(link) = self.state.broken.pop() {
+            for (_, comm) in self.state.comms.iter_mut().filter(|(_, comm)| comm.link == link) {
+                comm.fail_waiting(NcclResult::REMOTE_ERROR);
+                if comm.stage != Stage::Closing {
+                    comm.stage = Stage::Failed(NcclResult::REMOTE_ERROR);
+                }
+            }
+            self.links.close(link, self.node.within(Duration::ZERO));
+            self.is_dirty = true;
+        }
+    }
+
+    /// Sends what peers are owed, as far as there is room.
+    fn pay(&mut self) {
+        self.state.is_owing = false;
+        let Self {
+            links,
+            buffer,
+            state,
+            is_dirty,
+            ..
+        } = self;
+        let mut closed = Vec::new();
+        for (key, comm) in state.comms.iter_mut() {
+            let frame = match (comm.owes, comm.peer) {
+                (Some(Owed::Open(listener)), _) => Frame::Open {
+                    listener,
+                    number: key,
+                },
+                (Some(Owed::Opened), Some(to)) => Frame::Opened { to, number: key },
+                (Some(Owed::Close), Some(to)) => Frame::Close {
+                    to,
+                    is_given_up: comm.is_attempt,
+                },
+                _ => continue,
+            };
+            match say(links, buffer, comm.link, &frame) {
+                Said::Taken(_) => {
+                    *is_dirty = true;
+                    if comm.owes == Some(Owed::Close) {
+                        closed.push(key);
+                    }
+                    comm.owes = None;
+                }
+                Said::Later => state.is_owing = true,
+                // The end of the link does the rest.
+                Said::Over => {}
+            }
+        }
+        for key in closed {
+            state.comms.remove(key);
+        }
+        let mut is_full = false;
+        state.refusals.retain(|(link, to, reason)| {
+            let frame = Frame::Refused {
+                to: *to,
+                reason: *reason,
+            };
+            let said = say(links, buffer, *link, &frame);
+            is_full |= matches!(said, Said::Later);
+            matches!(said, Said::Later)
+        });
+        state.is_owing |= is_full;
+    }
+
+    /// Ends all links, once their peers have what was sent, and by a deadline in any case.
+    pub(crate) fn close(mut self) {
+        if self.state.is_owing {
+            self.pay();
+        }
+        let deadline = self.node.within(CLOSE_WITHIN);
+        let ids: Vec<LinkId> = self.links.ids().collect();
+        for moving in core::mem::take(&mut self.state.moving) {
+            let _ = self.links.cancel(&self.node, (moving.link, moving.transfer));
+        }
+        for id in ids {
+            self.links.close(id, deadline);
+        }
+        while self.links.ids().next().is_some() && !deadline.has_passed(doorbell::now()) {
+            if self.poll().is_err() {
+                break;
+            }
+        }
+        let Self {
+            links,
+            workers,
+            node,
+            state,
+            ..
+        } = self;
+        drop((links, state));
+        drop(workers);
+        if !node.settle(node.within(CLOSE_WITHIN)) {
+            log::warn("a device has not destroyed all objects of a context in time");
+        }
+    }
+
+    /// A comm of this number, if it is of use.
+    fn comm(&mut self, key: crate::places::Key) -> Result<&mut Comm, Failure> {
+        let comm = self
+            .state
+            .comms
+            .get_mut(key)
+            .filter(|comm| comm.stage != Stage::Closing);
+        comm.ok_or_else(|| Failure::argument("there is no such comm: it was closed, or never opened"))
+    }
+
+    fn say(&mut self, link: LinkId, frame: &Frame<'_>) -> Said {
+        say(&mut self.links, &mut self.buffer, link, frame)
+    }
+}
+
+fn say(links: &mut Links, buffer: &mut Vec<u8>, link: LinkId, frame: &Frame<'_>) -> Said {
+    frame.write(buffer);
+    said(links.send(link, buffer))
+}
+
+fn said(sent: Result<Sequence, PushRefusal>) -> Said {
+    match sent {
+        Ok(sequence) => Said::Taken(sequence),
+        Err(PushRefusal::Full | PushRefusal::Recovering) => Said::Later,
+        Err(_) => Said::Over,
+    }
+}
+
+/// Listens at all addresses: of both families, or of IPv4 alone if the host has no IPv6.
+fn listen(links: &mut Links, node: &Arc<Node>, workers: &[Worker]) -> Result<Handle, LinkError> {
+    let both = SocketAddr::from((core::net::Ipv6Addr::UNSPECIFIED, 0));
+    let ipv4 = SocketAddr::from((core::net::Ipv4Addr::UNSPECIFIED, 0));
+    links
+        .listen(node, workers, both)
+        .or_else(|_| links.listen(node, workers, ipv4))
+}

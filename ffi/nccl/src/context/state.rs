@@ -1,0 +1,459 @@
+//! The comms, listeners and memory of a context, and what is heard over its links.
+
+use core::num::NonZeroU16;
+use std::collections::VecDeque;
+
+use doorbell::link::{
+    FinalReason, LinkEvent, LinkId, Sequence, SessionEvent, TransferEnd, TransferEvent, TransferId,
+    TransferRole,
+};
+use doorbell::wire::InstanceId;
+
+use super::comm::{Comm, EntryState, Owed, Receives, SendState, Side, Stage};
+use crate::abi::NcclResult;
+use crate::frame::{Frame, Refusal, Target};
+use crate::log;
+use crate::memory::Memory;
+use crate::places::{Key, Places};
+
+/// Comms that wait to be accepted at a listener, at most.
+const BACKLOG_MAX: usize = 1024;
+
+/// Refusals that are to be sent, at most: beyond, a peer waits for its own deadline.
+const REFUSALS_MAX: usize = 256;
+
+/// A link to a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerLink {
+    pub(super) id: LinkId,
+    /// The listening process, on the side that connected.
+    pub(super) to: Option<(InstanceId, NonZeroU16)>,
+    /// The last message that the peer has.
+    pub(super) done: Option<Sequence>,
+    /// Transfers that were begun here and have no end yet.
+    pub(super) given: u32,
+}
+
+/// A transfer under way, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moving {
+    pub(super) link: LinkId,
+    pub(super) transfer: TransferId,
+    pub(super) comm: Key,
+    pub(super) memory: Key,
+    pub(super) of: MovingOf,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MovingOf {
+    Send { slot: u8, serial: u32, bytes: usize },
+    Receive { target: Target, bytes: usize },
+}
+
+/// A transfer that was offered for a receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Join {
+    pub(super) link: LinkId,
+    pub(super) transfer: TransferId,
+    pub(super) target: Target,
+    pub(super) bytes: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Listener {
+    /// Comms that are open and not accepted.
+    pub(super) backlog: VecDeque<Key>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) comms: Places<Comm>,
+    pub(super) listeners: Places<Listener>,
+    /// A context has thousands of registrations: three for each comm, and those of the application.
+    pub(super) memories: Places<Memory, 16>,
+    pub(super) peers: Vec<PeerLink>,
+    pub(super) moving: Vec<Moving>,
+    /// Offers to be joined, and to be declined.
+    pub(super) joins: Vec<Join>,
+    pub(super) declines: Vec<(LinkId, TransferId)>,
+    /// Comms that are not opened, and of which the peer is to hear.
+    pub(super) refusals: Vec<(LinkId, Key, Refusal)>,
+    /// Links whose peers sent what is no message.
+    pub(super) broken: Vec<LinkId>,
+    /// Whether any comm may owe its peer a message.
+    pub(super) is_owing: bool,
+    /// The serial number of the last request.
+    serial: u32,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            comms: Places::new(),
+            listeners: Places::new(),
+            memories: Places::new(),
+            peers: Vec::with_capacity(64),
+            moving: Vec::with_capacity(1024),
+            joins: Vec::with_capacity(1024),
+            declines: Vec::with_capacity(64),
+            refusals: Vec::with_capacity(REFUSALS_MAX),
+            broken: Vec::new(),
+            is_owing: false,
+            serial: 0,
+        }
+    }
+
+    /// A serial number for a request.
+    pub(super) fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial
+    }
+
+    pub(super) fn peer_mut(&mut self, link: LinkId) -> Option<&mut PeerLink> {
+        self.peers.iter_mut().find(|peer| peer.id == link)
+    }
+
+    /// Takes an event of a link.
+    pub(super) fn hear(&mut self, link: LinkId, event: LinkEvent<'_>) {
+        match event {
+            LinkEvent::Accepted => self.peers.push(PeerLink {
+                id: link,
+                to: None,
+                done: None,
+                given: 0,
+            }),
+            LinkEvent::Received { message } => {
+                let heard = Frame::parse(message).and_then(|frame| self.hear_frame(link, frame));
+                if heard.is_none() {
+                    self.break_off(link);
+                }
+            }
+            LinkEvent::Transfer { transfer, event } => match event {
+                TransferEvent::Offered { role, bytes, tag } => {
+                    self.offered((link, transfer), role, bytes, Target::of_tag(tag));
+                }
+                TransferEvent::Ended { end, error, .. } => {
+                    let cause = error.map(|error| format!(": {error}")).unwrap_or_default();
+                    self.ended((link, transfer), end, &cause);
+                }
+                _ => {}
+            },
+            LinkEvent::Session(event) => self.hear_session(link, event),
+            _ => {}
+        }
+    }
+
+    fn hear_session(&mut self, link: LinkId, event: SessionEvent) {
+        match event {
+            SessionEvent::Done { through } => {
+                if let Some(peer) = self.peer_mut(link) {
+                    peer.done = Some(through);
+                }
+            }
+            SessionEvent::Recovering => {
+                log::warn(format_args!(
+                    "link {link}: the last rail to the peer failed; it is connected again if that is possible"
+                ));
+            }
+            SessionEvent::Recovered => log::info(format_args!("link {link}: there is a rail again")),
+            SessionEvent::RailDown { rail } => log::info(format_args!("link {link}: rail {rail} is down")),
+            SessionEvent::RailUp { rail } => {
+                log::info(format_args!("link {link}: rail {rail} is up: RDMA"));
+            }
+            SessionEvent::Final { reason } => self.over(link, reason),
+            _ => {}
+        }
+    }
+
+    /// Ends all comms of a link that is over.
+    fn over(&mut self, link: LinkId, reason: FinalReason) {
+        self.peers.retain(|peer| peer.id != link);
+        self.refusals.retain(|(of, ..)| *of != link);
+        self.joins.retain(|join| join.link != link);
+        self.declines.retain(|(of, _)| *of != link);
+        let code = NcclResult::REMOTE_ERROR;
+        let (mut comms, mut requests) = (0_usize, 0_usize);
+        let mut closed = Vec::new();
+        for (key, comm) in self.comms.iter_mut().filter(|(_, comm)| comm.link == link) {
+            comm.owes = None;
+            comm.is_peer_gone = true;
+            if comm.stage == Stage::Closing {
+                closed.push(key);
+                continue;
+            }
+            comms = comms.saturating_add(1);
+            requests = requests.saturating_add(comm.fail_waiting(code));
+            comm.stage = Stage::Failed(code);
+        }
+        for key in closed {
+            self.comms.remove(key);
+        }
+        let line = format_args!(
+            "link {link} is over: {reason}; {comms} comms and {requests} waiting receives end with it"
+        );
+        match (reason, comms, requests) {
+            (FinalReason::Closed | FinalReason::PeerClosed, 0, _) => {}
+            // The peer finalized first.
+            (FinalReason::PeerClosed, _, 0) | (_, 0, _) => log::info(line),
+            _ => log::warn(line),
+        }
+    }
+
+    /// Ends a link whose peer breaks the rules.
+    fn break_off(&mut self, link: LinkId) {
+        if !self.broken.contains(&link) {
+            log::warn(format_args!(
+                "link {link}: the peer sent what is no message of this plugin"
+            ));
+            self.broken.push(link);
+        }
+    }
+
+    /// Takes a message. `None` if it breaks the rules.
+    fn hear_frame(&mut self, link: LinkId, frame: Frame<'_>) -> Option<()> {
+        match frame {
+            Frame::Open { listener, number } => {
+                self.hear_open(link, listener, number);
+                return Some(());
+            }
+            Frame::Eager { target, payload } => return self.hear_eager(link, target, payload),
+            Frame::Excess { target, bytes } => return self.hear_excess(link, target, bytes),
+            Frame::Opened { .. } | Frame::Refused { .. } | Frame::Close { .. } | Frame::Clear { .. } => {}
+        }
+        let (Frame::Opened { to, .. }
+        | Frame::Refused { to, .. }
+        | Frame::Close { to, .. }
+        | Frame::Clear { to, .. }) = frame
+        else {
+            return None;
+        };
+        // One that was closed here meanwhile.
+        let Some(comm) = self.comms.get_mut(to) else {
+            return Some(());
+        };
+        if comm.link != link {
+            return None;
+        }
+        match frame {
+            Frame::Opened { number, .. } if comm.peer.is_none() => {
+                (comm.peer, comm.was_opened) = (Some(number), true);
+                match comm.stage {
+                    Stage::Opening { .. } => comm.stage = Stage::Open,
+                    _ => {
+                        comm.owes = Some(Owed::Close);
+                        self.is_owing = true;
+                    }
+                }
+            }
+            Frame::Refused { reason, .. } if comm.peer.is_none() => {
+                comm.is_peer_gone = true;
+                if comm.stage == Stage::Closing {
+                    self.comms.remove(to);
+                } else {
+                    comm.stage = Stage::Failed(NcclResult::REMOTE_ERROR);
+                    log::warn(format_args!("the peer refused a comm: {reason}"));
+                }
+            }
+            Frame::Close { is_given_up, .. } => {
+                comm.is_given_up = is_given_up;
+                // A peer that has accepted and closed at once says only this.
+                (comm.is_peer_gone, comm.was_opened) = (true, true);
+                comm.owes = None;
+                if comm.stage == Stage::Closing {
+                    self.comms.remove(to);
+                    return Some(());
+                }
+                let waiting = comm.fail_waiting(NcclResult::REMOTE_ERROR);
+                comm.stage = Stage::Failed(NcclResult::REMOTE_ERROR);
+                if waiting > 0 {
+                    log::warn(format_args!(
+                        "the peer closed a comm on which {waiting} receives wait for it"
+                    ));
+                }
+            }
+            Frame::Clear {
+                request,
+                receives,
+                count,
+                ..
+            } => match &mut comm.side {
+                Side::Send(sends) => sends.cleared(request, receives, count),
+                Side::Receive(_) => return None,
+            },
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// A peer connects a comm to a listener.
+    fn hear_open(&mut self, link: LinkId, listener: Key, number: Key) {
+        let mut comm = Comm::new(link, Stage::Open, Owed::Opened, Side::Receive(Receives::new()));
+        comm.peer = Some(number);
+        let refusal = match self.listeners.get_mut(listener) {
+            None => Refusal::NO_LISTENER,
+            Some(listening) if listening.backlog.len() >= BACKLOG_MAX => Refusal::FULL,
+            Some(listening) => match self.comms.add(comm) {
+                None => Refusal::FULL,
+                Some(key) => {
+                    listening.backlog.push_back(key);
+                    self.is_owing = true;
+                    return;
+                }
+            },
+        };
+        if self.refusals.len() < REFUSALS_MAX {
+            self.refusals.push((link, number, refusal));
+            self.is_owing = true;
+        }
+    }
+
+    fn hear_eager(&mut self, link: LinkId, target: Target, payload: &[u8]) -> Option<()> {
+        let Some(receives) = self.receives(link, target)? else {
+            return Some(());
+        };
+        // One that is over, or ended for lack of its memory.
+        let Some(entry) = receives.entry(target.request, target.index) else {
+            return Some(());
+        };
+        if entry.state != EntryState::Waiting {
+            return matches!(entry.state, EntryState::Failed(_)).then_some(());
+        }
+        if payload.len() > entry.bytes {
+            return None;
+        }
+        let (memory, offset) = (entry.memory, entry.offset);
+        entry.state = EntryState::Done(payload.len());
+        if payload.is_empty() {
+            return Some(());
+        }
+        let region = self.memories.get(memory).map(|memory| &memory.region);
+        let copied = region.map(|region| region.copy_in(offset, payload));
+        if !matches!(copied, Some(Ok(()))) {
+            // Its place was checked when the receive was posted, and it ends with its memory.
+            self.set_entry(target, EntryState::Failed(NcclResult::INTERNAL_ERROR));
+        }
+        Some(())
+    }
+
+    fn hear_excess(&mut self, link: LinkId, target: Target, bytes: u64) -> Option<()> {
+        let Some(receives) = self.receives(link, target)? else {
+            return Some(());
+        };
+        if let Some(entry) = receives.entry(target.request, target.index) {
+            if entry.state == EntryState::Waiting {
+                let room = entry.bytes;
+                entry.state = EntryState::Failed(NcclResult::INVALID_USAGE);
+                log::warn(format_args!(
+                    "the peer sends {bytes} bytes to a receive of {room}: make the receive at least as long"
+                ));
+            }
+        }
+        Some(())
+    }
+
+    /// The receives of a comm. `None` if the link has no business there, and `Some(None)` if the comm is gone.
+    #[expect(clippy::option_option, reason = "gone is not wrong")]
+    fn receives(&mut self, link: LinkId, target: Target) -> Option<Option<&mut Receives>> {
+        match self.comms.get_mut(target.to) {
+            None => Some(None),
+            Some(comm) if comm.link == link => match &mut comm.side {
+                Side::Receive(receives) => Some(Some(receives)),
+                Side::Send(_) => None,
+            },
+            Some(_) => None,
+        }
+    }
+
+    fn entry_mut(&mut self, target: Target) -> Option<&mut super::comm::Entry> {
+        match &mut self.comms.get_mut(target.to)?.side {
+            Side::Receive(receives) => receives.entry(target.request, target.index),
+            Side::Send(_) => None,
+        }
+    }
+
+    pub(super) fn set_entry(&mut self, target: Target, state: EntryState) {
+        if let Some(entry) = self.entry_mut(target) {
+            entry.state = state;
+        }
+    }
+
+    /// The memory of a receive: where it is, and where in it.
+    pub(super) fn place_of(&mut self, target: Target) -> Option<(Key, usize)> {
+        self.entry_mut(target).map(|entry| (entry.memory, entry.offset))
+    }
+
+    /// The peer offers bytes for a receive.
+    fn offered(
+        &mut self,
+        (link, transfer): (LinkId, TransferId),
+        role: TransferRole,
+        bytes: u64,
+        target: Target,
+    ) {
+        let receives = match role {
+            TransferRole::Taker => self.receives(link, target).flatten(),
+            TransferRole::Giver => None,
+        };
+        let entry = receives.and_then(|receives| receives.entry(target.request, target.index));
+        let fits = entry.filter(|entry| entry.state == EntryState::Waiting);
+        let fits = fits.and_then(|entry| {
+            let bytes = usize::try_from(bytes).ok()?;
+            (bytes <= entry.bytes).then_some((entry, bytes))
+        });
+        match fits {
+            Some((entry, bytes)) => {
+                entry.state = EntryState::Moving;
+                self.joins.push(Join {
+                    link,
+                    transfer,
+                    target,
+                    bytes,
+                });
+            }
+            None => self.declines.push((link, transfer)),
+        }
+    }
+
+    /// A transfer is over.
+    fn ended(&mut self, (link, transfer): (LinkId, TransferId), end: TransferEnd, cause: &str) {
+        let is_it = |moving: &Moving| moving.link == link && moving.transfer == transfer;
+        let Some(place) = self.moving.iter().position(is_it) else {
+            return;
+        };
+        let moving = self.moving.swap_remove(place);
+        let code = match end {
+            TransferEnd::Here(_) => NcclResult::SYSTEM_ERROR,
+            _ => NcclResult::REMOTE_ERROR,
+        };
+        let is_done = end == TransferEnd::Done;
+        match moving.of {
+            MovingOf::Send { slot, serial, bytes } => {
+                if let Some(peer) = self.peer_mut(link) {
+                    peer.given = peer.given.saturating_sub(1);
+                }
+                let comm = self.comms.get_mut(moving.comm);
+                if let Some(Side::Send(sends)) = comm.map(|comm| &mut comm.side) {
+                    if let Some(request) = sends.request(slot, serial) {
+                        request.state = if is_done {
+                            SendState::Done(bytes)
+                        } else {
+                            log::warn(format_args!("a send of {bytes} bytes failed: {end}{cause}"));
+                            SendState::Failed(code)
+                        };
+                    }
+                }
+            }
+            MovingOf::Receive { target, bytes } => {
+                if !is_done && self.entry_mut(target).is_some() {
+                    log::warn(format_args!("a receive of {bytes} bytes failed: {end}{cause}"));
+                }
+                let state = if is_done {
+                    EntryState::Done(bytes)
+                } else {
+                    EntryState::Failed(code)
+                };
+                self.set_entry(target, state);
+            }
+        }
+    }
+}

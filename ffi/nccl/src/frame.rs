@@ -1,0 +1,379 @@
+//! The messages that contexts send each other over their links. Words are big-endian.
+//!
+//! | offset | bytes | field | |
+//! |---|---|---|---|
+//! | 0 | 1 | kind | |
+//! | 1 | 1 | version | 1 |
+//! | 2 | 1 | count | the count of receives, or the index of one |
+//! | 3 | 1 | reserved | 0 |
+//! | 4 | 4 | to | the receiver's number of the comm, or of the listener |
+//! | 8 | 4 | number | of a comm of the sender's, of a request, or of a reason; 1 if a comm was given up |
+//! | 12 | 4 | reserved | 0 |
+//! | 16 | | body | receives of 12 bytes, a length of 8 bytes, or the bytes of a message |
+
+use crate::places::Key;
+
+/// The bytes before the body.
+pub(crate) const HEADER_BYTES: usize = 16;
+
+/// Receives of one request at most.
+pub(crate) const RECEIVES_MAX: usize = 8;
+
+/// The bytes of one receive of a [`Frame::Clear`].
+const RECEIVE_BYTES: usize = 12;
+
+/// The version of these messages.
+const VERSION: u8 = 1;
+
+const OPEN: u8 = 1;
+const OPENED: u8 = 2;
+const REFUSED: u8 = 3;
+const CLOSE: u8 = 4;
+const CLEAR: u8 = 5;
+const EAGER: u8 = 6;
+const EXCESS: u8 = 7;
+
+/// The number of a receive request: its slot in the low 5 bits, and its serial number, of 24 bits, above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestNumber(pub(crate) u32);
+
+/// Bits of a slot.
+const SLOT_BITS: u32 = 5;
+
+/// The serial numbers of requests as messages have them.
+pub(crate) const SERIAL_MASK: u32 = (1 << 24) - 1;
+
+impl RequestNumber {
+    pub(crate) const fn new(slot: u32, serial: u32) -> Self {
+        Self((serial & SERIAL_MASK) << SLOT_BITS | (slot & 31))
+    }
+
+    pub(crate) const fn slot(self) -> u32 {
+        self.0 & 31
+    }
+
+    pub(crate) const fn serial(self) -> u32 {
+        self.0 >> SLOT_BITS & SERIAL_MASK
+    }
+}
+
+/// The receive that bytes are for: what an eager message says, and the tag of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The receiver's comm.
+    pub(crate) to: Key,
+    /// The receiver's request.
+    pub(crate) request: RequestNumber,
+    /// The receive within it.
+    pub(crate) index: u8,
+}
+
+impl Target {
+    /// As the tag of a transfer.
+    pub(crate) fn to_tag(self) -> u64 {
+        u64::from(self.to.0) << 32 | u64::from(self.request.0 << 3) | u64::from(self.index & 7)
+    }
+
+    pub(crate) fn of_tag(tag: u64) -> Self {
+        let [a, b, c, d, e, f, g, h] = tag.to_be_bytes();
+        let low = u32::from_be_bytes([e, f, g, h]);
+        Self {
+            to: Key(u32::from_be_bytes([a, b, c, d])),
+            request: RequestNumber(low >> 3),
+            index: h & 7,
+        }
+    }
+}
+
+/// A receive that a sender may fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Receive {
+    pub(crate) tag: i32,
+    pub(crate) bytes: u64,
+}
+
+/// The reason why a comm was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal(pub(crate) u32);
+
+impl Refusal {
+    /// The listener is closed.
+    pub(crate) const NO_LISTENER: Self = Self(1);
+    /// As many comms as may be are open.
+    pub(crate) const FULL: Self = Self(2);
+}
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match *self {
+            Self::NO_LISTENER => "the peer listens no more by this handle",
+            Self::FULL => "as many comms as the peer takes are open",
+            Self(other) => return write!(f, "reason {other}"),
+        })
+    }
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame<'m> {
+    /// The sender connects its comm of this number to a listener.
+    Open { listener: Key, number: Key },
+    /// The comm is open, and has this number here.
+    Opened { to: Key, number: Key },
+    /// It is not.
+    Refused { to: Key, reason: Refusal },
+    /// The sender has closed the comm; or given it up, before its `connect` returned it.
+    Close { to: Key, is_given_up: bool },
+    /// The sender has memory for these.
+    Clear {
+        to: Key,
+        request: RequestNumber,
+        receives: [Receive; RECEIVES_MAX],
+        count: u8,
+    },
+    /// The bytes of one receive.
+    Eager { target: Target, payload: &'m [u8] },
+    /// The sender has more bytes than a receive has room for.
+    Excess { target: Target, bytes: u64 },
+}
+
+impl<'m> Frame<'m> {
+    /// Reads a message; `None` if it is none.
+    pub(crate) fn parse(message: &'m [u8]) -> Option<Self> {
+        let (header, body) = message.split_first_chunk::<HEADER_BYTES>()?;
+        let [
+            kind,
+            version,
+            count,
+            0,
+            t0,
+            t1,
+            t2,
+            t3,
+            n0,
+            n1,
+            n2,
+            n3,
+            0,
+            0,
+            0,
+            0,
+        ] = *header
+        else {
+            return None;
+        };
+        if version != VERSION {
+            return None;
+        }
+        let to = Key(u32::from_be_bytes([t0, t1, t2, t3]));
+        let number = u32::from_be_bytes([n0, n1, n2, n3]);
+        let request = RequestNumber(number);
+        let is_index = usize::from(count) < RECEIVES_MAX;
+        let target = Target {
+            to,
+            request,
+            index: count,
+        };
+        Some(match (kind, count, body) {
+            (OPEN, 0, []) => Self::Open {
+                listener: to,
+                number: Key(number),
+            },
+            (OPENED, 0, []) => Self::Opened {
+                to,
+                number: Key(number),
+            },
+            (REFUSED, 0, []) => Self::Refused {
+                to,
+                reason: Refusal(number),
+            },
+            (CLOSE, 0, []) if number <= 1 => Self::Close {
+                to,
+                is_given_up: number == 1,
+            },
+            (CLEAR, 1.., _) => Self::Clear {
+                to,
+                request,
+                receives: receives(count, body)?,
+                count,
+            },
+            (EAGER, _, payload) if is_index => Self::Eager { target, payload },
+            (EXCESS, _, bytes) if is_index => Self::Excess {
+                target,
+                bytes: u64::from_be_bytes(bytes.try_into().ok()?),
+            },
+            _ => return None,
+        })
+    }
+
+    /// Writes it over what is in `buffer`.
+    pub(crate) fn write(&self, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        let mut begin = |kind: u8, count: u8, to: Key, number: u32| {
+            buffer.extend_from_slice(&[kind, VERSION, count, 0]);
+            buffer.extend_from_slice(&to.0.to_be_bytes());
+            buffer.extend_from_slice(&number.to_be_bytes());
+            buffer.extend_from_slice(&[0; 4]);
+        };
+        match *self {
+            Self::Open { listener, number } => begin(OPEN, 0, listener, number.0),
+            Self::Opened { to, number } => begin(OPENED, 0, to, number.0),
+            Self::Refused { to, reason } => begin(REFUSED, 0, to, reason.0),
+            Self::Close { to, is_given_up } => begin(CLOSE, 0, to, is_given_up.into()),
+            Self::Clear {
+                to,
+                request,
+                receives,
+                count,
+            } => {
+                begin(CLEAR, count, to, request.0);
+                for receive in receives.iter().take(usize::from(count)) {
+                    buffer.extend_from_slice(&receive.tag.to_be_bytes());
+                    buffer.extend_from_slice(&receive.bytes.to_be_bytes());
+                }
+            }
+            Self::Eager { target, payload } => {
+                begin(EAGER, target.index, target.to, target.request.0);
+                buffer.extend_from_slice(payload);
+            }
+            Self::Excess { target, bytes } => {
+                begin(EXCESS, target.index, target.to, target.request.0);
+                buffer.extend_from_slice(&bytes.to_be_bytes());
+            }
+        }
+    }
+}
+
+fn receives(count: u8, body: &[u8]) -> Option<[Receive; RECEIVES_MAX]> {
+    let count = usize::from(count);
+    if count > RECEIVES_MAX || body.len() != count.saturating_mul(RECEIVE_BYTES) {
+        return None;
+    }
+    let mut receives = [Receive::default(); RECEIVES_MAX];
+    for (receive, bytes) in receives.iter_mut().zip(body.chunks_exact(RECEIVE_BYTES)) {
+        let (tag, bytes) = bytes.split_first_chunk()?;
+        receive.tag = i32::from_be_bytes(*tag);
+        receive.bytes = u64::from_be_bytes(bytes.try_into().ok()?);
+    }
+    Some(receives)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Frame, HEADER_BYTES, RECEIVES_MAX, Receive, Refusal, RequestNumber, Target};
+    use crate::places::Key;
+
+    fn target(index: u8) -> Target {
+        Target {
+            to: Key(0xfedc_ba98),
+            request: RequestNumber::new(31, 0xff_ffff),
+            index,
+        }
+    }
+
+    fn samples() -> Vec<Frame<'static>> {
+        let mut receives = [Receive::default(); RECEIVES_MAX];
+        for (place, receive) in (0..).zip(&mut receives) {
+            *receive = Receive {
+                tag: -place,
+                bytes: 1 << (40 - place),
+            };
+        }
+        let (to, number) = (Key(0x1234_5678), Key(9));
+        let clear = |count: usize| {
+            let mut listed = [Receive::default(); RECEIVES_MAX];
+            listed[..count].copy_from_slice(&receives[..count]);
+            Frame::Clear {
+                to,
+                request: RequestNumber::new(7, 77),
+                receives: listed,
+                count: count as u8,
+            }
+        };
+        vec![
+            Frame::Open { listener: to, number },
+            Frame::Opened { to, number },
+            Frame::Refused {
+                to,
+                reason: Refusal::FULL,
+            },
+            Frame::Close {
+                to,
+                is_given_up: false,
+            },
+            Frame::Close {
+                to,
+                is_given_up: true,
+            },
+            clear(1),
+            clear(RECEIVES_MAX),
+            Frame::Eager {
+                target: target(7),
+                payload: b"",
+            },
+            Frame::Eager {
+                target: target(0),
+                payload: b"payload",
+            },
+            Frame::Excess {
+                target: target(3),
+                bytes: u64::MAX,
+            },
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut buffer = vec![1, 2, 3];
+        for frame in samples() {
+            frame.write(&mut buffer);
+            assert_eq!(Frame::parse(&buffer), Some(frame));
+        }
+    }
+
+    #[test]
+    fn a_message_cut_short_or_changed_in_its_header_is_none_or_another() {
+        let mut buffer = Vec::new();
+        for frame in samples() {
+            frame.write(&mut buffer);
+            for length in 0..buffer.len() {
+                let cut = Frame::parse(&buffer[..length]);
+                let is_eager = matches!(frame, Frame::Eager { .. }) && length >= HEADER_BYTES;
+                assert!(cut.is_none() || is_eager, "{cut:?}");
+            }
+            for place in 0..HEADER_BYTES {
+                let mut changed = buffer.clone();
+                changed[place] ^= 0x40;
+                assert_ne!(Frame::parse(&changed), Some(frame));
+            }
+            let is_sized = !matches!(frame, Frame::Eager { .. });
+            buffer.push(0);
+            assert_eq!(Frame::parse(&buffer).is_none(), is_sized);
+        }
+    }
+
+    #[test]
+    fn a_receive_is_the_tag_of_a_transfer() {
+        for index in 0..8 {
+            assert_eq!(Target::of_tag(target(index).to_tag()), target(index));
+        }
+        let target = target(0);
+        assert_eq!((target.request.slot(), target.request.serial()), (31, 0xff_ffff));
+    }
+
+    #[test]
+    fn the_bytes_are_as_the_table_says() {
+        let mut buffer = Vec::new();
+        let target = Target {
+            to: Key(0x0102_0304),
+            request: RequestNumber(0x0506_0708),
+            index: 2,
+        };
+        let frame = Frame::Eager {
+            target,
+            payload: &[0xaa],
+        };
+        frame.write(&mut buffer);
+        assert_eq!(buffer, [6, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0xaa]);
+    }
+}

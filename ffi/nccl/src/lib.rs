@@ -1,0 +1,31 @@
+//! A net plugin for NCCL, versions 8 to 12 of its interface: host memory moves between ranks by doorbell's links, over all rails at once.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`abi`] | the interface: values, properties, tables |
+//! | `exports`, `shims` | the tables that NCCL finds, and their functions |
+//! | `registry` | the contexts of the process, each under its lock |
+//! | `context` | a node with its links, and the comms on them |
+//! | `frame`, `handle` | the messages of contexts, and the handles of listeners |
+//!
+//! `unsafe` is where pointers of NCCL's are read or written, and where its memory is adopted. Everything else is safe: objects that NCCL names
+//! are numbers, which are looked up.
+
+pub mod abi;
+mod context;
+mod device;
+mod exports;
+mod failure;
+mod frame;
+mod handle;
+mod log;
+mod memory;
+mod opaque;
+mod places;
+mod registry;
+mod settings;
+mod shims;
+
+pub use exports::{
+    ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11, ncclNetPlugin_v12,
+};

@@ -1,0 +1,140 @@
+//! A table with places that are used again, each time under another number.
+
+/// Bits of a number that are the place, in most tables; the others are the generation.
+const PLACE_BITS: u32 = 12;
+
+/// Places at most, in such a table.
+pub(crate) const PLACES_MAX: usize = 1 << PLACE_BITS;
+
+/// The number of an entry: its place and generation. It is never 0, and names nothing once the entry is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) u32);
+
+/// The table. With more bits for the place it has more of them, and numbers come back sooner.
+#[derive(Debug)]
+pub(crate) struct Places<T, const BITS: u32 = PLACE_BITS> {
+    entries: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T, const BITS: u32> Places<T, BITS> {
+    const MASK: u32 = (1 << BITS) - 1;
+    const GENERATION_MAX: u32 = u32::MAX >> BITS;
+
+    pub(crate) const fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len().saturating_sub(self.free.len())
+    }
+
+    /// Adds an entry; `None` if all places are taken.
+    pub(crate) fn add(&mut self, value: T) -> Option<Key> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                let place = u32::try_from(self.entries.len()).ok();
+                let place = place.filter(|place| *place <= Self::MASK)?;
+                self.entries.push((0, None));
+                place
+            }
+        };
+        let (generation, entry) = self.entries.get_mut(usize::try_from(place).ok()?)?;
+        *generation = if *generation >= Self::GENERATION_MAX {
+            1
+        } else {
+            generation.saturating_add(1)
+        };
+        *entry = Some(value);
+        Some(Key(*generation << BITS | place))
+    }
+
+    /// The key of the entry of a place.
+    pub(crate) fn key_at(&self, place: u32) -> Option<Key> {
+        let (generation, entry) = self.entries.get(usize::try_from(place).ok()?)?;
+        entry.as_ref().map(|_| Key(*generation << BITS | place))
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let (generation, entry) = self.entries.get(Self::place(key))?;
+        entry.as_ref().filter(|_| *generation == key.0 >> BITS)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let (generation, entry) = self.entries.get_mut(Self::place(key))?;
+        entry.as_mut().filter(|_| *generation == key.0 >> BITS)
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let (generation, entry) = self.entries.get_mut(Self::place(key))?;
+        let taken = if *generation == key.0 >> BITS {
+            entry.take()
+        } else {
+            None
+        };
+        if taken.is_some() {
+            self.free.push(key.0 & Self::MASK);
+        }
+        taken
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        let entries = (0_u32..).zip(&self.entries);
+        entries.filter_map(|(place, (generation, entry))| {
+            Some((Key(*generation << BITS | place), entry.as_ref()?))
+        })
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
+        let entries = (0_u32..).zip(&mut self.entries);
+        entries.filter_map(|(place, (generation, entry))| {
+            Some((Key(*generation << BITS | place), entry.as_mut()?))
+        })
+    }
+
+    /// The place alone.
+    pub(crate) fn place(key: Key) -> usize {
+        usize::try_from(key.0 & Self::MASK).unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Key, PLACES_MAX, Places};
+
+    #[test]
+    fn a_number_names_one_entry_and_nothing_after_it() {
+        let mut places = Places::<_>::new();
+        let first = places.add("first").unwrap();
+        let second = places.add("second").unwrap();
+        assert_ne!(first, second);
+        assert_eq!(places.remove(first), Some("first"));
+        let third = places.add("third").unwrap();
+        assert_eq!(places.get(first), None);
+        assert_eq!(places.remove(first), None);
+        assert_eq!(places.get(third), Some(&"third"));
+        assert_eq!(places.get_mut(second).copied(), Some("second"));
+        assert_eq!((places.get(Key(0)), places.get(Key(u32::MAX))), (None, None));
+        assert_eq!(places.count(), 2);
+        let keys: Vec<_> = places.iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, [third, second]);
+    }
+
+    #[test]
+    fn there_are_so_many_places_and_no_number_is_zero() {
+        let mut places = Places::<_>::new();
+        let keys: Vec<_> = (0..PLACES_MAX).map(|_| places.add(()).unwrap()).collect();
+        assert!(keys.iter().all(|key| key.0 != 0));
+        assert_eq!(places.add(()), None);
+        places.remove(keys[0]).unwrap();
+        for _ in 0..Places::<()>::GENERATION_MAX {
+            let key = places.add(()).unwrap();
+            assert_ne!(key.0, 0);
+            places.remove(key).unwrap();
+        }
+    }
+}

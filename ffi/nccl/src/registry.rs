@@ -1,0 +1,135 @@
+//! The contexts of the process, each under its lock, and the thread that polls those that nobody else polls.
+
+use core::time::Duration;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread;
+
+use crate::abi::NcclResult;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::log;
+use crate::settings::PluginSettings;
+
+/// Contexts at most.
+const CONTEXTS_MAX: usize = 256;
+
+/// How often a context is polled that NCCL does not call. Links need it every 30 ms, and peers connect to a process whose calls are elsewhere.
+const POLLED_EVERY: Duration = Duration::from_millis(10);
+
+static CONTEXTS: [Mutex<Option<Context>>; CONTEXTS_MAX] = [const { Mutex::new(None) }; CONTEXTS_MAX];
+
+/// The thread that polls, once it was begun; the error number of the system, if there is none.
+static POLLING: OnceLock<Result<(), String>> = OnceLock::new();
+
+/// The context that all calls of versions 8 to 10 share.
+static SHARED: Mutex<Option<u8>> = Mutex::new(None);
+
+fn lock(context: &Mutex<Option<Context>>) -> MutexGuard<'_, Option<Context>> {
+    // A panic under the lock leaves whole values: what it interrupted is one call's.
+    context.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens a context. Its number stays its own until it is closed.
+pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
+    let polling = POLLING.get_or_init(|| {
+        stay_loaded();
+        let named = thread::Builder::new().name("doorbell-nccl".into());
+        named
+            .spawn(poll_idle)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    });
+    polling
+        .as_ref()
+        .map_err(|error| Failure::system(format_args!("the system gave no thread: {error}")))?;
+    let context = Context::open(settings)?;
+    for (place, entry) in (0..=u8::MAX).zip(&CONTEXTS) {
+        let mut entry = lock(entry);
+        if entry.is_none() {
+            *entry = Some(context);
+            return Ok(place);
+        }
+    }
+    Err(Failure::system(
+        "as many communicators as may be are open: finalize some",
+    ))
+}
+
+/// Opens the context of versions 8 to 10, unless that was done before.
+pub(crate) fn open_shared(settings: impl FnOnce() -> Result<PluginSettings, Failure>) -> Result<u8, Failure> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(place) = *shared {
+        return Ok(place);
+    }
+    let place = open(&settings()?)?;
+    *shared = Some(place);
+    Ok(place)
+}
+
+/// The context of versions 8 to 10.
+pub(crate) fn shared() -> Result<u8, Failure> {
+    let shared = *SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.ok_or_else(|| Failure::new(NcclResult::INVALID_USAGE, "init was not called, or failed"))
+}
+
+/// Calls a context.
+pub(crate) fn with<T>(
+    place: u8,
+    call: impl FnOnce(&mut Context) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let none = || Failure::argument("there is no such context: it was finalized, or never made");
+    let entry = CONTEXTS.get(usize::from(place)).ok_or_else(none)?;
+    match &mut *lock(entry) {
+        Some(context) => call(context),
+        None => Err(none()),
+    }
+}
+
+/// Closes a context.
+pub(crate) fn close(place: u8) -> Result<(), Failure> {
+    let taken = CONTEXTS
+        .get(usize::from(place))
+        .and_then(|entry| lock(entry).take());
+    let context = taken.ok_or_else(|| Failure::argument("there is no such context: it was finalized"))?;
+    context.close();
+    Ok(())
+}
+
+fn poll_idle() {
+    let mut seen = [0_u64; CONTEXTS_MAX];
+    loop {
+        thread::sleep(POLLED_EVERY);
+        for (entry, seen) in CONTEXTS.iter().zip(&mut seen) {
+            let mut entry = match entry.try_lock() {
+                Ok(entry) => entry,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                // It is being called.
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            let Some(context) = &mut *entry else { continue };
+            if context.polls == *seen {
+                let poll = core::panic::AssertUnwindSafe(|| context.poll());
+                if std::panic::catch_unwind(poll).is_err() {
+                    log::warn("a fault of the plugin: polling panicked");
+                }
+            }
+            *seen = context.polls;
+        }
+    }
+}
+
+/// Keeps this library mapped although NCCL closes it: its threads run on.
+fn stay_loaded() {
+    let mut found = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    let here: fn() = stay_loaded;
+    // SAFETY: any address may be asked for, and the structure is valid for writing (dladdr(3)).
+    let is_found = unsafe { libc::dladdr(here as *const libc::c_void, found.as_mut_ptr()) };
+    if is_found == 0 {
+        return;
+    }
+    // SAFETY: written, since the address was found (dladdr(3)).
+    let found = unsafe { found.assume_init() };
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: the name that the loader has of a library that is loaded: no code runs for it, and the handle is never closed (dlopen(3)).
+    let _ = unsafe { libc::dlopen(found.dli_fname, flags) };
+}

@@ -1,0 +1,261 @@
+//! The settings of the plugin: doorbell's own, and those of NCCL's variables that mean the same.
+
+use core::fmt::Write as _;
+use std::ffi::OsString;
+
+use doorbell::{KeyRing, Trust};
+use doorbell_operation::{SettingValues, Settings};
+
+use crate::abi::NcclResult;
+use crate::failure::Failure;
+use crate::frame::HEADER_BYTES;
+
+/// The prefix of variables that are this plugin's alone.
+const OWN: &str = "DOORBELL_NCCL_";
+
+/// Bytes up to which a message goes through the link and is copied. Above, it is a transfer.
+const EAGER_BYTES: &str = "DOORBELL_NCCL_EAGER_BYTES";
+
+/// The file of settings.
+const FILE: &str = "DOORBELL_CONFIG";
+
+/// Bytes of a link's message at most.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// Transfers that a link has open at most, each way. Requests beyond wait.
+pub(crate) const TRANSFERS_MAX: u32 = 128;
+
+const NEITHER: &str = "no peer is trusted: name a key file in DOORBELL_KEY_FILE, the same on all hosts, which `doorbell keygen FILE` makes; \
+    or trust every peer that reaches the port with DOORBELL_UNAUTHENTICATED=true";
+
+/// The settings in effect.
+#[derive(Clone, Debug)]
+pub(crate) struct PluginSettings {
+    pub(crate) values: SettingValues,
+    pub(crate) trust: Trust,
+    /// The longest message that goes through the link.
+    pub(crate) eager_bytes_max: usize,
+    /// Lines for the log.
+    pub(crate) notes: Vec<String>,
+    /// Whether the traffic class is set here, so that NCCL's own does not count.
+    pub(crate) has_traffic_class: bool,
+}
+
+/// The defaults of the plugin: many links of short messages.
+fn defaults() -> SettingValues {
+    let mut own = SettingValues::default();
+    own.worker.slots = 4096;
+    let link = &mut own.link;
+    (link.channel.send_depth, link.channel.receive_depth) = (64, 64);
+    // Some 2 MiB for each link.
+    (link.retained, link.ahead) = (256, 256);
+    link.message_bytes_max = MESSAGE_BYTES_MAX;
+    // All ranks may be on one host.
+    link.links_per_address = link.links_max;
+    link.transfers.transfers_max = TRANSFERS_MAX;
+    own
+}
+
+impl PluginSettings {
+    /// Reads the settings from variables, and from the file that one of them names.
+    pub(crate) fn read(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Failure> {
+        let wrong = |why: String| Failure::new(NcclResult::INVALID_USAGE, why);
+        let (own, others): (Vec<_>, Vec<_>) = variables
+            .into_iter()
+            .partition(|(name, _)| name.to_str().is_some_and(|name| name.starts_with(OWN)));
+        let find = |name: &str| others.iter().find(|(of, _)| of == name).map(|(_, value)| value);
+        let mut settings = Settings::new(defaults());
+        if let Some(path) = find(FILE).filter(|path| !path.is_empty()) {
+            settings.file(path).map_err(|error| wrong(error.to_string()))?;
+        }
+        let environment = settings.environment(others.iter().cloned());
+        environment.map_err(|error| wrong(error.to_string()))?;
+        let notes = take_foreign(&mut settings, &others)?;
+        settings.check().map_err(|error| wrong(error.to_string()))?;
+        let has_traffic_class = is_set(&settings, "link.channel.traffic_class");
+        let values = settings.values().clone();
+        let mut eager_bytes_max = usize::try_from(values.link.session.fragment_bytes).unwrap_or(0);
+        eager_bytes_max = eager_bytes_max.saturating_sub(HEADER_BYTES);
+        let longest = values.link.message_bytes_max.saturating_sub(HEADER_BYTES);
+        for (name, value) in &own {
+            if name != EAGER_BYTES {
+                let name = name.to_string_lossy();
+                return Err(wrong(format!(
+                    "{name}: there is no such setting; {EAGER_BYTES} is"
+                )));
+            }
+            let bytes = value.to_str().and_then(|value| value.parse().ok());
+            eager_bytes_max = bytes.filter(|bytes| *bytes <= longest).ok_or_else(|| {
+                wrong(format!(
+                    "{EAGER_BYTES}: must be a number of bytes from 0 to {longest}"
+                ))
+            })?;
+        }
+        let trust = match &values.key_file {
+            Some(path) => Trust::keys(KeyRing::from_file(path).map_err(|error| wrong(error.to_string()))?),
+            None if values.unauthenticated => Trust::unauthenticated_on_purpose(),
+            None => return Err(wrong(NEITHER.to_owned())),
+        };
+        Ok(Self {
+            trust: trust.only_from(&values.only_from.0),
+            eager_bytes_max: eager_bytes_max.min(longest),
+            values,
+            notes,
+            has_traffic_class,
+        })
+    }
+}
+
+fn is_set(settings: &Settings, key: &str) -> bool {
+    settings.source(key).is_some_and(|source| {
+        !matches!(
+            source,
+            doorbell_operation::SettingSource::Default | doorbell_operation::SettingSource::Program
+        )
+    })
+}
+
+/// Takes the variables of NCCL's own plugin and of the mesh plugin that mean the same here. Returns lines that say which were taken, and
+/// which have no meaning.
+fn take_foreign(settings: &mut Settings, variables: &[(OsString, OsString)]) -> Result<Vec<String>, Failure> {
+    let mut notes = Vec::new();
+    let mut unused = String::new();
+    let mut foreign: Vec<_> = variables
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy())))
+        .filter(|(name, _)| name.starts_with("NCCL_IB_") || name.starts_with("NCCL_MESH_"))
+        .collect();
+    foreign.sort();
+    for (name, value) in foreign {
+        let taken = match name {
+            "NCCL_IB_HCA" => Some(("rails", rails_of(&value))),
+            "NCCL_IB_TC" => Some(("link.channel.traffic_class", value.trim().to_owned())),
+            "NCCL_IB_SL" => Some(("link.channel.service_level", value.trim().to_owned())),
+            "NCCL_MESH_TIMEOUT_MS" => Some(("timeout", format!("{}ms", value.trim()))),
+            _ => None,
+        };
+        match taken {
+            Some((key, _)) if is_set(settings, key) => {
+                notes.push(format!(
+                    "{name} is not used: {key} is set by a setting of doorbell"
+                ));
+            }
+            Some((key, text)) => {
+                let outcome = settings.argument(name, key, &text);
+                outcome.map_err(|error| Failure::new(NcclResult::INVALID_USAGE, error))?;
+                notes.push(format!("{name}={value} is used as {key}={text}"));
+            }
+            None => {
+                let gap = if unused.is_empty() { "" } else { ", " };
+                let _ = write!(unused, "{gap}{name}");
+            }
+        }
+    }
+    if !unused.is_empty() {
+        notes.push(format!("variables without a meaning here: {unused}"));
+    }
+    Ok(notes)
+}
+
+/// Rules for rails that mean what a list of NCCL's means: `^` in front of it excludes all of them, and without `=` names are beginnings.
+fn rails_of(list: &str) -> String {
+    let list = list.trim();
+    let (deny, list) = list.strip_prefix('^').map_or(("", list), |list| ("^", list));
+    let (end, list) = list.strip_prefix('=').map_or(("*", list), |list| ("", list));
+    let rules = list.split(',').map(str::trim).filter(|rule| !rule.is_empty());
+    let rules = rules.map(|rule| match rule.split_once(':') {
+        Some((device, port)) => format!("{deny}{device}{end}:{port}"),
+        None => format!("{deny}{rule}{end}"),
+    });
+    rules.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PluginSettings, rails_of};
+    use crate::failure::Failure;
+
+    fn read(variables: &[(&str, &str)]) -> Result<PluginSettings, Failure> {
+        let variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()));
+        PluginSettings::read(variables)
+    }
+
+    fn refused(variables: &[(&str, &str)]) -> String {
+        read(variables).unwrap_err().why.unwrap()
+    }
+
+    const OPEN: (&str, &str) = ("DOORBELL_UNAUTHENTICATED", "true");
+
+    #[test]
+    fn nobody_is_trusted_unless_that_is_said() {
+        assert!(refused(&[]).contains("DOORBELL_KEY_FILE"));
+        let unauthenticated = read(&[OPEN]).unwrap();
+        assert!(!unauthenticated.trust.is_authenticated());
+        assert!(unauthenticated.notes.is_empty());
+        assert!(refused(&[("DOORBELL_KEY_FILE", "/no/such/file")]).contains("/no/such/file"));
+    }
+
+    #[test]
+    fn a_message_is_eager_up_to_a_fragment_or_what_is_set() {
+        assert_eq!(read(&[OPEN]).unwrap().eager_bytes_max, 4072 - 16);
+        let set = |bytes| read(&[OPEN, ("DOORBELL_NCCL_EAGER_BYTES", bytes)]);
+        assert_eq!(set("0").unwrap().eager_bytes_max, 0);
+        assert_eq!(set("65520").unwrap().eager_bytes_max, 65_520);
+        for wrong in ["65521", "-1", "x", ""] {
+            let why = set(wrong).unwrap_err().why.unwrap();
+            assert!(why.contains("from 0 to 65520"), "{why}");
+        }
+        assert!(refused(&[OPEN, ("DOORBELL_NCCL_EAGER", "1")]).contains("no such setting"));
+        assert!(refused(&[OPEN, ("DOORBELL_LINK_DEAD_AFTR", "1s")]).contains("DOORBELL_LINK_DEAD_AFTR"));
+    }
+
+    #[test]
+    fn variables_of_nccl_that_mean_the_same_are_taken_and_reported() {
+        let read = read(&[
+            OPEN,
+            ("NCCL_IB_HCA", "mlx5_0,mlx5_2:1"),
+            ("NCCL_IB_TC", "106"),
+            ("NCCL_MESH_TIMEOUT_MS", "5000"),
+            ("NCCL_IB_GID_INDEX", "3"),
+            ("NCCL_DEBUG", "INFO"),
+        ]);
+        let read = read.unwrap();
+        assert_eq!(read.values.rails.to_string(), "mlx5_0*,mlx5_2*:1");
+        assert_eq!(read.values.link.channel.traffic_class, 106);
+        assert_eq!(read.values.timeout.as_secs(), 5);
+        assert!(read.has_traffic_class);
+        assert_eq!(
+            read.notes,
+            [
+                "NCCL_IB_HCA=mlx5_0,mlx5_2:1 is used as rails=mlx5_0*,mlx5_2*:1",
+                "NCCL_IB_TC=106 is used as link.channel.traffic_class=106",
+                "NCCL_MESH_TIMEOUT_MS=5000 is used as timeout=5000ms",
+                "variables without a meaning here: NCCL_IB_GID_INDEX",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_setting_of_doorbell_comes_before_one_of_nccl() {
+        let read = read(&[OPEN, ("NCCL_IB_HCA", "mlx5_0"), ("DOORBELL_RAILS", "mlx5_9")]).unwrap();
+        assert_eq!(read.values.rails.to_string(), "mlx5_9");
+        assert_eq!(
+            read.notes,
+            ["NCCL_IB_HCA is not used: rails is set by a setting of doorbell"]
+        );
+    }
+
+    #[test]
+    fn a_list_of_nccl_keeps_its_meaning() {
+        for (list, rules) in [
+            ("=mlx5_0:1,mlx5_1", "mlx5_0:1,mlx5_1"),
+            ("^mlx5_0,mlx5_1", "^mlx5_0*,^mlx5_1*"),
+            ("^=mlx5_0", "^mlx5_0"),
+            ("", ""),
+        ] {
+            assert_eq!(rails_of(list), rules);
+        }
+    }
+}

@@ -1,0 +1,672 @@
+//! The functions that tables name: each checks the caller's pointers, and calls a context.
+//!
+//! No panic leaves a function here. A call that fails has one line in NCCL's log, unless the log has the cause already.
+
+use core::ffi::{c_int, c_void};
+use core::panic::AssertUnwindSafe;
+use core::ptr::NonNull;
+use std::panic::catch_unwind;
+
+use crate::abi::properties::{
+    CommConfig, NetAttributes, NetDeviceHandle, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
+};
+use crate::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_HOST, Profiler};
+use crate::context::{Context, Incoming, Outgoing, Tested};
+use crate::device::{DEVICES, Device, MESSAGE_BYTES_MAX};
+use crate::failure::Failure;
+use crate::frame::RECEIVES_MAX;
+use crate::memory::Memory;
+use crate::opaque::{Kind, Opaque};
+use crate::places::{Key, PLACES_MAX};
+use crate::settings::PluginSettings;
+use crate::{log, registry};
+
+/// Calls, and reports how that ended.
+fn call(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> NcclResult {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => NcclResult::SUCCESS,
+        Ok(Err(failure)) => {
+            if let Some(why) = failure.why {
+                log::warn(format_args!("{name}: {why}"));
+            }
+            failure.code
+        }
+        Err(_) => {
+            log::warn(format_args!("{name}: a fault of the plugin: it panicked"));
+            NcclResult::INTERNAL_ERROR
+        }
+    }
+}
+
+/// A pointer of the caller's that is not NULL.
+fn given<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
+    NonNull::new(pointer).ok_or_else(|| Failure::argument(format_args!("{name} is NULL")))
+}
+
+/// Writes a result of the caller's.
+///
+/// # Safety
+/// The pointer is NULL or valid for writing.
+unsafe fn give<T>(pointer: *mut T, value: T) {
+    if let Some(pointer) = NonNull::new(pointer) {
+        // SAFETY: by this function's contract.
+        unsafe { pointer.write(value) };
+    }
+}
+
+/// An element of the caller's array.
+///
+/// # Safety
+/// The array has it.
+unsafe fn element<T: Copy>(array: NonNull<T>, place: usize) -> T {
+    // SAFETY: within the array, by this function's contract.
+    let at = unsafe { array.add(place) };
+    // SAFETY: as above.
+    unsafe { at.read() }
+}
+
+/// The object that a pointer names, of one of these kinds.
+fn object(pointer: *mut c_void, kinds: &[Kind], name: &str) -> Result<Opaque, Failure> {
+    let object = Opaque::of(pointer).filter(|object| kinds.contains(&object.kind));
+    object.ok_or_else(|| Failure::argument(format_args!("{name} {pointer:p} is none of this plugin's")))
+}
+
+fn check_device(device: c_int) -> Result<(), Failure> {
+    match device {
+        0 => Ok(()),
+        other => Err(Failure::argument(format_args!(
+            "device {other}: there is device 0 alone"
+        ))),
+    }
+}
+
+fn settings() -> Result<PluginSettings, Failure> {
+    let settings = PluginSettings::read(std::env::vars_os())?;
+    for note in &settings.notes {
+        log::info(note);
+    }
+    Ok(settings)
+}
+
+pub(crate) unsafe extern "C" fn init_v8(logger: Logger) -> NcclResult {
+    log::set(logger);
+    call("init", || registry::open_shared(settings).map(drop))
+}
+
+pub(crate) unsafe extern "C" fn init_v10(logger: Logger, _profiler: Profiler) -> NcclResult {
+    log::set(logger);
+    call("init", || registry::open_shared(settings).map(drop))
+}
+
+/// # Safety
+/// The pointers are NULL or valid.
+pub(crate) unsafe extern "C" fn init_v11(
+    context: *mut *mut c_void,
+    _communicator: u64,
+    config: *mut CommConfig,
+    logger: Logger,
+    _profiler: Profiler,
+) -> NcclResult {
+    log::set(logger);
+    call("init", || {
+        let result = given(context, "ctx")?;
+        let mut settings = settings()?;
+        if let Some(config) = NonNull::new(config) {
+            // SAFETY: valid, by this function's contract.
+            let config = unsafe { config.read() };
+            let class = u8::try_from(config.traffic_class).ok();
+            if let Some(class) = class.filter(|_| !settings.has_traffic_class) {
+                settings.values.link.channel.traffic_class = class;
+            }
+        }
+        let place = registry::open(&settings)?;
+        let context = Opaque::new(Kind::Context, place, Key(1)).to_pointer();
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { result.write(context) };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
+    call("finalize", || {
+        let context = object(context, &[Kind::Context], "ctx")?;
+        registry::close(context.context)
+    })
+}
+
+/// Hints, which need nothing here.
+pub(crate) unsafe extern "C" fn set_net_attributes(
+    context: *mut c_void,
+    _attributes: *mut NetAttributes,
+) -> NcclResult {
+    call("setNetAttr", || {
+        object(context, &[Kind::Context], "ctx").map(drop)
+    })
+}
+
+/// # Safety
+/// The pointer is NULL or valid for writing.
+pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
+    call("devices", || {
+        let count = given(count, "ndev")?;
+        let none = || Failure::new(NcclResult::INVALID_USAGE, "init was not called, or failed");
+        Device::known().ok_or_else(none)?;
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { count.write(DEVICES) };
+        Ok(())
+    })
+}
+
+/// One function for each version of the properties.
+macro_rules! get_properties {
+    ($($name:ident: $properties:ty = $of:ident,)+) => {$(
+        /// # Safety
+        /// The pointer is NULL or valid for writing.
+        pub(crate) unsafe extern "C" fn $name(device: c_int, properties: *mut $properties) -> NcclResult {
+            call("getProperties", || {
+                let properties = given(properties, "props")?;
+                check_device(device)?;
+                let none = || Failure::new(NcclResult::INVALID_USAGE, "init was not called, or failed");
+                let known = Device::known().ok_or_else(none)?;
+                // SAFETY: valid for writing, by this function's contract.
+                unsafe { properties.write(known.$of()) };
+                Ok(())
+            })
+        }
+    )+};
+}
+
+get_properties! {
+    get_properties_v8: PropertiesV8 = properties_v8,
+    get_properties_v9: PropertiesV9 = properties_v9,
+    get_properties_v11: PropertiesV11 = properties_v11,
+    get_properties_v12: PropertiesV12 = properties_v12,
+}
+
+/// # Safety
+/// The pointers are NULL or valid; `handle` has 128 bytes.
+unsafe fn listen(
+    place: u8,
+    device: c_int,
+    handle: *mut c_void,
+    listener: *mut *mut c_void,
+) -> Result<(), Failure> {
+    let handle = given(handle, "handle")?.cast::<[u8; HANDLE_BYTES]>();
+    let listener = given(listener, "listenComm")?;
+    check_device(device)?;
+    let (key, bytes) = registry::with(place, Context::listen)?;
+    // SAFETY: 128 bytes, by this function's contract.
+    unsafe { handle.write(bytes) };
+    // SAFETY: valid for writing, by this function's contract.
+    unsafe { listener.write(Opaque::new(Kind::Listener, place, key).to_pointer()) };
+    Ok(())
+}
+
+/// # Safety
+/// As for [`listen`].
+pub(crate) unsafe extern "C" fn listen_v8(
+    device: c_int,
+    handle: *mut c_void,
+    listener: *mut *mut c_void,
+) -> NcclResult {
+    call("listen", || {
+        let place = registry::shared()?;
+        // SAFETY: this function's contract.
+        unsafe { listen(place, device, handle, listener) }
+    })
+}
+
+/// # Safety
+/// As for [`listen`].
+pub(crate) unsafe extern "C" fn listen_v11(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    listener: *mut *mut c_void,
+) -> NcclResult {
+    call("listen", || {
+        let context = object(context, &[Kind::Context], "ctx")?;
+        // SAFETY: this function's contract.
+        unsafe { listen(context.context, device, handle, listener) }
+    })
+}
+
+/// # Safety
+/// The pointers are NULL or valid; `handle` has 128 bytes.
+unsafe fn connect(
+    place: u8,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> Result<(), Failure> {
+    let handle = given(handle, "handle")?.cast::<[u8; HANDLE_BYTES]>();
+    let comm = given(comm, "sendComm")?;
+    // SAFETY: valid for writing, by this function's contract.
+    unsafe { comm.write(core::ptr::null_mut()) };
+    check_device(device)?;
+    // SAFETY: 128 bytes, by this function's contract.
+    let mut bytes = unsafe { handle.read() };
+    let connected = registry::with(place, |context| context.connect(&mut bytes));
+    // SAFETY: as above.
+    unsafe { handle.write(bytes) };
+    if let Some(key) = connected? {
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { comm.write(Opaque::new(Kind::SendComm, place, key).to_pointer()) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As for [`connect`].
+pub(crate) unsafe extern "C" fn connect_v8(
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_handle: *mut *mut NetDeviceHandle,
+) -> NcclResult {
+    call("connect", || {
+        let place = registry::shared()?;
+        // SAFETY: this function's contract.
+        unsafe { connect(place, device, handle, comm) }
+    })
+}
+
+/// # Safety
+/// As for [`connect`].
+pub(crate) unsafe extern "C" fn connect_v10(
+    device: c_int,
+    _config: *mut CommConfig,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    device_handle: *mut *mut NetDeviceHandle,
+) -> NcclResult {
+    // SAFETY: this function's contract.
+    unsafe { connect_v8(device, handle, comm, device_handle) }
+}
+
+/// # Safety
+/// As for [`connect`].
+pub(crate) unsafe extern "C" fn connect_v11(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_handle: *mut *mut NetDeviceHandle,
+) -> NcclResult {
+    call("connect", || {
+        let context = object(context, &[Kind::Context], "ctx")?;
+        // SAFETY: this function's contract.
+        unsafe { connect(context.context, device, handle, comm) }
+    })
+}
+
+/// # Safety
+/// The pointers are NULL or valid for writing.
+pub(crate) unsafe extern "C" fn accept(
+    listener: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_handle: *mut *mut NetDeviceHandle,
+) -> NcclResult {
+    call("accept", || {
+        let comm = given(comm, "recvComm")?;
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { comm.write(core::ptr::null_mut()) };
+        let listener = object(listener, &[Kind::Listener], "listenComm")?;
+        let place = listener.context;
+        if let Some(key) = registry::with(place, |context| context.accept(listener.key()))? {
+            // SAFETY: as above.
+            unsafe { comm.write(Opaque::new(Kind::ReceiveComm, place, key).to_pointer()) };
+        }
+        Ok(())
+    })
+}
+
+const COMMS: &[Kind] = &[Kind::SendComm, Kind::ReceiveComm];
+
+/// # Safety
+/// The result is NULL or valid for writing. The memory is as [`Memory::register`] wants it, until `deregMr` returned without an error.
+pub(crate) unsafe extern "C" fn register(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    kind: c_int,
+    memory: *mut *mut c_void,
+) -> NcclResult {
+    call("regMr", || {
+        let result = given(memory, "mhandle")?;
+        let comm = object(comm, COMMS, "comm")?;
+        let base = given(data, "data")?.cast::<u8>();
+        if kind != PTR_HOST {
+            return Err(Failure::argument(format_args!(
+                "memory of type {kind}: host memory alone ({PTR_HOST}) is supported"
+            )));
+        }
+        if bytes == 0 || isize::try_from(bytes).is_err() {
+            return Err(Failure::argument(format_args!(
+                "{bytes} bytes cannot be registered"
+            )));
+        }
+        let key = registry::with(comm.context, |context| {
+            context.register(comm.key(), |node, workers| {
+                // SAFETY: this function's contract.
+                let registered = unsafe { Memory::register(node, workers, (base, bytes)) };
+                registered.map_err(|error| Failure::system(format_args!("{bytes} bytes: {error}")))
+            })
+        })?;
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { result.write(Opaque::new(Kind::Memory, comm.context, key).to_pointer()) };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn register_dma_buf(
+    _comm: *mut c_void,
+    _data: *mut c_void,
+    _bytes: usize,
+    _kind: c_int,
+    _offset: u64,
+    _descriptor: c_int,
+    _memory: *mut *mut c_void,
+) -> NcclResult {
+    call("regMrDmaBuf", || {
+        Err(Failure::new(
+            NcclResult::INVALID_USAGE,
+            "memory of a dma-buf is not supported, and ptrSupport says so",
+        ))
+    })
+}
+
+pub(crate) unsafe extern "C" fn deregister(comm: *mut c_void, memory: *mut c_void) -> NcclResult {
+    call("deregMr", || {
+        object(comm, COMMS, "comm")?;
+        let memory = object(memory, &[Kind::Memory], "mhandle")?;
+        registry::with(memory.context, |context| context.deregister(memory.key()))
+    })
+}
+
+/// The registration that a pointer of the caller's names; none for NULL.
+fn registration(memory: *mut c_void, context: u8) -> Result<Option<Key>, Failure> {
+    if memory.is_null() {
+        return Ok(None);
+    }
+    let of = object(memory, &[Kind::Memory], "mhandle")?;
+    if of.context != context {
+        return Err(Failure::argument(
+            "the memory is registered with another communicator",
+        ));
+    }
+    Ok(Some(of.key()))
+}
+
+/// The bits of a comm's number that are its place.
+const COMM_PLACE: u64 = PLACES_MAX as u64 - 1;
+
+fn request(kind: Kind, comm: Opaque, (slot, serial): (u8, u32)) -> *mut c_void {
+    let place = u64::from(comm.key().0) & COMM_PLACE;
+    Opaque {
+        kind,
+        context: comm.context,
+        slot,
+        number: u64::from(serial) << 12 | place,
+    }
+    .to_pointer()
+}
+
+/// # Safety
+/// The result is NULL or valid for writing.
+unsafe fn send(
+    comm: *mut c_void,
+    (data, bytes): (*mut c_void, Option<usize>),
+    tag: c_int,
+    memory: *mut c_void,
+    result: *mut *mut c_void,
+) -> Result<(), Failure> {
+    let result = given(result, "request")?;
+    // SAFETY: valid for writing, by this function's contract.
+    unsafe { result.write(core::ptr::null_mut()) };
+    let comm = object(comm, &[Kind::SendComm], "sendComm")?;
+    let bytes = bytes.filter(|bytes| *bytes <= MESSAGE_BYTES_MAX);
+    let bytes = bytes.ok_or_else(|| {
+        Failure::argument(format_args!(
+            "isend: a size from 0 to {MESSAGE_BYTES_MAX} is possible"
+        ))
+    })?;
+    let outgoing = Outgoing {
+        address: data.addr(),
+        bytes,
+        memory: registration(memory, comm.context)?,
+        tag,
+    };
+    let sent = registry::with(comm.context, |context| context.send(comm.key(), &outgoing))?;
+    if let Some(slot) = sent {
+        // SAFETY: as above.
+        unsafe { result.write(request(Kind::Send, comm, slot)) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As for [`send`].
+pub(crate) unsafe extern "C" fn isend_v8(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: c_int,
+    tag: c_int,
+    memory: *mut c_void,
+    result: *mut *mut c_void,
+) -> NcclResult {
+    call("isend", || {
+        // SAFETY: this function's contract.
+        unsafe { send(comm, (data, usize::try_from(bytes).ok()), tag, memory, result) }
+    })
+}
+
+/// # Safety
+/// As for [`send`].
+pub(crate) unsafe extern "C" fn isend_v9(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    tag: c_int,
+    memory: *mut c_void,
+    result: *mut *mut c_void,
+) -> NcclResult {
+    call("isend", || {
+        // SAFETY: this function's contract.
+        unsafe { send(comm, (data, Some(bytes)), tag, memory, result) }
+    })
+}
+
+/// # Safety
+/// As for [`send`].
+pub(crate) unsafe extern "C" fn isend_v10(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    tag: c_int,
+    memory: *mut c_void,
+    _profile: *mut c_void,
+    result: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: this function's contract.
+    unsafe { isend_v9(comm, data, bytes, tag, memory, result) }
+}
+
+/// # Safety
+/// The pointers are NULL or valid, each array for `count` elements.
+unsafe fn receive<S: Copy + TryInto<usize>>(
+    comm: *mut c_void,
+    count: c_int,
+    (data, sizes): (*mut *mut c_void, *mut S),
+    (tags, memories): (*mut c_int, *mut *mut c_void),
+    result: *mut *mut c_void,
+) -> Result<(), Failure> {
+    let result = given(result, "request")?;
+    // A mark that the completion is optional may be there: it is not needed.
+    // SAFETY: valid for writing, by this function's contract.
+    unsafe { result.write(core::ptr::null_mut()) };
+    let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|count| (1..=RECEIVES_MAX).contains(count));
+    let count = count
+        .ok_or_else(|| Failure::argument(format_args!("irecv: 1 to {RECEIVES_MAX} messages are possible")))?;
+    let (data, sizes) = (given(data, "data")?, given(sizes, "sizes")?);
+    let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
+    let mut incoming = [Incoming {
+        address: 0,
+        bytes: 0,
+        memory: None,
+        tag: 0,
+    }; RECEIVES_MAX];
+    for (place, one) in incoming.iter_mut().take(count).enumerate() {
+        // SAFETY: an element of an array of so many, by this function's contract.
+        let address = unsafe { element(data, place) };
+        // SAFETY: as above.
+        let size = unsafe { element(sizes, place) };
+        // SAFETY: as above.
+        let tag = unsafe { element(tags, place) };
+        // SAFETY: as above.
+        let memory = unsafe { element(memories, place) };
+        let bytes = size.try_into();
+        *one = Incoming {
+            address: address.addr(),
+            bytes: bytes.map_err(|_| Failure::argument("irecv: a size is negative"))?,
+            memory: registration(memory, comm.context)?,
+            tag,
+        };
+    }
+    let incoming = incoming.get(..count).unwrap_or_default();
+    let received = registry::with(comm.context, |context| context.receive(comm.key(), incoming))?;
+    if let Some(slot) = received {
+        // SAFETY: as above.
+        unsafe { result.write(request(Kind::Receive, comm, slot)) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As for [`receive`].
+pub(crate) unsafe extern "C" fn irecv_v8(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut c_int,
+    tags: *mut c_int,
+    memories: *mut *mut c_void,
+    result: *mut *mut c_void,
+) -> NcclResult {
+    call("irecv", || {
+        // SAFETY: this function's contract.
+        unsafe { receive(comm, count, (data, sizes), (tags, memories), result) }
+    })
+}
+
+/// # Safety
+/// As for [`receive`].
+pub(crate) unsafe extern "C" fn irecv_v9(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    memories: *mut *mut c_void,
+    result: *mut *mut c_void,
+) -> NcclResult {
+    call("irecv", || {
+        // SAFETY: this function's contract.
+        unsafe { receive(comm, count, (data, sizes), (tags, memories), result) }
+    })
+}
+
+/// # Safety
+/// As for [`receive`].
+pub(crate) unsafe extern "C" fn irecv_v10(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    memories: *mut *mut c_void,
+    _profiles: *mut *mut c_void,
+    result: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: this function's contract.
+    unsafe { irecv_v9(comm, count, data, sizes, tags, memories, result) }
+}
+
+/// Host memory has all bytes of a receive that is done, so nothing is to be flushed: the request is NULL.
+///
+/// # Safety
+/// The result is NULL or valid for writing.
+pub(crate) unsafe extern "C" fn iflush(
+    comm: *mut c_void,
+    _count: c_int,
+    _data: *mut *mut c_void,
+    _sizes: *mut c_int,
+    _memories: *mut *mut c_void,
+    result: *mut *mut c_void,
+) -> NcclResult {
+    call("iflush", || {
+        let result = given(result, "request")?;
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { result.write(core::ptr::null_mut()) };
+        let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
+        registry::with(comm.context, |context| context.check_receives(comm.key()))
+    })
+}
+
+/// # Safety
+/// `done` is NULL or valid for writing, and `sizes` is NULL or valid for as many as the request has messages.
+pub(crate) unsafe extern "C" fn test(
+    pointer: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+) -> NcclResult {
+    call("test", || {
+        let done = given(done, "done")?;
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { done.write(0) };
+        let request = object(pointer, &[Kind::Send, Kind::Receive], "request")?;
+        let place = u32::try_from(request.number & COMM_PLACE).unwrap_or(0);
+        let slot = (request.slot, u32::try_from(request.number >> 12).unwrap_or(0));
+        let tested = registry::with(request.context, |context| {
+            let comm = context.comm_at(place)?;
+            match request.kind {
+                Kind::Send => context.test_send(comm, slot),
+                _ => context.test_receive(comm, slot),
+            }
+        })?;
+        if let Tested::Done { count, sizes: of } = tested {
+            for (place, size) in of.into_iter().take(count).enumerate() {
+                let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+                // SAFETY: NULL, or one of as many as the request has messages, by this function's contract.
+                unsafe { give(sizes.wrapping_add(if sizes.is_null() { 0 } else { place }), size) };
+            }
+            // SAFETY: as above.
+            unsafe { done.write(1) };
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn close_send(comm: *mut c_void) -> NcclResult {
+    call("closeSend", || {
+        let comm = object(comm, &[Kind::SendComm], "sendComm")?;
+        registry::with(comm.context, |context| context.close_send(comm.key()))
+    })
+}
+
+pub(crate) unsafe extern "C" fn close_receive(comm: *mut c_void) -> NcclResult {
+    call("closeRecv", || {
+        let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
+        registry::with(comm.context, |context| context.close_receive(comm.key()))
+    })
+}
+
+pub(crate) unsafe extern "C" fn close_listener(listener: *mut c_void) -> NcclResult {
+    call("closeListen", || {
+        let listener = object(listener, &[Kind::Listener], "listenComm")?;
+        registry::with(listener.context, |context| context.close_listener(listener.key()))
+    })
+}

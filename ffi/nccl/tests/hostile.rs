@@ -1,0 +1,379 @@
+//! A peer that connects a link to the plugin and says what no plugin says. It harms its own comms, and nobody else's.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use doorbell::link::{LinkConfig, LinkEvent, LinkId, Links, SessionEvent, TransferEvent, TransferOptions};
+use doorbell::provider::PlacementConfig;
+use doorbell::{Handle, Node, Trust, Worker, WorkerConfig};
+use doorbell_nccl::abi::tables::NetV12;
+use doorbell_nccl::abi::{Logger, NcclResult, PTR_HOST, Profiler};
+use doorbell_nccl::ncclNetPlugin_v12 as NET;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Calls a slot of the table.
+macro_rules! call {
+    ($slot:ident, $($argument:expr),*) => {{
+        let table: &NetV12 = &NET;
+        // SAFETY: the arguments live through the call, and pointers are valid for what the interface does with them.
+        unsafe { (table.$slot.unwrap())($($argument),*) }
+    }};
+}
+
+fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        assert!(began.elapsed() < SOON, "{what}");
+    }
+}
+
+/// The plugin's side: a context that listens.
+struct Plugin {
+    context: *mut c_void,
+    listener: *mut c_void,
+    handle: [u8; 128],
+}
+
+impl Plugin {
+    fn new() -> Self {
+        let (mut context, mut listener, mut handle) = (null_mut(), null_mut(), [0; 128]);
+        let none = (Logger(None), Profiler(None));
+        assert_eq!(
+            call!(init, &raw mut context, 0, null_mut(), none.0, none.1),
+            NcclResult::SUCCESS
+        );
+        let at = handle.as_mut_ptr().cast();
+        assert_eq!(
+            call!(listen, context, 0, at, &raw mut listener),
+            NcclResult::SUCCESS
+        );
+        Self {
+            context,
+            listener,
+            handle,
+        }
+    }
+
+    fn accept(&self) -> Option<*mut c_void> {
+        let mut comm = null_mut();
+        let accepted = call!(accept, self.listener, &raw mut comm, null_mut());
+        assert_eq!(accepted, NcclResult::SUCCESS);
+        (!comm.is_null()).then_some(comm)
+    }
+}
+
+/// Memory that is registered for a comm, and a receive into the beginning of it.
+struct Receive {
+    room: Box<[u8; 4096]>,
+    memory: *mut c_void,
+    comm: *mut c_void,
+    request: *mut c_void,
+}
+
+impl Receive {
+    fn new(comm: *mut c_void, bytes: usize) -> Self {
+        let mut room = Box::new([0x5a; 4096]);
+        let mut memory = null_mut();
+        let data: *mut c_void = room.as_mut_ptr().cast();
+        let registered = call!(reg_mr, comm, data, 4096, PTR_HOST, &raw mut memory);
+        assert_eq!(registered, NcclResult::SUCCESS);
+        let (mut data, mut sizes, mut tags, mut memories) = ([data], [bytes], [0], [memory]);
+        let request = eventually("a receive is posted", || {
+            let mut request = null_mut();
+            let received = call!(
+                irecv,
+                comm,
+                1,
+                data.as_mut_ptr(),
+                sizes.as_mut_ptr(),
+                tags.as_mut_ptr(),
+                memories.as_mut_ptr(),
+                null_mut(),
+                &raw mut request
+            );
+            assert_eq!(received, NcclResult::SUCCESS);
+            (!request.is_null()).then_some(request)
+        });
+        Self {
+            room,
+            memory,
+            comm,
+            request,
+        }
+    }
+
+    /// Whether it is done; an error is one.
+    fn test(&self) -> Result<Option<c_int>, NcclResult> {
+        let (mut done, mut size) = (0, -1);
+        match call!(test, self.request, &raw mut done, &raw mut size) {
+            NcclResult::SUCCESS => Ok((done == 1).then_some(size)),
+            failed => Err(failed),
+        }
+    }
+
+    /// It ends; nothing behind its bytes was written.
+    fn end(self, bytes: usize) {
+        assert_eq!(call!(dereg_mr, self.comm, self.memory), NcclResult::SUCCESS);
+        assert!(self.room[bytes..].iter().all(|byte| *byte == 0x5a));
+        assert_eq!(call!(close_recv, self.comm), NcclResult::SUCCESS);
+    }
+}
+
+/// A peer that is no plugin.
+struct Hostile {
+    node: Arc<Node>,
+    workers: Vec<Worker>,
+    links: Links,
+    link: LinkId,
+    heard: Vec<Vec<u8>>,
+    is_over: bool,
+}
+
+impl Hostile {
+    fn connect(plugin: &Plugin) -> Self {
+        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let mut links = Links::new(&node, &workers, &LinkConfig::default()).unwrap();
+        let length = usize::from(plugin.handle[5]);
+        let handle = Handle::from_bytes(&plugin.handle[20..20 + length]).unwrap();
+        let link = links.connect(&node, &workers, &handle).unwrap();
+        Self {
+            node,
+            workers,
+            links,
+            link,
+            heard: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    fn poll(&mut self) {
+        let Self { heard, is_over, .. } = self;
+        let each = |_, event: LinkEvent<'_>| match event {
+            LinkEvent::Received { message } => heard.push(message.to_vec()),
+            LinkEvent::Session(SessionEvent::Final { .. }) => *is_over = true,
+            _ => {}
+        };
+        self.links.poll(&self.node, &mut self.workers, each).unwrap();
+    }
+
+    fn say(&mut self, message: &[u8]) {
+        eventually("a message is taken", || {
+            let sent = self.links.send(self.link, message);
+            self.poll();
+            sent.ok()
+        });
+    }
+
+    /// A message of this kind.
+    fn hear(&mut self, kind: u8) -> Vec<u8> {
+        eventually("a message of the plugin", || {
+            self.poll();
+            let found = self.heard.iter().position(|message| message[0] == kind)?;
+            Some(self.heard.remove(found))
+        })
+    }
+
+    /// The plugin ends the link.
+    fn is_shut(&mut self) {
+        eventually("the plugin ends the link", || {
+            self.poll();
+            self.is_over.then_some(())
+        });
+    }
+
+    /// Connects a comm, as a plugin does. Returns it, and its number at the plugin.
+    fn open(&mut self, plugin: &Plugin) -> (*mut c_void, [u8; 4]) {
+        let listener = word(&plugin.handle[8..12]);
+        self.say(&frame(OPEN, 0, listener, [0, 0, 0, 9], &[]));
+        let comm = eventually("a comm is accepted", || {
+            self.poll();
+            plugin.accept()
+        });
+        let opened = self.hear(OPENED);
+        assert_eq!(opened[4..8], [0, 0, 0, 9]);
+        (comm, word(&opened[8..12]))
+    }
+}
+
+const OPEN: u8 = 1;
+const OPENED: u8 = 2;
+const CLOSE: u8 = 4;
+const CLEAR: u8 = 5;
+const EAGER: u8 = 6;
+const EXCESS: u8 = 7;
+
+fn word(bytes: &[u8]) -> [u8; 4] {
+    bytes.try_into().unwrap()
+}
+
+/// The bytes of a message.
+fn frame(kind: u8, count: u8, to: [u8; 4], number: [u8; 4], body: &[u8]) -> Vec<u8> {
+    [&[kind, 1, count, 0], &to[..], &number, &[0; 4], body].concat()
+}
+
+fn fake() {
+    let path = doorbell_fake::library_path().unwrap();
+    // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+    unsafe { rdma_sys::load_from(&path) }.unwrap();
+    // SAFETY: no other thread runs yet that reads the environment.
+    unsafe { std::env::set_var("DOORBELL_UNAUTHENTICATED", "true") };
+}
+
+/// A message that no plugin sends ends the link, and the requests of its comms.
+fn ends_its_link(plugin: &Plugin, what: &str, message: impl Fn([u8; 4], [u8; 4]) -> Vec<u8>) {
+    let mut hostile = Hostile::connect(plugin);
+    let (comm, number) = hostile.open(plugin);
+    let receive = Receive::new(comm, 8);
+    let request = word(&hostile.hear(CLEAR)[8..12]);
+    hostile.say(&message(number, request));
+    hostile.is_shut();
+    eventually(what, || {
+        hostile.poll();
+        match receive.test() {
+            Ok(None) => None,
+            ended => Some(assert_eq!(ended, Err(NcclResult::REMOTE_ERROR), "{what}")),
+        }
+    });
+    receive.end(0);
+}
+
+/// A message that comes too late, or is for nobody, changes nothing.
+fn changes_nothing(plugin: &Plugin, message: impl Fn([u8; 4], [u8; 4]) -> Vec<u8>) {
+    let mut hostile = Hostile::connect(plugin);
+    let (comm, number) = hostile.open(plugin);
+    let receive = Receive::new(comm, 8);
+    let request = word(&hostile.hear(CLEAR)[8..12]);
+    hostile.say(&message(number, request));
+    hostile.say(&frame(EAGER, 0, number, request, b"seven b"));
+    let size = eventually("the receive is done", || {
+        hostile.poll();
+        receive.test().unwrap()
+    });
+    assert_eq!((size, &receive.room[..8]), (7, &b"seven b\x5a"[..]));
+    receive.end(7);
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
+    fake();
+    let plugin = Plugin::new();
+    // One that says nothing, all the time.
+    let mut silent = Hostile::connect(&plugin);
+    let (quiet, _) = silent.open(&plugin);
+    let waiting = Receive::new(quiet, 8);
+    let victim = word(&silent.hear(CLEAR)[4..8]);
+
+    ends_its_link(&plugin, "a message without bytes", |_, _| Vec::new());
+    ends_its_link(&plugin, "text", |_, _| b"GET / HTTP/1.1\r\n\r\n".to_vec());
+    ends_its_link(&plugin, "a kind that is none", |to, request| {
+        frame(99, 0, to, request, &[])
+    });
+    ends_its_link(&plugin, "more bytes than the receive has", |to, request| {
+        frame(EAGER, 0, to, request, b"nine bytes")
+    });
+    ends_its_link(
+        &plugin,
+        "an answer to a comm that was not asked for",
+        |to, request| frame(OPENED, 0, to, request, &[]),
+    );
+    ends_its_link(&plugin, "receives at a comm that receives", |to, request| {
+        frame(CLEAR, 1, to, request, &[0; 12])
+    });
+    ends_its_link(&plugin, "nine receives", |to, request| {
+        frame(CLEAR, 9, to, request, &[0; 108])
+    });
+    // The number of another's comm, and of its request: guessed, or seen.
+    let others = u32::from_be_bytes(victim);
+    assert_ne!(others, 0);
+    for guess in 0..8_u32 {
+        changes_nothing(&plugin, |to, request| {
+            let to = u32::from_be_bytes(to).wrapping_add(4096 + guess).to_be_bytes();
+            frame(EAGER, 0, to, request, b"late")
+        });
+    }
+    changes_nothing(&plugin, |to, request| {
+        let late = u32::from_be_bytes(request).wrapping_add(32).to_be_bytes();
+        frame(EAGER, 0, to, late, b"late")
+    });
+    changes_nothing(&plugin, |to, request| frame(EAGER, 1, to, request, b"behind"));
+    changes_nothing(&plugin, |to, request| {
+        let late = u32::from_be_bytes(request).wrapping_add(32).to_be_bytes();
+        frame(EXCESS, 0, to, late, &[0; 8])
+    });
+    changes_nothing(&plugin, |_, _| frame(CLOSE, 0, [0xff; 4], [0; 4], &[]));
+    // A listener that is none: it is refused, and the comm beside goes on.
+    changes_nothing(&plugin, |_, _| frame(OPEN, 0, [0xff; 4], [0, 0, 0, 7], &[]));
+    transfers_that_nobody_wants(&plugin);
+
+    // The silent one was not harmed.
+    assert_eq!(waiting.test(), Ok(None));
+    drop(silent);
+    eventually("its end is noticed", || match waiting.test() {
+        Ok(None) => None,
+        ended => Some(assert_eq!(ended, Err(NcclResult::REMOTE_ERROR))),
+    });
+    waiting.end(0);
+    assert_eq!(call!(close_listen, plugin.listener), NcclResult::SUCCESS);
+    assert_eq!(call!(finalize, plugin.context), NcclResult::SUCCESS);
+}
+
+/// Transfers for no receive, and longer ones than the receive, are declined.
+fn transfers_that_nobody_wants(plugin: &Plugin) {
+    let mut hostile = Hostile::connect(plugin);
+    let (comm, number) = hostile.open(plugin);
+    let receive = Receive::new(comm, 8);
+    let request = u32::from_be_bytes(word(&hostile.hear(CLEAR)[8..12]));
+    let Hostile {
+        node,
+        workers,
+        links,
+        link,
+        ..
+    } = &mut hostile;
+    let region = node.region(workers, 65_536, &PlacementConfig::DEFAULT).unwrap();
+    let tag = |to: u32, request: u32, index: u64| u64::from(to) << 32 | u64::from(request) << 3 | index;
+    let number = u32::from_be_bytes(number);
+    let wrong = [
+        (0, 8),
+        (u64::MAX, 8),
+        (tag(number, request, 0), 9),
+        (tag(number, request, 1), 8),
+        (tag(number, request.wrapping_add(1), 0), 8),
+        (tag(number ^ 4096, request, 0), 8),
+    ];
+    for (tag, bytes) in wrong {
+        let mut options = TransferOptions::default();
+        options.tag = tag;
+        let began = Instant::now();
+        let offered = links.offer(node, *link, (&region, 0, bytes), &options).unwrap();
+        let mut end = None;
+        while end.is_none() {
+            assert!(began.elapsed() < SOON);
+            let each = |_, event: LinkEvent<'_>| {
+                if let LinkEvent::Transfer {
+                    transfer,
+                    event: TransferEvent::Ended { end: how, .. },
+                } = event
+                {
+                    end = (transfer == offered).then_some(how);
+                }
+            };
+            links.poll(node, workers, each).unwrap();
+        }
+        let end = end.unwrap().to_string();
+        assert_eq!(end, "ended by the peer: refused by the application", "{tag:#x}");
+    }
+    assert_eq!(receive.test(), Ok(None));
+    assert_eq!(call!(close_recv, comm), NcclResult::SUCCESS);
+    assert_eq!(call!(dereg_mr, comm, receive.memory), NcclResult::SUCCESS);
+    assert!(receive.room.iter().all(|byte| *byte == 0x5a));
+}

@@ -1,0 +1,105 @@
+//! The driver, over the fake libibverbs: each version of the tables, in a process of its own.
+
+use std::process::{Command, Output};
+
+use crate::built;
+
+/// The scenarios that the driver has.
+const SCENARIOS: usize = 17;
+
+fn drive(version: u32, variables: &[(&str, &str)], scenarios: &[&str]) -> Output {
+    let mut command = Command::new(built::driver());
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("DOORBELL_") || name.starts_with("NCCL_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .arg(built::plugin())
+        .arg(version.to_string())
+        .args(scenarios)
+        .env("DOORBELL_LIBIBVERBS", doorbell_fake::library_path().unwrap())
+        .env("DOORBELL_UNAUTHENTICATED", "true")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+fn passes(version: u32, variables: &[(&str, &str)]) {
+    let ran = drive(version, variables, &[]);
+    let told = String::from_utf8_lossy(&ran.stdout);
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{told}{errors}");
+    assert!(told.ends_with("\n0 failed\n"), "{told}{errors}");
+    assert_eq!(
+        told.lines().filter(|line| line.starts_with("ok ")).count(),
+        SCENARIOS,
+        "{told}"
+    );
+}
+
+#[test]
+fn version_8() {
+    passes(8, &[]);
+}
+
+#[test]
+fn version_9() {
+    passes(9, &[]);
+}
+
+#[test]
+fn version_10() {
+    passes(10, &[]);
+}
+
+#[test]
+fn version_11() {
+    passes(11, &[]);
+}
+
+#[test]
+fn version_12_over_two_devices() {
+    passes(12, &[("DOORBELL_FAKE_DEVICES", "2")]);
+}
+
+#[test]
+fn every_message_by_a_transfer_and_none() {
+    for eager in ["0", "65520"] {
+        let ran = drive(
+            11,
+            &[("DOORBELL_NCCL_EAGER_BYTES", eager)],
+            &["messages", "grouped", "in_flight"],
+        );
+        let told = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success(), "{eager}: {told}");
+    }
+}
+
+/// `init` fails, and the log says what to do.
+fn fails_with(variables: &[(&str, &str)], code: &str, line: &str) {
+    let ran = drive(12, variables, &["properties"]);
+    let told = String::from_utf8_lossy(&ran.stdout);
+    assert!(!ran.status.success(), "{told}");
+    assert!(told.contains(&format!("init returned {code}")), "{told}");
+    assert!(told.contains(line), "{told}");
+}
+
+#[test]
+fn no_device_and_no_trust_are_errors_that_say_what_to_do() {
+    fails_with(&[("DOORBELL_UNAUTHENTICATED", "false")], "5", "DOORBELL_KEY_FILE");
+    fails_with(
+        &[("DOORBELL_FAKE_DEVICES", "0")],
+        "2",
+        "log: 2 NET/doorbell : init: ",
+    );
+    fails_with(&[("DOORBELL_FAKE_DOWN", "1")], "2", "DOWN");
+    fails_with(
+        &[("DOORBELL_LIBIBVERBS", "/no/such/library")],
+        "2",
+        "/no/such/library",
+    );
+    fails_with(&[("DOORBELL_RAILS", "no_such_device")], "2", "named by no rule");
+    fails_with(&[("NCCL_IB_HCA", "=no_such_device")], "2", "named by no rule");
+}
