@@ -166,7 +166,7 @@ impl Ordered {
                 continue;
             };
             let mut taking = Taking {
-                left: schedule.spare(class, now).clamp(1, *turn_bytes),
+                left: schedule.spare(class, now).min(*turn_bytes).max(1),
                 flow,
                 posted: 0,
             };

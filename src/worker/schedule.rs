@@ -47,9 +47,11 @@ impl Bucket {
     /// When the next request may go: now, if the level is not below zero.
     pub(crate) fn ready_at(&self, now: Instant) -> Instant {
         let lacks = u128::from(self.level(now).min(0).unsigned_abs());
-        let ns = lacks
+        let rate = u128::from(self.bytes_per_second.max(1));
+        let billionths = lacks
             .saturating_mul(1_000_000_000)
-            .div_ceil(u128::from(self.bytes_per_second.max(1)));
+            .saturating_add(rate.saturating_sub(1));
+        let ns = billionths.checked_div(rate).unwrap_or(0);
         now.after(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
