@@ -236,13 +236,11 @@ fn ends_its_link(plugin: &Plugin, what: &str, message: impl Fn([u8; 4], [u8; 4])
     let request = word(&hostile.hear(CLEAR)[8..12]);
     hostile.say(&message(number, request));
     hostile.is_shut();
-    eventually(what, || {
+    let ended = eventually(what, || {
         hostile.poll();
-        match receive.test() {
-            Ok(None) => None,
-            ended => Some(assert_eq!(ended, Err(NcclResult::REMOTE_ERROR), "{what}")),
-        }
+        Some(receive.test()).filter(|ended| *ended != Ok(None))
     });
+    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR), "{what}");
     receive.end(0);
 }
 
@@ -325,10 +323,10 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     // The silent one was not harmed.
     assert_eq!(waiting.test(), Ok(None));
     drop(silent);
-    eventually("its end is noticed", || match waiting.test() {
-        Ok(None) => None,
-        ended => Some(assert_eq!(ended, Err(NcclResult::REMOTE_ERROR))),
+    let ended = eventually("its end is noticed", || {
+        Some(waiting.test()).filter(|ended| *ended != Ok(None))
     });
+    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
     waiting.end(0);
     assert_eq!(call!(close_listen, plugin.listener), NcclResult::SUCCESS);
     assert_eq!(call!(finalize, plugin.context), NcclResult::SUCCESS);
