@@ -299,11 +299,11 @@ mod tests {
             },
             Frame::Close {
                 to,
-                is_given_up: false,
+                is_given_up: true,
             },
             Frame::Close {
                 to,
-                is_given_up: true,
+                is_given_up: false,
             },
             clear(1),
             clear(RECEIVES_MAX),
@@ -359,6 +359,24 @@ mod tests {
         }
         let target = target(0);
         assert_eq!((target.request.slot(), target.request.serial()), (31, 0xff_ffff));
+    }
+
+    #[test]
+    fn there_are_one_to_eight_receives_and_their_indexes() {
+        let mut buffer = Vec::new();
+        samples()[5].write(&mut buffer);
+        for (count, is_some) in [(0, false), (1, true), (8, true), (9, false), (255, false)] {
+            buffer[2] = count;
+            buffer.resize(HEADER_BYTES + usize::from(count) * 12, 0);
+            assert_eq!(Frame::parse(&buffer).is_some(), is_some, "{count}");
+        }
+        let frame = Frame::Eager {
+            target: target(7),
+            payload: b"",
+        };
+        frame.write(&mut buffer);
+        buffer[2] = 8;
+        assert_eq!(Frame::parse(&buffer), None);
     }
 
     #[test]

@@ -670,3 +670,16 @@ pub(crate) unsafe extern "C" fn close_listener(listener: *mut c_void) -> NcclRes
         registry::with(listener.context, |context| context.close_listener(listener.key()))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Failure, NcclResult, call};
+
+    #[test]
+    fn a_panic_does_not_leave_a_call() {
+        assert_eq!(call("test", || panic!("planted")), NcclResult::INTERNAL_ERROR);
+        let failed = call("test", || Err(Failure::logged(NcclResult::REMOTE_ERROR)));
+        assert_eq!(failed, NcclResult::REMOTE_ERROR);
+        assert_eq!(call("test", || Ok(())), NcclResult::SUCCESS);
+    }
+}

@@ -236,13 +236,11 @@ fn ends_its_link(plugin: &Plugin, what: &str, message: impl Fn([u8; 4], [u8; 4])
     let request = word(&hostile.hear(CLEAR)[8..12]);
     hostile.say(&message(number, request));
     hostile.is_shut();
-    eventually(what, || {
+    let ended = eventually(what, || {
         hostile.poll();
-        match receive.test() {
-            Ok(None) => None,
-            ended => Some(assert_eq!(ended, Err(NcclResult::REMOTE_ERROR), "{what}")),
-        }
+        Some(receive.test()).filter(|ended| *ended != Ok(None))
     });
+    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR), "{what}");
     receive.end(0);
 }
 
@@ -268,9 +266,9 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     let plugin = Plugin::new();
     // One that says nothing, all the time.
     let mut silent = Hostile::connect(&plugin);
-    let (quiet, _) = silent.open(&plugin);
+    let (quiet, victim) = silent.open(&plugin);
     let waiting = Receive::new(quiet, 8);
-    let victim = word(&silent.hear(CLEAR)[4..8]);
+    let victims = word(&silent.hear(CLEAR)[8..12]);
 
     ends_its_link(&plugin, "a message without bytes", |_, _| Vec::new());
     ends_its_link(&plugin, "text", |_, _| b"GET / HTTP/1.1\r\n\r\n".to_vec());
@@ -291,9 +289,17 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     ends_its_link(&plugin, "nine receives", |to, request| {
         frame(CLEAR, 9, to, request, &[0; 108])
     });
-    // The number of another's comm, and of its request: guessed, or seen.
-    let others = u32::from_be_bytes(victim);
-    assert_ne!(others, 0);
+    // The numbers of another's comm and of its request, as if they had been seen.
+    ends_its_link(&plugin, "bytes for another's receive", |_, _| {
+        frame(EAGER, 0, victim, victims, b"stolen")
+    });
+    ends_its_link(&plugin, "the end of another's comm", |_, _| {
+        frame(CLOSE, 0, victim, [0; 4], &[])
+    });
+    ends_its_link(&plugin, "an error of another's receive", |_, _| {
+        frame(EXCESS, 0, victim, victims, &[0; 8])
+    });
+    // Numbers that nobody has.
     for guess in 0..8_u32 {
         changes_nothing(&plugin, |to, request| {
             let to = u32::from_be_bytes(to).wrapping_add(4096 + guess).to_be_bytes();
@@ -317,10 +323,10 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     // The silent one was not harmed.
     assert_eq!(waiting.test(), Ok(None));
     drop(silent);
-    eventually("its end is noticed", || match waiting.test() {
-        Ok(None) => None,
-        ended => Some(assert_eq!(ended, Err(NcclResult::REMOTE_ERROR))),
+    let ended = eventually("its end is noticed", || {
+        Some(waiting.test()).filter(|ended| *ended != Ok(None))
     });
+    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
     waiting.end(0);
     assert_eq!(call!(close_listen, plugin.listener), NcclResult::SUCCESS);
     assert_eq!(call!(finalize, plugin.context), NcclResult::SUCCESS);

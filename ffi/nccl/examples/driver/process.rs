@@ -10,8 +10,8 @@ use crate::peers::{Rank, connected, eventually, told};
 use crate::plugin::{Net, log};
 use crate::scenarios::rings::{Member, reduce};
 
-/// Words that are reduced in each round.
-const WORDS: usize = 1 << 16;
+/// Words that are reduced in each round: of two ranks each message has two pieces, one for each of two rails.
+const WORDS: usize = 1 << 18;
 
 pub(crate) fn run(net: &Net, arguments: &[String]) -> Result<String, String> {
     let [folder, rank, ranks, rounds @ ..] = arguments else {

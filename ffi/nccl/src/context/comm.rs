@@ -337,7 +337,10 @@ impl Comm {
 
 #[cfg(test)]
 mod tests {
-    use super::{Match, RECEIVES_MAX, REQUESTS_MAX, Receive, RequestNumber, SENDS_MAX, Sends};
+    use super::{
+        EntryState, Match, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, RequestNumber,
+        SENDS_MAX, Sends,
+    };
 
     fn receives(tags: &[i32]) -> ([Receive; RECEIVES_MAX], u8) {
         let mut receives = [Receive::default(); RECEIVES_MAX];
@@ -381,6 +384,28 @@ mod tests {
         }
         assert_eq!(sends.clear.len(), REQUESTS_MAX);
         assert_eq!(take(&mut sends, 1), Some((64, 0)));
+    }
+
+    #[test]
+    fn a_request_ends_once_no_device_writes_for_it() {
+        let failed = NcclResult::REMOTE_ERROR;
+        let (waiting, moving) = (EntryState::Waiting, EntryState::Moving);
+        let (done, failure) = (EntryState::Done(1), EntryState::Failed(failed));
+        for (states, end) in [
+            ([done, done], Some(Ok(()))),
+            ([done, waiting], None),
+            ([done, failure], Some(Err(failed))),
+            ([waiting, failure], Some(Err(failed))),
+            ([moving, failure], None),
+            ([moving, done], None),
+        ] {
+            let mut request = ReceiveRequest::FREE;
+            request.count = 2;
+            for (entry, state) in request.entries.iter_mut().zip(states) {
+                entry.state = state;
+            }
+            assert_eq!(request.end(), end, "{states:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::plugin::Net;
 
 /// Memory is deregistered and comms are closed with requests in flight.
 pub(super) fn in_flight_close(net: &Net) -> Outcome {
-    const BYTES: usize = 8 << 20;
+    // More than is moved until the first end.
+    const BYTES: usize = 256 << 20;
     for order in 0..4 {
         let pair = Pair::connect(net)?;
         let (from, to) = pair.memory(BYTES)?;
@@ -19,7 +20,13 @@ pub(super) fn in_flight_close(net: &Net) -> Outcome {
         }
         let sending = send(net, pair.send, from.part(0, BYTES, 1))?;
         let short = send(net, pair.send, from.part(0, 64, 2))?;
-        let _ = told("test", net.test(sending))?;
+        for _ in 0..30 {
+            if told("test", net.test(sending))?.is_some() || told("test", net.test(receives[0]))?.is_some() {
+                return Err("256 MiB were moved at once".to_owned());
+            }
+            // The memory is registered by another thread.
+            std::thread::sleep(core::time::Duration::from_millis(1));
+        }
         match order {
             0 => {
                 to.deregister()?;
@@ -84,8 +91,11 @@ pub(super) fn last_message(net: &Net) -> Outcome {
         finish(net, &[sending])?;
         from.deregister()?;
         told("closeSend", net.close_send(pair.send))?;
+        // The peer has it by now.
+        if told("test", net.test(receiving))?.is_none() {
+            return Err("closeSend returned before the peer had the message".to_owned());
+        }
         pair.a.finalize()?;
-        finish(net, &[receiving])?;
         to.buffer.check(0, 1000, round)?;
         to.deregister()?;
         told("closeRecv", net.close_receive(pair.receive))?;
