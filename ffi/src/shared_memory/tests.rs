@@ -16,10 +16,8 @@ fn copy_of(file: &OwnedFd) -> OwnedFd {
 
 fn seal(file: &OwnedFd, seals: i32) {
     // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
-    assert_eq!(
-        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) },
-        0
-    );
+    let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    assert_eq!(status, 0);
 }
 
 #[test]
@@ -118,10 +116,8 @@ fn another_size_and_holes_are_refused() {
     let ours = Mapping::create(c"test", BYTES).unwrap();
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: an open descriptor, whose mapping is not touched again (fallocate(2)).
-    assert_eq!(
-        unsafe { libc::fallocate(ours.file.as_raw_fd(), punch, 4096, 4096) },
-        0
-    );
+    let status = unsafe { libc::fallocate(ours.file.as_raw_fd(), punch, 4096, 4096) };
+    assert_eq!(status, 0);
     let refused = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap_err();
     let found = expected - 4096;
     assert_eq!(refused, SharedMemoryError::Holes { found, expected });

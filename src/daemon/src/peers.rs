@@ -109,10 +109,15 @@ impl<P: Provider, N: Network> Peers<P, N> {
         self.links.listen_polled(&self.node, &self.workers, address)
     }
 
-    /// Says by which handle a node is reached. Its links are made when the first message is for it.
+    /// Says by which handle a node is reached. Its links are made when the first message is for it. Another handle of a node that is
+    /// known counts for the next links.
     pub fn add(&mut self, router: &mut Router, number: NodeNumber, handle: Handle) {
         self.own = router.node();
         router.add_node(number, self.lanes);
+        if let Some(way) = self.ways.get_mut(&number) {
+            way.handle = handle;
+            return;
+        }
         let lanes = (0..self.lanes).map(|_| None).collect();
         let way = Way {
             handle,
@@ -376,4 +381,43 @@ fn said_hello(message: &[u8], ways: &BTreeMap<NodeNumber, Way>) -> Option<(NodeN
     let number = NodeNumber(frame.from);
     (frame.said == Said::Hello && ways.contains_key(&number))
         .then_some((number, (frame.incarnation, frame.number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use doorbell::link::LinkConfig;
+    use doorbell::{Node, Trust, WorkerConfig};
+    use doorbell_sim::{Fabric, Host};
+
+    use super::{Hearing, Peers, RETRY_AFTER};
+    use crate::frame::Frame;
+    use crate::{NodeNumber, Router, RouterLimits};
+
+    #[test]
+    fn an_end_begins_another_epoch_and_a_first_frame_of_another_epoch_is_an_end() {
+        let [host, _] = Fabric::new().hosts().unwrap();
+        let node = Arc::new(Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap());
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let mut peers: Peers<Host, Host> = Peers::new(node, workers, &LinkConfig::default(), 2).unwrap();
+        let handle = peers.listen_polled("0.0.0.0:0".parse().unwrap()).unwrap();
+        let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
+        peers.add(&mut router, NodeNumber(1), handle);
+        let link = peers.links.connect(&peers.node, &peers.workers, &handle).unwrap();
+        let retry = peers.node.within(RETRY_AFTER);
+        let mut hear = |instance, epoch| {
+            let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, retry);
+            hearing.introduce(link, &Frame::hello(1, instance, epoch).bytes());
+            let given_up = hearing.given_up.len();
+            (given_up, peers.ways[&NodeNumber(1)].epoch)
+        };
+        assert_eq!(hear(5, 1), (0, 1), "the first");
+        assert_eq!(hear(5, 1), (0, 1), "another link of the same");
+        assert_eq!(hear(5, 2), (2, 2), "both are given up");
+        assert_eq!(hear(6, 2), (1, 3));
+        let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, retry);
+        hearing.introduce(link, &Frame::hello(2, 1, 1).bytes());
+        assert_eq!(hearing.given_up, [link], "a node that nobody knows");
+    }
 }
