@@ -352,6 +352,7 @@ fn errors_of_links_and_meshes() {
         LinkError::Unsignaled(16),
         LinkError::InlineTooShort(16),
         LinkError::TooManyLinks { links_max: 64 },
+        LinkError::OtherClasses,
         LinkError::Entropy(38),
         LinkError::NoMemory { bytes: 1 << 30 },
     ];

@@ -315,10 +315,13 @@ impl<P: Provider> Created<P> {
             probe_after: config.probe_after,
             port: rail.port,
             class: config.class,
-            inline_alone_bytes_max: config
-                .inline_alone_bytes_max
-                .min(config.inline_bytes_max)
-                .min(limits.inline_bytes_max),
+            inline_alone_bytes_max: u16::try_from(
+                config
+                    .inline_alone_bytes_max
+                    .min(config.inline_bytes_max)
+                    .min(limits.inline_bytes_max),
+            )
+            .unwrap_or(u16::MAX),
             posted,
             sender,
             receiver,
@@ -374,7 +377,7 @@ pub(crate) struct Connected<P: Provider> {
     probe_after: Option<Duration>,
     port: u8,
     class: u8,
-    inline_alone_bytes_max: u32,
+    inline_alone_bytes_max: u16,
     /// Receives posted on a queue of its own, that are not counted yet.
     posted: u32,
     sender: Sending<P>,

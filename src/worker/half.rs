@@ -114,7 +114,7 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) port: u8,
     pub(crate) class: u8,
     /// A message that is posted by itself goes inline up to this length.
-    pub(crate) inline_alone_bytes_max: u32,
+    pub(crate) inline_alone_bytes_max: u16,
     /// The application's own.
     pub(crate) user: u64,
     pub(crate) ending: Ending,
@@ -205,7 +205,7 @@ impl<P: Provider> SendHalf<P> {
     /// As for [`Channel::send`](crate::Channel::send).
     #[inline]
     pub fn send(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
-        if bytes.len() <= self.inline_alone_bytes_max as usize {
+        if bytes.len() <= usize::from(self.inline_alone_bytes_max) {
             return self.post_inline(Operation::Send, bytes);
         }
         if bytes.len() > self.sender.cell_bytes() as usize {
@@ -249,7 +249,7 @@ impl<P: Provider> SendHalf<P> {
         lease: Lease<P>,
         flags: PostFlags,
     ) -> Result<Ticket, SendError<Lease<P>>> {
-        let is_short = lease.len_bytes() <= self.inline_alone_bytes_max as usize;
+        let is_short = lease.len_bytes() <= usize::from(self.inline_alone_bytes_max);
         let flags = if is_short && !operation.writes_slots() {
             flags | PostFlags::INLINE
         } else {

@@ -157,7 +157,7 @@ fn ring<P: Provider, B: Limit>(
         room: sender.room(),
         credits: sender.credits(),
         bytes: limit,
-        inline_bytes_max: is_alone.then_some(*inline_alone_bytes_max as usize),
+        inline_bytes_max: is_alone.then_some(usize::from(*inline_alone_bytes_max)),
     };
     // Looked at before anything is staged, since it may wait for many polls.
     let can_others = inlets
