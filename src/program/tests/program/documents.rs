@@ -30,8 +30,10 @@ enum How {
 
 use How::{Elsewhere, Foreign, Help, Named, Once, Run, Starts};
 
-/// Tools that set up a host for its card.
-const OF_THE_HOST: [&str; 7] = ["cat", "devlink", "echo", "grep", "mlnx_qos", "modprobe", "rdma"];
+/// Tools that set up a host.
+const OF_THE_HOST: [&str; 8] = [
+    "cat", "devlink", "echo", "grep", "install", "mlnx_qos", "modprobe", "rdma",
+];
 
 /// Whether a command is of the row.
 type Is = fn(&[&str]) -> bool;
