@@ -31,8 +31,8 @@ enum How {
 use How::{Elsewhere, Foreign, Help, Named, Once, Run, Starts};
 
 /// Tools that set up a host.
-const OF_THE_HOST: [&str; 8] = [
-    "cat", "devlink", "echo", "grep", "install", "mlnx_qos", "modprobe", "rdma",
+const OF_THE_HOST: [&str; 9] = [
+    "cat", "devlink", "echo", "export", "grep", "install", "mlnx_qos", "modprobe", "rdma",
 ];
 
 /// Whether a command is of the row.
