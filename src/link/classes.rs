@@ -151,9 +151,8 @@ impl Order {
     }
 
     fn note(&mut self, (worker, class): (usize, u8), bytes: u64) {
-        let level = self.schedule.level(class);
-        if let Some(bytes_ahead) = self.ahead.get_mut(worker).and_then(|ahead| ahead.get_mut(level)) {
-            *bytes_ahead = bytes_ahead.saturating_add(bytes);
+        if let Some(ahead) = self.ahead.get_mut(worker) {
+            self.schedule.note(class, ahead, bytes);
         }
     }
 

@@ -138,7 +138,7 @@ impl Ordered {
         for (index, flow) in flows.iter_mut().enumerate().filter(|(_, flow)| flow.bytes > 0) {
             let channel = channel_apart(entries, index).filter(|(channel, _)| channel.is_open());
             flow.trim(channel.map_or(0, |(channel, _)| channel.send_half().sender.in_flight()));
-            note(&mut ahead, schedule.level(flow.class), flow.bytes);
+            schedule.note(flow.class, &mut ahead, flow.bytes);
         }
         for index in waiting.listed() {
             if let Some(flow) = flows.get_mut(*index as usize) {
@@ -156,7 +156,7 @@ impl Ordered {
             let Some(flow) = flows.get_mut(index as usize) else {
                 return;
             };
-            let (class, level) = (flow.class, schedule.level(flow.class));
+            let class = flow.class;
             let may = schedule.has_room(class, &ahead) && schedule.ready_at(class, now) <= now;
             let channel = channel_apart(entries, index as usize).map(|(channel, _)| channel);
             // Everything of a channel that failed comes back at once.
@@ -177,17 +177,11 @@ impl Ordered {
                 continue;
             }
             schedule.charge((class, &mut flow.turn), posted, now);
-            note(&mut ahead, level, posted);
+            schedule.note(class, &mut ahead, posted);
         }
     }
 
     pub(super) fn counts(&self, class: u8) -> ClassCounts {
         self.schedule.counts(class)
-    }
-}
-
-fn note(ahead: &mut Ahead, level: usize, bytes: u64) {
-    if let Some(ahead) = ahead.get_mut(level) {
-        *ahead = ahead.saturating_add(bytes);
     }
 }

@@ -160,7 +160,7 @@ impl Schedule {
         self.places.get(Classes::place(class))
     }
 
-    pub(crate) fn level(&self, class: u8) -> usize {
+    fn level(&self, class: u8) -> usize {
         self.place(class).map_or(0, |place| place.level)
     }
 
@@ -176,6 +176,13 @@ impl Schedule {
             class,
             member.among(place.members),
         )
+    }
+
+    /// Notes that so many more bytes of a class are under way.
+    pub(crate) fn note(&self, class: u8, ahead: &mut Ahead, bytes: u64) {
+        if let Some(of_level) = ahead.get_mut(self.level(class)) {
+            *of_level = of_level.saturating_add(bytes);
+        }
     }
 
     /// Whether a class may post where so many bytes are under way.

@@ -20,6 +20,7 @@ use doorbell_core::transfer::{PIECE_BYTES_MAX, PIECE_BYTES_MIN, TRANSFER_BYTES_M
 pub use doorbell_core::transfer::{TransferCounts, TransferEnd, TransferId, TransferRole};
 pub use doorbell_core::wire::EndReason;
 use doorbell_core::wire::VERSION_TRANSFERS;
+use doorbell_core::{Deadline, Instant};
 
 pub(super) use table::Transfers;
 pub use totals::{TransferOutcome, TransferTotals};
@@ -65,6 +66,11 @@ impl TransferConfig {
     pub(super) fn piece_bytes(&self) -> u32 {
         let bytes = self.piece_bytes.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
         bytes.checked_next_power_of_two().unwrap_or(PIECE_BYTES_MAX)
+    }
+
+    /// By when a transfer that ends now has drained.
+    fn drain_by(&self, now: Instant) -> Deadline {
+        Deadline::after(now, self.drain_within)
     }
 }
 

@@ -126,7 +126,7 @@ impl<P: Provider> Transfers<P> {
     pub(in super::super) fn met(&mut self, version: u8, now: Instant) {
         self.version = self.version.min(version);
         if self.version < VERSION_TRANSFERS {
-            let until = Deadline::after(now, self.config.drain_within);
+            let until = self.config.drain_by(now);
             for entry in &mut self.entries {
                 entry.machine.end(EndReason::UNSUPPORTED, until);
             }
@@ -242,7 +242,7 @@ impl<P: Provider> Transfers<P> {
 
     /// Ends one here.
     pub(in super::super) fn cancel(&mut self, id: TransferId, now: Instant) -> Result<(), TransferRefusal> {
-        let until = Deadline::after(now, self.config.drain_within);
+        let until = self.config.drain_by(now);
         let entry = self.find(id).filter(|entry| !entry.machine.is_reported());
         let entry = entry.ok_or(TransferRefusal::NotOpen)?;
         let reason = match entry.machine.is_offered() {
@@ -255,7 +255,7 @@ impl<P: Provider> Transfers<P> {
 
     /// Declines what the peer offered and nobody joined: the link is being closed, and nobody can join any more.
     pub(in super::super) fn decline_offers(&mut self, now: Instant) {
-        let until = Deadline::after(now, self.config.drain_within);
+        let until = self.config.drain_by(now);
         for entry in self.entries.iter_mut().filter(|entry| entry.machine.is_offered()) {
             match entry.is_news {
                 true => entry.turn_away(EndReason::REFUSED, until),
@@ -278,7 +278,7 @@ impl<P: Provider> Transfers<P> {
         frame: &SessionFrame<'_>,
         now: Instant,
     ) -> Result<(), Violation> {
-        let until = Deadline::after(now, self.config.drain_within);
+        let until = self.config.drain_by(now);
         let broken = |Broken| Violation::OutOfPlace;
         match frame {
             SessionFrame::Open(open) => return self.hear_open((rail, open), now),
@@ -334,10 +334,7 @@ impl<P: Provider> Transfers<P> {
         }
         let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
         if is_full {
-            entry.turn_away(
-                EndReason::TOO_MANY,
-                Deadline::after(now, self.config.drain_within),
-            );
+            entry.turn_away(EndReason::TOO_MANY, self.config.drain_by(now));
         }
         self.entries.push(entry);
         Ok(())
@@ -393,7 +390,7 @@ impl<P: Provider> Transfers<P> {
 
     /// Ends one whose piece our device does not take.
     pub(in super::super) fn refused(&mut self, id: TransferId, reason: EndReason, now: Instant) {
-        let until = Deadline::after(now, self.config.drain_within);
+        let until = self.config.drain_by(now);
         if let Some(entry) = self.find(id) {
             entry.machine.end(reason, until);
         }
@@ -420,7 +417,7 @@ impl<P: Provider> Transfers<P> {
 
     /// Looks at the deadlines and at memory that threads work on.
     pub(in super::super) fn look(&mut self, now: Instant, makers: &Makers, whom: Whom) {
-        let until = Deadline::after(now, self.config.drain_within);
+        let until = self.config.drain_by(now);
         for entry in &mut self.entries {
             entry.machine.look(now, until);
             if let Err(error) = entry.go_on_with_memory(makers, whom) {
