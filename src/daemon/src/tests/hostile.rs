@@ -6,8 +6,8 @@ use doorbell::interprocess::SharedWords as _;
 
 use super::world::{World, at};
 use crate::name::NodeNumber;
+use crate::reason::{CutReason, GoneReason};
 use crate::router::PeerFault;
-use crate::{CutReason, GoneReason};
 
 /// Words of the rings: each has 32 in front of its slots, of which there are 4 with 8 words.
 const SUBMITTED: usize = 0;
