@@ -80,35 +80,47 @@ structure! {
     }
 }
 
-structure! {
+/// Properties of version 9 and later: fields that all of them have, and those of the version.
+macro_rules! since_v9 {
+    ($(#[$of_struct:meta])* $name:ident as $c:literal, $size:literal { $($rest:tt)* }) => {
+        structure! {
+            $(#[$of_struct])*
+            $name as $c, $size {
+                /// As in version 8.
+                name: *mut c_char = 0 "name",
+                /// As in version 8.
+                pci_path: *mut c_char = 8 "pciPath",
+                /// As in version 8.
+                guid: u64 = 16 "guid",
+                /// As in version 8.
+                pointer_support: c_int = 24 "ptrSupport",
+                /// As in version 8.
+                registration_is_global: c_int = 28 "regIsGlobal",
+                /// Whether a flush is needed after each receive into a GPU's memory.
+                force_flush: c_int = 32 "forceFlush",
+                /// As in version 8.
+                speed_mbps: c_int = 36 "speed",
+                /// As in version 8.
+                port: c_int = 40 "port",
+                /// As in version 8.
+                latency_us: f32 = 44 "latency",
+                /// As in version 8.
+                comms_max: c_int = 48 "maxComms",
+                /// As in version 8.
+                receives_max: c_int = 52 "maxRecvs",
+                /// As in version 8.
+                device_type: c_int = 56 "netDeviceType",
+                /// As in version 8.
+                device_version: c_int = 60 "netDeviceVersion",
+                $($rest)*
+            }
+        }
+    };
+}
+
+since_v9! {
     /// Properties of versions 9 and 10.
     PropertiesV9 as "ncclNetProperties_v9_t", 104 {
-        /// As in version 8.
-        name: *mut c_char = 0 "name",
-        /// As in version 8.
-        pci_path: *mut c_char = 8 "pciPath",
-        /// As in version 8.
-        guid: u64 = 16 "guid",
-        /// As in version 8.
-        pointer_support: c_int = 24 "ptrSupport",
-        /// As in version 8.
-        registration_is_global: c_int = 28 "regIsGlobal",
-        /// Whether a flush is needed after each receive into a GPU's memory.
-        force_flush: c_int = 32 "forceFlush",
-        /// As in version 8.
-        speed_mbps: c_int = 36 "speed",
-        /// As in version 8.
-        port: c_int = 40 "port",
-        /// As in version 8.
-        latency_us: f32 = 44 "latency",
-        /// As in version 8.
-        comms_max: c_int = 48 "maxComms",
-        /// As in version 8.
-        receives_max: c_int = 52 "maxRecvs",
-        /// As in version 8.
-        device_type: c_int = 56 "netDeviceType",
-        /// As in version 8.
-        device_version: c_int = 60 "netDeviceVersion",
         /// The devices that it stands for.
         virtual_device: VirtualDevice = 64 "vProps",
         /// Bytes of one message at most.
@@ -118,35 +130,9 @@ structure! {
     }
 }
 
-structure! {
+since_v9! {
     /// Properties of version 11.
     PropertiesV11 as "ncclNetProperties_v11_t", 112 {
-        /// As in version 8.
-        name: *mut c_char = 0 "name",
-        /// As in version 8.
-        pci_path: *mut c_char = 8 "pciPath",
-        /// As in version 8.
-        guid: u64 = 16 "guid",
-        /// As in version 8.
-        pointer_support: c_int = 24 "ptrSupport",
-        /// As in version 8.
-        registration_is_global: c_int = 28 "regIsGlobal",
-        /// As in version 9.
-        force_flush: c_int = 32 "forceFlush",
-        /// As in version 8.
-        speed_mbps: c_int = 36 "speed",
-        /// As in version 8.
-        port: c_int = 40 "port",
-        /// As in version 8.
-        latency_us: f32 = 44 "latency",
-        /// As in version 8.
-        comms_max: c_int = 48 "maxComms",
-        /// As in version 8.
-        receives_max: c_int = 52 "maxRecvs",
-        /// As in version 8.
-        device_type: c_int = 56 "netDeviceType",
-        /// As in version 8.
-        device_version: c_int = 60 "netDeviceVersion",
         /// As in version 9.
         virtual_device: VirtualDevice = 64 "vProps",
         /// As in version 9.
@@ -158,35 +144,9 @@ structure! {
     }
 }
 
-structure! {
+since_v9! {
     /// Properties of version 12.
     PropertiesV12 as "ncclNetProperties_v12_t", 128 {
-        /// As in version 8.
-        name: *mut c_char = 0 "name",
-        /// As in version 8.
-        pci_path: *mut c_char = 8 "pciPath",
-        /// As in version 8.
-        guid: u64 = 16 "guid",
-        /// As in version 8.
-        pointer_support: c_int = 24 "ptrSupport",
-        /// As in version 8.
-        registration_is_global: c_int = 28 "regIsGlobal",
-        /// As in version 9.
-        force_flush: c_int = 32 "forceFlush",
-        /// As in version 8.
-        speed_mbps: c_int = 36 "speed",
-        /// As in version 8.
-        port: c_int = 40 "port",
-        /// As in version 8.
-        latency_us: f32 = 44 "latency",
-        /// As in version 8.
-        comms_max: c_int = 48 "maxComms",
-        /// As in version 8.
-        receives_max: c_int = 52 "maxRecvs",
-        /// As in version 8.
-        device_type: c_int = 56 "netDeviceType",
-        /// As in version 8.
-        device_version: c_int = 60 "netDeviceVersion",
         /// As in version 9.
         virtual_device: VirtualDeviceV12 = 64 "vProps",
         /// As in version 9.
