@@ -5,32 +5,22 @@
 #[expect(dead_code, reason = "its main function")]
 mod example;
 
+#[path = "../sys/tests/compiled/mod.rs"]
+mod compiled;
+
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use doorbell_fake::{Control, Without};
 use doorbell_ffi::Rdma;
 
-/// Compiles the stand-in with the compiler that compiled this test.
+/// Compiles the stand-in.
 fn build() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cuda-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let output = dir.join("libcuda.so");
-    let beside_cargo = Path::new(env!("CARGO")).with_file_name("rustc");
-    let rustc = if beside_cargo.is_file() {
-        beside_cargo
-    } else {
-        PathBuf::from("rustc")
-    };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/libcuda.rs");
-    let status = Command::new(rustc)
-        .args(["--edition=2024", "--crate-type=cdylib", "-Anon_snake_case", "-o"])
-        .arg(&output)
-        .arg(source)
-        .status()
-        .unwrap();
-    assert!(status.success(), "the stand-in does not compile");
+    compiled::shared_library(&source, &output, &["non_snake_case"]);
     output
 }
 

@@ -8,13 +8,13 @@
     reason = "a test fails by panicking; the library and all objects are this test's own"
 )]
 
+mod compiled;
 mod fakes;
 
 use core::fmt::Write as _;
 use core::ptr;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use fakes::{EXTENDED, extended_context, plain_context, with_errno, zeroed};
 use rdma_sys::*;
@@ -39,27 +39,9 @@ fn build() -> PathBuf {
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("standin-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let (input, output) = (dir.join("lib.rs"), dir.join("libstandin.so"));
+    let (input, output) = (dir.join("standin.rs"), dir.join("libstandin.so"));
     std::fs::write(&input, source).unwrap();
-    let beside_cargo = Path::new(env!("CARGO")).with_file_name("rustc");
-    let rustc = if beside_cargo.is_file() {
-        beside_cargo
-    } else {
-        PathBuf::from("rustc")
-    };
-    let status = Command::new(rustc)
-        .args([
-            "--edition=2024",
-            "--crate-type=cdylib",
-            "--crate-name=standin",
-            "-Adead_code",
-            "-o",
-        ])
-        .arg(&output)
-        .arg(&input)
-        .status()
-        .unwrap();
-    assert!(status.success(), "the stand-in does not compile");
+    compiled::shared_library(&input, &output, &["dead_code"]);
     output
 }
 
