@@ -63,10 +63,15 @@ const fn range<W>(window: &W, offset: usize, bytes: u32) -> WindowRange<'_, W> {
     }
 }
 
+/// A place in a window, or behind its end, for a peer.
+fn place<W: Window>(window: &W, offset: u64) -> RemoteAddress {
+    let remote = window.remote();
+    RemoteAddress::new(remote.address().wrapping_add(offset), remote.rkey())
+}
+
 /// The start of a window, for a peer.
 fn start<W: Window>(window: &W) -> RemoteAddress {
-    let remote = window.remote();
-    RemoteAddress::new(remote.address(), remote.rkey())
+    place(window, 0)
 }
 
 /// Bytes of a window, as text.
@@ -167,7 +172,7 @@ fn s09_each_registration_of_a_memory_has_rights_of_its_own<R: Rig>(
 fn s09_a_registration_of_a_part_has_its_bounds<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
     let [mut near, far] = connected(rig)?;
     let part = far.domain.window_of(&far.window, 64..72, RemoteAccess::WRITE)?;
-    let at = |offset| RemoteAddress::new(part.remote().address().wrapping_add(offset), part.remote().rkey());
+    let at = |offset| place(&part, offset);
     near.post(Operation::Write(at(4)), b"in")?;
     notes.put("within", near.send_ends(1)?);
     let seen = far.window_bytes(68, 2)? == b"in" && text(&part, 4, 2)? == "in";
@@ -285,10 +290,7 @@ fn s26_memory_is_paged_on_demand<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(
     let is_zero = received.iter().all(|came| came.payload == [0; 64]);
     notes.put("received", either(is_zero, "zeros", "something else"));
     // A page that was first read is there to be read alone, until it is written.
-    let page = RemoteAddress::new(
-        start(&distant).address().wrapping_add(second as u64),
-        distant.remote().rkey(),
-    );
+    let page = place(&distant, second as u64);
     let full: Vec<u8> = (1..=251).cycle().take(4096).collect();
     let [one, two] = [range(&local, second, 1024), range(&local, third, 1024)];
     let mut ends = Vec::new();
@@ -329,12 +331,7 @@ fn s26_bytes_of_paged_memory_lie_where_they_are_named<R: Rig>(
     let Some([local, distant]) = paged::<R>([&near, &far], notes) else {
         return Ok(());
     };
-    let at = |offset: u64| {
-        RemoteAddress::new(
-            start(&distant).address().wrapping_add(offset),
-            distant.remote().rkey(),
-        )
-    };
+    let at = |offset| place(&distant, offset);
     // Within a page and not at its beginning, out of memory that does not page; then across the border of two.
     for (name, offset) in [("within a page", 100), ("across a border", 3 * 4096 - 50)] {
         near.post(Operation::Write(at(offset)), &[7; 100])?;
