@@ -2,18 +2,15 @@
 //!
 //! `bond` judges the events that they receive.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use doorbell::link::{
-    LinkEvent, LinkId, Links, PushRefusal, RequestEnd, RequestId, SessionEvent, TransferConfig,
-    TransferEvent, TransferId,
+    LinkEvent, LinkId, PushRefusal, RequestEnd, RequestId, SessionEvent, TransferConfig, TransferEvent,
+    TransferId,
 };
 use doorbell::provider::{AsyncEvent, Clock as _, Instant};
-use doorbell::trust::Key;
-use doorbell::{ChannelState, Handle, KeyRing, Node, RemoteAccess, Trust, Worker};
+use doorbell::{ChannelState, RemoteAccess};
 use doorbell_sim::{Fabric, Host};
 
 use crate::awaited::Watch;
@@ -26,22 +23,18 @@ use crate::finish::audit;
 use crate::line::bounded;
 use crate::load::Load;
 use crate::panics::Panics;
+use crate::process::Process;
 use crate::reach::Reach;
-use crate::station::{link_config, of_address, ports, worker_config};
+use crate::station::{link_config, of_address, ports};
 use crate::trace::Trace;
 use crate::transfers::Moved;
 use crate::windows::Granted;
-
-const TCP_PORT: u16 = 4000;
 
 /// Polls that may leave something due, one after the other.
 const DUE_AGAIN_MAX: u32 = 4;
 
 /// The longest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 8192;
-/// The secret of all processes: the first words of SHA-256.
-const SECRET: [u8; 32] = *b"\x6a\x09\xe6\x67\xbb\x67\xae\x85\x3c\x6e\xf3\x72\xa5\x4f\xf5\x3a\
-    \x51\x0e\x52\x7f\x9b\x05\x68\x8c\x1f\x83\xd9\xab\x5b\xe0\xcd\x19";
 
 /// A host, and the process on it that has links.
 pub(crate) struct Seat {
@@ -58,14 +51,6 @@ impl Seat {
     pub(crate) const fn host(&self) -> &Host {
         &self.host
     }
-}
-
-/// In this order it goes.
-pub(crate) struct Process {
-    pub(crate) links: Links<Host, Host>,
-    pub(crate) workers: Vec<Worker<Host>>,
-    pub(crate) node: Arc<Node<Host, Host>>,
-    handle: Handle,
 }
 
 /// Something a process was told.
@@ -665,34 +650,6 @@ impl<'c> LinkedRun<'c> {
         })?;
         self.bonds[at].accept(id)?;
         Ok(at)
-    }
-}
-
-impl Process {
-    fn new(case: &Case, number: usize, host: &Host) -> anyhow::Result<Self> {
-        // With proofs, as links are to be used.
-        let key = Key::new(1, &SECRET)?;
-        let node = Arc::new(Node::with(
-            host.clone(),
-            host.clone(),
-            Trust::keys(KeyRing::new(key)),
-        )?);
-        let mut config = worker_config(&case.hosts[number], None);
-        config.classes = case.classes.as_ref().and_then(|classes| classes.of(number));
-        let workers = node.workers(&config)?;
-        let mut links = Links::new(&node, &workers, &link_config(case, number)?)?;
-        let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT);
-        let handle = links.listen_polled(&node, &workers, at)?;
-        // A device that is not usable yet would have no Worker, and no rail in the handle.
-        let rails = handle.rails().iter().count();
-        let is_whole = rails == case.hosts[number].subnets.count_ones() as usize;
-        anyhow::ensure!(is_whole, "a rail is missing");
-        Ok(Self {
-            links,
-            workers,
-            node,
-            handle,
-        })
     }
 }
 

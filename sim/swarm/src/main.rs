@@ -41,6 +41,7 @@ mod mutate;
 mod packets;
 mod panics;
 mod pattern;
+mod process;
 mod reach;
 mod repeats;
 mod replay;

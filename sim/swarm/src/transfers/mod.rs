@@ -15,7 +15,8 @@ use doorbell::provider::PlacementConfig;
 use doorbell_sim::Host;
 
 use crate::failure::{Verdict, ensure, failure};
-use crate::linked::{LinkedRun, Process};
+use crate::linked::LinkedRun;
+use crate::process::Process;
 use case::{AnswerCase, BeginCase};
 
 /// Bytes of the memory of a side behind the range.
