@@ -1,6 +1,7 @@
 //! The types that settings have in the configurations, each as a value of a setting and back.
 
 use core::net::SocketAddr;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use std::path::PathBuf;
 
@@ -37,7 +38,7 @@ macro_rules! whole_numbers {
     )+};
 }
 
-whole_numbers!(u8, u32, usize);
+whole_numbers!(u8, u16, u32, usize);
 
 /// Fault of a number that the type cannot hold. The bounds of the setting exclude it, unless they are wrong themselves.
 fn too_large<N>() -> SettingsFault {
@@ -118,6 +119,18 @@ impl Held for Option<SharedReceivesConfig> {
         let mut shared = self.unwrap_or_default();
         shared.depth = depth;
         *self = (depth > 0).then_some(shared);
+        Ok(())
+    }
+}
+
+/// 0 is none.
+impl Held for Option<NonZeroU64> {
+    fn show(&self) -> Value {
+        Value::Number(self.map_or(0, NonZeroU64::get))
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        *self = NonZeroU64::new(number(value)?);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use doorbell::link::SESSION_WINDOW_MAX;
 use doorbell::provider::{RECEIVE_DEPTH_MAX, SLOTS_MAX};
+use doorbell::worker::{CLASSES_MAX, Classes};
 
 use super::SettingValues;
 use super::error::SettingsFault;
@@ -71,6 +72,7 @@ macro_rules! channel_keys {
             "flow_label": Kind::count(0, (1 << 20) - 1) => flow_label;
             "service_level": Kind::count(0, 15) => service_level;
             "hop_limit": Kind::count(1, 255) => hop_limit;
+            "class": Kind::count(0, CLASSES_MAX as u64 - 1) => class;
         });
     };
 }
@@ -96,6 +98,64 @@ keys!(WORKER, "worker.", [worker] {
     "notify": Kind::Text("\"never\", \"every\" or \"solicited\"") => notify;
     "submissions_per_poll": Kind::count(1, U32) => submissions_per_poll;
 });
+
+/// Settings of the classes of Workers. There are classes once one of these differs from its default.
+macro_rules! class_keys {
+    ($table:ident { $($prefix:literal, $class:literal;)+ }) => {
+        static $table: &[Key] = &[
+            Key {
+                name: "worker.class.bytes_ahead_max",
+                kind: Kind::bytes(1, U32),
+                read: |values| classes(values).bytes_ahead_max.show(),
+                write: |values, value| change_classes(values, |classes| classes.bytes_ahead_max.put(value)),
+            },
+            $(
+                class_keys!(@one $prefix, $class, "priority", Kind::count(0, 255), priority),
+                class_keys!(@one $prefix, $class, "weight", Kind::count(1, 65_535), weight),
+                class_keys!(@one $prefix, $class, "bytes_per_second_max", Kind::bytes(0, 1 << 40), bytes_per_second_max),
+                class_keys!(@one $prefix, $class, "burst_bytes", Kind::bytes(0, U32), burst_bytes),
+                class_keys!(@one $prefix, $class, "traffic_class", Kind::count(0, 255), traffic_class),
+                class_keys!(@one $prefix, $class, "service_level", Kind::count(0, 15), service_level),
+            )+
+        ];
+    };
+    (@one $prefix:literal, $class:literal, $name:literal, $kind:expr, $field:ident) => {
+        Key {
+            name: concat!($prefix, $name),
+            kind: $kind,
+            read: |values| classes(values).table[$class].$field.show(),
+            write: |values, value| change_classes(values, |classes| classes.table[$class].$field.put(value)),
+        }
+    };
+}
+
+class_keys!(CLASSES {
+    "worker.class.0.", 0;
+    "worker.class.1.", 1;
+    "worker.class.2.", 2;
+    "worker.class.3.", 3;
+    "worker.class.4.", 4;
+    "worker.class.5.", 5;
+    "worker.class.6.", 6;
+    "worker.class.7.", 7;
+});
+const _: () = assert!(CLASSES_MAX == 8);
+
+fn classes(values: &SettingValues) -> Classes {
+    values.worker.classes.unwrap_or_default()
+}
+
+fn change_classes(
+    values: &mut SettingValues,
+    change: impl FnOnce(&mut Classes) -> Result<(), SettingsFault>,
+) -> Result<(), SettingsFault> {
+    let mut changed = classes(values);
+    change(&mut changed)?;
+    if changed != classes(values) {
+        values.worker.classes = Some(changed);
+    }
+    Ok(())
+}
 
 channel_keys!(CHANNEL, "channel.", channel);
 
@@ -143,7 +203,16 @@ keys!(HANDSHAKES, "handshakes.", [link.handshakes] {
 
 /// All there are, by sections, those without one first.
 pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-    let tables = [GENERAL, WORKER, CHANNEL, LINK, LINK_CHANNEL, MESH, HANDSHAKES];
+    let tables = [
+        GENERAL,
+        WORKER,
+        CLASSES,
+        CHANNEL,
+        LINK,
+        LINK_CHANNEL,
+        MESH,
+        HANDSHAKES,
+    ];
     tables.into_iter().flatten()
 }
 

@@ -1,5 +1,6 @@
 //! Settings by the order of their sources, the reports of wrong ones, and the values that are never printed.
 
+use core::num::NonZeroU64;
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,6 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use doorbell::Notify;
 use doorbell::mesh::MeshConfig;
+use doorbell::worker::Classes;
 use doorbell_operation::{LogLevel, SettingSource, SettingValues, Settings, SettingsError};
 
 #[path = "../../../../fuzz/replay.rs"]
@@ -472,6 +474,29 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+#[test]
+fn classes_are_there_once_one_of_their_settings_is_not_its_default() {
+    let mut settings = Settings::default();
+    settings
+        .text("same.toml", "worker.class.3 = { weight = 1, priority = 0 }")
+        .unwrap();
+    assert_eq!(settings.values().worker.classes, None);
+    let text = "[worker.class.1]\npriority = 7\nbytes_per_second_max = \"1G\"\n[link.channel]\nclass = 1\n";
+    settings.text("classes.toml", text).unwrap();
+    let classes = settings.values().worker.classes.unwrap();
+    let mut expected = Classes::default();
+    expected.table[1].priority = 7;
+    expected.table[1].bytes_per_second_max = NonZeroU64::new(1 << 30);
+    assert_eq!((classes, settings.values().link.channel.class), (expected, 1));
+    for wrong in [
+        "worker.class.8.weight = 2",
+        "worker.class.0.weight = 0",
+        "channel.class = 8",
+    ] {
+        settings.text("wrong.toml", wrong).unwrap_err();
+    }
+}
+
 /// The documentation has the name of every setting.
 #[test]
 fn the_documentation_names_every_setting() {
@@ -479,9 +504,11 @@ fn the_documentation_names_every_setting() {
     for setting in Settings::default().iter() {
         let (section, name) = setting.key.rsplit_once('.').unwrap_or(("", setting.key));
         // Links' channels have what channels have.
-        let section = section
-            .strip_prefix("link.channel")
-            .map_or(section, |_| "channel");
+        let section = match section {
+            "link.channel" => "channel",
+            class if class.starts_with("worker.class") => "worker.class",
+            other => other,
+        };
         let row = text
             .lines()
             .find(|line| line.starts_with(&format!("| `{section}")) && line.contains(&format!("`{name}`")));
