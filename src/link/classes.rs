@@ -4,10 +4,8 @@
 //! pieces of transfers where they wait. Then one request at a time is posted, of the link whose turn it is. Acknowledgements, signs
 //! of life and frames about transfers are never held back.
 
-use core::cmp::Reverse;
 use core::num::NonZeroU64;
 use core::time::Duration;
-use std::collections::BinaryHeap;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
@@ -22,6 +20,7 @@ use super::table::{Around, Core, LinkEntry, act};
 use crate::connect::node::Node;
 use crate::worker::Worker;
 use crate::worker::class::{CLASSES_MAX, Classes};
+use crate::worker::in_turn::Waiting;
 use crate::worker::schedule::{Ahead, Bucket, ClassCounts, Schedule, Turn};
 
 /// Bits of all rails.
@@ -112,7 +111,7 @@ pub(super) struct Order {
     /// Bytes under way on each Worker.
     ahead: Box<[Ahead]>,
     /// The links of each class that may have more to post in this poll, by their turns.
-    waiting: [BinaryHeap<Reverse<(Turn, usize)>>; CLASSES_MAX],
+    waiting: Waiting,
 }
 
 impl Order {
@@ -120,7 +119,7 @@ impl Order {
         Self {
             schedule: Schedule::new(classes, now),
             ahead: vec![[0; CLASSES_MAX]; workers].into_boxed_slice(),
-            waiting: core::array::from_fn(|_| BinaryHeap::new()),
+            waiting: Waiting::new(),
         }
     }
 
@@ -131,7 +130,8 @@ impl Order {
     /// Looks at what is under way, and lets all links have turns again.
     fn begin<P: Provider, N: Network>(&mut self, entries: &mut [LinkEntry<P, N>]) {
         self.ahead.fill([0; CLASSES_MAX]);
-        self.waiting.iter_mut().for_each(BinaryHeap::clear);
+        self.waiting.make_room(entries.len());
+        self.waiting.clear();
         for (index, entry) in entries.iter_mut().enumerate() {
             let Some((_, link)) = entry.named(index) else {
                 continue;
@@ -158,21 +158,13 @@ impl Order {
 
     /// The link in this place waits for its turn.
     fn wait(&mut self, in_class: &InClass, index: usize) {
-        if let Some(waiting) = self.waiting.get_mut(Classes::place(in_class.class)) {
-            waiting.push(Reverse((in_class.turn, index)));
-        }
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        self.waiting.wait(in_class.class, in_class.turn, index);
     }
 
     /// Takes out the place of the link whose turn is next.
     fn next(&mut self) -> Option<usize> {
-        let classes = (0_u8..).zip(&self.waiting);
-        let first = classes.filter_map(|(class, waiting)| {
-            let Reverse((turn, _)) = waiting.peek()?;
-            Some((self.schedule.order(class, *turn), class))
-        });
-        let (_, class) = first.min()?;
-        let Reverse((_, index)) = self.waiting.get_mut(usize::from(class))?.pop()?;
-        Some(index)
+        Some(self.waiting.next(&self.schedule)? as usize)
     }
 
     /// The rails of a link, as bits, on whose Workers its class has no room.

@@ -32,6 +32,7 @@ pub(crate) mod ending;
 pub(crate) mod event;
 pub(crate) mod half;
 mod halves;
+pub(crate) mod in_turn;
 pub(crate) mod lease;
 mod memory;
 pub(crate) mod message;

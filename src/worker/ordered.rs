@@ -12,6 +12,7 @@ use super::posting::{Limit, post_within};
 use super::submissions::{Inlets, Queue};
 use crate::worker::class::{CLASSES_MAX, Classes};
 use crate::worker::half::{SendHalf, Sends};
+use crate::worker::in_turn::Waiting;
 use crate::worker::schedule::{Ahead, ClassCounts, Schedule, Turn};
 
 /// The order of a Worker's channels.
@@ -19,6 +20,8 @@ pub(super) struct Ordered {
     schedule: Schedule,
     /// By the index of the channel.
     flows: Vec<Flow>,
+    /// The channels that may have more to post in this poll.
+    waiting: Waiting,
     /// The bytes of one turn: more requests follow only in a later one.
     turn_bytes: u64,
 }
@@ -35,8 +38,6 @@ pub(super) struct Flow {
     count: usize,
     /// Bytes of all of these.
     bytes: u64,
-    /// Whether it has posted all that it may in this poll.
-    is_done: bool,
 }
 
 impl Flow {
@@ -101,12 +102,14 @@ impl Ordered {
         Self {
             schedule: Schedule::new(classes, now),
             flows: Vec::new(),
+            waiting: Waiting::new(),
             turn_bytes: u64::from(classes.bytes_ahead_max / 8).max(1),
         }
     }
 
     /// Makes room for a channel, among so many.
     pub(super) fn make_room<P: Provider>(&mut self, channels: usize, half: &SendHalf<P>) {
+        self.waiting.make_room(channels);
         if channels > self.flows.len() {
             self.flows.resize_with(channels, Flow::default);
         }
@@ -124,13 +127,14 @@ impl Ordered {
     pub(super) fn post<P: Provider, C: Sends<P>>(
         &mut self,
         (queues, inlets): (&mut [Queue], &mut Inlets<P>),
-        waiting: &ChannelList,
+        listed: &ChannelList,
         entries: &mut [Entry<C>],
         clock: &impl Clock,
     ) {
         let Self {
             schedule,
             flows,
+            waiting,
             turn_bytes,
         } = self;
         let now = clock.now();
@@ -140,21 +144,15 @@ impl Ordered {
             flow.trim(channel.map_or(0, |(channel, _)| channel.send_half().sender.in_flight()));
             schedule.note(flow.class, &mut ahead, flow.bytes);
         }
-        for index in waiting.listed() {
-            if let Some(flow) = flows.get_mut(*index as usize) {
-                flow.is_done = false;
+        waiting.clear();
+        for index in listed.listed() {
+            if let Some(flow) = flows.get(*index as usize) {
+                waiting.wait(flow.class, flow.turn, *index);
             }
         }
-        loop {
-            let open = waiting.listed().iter().filter_map(|index| {
-                let flow = flows.get(*index as usize).filter(|flow| !flow.is_done)?;
-                Some((schedule.order(flow.class, flow.turn), *index))
-            });
-            let Some((_, index)) = open.min() else {
-                return;
-            };
+        while let Some(index) = waiting.next(schedule) {
             let Some(flow) = flows.get_mut(index as usize) else {
-                return;
+                continue;
             };
             let class = flow.class;
             let may = schedule.has_room(class, &ahead) && schedule.ready_at(class, now) <= now;
@@ -162,7 +160,6 @@ impl Ordered {
             // Everything of a channel that failed comes back at once.
             let channel = channel.filter(|channel| may || !channel.is_open());
             let (Some(queue), Some(channel)) = (queues.get_mut(index as usize), channel) else {
-                flow.is_done = true;
                 continue;
             };
             let mut taking = Taking {
@@ -171,13 +168,13 @@ impl Ordered {
                 posted: 0,
             };
             post_within(queue, inlets, channel, &mut taking);
-            let posted = taking.posted;
+            let Taking { posted, flow, .. } = taking;
             if posted == 0 {
-                flow.is_done = true;
                 continue;
             }
             schedule.charge((class, &mut flow.turn), posted, now);
             schedule.note(class, &mut ahead, posted);
+            waiting.wait(class, flow.turn, index);
         }
     }
 

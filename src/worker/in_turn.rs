@@ -1,0 +1,174 @@
+//! Those who wait for a turn, by class: the one whose turn is next is found in steps of the logarithm of how many wait.
+//!
+//! They are a skew heap for each class, whose branches are in an array with a place for everyone. So nothing here allocates or
+//! panics while turns are given.
+
+use core::mem;
+
+use super::class::{CLASSES_MAX, Classes};
+use super::schedule::{Schedule, Turn};
+
+/// Nobody's place.
+const NONE: u32 = u32::MAX;
+
+/// Those who wait.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    places: Vec<Place>,
+    /// The first of each class.
+    firsts: [u32; CLASSES_MAX],
+    /// Changes when all are let go.
+    round: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    turn: Turn,
+    /// In this round it waits, unless it is 0.
+    round: u32,
+    left: u32,
+    right: u32,
+}
+
+impl Waiting {
+    pub(crate) const fn new() -> Self {
+        Self {
+            places: Vec::new(),
+            firsts: [NONE; CLASSES_MAX],
+            round: 1,
+        }
+    }
+
+    /// Makes room for so many.
+    pub(crate) fn make_room(&mut self, count: usize) {
+        if count > self.places.len() {
+            self.places.resize(count, Place::default());
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn clear(&mut self) {
+        self.firsts = [NONE; CLASSES_MAX];
+        self.round = self.round.wrapping_add(1).max(1);
+    }
+
+    /// The one in this place waits for the turn it has in its class. One that waits already keeps its turn.
+    pub(crate) fn wait(&mut self, class: u8, turn: Turn, place: u32) {
+        let round = self.round;
+        let Some(own) = self
+            .places
+            .get_mut(place as usize)
+            .filter(|own| own.round != round)
+        else {
+            return;
+        };
+        *own = Place {
+            turn,
+            round,
+            left: NONE,
+            right: NONE,
+        };
+        self.put_back(class, place, NONE);
+    }
+
+    /// Takes out the one whose turn is next.
+    pub(crate) fn next(&mut self, schedule: &Schedule) -> Option<u32> {
+        let firsts = (0_u8..).zip(&self.firsts);
+        let first = firsts.filter_map(|(class, first)| {
+            let place = self.places.get(*first as usize)?;
+            Some((schedule.order(class, place.turn), class, *first))
+        });
+        let (_, class, place) = first.min()?;
+        let taken = mem::take(self.places.get_mut(place as usize)?);
+        *self.firsts.get_mut(usize::from(class))? = NONE;
+        self.put_back(class, taken.left, taken.right);
+        Some(place)
+    }
+
+    /// Puts two heaps into that of a class.
+    fn put_back(&mut self, class: u8, one: u32, other: u32) {
+        let merged = self.merged(one, other);
+        let class = Classes::place(class);
+        let all = self.merged(merged, self.firsts.get(class).copied().unwrap_or(NONE));
+        if let Some(first) = self.firsts.get_mut(class) {
+            *first = all;
+        }
+    }
+
+    /// One heap of two. Branches change sides on the way, which keeps them short on average.
+    fn merged(&mut self, one: u32, other: u32) -> u32 {
+        let (first, mut rest) = self.sorted(one, other);
+        let mut at = first;
+        while rest != NONE {
+            let Some(place) = self.places.get_mut(at as usize) else {
+                break;
+            };
+            let branch = mem::replace(&mut place.right, place.left);
+            let (next, left) = self.sorted(branch, rest);
+            if let Some(place) = self.places.get_mut(at as usize) {
+                place.left = next;
+            }
+            (at, rest) = (next, left);
+        }
+        first
+    }
+
+    /// Two heaps, the earlier first; nobody's is last.
+    fn sorted(&self, one: u32, other: u32) -> (u32, u32) {
+        let turn = |at: u32| {
+            let place = self.places.get(at as usize);
+            (place.is_none(), place.map(|place| place.turn), at)
+        };
+        if turn(other) < turn(one) {
+            (other, one)
+        } else {
+            (one, other)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::Instant;
+
+    use super::Waiting;
+    use crate::worker::class::Classes;
+    use crate::worker::schedule::{Schedule, Turn};
+
+    #[test]
+    fn the_earliest_of_those_who_wait_is_next() {
+        let (mut classes, now) = (Classes::default(), Instant::from_ns(0));
+        (classes.table[1].priority, classes.table[2].weight) = (3, 5);
+        let mut schedule = Schedule::new(&classes, now);
+        let mut turns = vec![Turn::START; 500];
+        let class = |place: u32| (place % 3) as u8;
+        let mut waiting = Waiting::new();
+        waiting.make_room(turns.len());
+        let mut numbers = 1_u64;
+        for _ in 0..20 {
+            waiting.clear();
+            let mut all: Vec<u32> = Vec::new();
+            for place in (0..500).filter(|place| place % 7 != 2) {
+                waiting.wait(class(place), turns[place as usize], place);
+                // It waits once.
+                waiting.wait(class(place), Turn::START, place);
+                all.push(place);
+            }
+            while let Some(place) = waiting.next(&schedule) {
+                let order = |place: &u32| {
+                    let turn = turns[*place as usize];
+                    (schedule.order(class(*place), Turn::START), turn, *place)
+                };
+                let at = (0..all.len()).min_by_key(|at| order(&all[*at])).unwrap();
+                assert_eq!(all.swap_remove(at), place);
+                numbers = numbers.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if numbers >> 62 != 0 {
+                    schedule.charge((class(place), &mut turns[place as usize]), numbers >> 50, now);
+                    waiting.wait(class(place), turns[place as usize], place);
+                    all.push(place);
+                }
+            }
+            assert!(all.is_empty());
+        }
+    }
+}
