@@ -2,6 +2,7 @@
 //!
 //! A limit is never exceeded by more than its burst and the bytes of one request. All that arrives was counted in its class. While a
 //! transfer of a higher class is under way, those below it bring no more than what may be under way while it waits for its peer.
+//! While two classes of one priority have transfers, they post by their weights, but for as much.
 
 pub(crate) mod case;
 
@@ -15,10 +16,20 @@ use crate::classes::case::ClassesCase;
 use crate::failure::{Verdict, ensure};
 use crate::linked::LinkedRun;
 use crate::run::Run;
+use crate::transfers::Side;
 
 /// Rails of a link at most, and how often each may be filled by others while a transfer waits for its peer.
 const RAILS: u64 = 2;
 const ROUNDS: u64 = 8;
+
+/// A transfer that another shares with by weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sharer {
+    at: usize,
+    /// The class of each, and what had been posted in it when both were joined.
+    own: (u8, u64),
+    its: (u8, u64),
+}
 
 /// The classes of one process or Worker, as seen from outside.
 #[derive(Debug, Default)]
@@ -176,6 +187,89 @@ impl LinkedRun<'_> {
         rivals.map(|other| (other, self.landed(other))).collect()
     }
 
+    /// The process that gives a transfer, and its class there.
+    fn giver_of(&self, at: usize) -> Option<(usize, u8)> {
+        let moved = &self.moved[at];
+        let host = self.case.lines[self.bonds[moved.bond].line].hosts[moved.giver()];
+        let process = self.seats[host].process.as_ref()?;
+        let class = process.links.class(self.bonds[moved.bond].id(moved.giver())?)?;
+        Some((host, class))
+    }
+
+    /// The bytes that a process has posted in a class.
+    fn posted(&self, host: usize, class: u8) -> u64 {
+        let process = self.seats[host].process.as_ref();
+        let counts = process.and_then(|process| process.links.class_counts(class));
+        counts.map_or(0, |counts| counts.bytes)
+    }
+
+    /// Notes, at each of them, the transfers of other classes that share with one by weight, as that is joined.
+    pub(crate) fn note_sharers(&mut self, at: usize) {
+        let Some((host, own)) = self.giver_of(at) else {
+            return;
+        };
+        let of = |at: usize| self.priority(self.moved[at].bond, self.moved[at].giver());
+        let Some(level @ (_, false)) = of(at) else {
+            return;
+        };
+        let is_under_way = |side: &Side| side.has_joined && side.end.is_none();
+        let sharers = (0..self.moved.len()).filter_map(|other| {
+            let (its_host, its) = self.giver_of(other)?;
+            let shares = its_host == host && its != own && of(other) == Some(level);
+            (shares && self.moved[other].sides.iter().all(is_under_way)).then_some((other, its))
+        });
+        let sharers: Vec<_> = sharers.collect();
+        let own = (own, self.posted(host, own));
+        for (other, its) in sharers {
+            let its = (its, self.posted(host, its));
+            self.moved[at].sharers.push(Sharer { at: other, own, its });
+            self.moved[other].sharers.push(Sharer {
+                at,
+                own: its,
+                its: own,
+            });
+        }
+    }
+
+    /// Classes posted by their weights until a transfer was done, while another of theirs was under way all the time.
+    pub(crate) fn judge_shares(&self, at: usize) -> Verdict {
+        let classes = self.case.classes.as_ref().filter(|classes| classes.is_contest);
+        let Some(classes) = classes.filter(|_| self.is_steady()) else {
+            return Ok(());
+        };
+        let Some((host, _)) = self.giver_of(at) else {
+            return Ok(());
+        };
+        let weight = |class: u8| {
+            let weight = classes.class(class).map_or(1, |class| class.weight);
+            u128::from(weight.max(1))
+        };
+        let slack = self.slack(classes);
+        for sharer in &self.moved[at].sharers {
+            if self.moved[sharer.at].sides.iter().any(|side| side.end.is_some()) {
+                continue;
+            }
+            let [own, its] = [sharer.own, sharer.its].map(|(class, before)| {
+                let bytes = self.posted(host, class).saturating_sub(before);
+                (weight(class), u128::from(bytes))
+            });
+            for ((weight, bytes), (other_weight, others)) in [(own, its), (its, own)] {
+                let fair = others * weight / other_weight;
+                ensure(bytes <= fair + u128::from(slack), "share", || {
+                    format!("{bytes} bytes of weight {weight} beside {others} of {other_weight}: {sharer:?}")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that others may fill rails with while a transfer waits for its peer.
+    fn slack(&self, classes: &ClassesCase) -> u64 {
+        let pieces = self.transfers.iter().map(|config| config.piece_bytes);
+        let each = u64::from(classes.bytes_ahead_max) + pieces.max().map_or(0, u64::from);
+        RAILS * ROUNDS * each
+    }
+
     /// Lower classes brought no more, until a transfer was done, than what may be under way while it waits for its peer.
     pub(crate) fn judge_classes(&self, at: usize) -> Verdict {
         let classes = self.case.classes.as_ref().filter(|classes| classes.is_contest);
@@ -183,9 +277,7 @@ impl LinkedRun<'_> {
             return Ok(());
         };
         let moved = &self.moved[at];
-        let pieces = self.transfers.iter().map(|config| config.piece_bytes);
-        let each = u64::from(classes.bytes_ahead_max) + pieces.max().map_or(0, u64::from);
-        let most = RAILS * ROUNDS * each;
+        let most = self.slack(classes);
         let came = moved
             .lower
             .iter()

@@ -72,7 +72,7 @@ fn class(random: &mut Random, rates: &[u64]) -> ClassCase {
     }
 }
 
-/// Two links between the same hosts: a long transfer in the lower class, and then one in the higher.
+/// Two links between the same hosts: a long transfer in the lower class, and then one in the higher, or in one of equal priority.
 fn contest(case: &mut Case, random: &mut Random) {
     case.plan = String::new();
     case.panics_every = 0;
@@ -118,6 +118,11 @@ fn contest(case: &mut Case, random: &mut Random) {
         (classes.lines, classes.without) = (vec![0; case.lines.len()], 0);
         classes.lines[1] = 1;
         classes.bytes_ahead_max = one_of(random, &[4096, 20_000]);
+        if random.below(2) == 0 {
+            classes.table[1].priority = 0;
+            classes.table[1].weight = one_of(random, &[1, 3, 50]);
+            classes.bytes_ahead_max = 4096;
+        }
     }
     let mut at = case.operations.len();
     for (line, bytes, ns) in [(0, 900_000, 30_000_000), (1, 500_000, 3_000_000)] {

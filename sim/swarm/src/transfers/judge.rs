@@ -122,6 +122,7 @@ impl LinkedRun<'_> {
         if is_calm && how == TransferEnd::Done && moved.giver() != end {
             self.judge_priority(at)?;
             self.judge_classes(at)?;
+            self.judge_shares(at)?;
         }
         Ok(())
     }
@@ -139,6 +140,7 @@ impl LinkedRun<'_> {
         let rivals = rivals.map(|other| (other, self.landed(other))).collect();
         self.moved[at].rivals = rivals;
         self.moved[at].lower = self.lower_rivals(at);
+        self.note_sharers(at);
     }
 
     /// The bytes of a transfer that its taker has.

@@ -14,6 +14,7 @@ use doorbell::memory::Region;
 use doorbell::provider::PlacementConfig;
 use doorbell_sim::Host;
 
+use crate::classes::Sharer;
 use crate::failure::{Verdict, ensure, failure};
 use crate::linked::LinkedRun;
 use crate::process::Process;
@@ -43,6 +44,8 @@ pub(crate) struct Moved {
     rivals: Vec<(usize, u64)>,
     /// Others that lower classes have, in the same way.
     pub(crate) lower: Vec<(usize, u64)>,
+    /// Others that share with it by weight.
+    pub(crate) sharers: Vec<Sharer>,
 }
 
 /// One end of a transfer.
@@ -233,6 +236,7 @@ impl LinkedRun<'_> {
             tag,
             rivals: Vec::new(),
             lower: Vec::new(),
+            sharers: Vec::new(),
         };
         let memory = moved.memory(end, process)?;
         let (offset, bytes, _) = moved.place();
