@@ -131,7 +131,7 @@ const CORE_IN: u16 = 0;
 const CORE_OUT: u16 = 1;
 const WRITE_COMMAND: u16 = 2;
 const MANDATORY: u16 = 1;
-/// What `struct ib_uverbs_send_wr` has: the kernel refuses less, also for none.
+/// At least the size of `struct ib_uverbs_send_wr`: the kernel refuses less, also for no requests.
 const REQUEST_BYTES: u32 = 128;
 
 #[repr(C)]

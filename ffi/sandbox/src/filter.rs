@@ -215,7 +215,7 @@ pub(crate) fn program(reserved: &Reserved) -> Vec<sock_filter> {
     program
 }
 
-/// Where the low word of an argument is in `struct seccomp_data`, on a little-endian machine.
+/// The place of the low word of an argument in `struct seccomp_data`, on a little-endian machine.
 const fn low_word(argument: u32) -> u32 {
     16 + 8 * argument
 }

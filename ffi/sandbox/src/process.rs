@@ -26,7 +26,7 @@ impl Process {
                 .and_then(Pid::from_raw)
                 .ok_or(Errno::SRCH)
         };
-        // Of a thread that is not the first of its process it is an error.
+        // An error for a thread that is not the first of its process.
         if let Ok(process) = pidfd_open(pid(thread)?, PidfdFlags::empty()) {
             return Ok(Self(process));
         }

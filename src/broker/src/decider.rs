@@ -52,7 +52,7 @@ pub enum Refusal {
     TooManyContexts,
 }
 
-/// What is done with a trapped call.
+/// The answer to a trapped call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The kernel does it with the rights of the program.

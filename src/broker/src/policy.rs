@@ -1,4 +1,4 @@
-//! What a program may reach, as a file says it.
+//! The devices that a program may reach, as a file says it.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ const CONTEXTS: u32 = 8;
 /// More would leave too few descriptors to the program under the usual limit of 1024.
 const CONTEXTS_MAX: u32 = 512;
 
-/// What a program may reach.
+/// The devices that a program may reach.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]

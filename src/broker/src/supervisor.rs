@@ -10,15 +10,22 @@ use doorbell_sandbox::{
     BlockedSignals, Call, DOORBELL_BYTES, DescriptorKind, Doorbell, Driver, Launch, LaunchError, Launched,
     Listener, Network, Process, Reserved, StatForm, Trapped, node_facts,
 };
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Resource, Signal, WaitOptions, getrlimit, kill_process, set_child_subreaper, wait,
+    Pid, PidfdFlags, Resource, Signal, WaitOptions, getrlimit, kill_process, pidfd_open, set_child_subreaper,
+    wait,
 };
 
 use crate::decider::{Decider, Decision, PATH_BYTES, Refusal};
 use crate::host::Host;
 use crate::policy::{Policy, PolicyError};
+
+/// How often orphans are looked for once the program ended.
+const REAP_EVERY: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
 
 /// A program to run.
 #[derive(Clone, Debug)]
@@ -111,8 +118,10 @@ impl From<Errno> for BrokerError {
     }
 }
 
-/// Runs a program under a policy, and answers it until the last of its processes ended. All signals are blocked in this thread; those that a process sends to
-/// this one go to the program. The program is killed if this thread dies.
+/// Runs a program under a policy, and answers it until the last of its processes ended. The program is killed if this thread dies.
+///
+/// The calling process has no other thread and no other child: it becomes the parent of orphans of the program, and waits for all children. All signals are
+/// blocked meanwhile; those that another process sends go to the program.
 ///
 /// # Errors
 /// The policy is invalid, the program does not start, or this process lacks a resource.
@@ -156,21 +165,26 @@ struct Sandbox {
 
 impl Sandbox {
     fn serve(&mut self, program: Pid, signals: &BlockedSignals) -> Result<End, BrokerError> {
-        let (mut end, mut is_used) = (None, true);
+        let process = pidfd_open(program, PidfdFlags::empty())?;
+        let mut end = None;
         loop {
-            if let (Some(end), false) = (end, is_used) {
-                return Ok(end);
-            }
             let (woken, trapped) = {
                 let mut watched = [
                     PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
                     PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+                    PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN),
                 ];
-                // A filter that nothing uses any more is always ready.
-                let count = if is_used { 2 } else { 1 };
-                poll(watched.get_mut(..count).unwrap_or_default(), None)?;
-                let [of_signals, of_listener] = &watched;
-                (!of_signals.revents().is_empty(), of_listener.revents())
+                // The process is always ready once it ended. Its orphans are waited for: a filter has users until then.
+                let (count, timeout) = if end.is_some() {
+                    (2, Some(&REAP_EVERY))
+                } else {
+                    (3, None)
+                };
+                poll(watched.get_mut(..count).unwrap_or_default(), timeout)?;
+                let [of_signals, of_listener, of_process] = &watched;
+                let is_idle = of_listener.revents().is_empty();
+                let woken = is_idle || !(of_signals.revents() | of_process.revents()).is_empty();
+                (woken, of_listener.revents())
             };
             if woken {
                 while let Some(received) = signals.next() {
@@ -180,7 +194,7 @@ impl Sandbox {
                         }
                     }
                 }
-                end = reaped(program).or(end);
+                end = end.or(reaped(program));
             }
             if trapped.contains(PollFlags::IN) {
                 if let Some(trapped) = self.listener.next()? {
@@ -188,7 +202,10 @@ impl Sandbox {
                     let _ = self.answer(&trapped);
                 }
             } else if trapped.contains(PollFlags::HUP) {
-                is_used = false;
+                // No process has the filter any more, the program neither.
+                let mut ended = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
+                poll(&mut ended, None)?;
+                return end.or_else(|| reaped(program)).ok_or(Errno::CHILD.into());
             }
         }
     }
@@ -197,7 +214,7 @@ impl Sandbox {
     fn copied<const BYTES: usize>(&self, trapped: &Trapped, address: u64) -> Option<[u8; BYTES]> {
         let mut bytes = [0; BYTES];
         let count = Process::read(trapped.thread, address, &mut bytes);
-        // What was not read is not looked at: a path without its end is none.
+        // Bytes that were not read are not looked at: a path without its end is none.
         bytes.get_mut(count..)?.fill(u8::MAX);
         self.listener.is_waiting(trapped).then_some(bytes)
     }

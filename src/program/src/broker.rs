@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
 /// The network of the program.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Net {
-    /// That of the broker
+    /// The network of the broker
     Host,
     /// A network namespace of its own, without a network
     None,

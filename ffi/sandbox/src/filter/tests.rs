@@ -10,7 +10,7 @@ use super::{NATIVE, Reserved, X32, program};
 const HERE: u64 = libc::AT_FDCWD as u64;
 const OPEN: u64 = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
 
-/// What the filter answers to a call.
+/// The answer of the filter to a call.
 fn run(abi: u32, call: i64, arguments: [u64; 6]) -> u32 {
     let mut data = Vec::new();
     data.extend((call as u32).to_le_bytes());
