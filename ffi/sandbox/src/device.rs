@@ -1,8 +1,13 @@
 //! A device node: a fresh open of it, facts about it, and its doorbell.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "constants of the kernel, and sizes of its structures"
+)]
 
+use core::mem::MaybeUninit;
 use std::ffi::CString;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -14,6 +19,7 @@ use crate::filter::DOORBELL_BYTES;
 
 /// The form of facts about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StatForm {
     /// `struct stat`.
     Plain,
@@ -23,6 +29,7 @@ pub enum StatForm {
 
 /// The kind of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DescriptorKind {
     /// A character device, with its number.
     Device(u64),
@@ -45,6 +52,7 @@ impl DescriptorKind {
 
 /// The provider of a device that rings by a write, as the kernel numbers it. Source: `rdma/ib_user_ioctl_verbs.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Driver {
     /// Soft-RoCE.
     Rxe = 14,
@@ -346,10 +354,10 @@ mod tests {
     #[test]
     fn facts_have_the_number_of_the_device() {
         let plain = node_facts(Path::new("/dev/null"), StatForm::Plain).unwrap();
-        let at = std::mem::offset_of!(libc::stat, st_rdev);
+        let at = core::mem::offset_of!(libc::stat, st_rdev);
         assert_eq!(plain[at..at + 8], 0x103_u64.to_ne_bytes());
         let extended = node_facts(Path::new("/dev/null"), StatForm::Extended).unwrap();
-        let at = std::mem::offset_of!(libc::statx, stx_rdev_minor);
+        let at = core::mem::offset_of!(libc::statx, stx_rdev_minor);
         assert_eq!(extended[at..at + 4], 3_u32.to_ne_bytes());
         assert_eq!(
             node_facts(Path::new("/dev/absent"), StatForm::Plain),

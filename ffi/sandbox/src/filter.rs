@@ -1,4 +1,9 @@
 //! The filter: a program of classic BPF that traps the few calls by which a verbs program finds, opens and rings a device. No system call is made here.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "constants of the kernel, and lengths of a filter of a few dozen instructions"
+)]
 
 use core::ops::Range;
 
@@ -20,15 +25,15 @@ const NATIVE: u32 = 0xC000_00B7;
 const X32: u32 = 0x4000_0000;
 
 /// Flags of an `open` that change nothing here, and that some C libraries add.
-const LARGE_FILE: u32 = libc::O_LARGEFILE.cast_unsigned()
+const LARGE_FILE: u32 = libc::O_LARGEFILE as u32
     | if cfg!(target_arch = "x86_64") {
         0x8000
     } else {
         0x2_0000
     };
 
-const HERE: u32 = libc::AT_FDCWD.cast_unsigned();
-const OPEN_FLAGS: u32 = (libc::O_RDWR | libc::O_CLOEXEC).cast_unsigned();
+const HERE: u32 = libc::AT_FDCWD as u32;
+const OPEN_FLAGS: u32 = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
 
 /// Numbers of descriptors that are kept for devices, so that the filter knows a write to a device by its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,10 +129,7 @@ fn rules(reserved: &Reserved) -> Vec<Rule> {
         // AT_NO_AUTOMOUNT is what a C library adds.
         trap(
             libc::SYS_statx,
-            &[
-                is(0, HERE),
-                is_but_for(2, libc::AT_NO_AUTOMOUNT.cast_unsigned(), 0),
-            ],
+            &[is(0, HERE), is_but_for(2, libc::AT_NO_AUTOMOUNT as u32, 0)],
         ),
         // libibverbs waits for udev in vain, and by this call alone.
         trap(libc::SYS_inotify_add_watch, &[is(2, libc::IN_CREATE)]),
@@ -141,8 +143,8 @@ fn rules(reserved: &Reserved) -> Vec<Rule> {
     for command in [libc::F_OFD_SETLK, libc::F_OFD_SETLKW] {
         rules.push(Rule {
             call: libc::SYS_fcntl,
-            conditions: vec![is(1, command.cast_unsigned())],
-            action: SECCOMP_RET_ERRNO | libc::EINVAL.cast_unsigned(),
+            conditions: vec![is(1, command as u32)],
+            action: SECCOMP_RET_ERRNO | libc::EINVAL as u32,
         });
     }
     rules
@@ -178,7 +180,7 @@ const fn answer(action: u32) -> sock_filter {
 
 /// The whole filter. Calls of a foreign ABI do not exist for the program, since their numbers are others.
 pub(crate) fn program(reserved: &Reserved) -> Vec<sock_filter> {
-    let absent = SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+    let absent = SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
     let mut program = vec![
         instruction(LOAD, ABI),
         compare(BPF_JEQ, NATIVE, false, 1),
@@ -217,7 +219,7 @@ pub(crate) fn program(reserved: &Reserved) -> Vec<sock_filter> {
 
 /// The place of the low word of an argument in `struct seccomp_data`, on a little-endian machine.
 const fn low_word(argument: u32) -> u32 {
-    16 + 8 * argument
+    argument.saturating_mul(8).saturating_add(16)
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 //! The new process runs `prepare` between its fork and its exec. Nothing there allocates or takes a lock.
 
 use core::fmt;
+use core::mem::MaybeUninit;
 use std::ffi::{CStr, OsString};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -25,6 +25,7 @@ use crate::signals::{BlockedSignals, set_blocked};
 
 /// The network of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Network {
     /// The network namespace of the broker.
     #[default]
@@ -58,6 +59,7 @@ pub struct Launched {
 
 /// A step of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
     /// Namespaces are made.
     Namespaces,
@@ -275,7 +277,10 @@ fn hide(folder: &CStr) -> io::Result<()> {
 /// Installs the filter, and returns its listener.
 fn install(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let program = libc::sock_fprog {
-        len: program.len() as u16,
+        len: program
+            .len()
+            .try_into()
+            .map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: program.as_ptr().cast_mut(),
     };
     let listens = SECCOMP_FILTER_FLAG_NEW_LISTENER;

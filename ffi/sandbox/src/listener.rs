@@ -1,4 +1,9 @@
 //! The listener of a filter: trapped calls, and their answers. Source: `seccomp_unotify(2)`.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "flags of the kernel and numbers of descriptors, of which it takes 32 bits"
+)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -7,6 +12,7 @@ use rustix::io::Errno;
 
 /// A call that the filter traps, by its purpose. Addresses are the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Call {
     /// A device is to be opened.
     Open {
@@ -56,7 +62,13 @@ impl From<OwnedFd> for Listener {
     fn from(descriptor: OwnedFd) -> Self {
         // The supervisor runs where the program waits, and the other way round: a third of the time. Kernels before 6.6 do not have it.
         // SAFETY: a descriptor and a number (seccomp_unotify(2)).
-        let _ = unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
+        let _ = unsafe {
+            libc::ioctl(
+                descriptor.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+                SYNC_WAKE_UP,
+            )
+        };
         Self(descriptor)
     }
 }
@@ -164,12 +176,12 @@ impl Listener {
         self.send(trapped, 0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32)
     }
 
-    /// Answers with a value.
+    /// Answers with a count of bytes, or 0.
     ///
     /// # Errors
     /// The thread is gone.
-    pub fn answer(&self, trapped: &Trapped, value: u32) -> Result<(), Errno> {
-        self.send(trapped, value.into(), 0, 0)
+    pub fn answer(&self, trapped: &Trapped, bytes: usize) -> Result<(), Errno> {
+        self.send(trapped, bytes as i64, 0, 0)
     }
 
     /// Answers with an error.
@@ -189,9 +201,9 @@ impl Listener {
         let mut request = libc::seccomp_notif_addfd {
             id: trapped.id,
             flags: (libc::SECCOMP_ADDFD_FLAG_SETFD | libc::SECCOMP_ADDFD_FLAG_SEND) as u32,
-            srcfd: descriptor.as_raw_fd().cast_unsigned(),
+            srcfd: descriptor.as_raw_fd() as u32,
             newfd: number,
-            newfd_flags: libc::O_CLOEXEC.cast_unsigned(),
+            newfd_flags: libc::O_CLOEXEC as u32,
         };
         self.control(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut request)
             .map(drop)

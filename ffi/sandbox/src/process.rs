@@ -54,11 +54,14 @@ impl Process {
         // A part is read up to an end of a piece alone: the bytes of each page are a piece.
         let first = usize::try_from(PAGE.wrapping_sub(address % PAGE))
             .map_or(into.len(), |first| first.min(into.len()));
-        let Some(second) = address.checked_add(first as u64) else {
+        let Some(address) = usize::try_from(address).ok() else {
             return 0;
         };
-        let piece = |address: u64, bytes: usize| libc::iovec {
-            iov_base: core::ptr::without_provenance_mut(address as usize),
+        let Some(second) = address.checked_add(first) else {
+            return 0;
+        };
+        let piece = |address: usize, bytes: usize| libc::iovec {
+            iov_base: core::ptr::without_provenance_mut(address),
             iov_len: bytes,
         };
         let theirs = [

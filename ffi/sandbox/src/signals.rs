@@ -1,7 +1,7 @@
 //! Signals of the supervising thread: all are blocked, and those that matter are read from a descriptor.
 
+use core::mem::MaybeUninit;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 /// A signal that came for this process.
@@ -96,7 +96,7 @@ impl BlockedSignals {
                 size_of::<libc::signalfd_siginfo>(),
             )
         };
-        if count != size_of::<libc::signalfd_siginfo>().cast_signed() {
+        if usize::try_from(count) != Ok(size_of::<libc::signalfd_siginfo>()) {
             return None;
         }
         // SAFETY: all of it was written.

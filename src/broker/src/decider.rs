@@ -45,6 +45,7 @@ pub trait Facts {
 
 /// The reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The policy does not allow the device: for the program there is none.
     NoSuchDevice,
@@ -53,6 +54,7 @@ pub enum Refusal {
 }
 
 /// The answer to a trapped call.
+#[expect(clippy::exhaustive_enums, reason = "it is the kernel's, refused or done")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The kernel does it with the rights of the program.
@@ -144,7 +146,7 @@ impl<F: Facts> Decider<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use core::cell::RefCell;
     use std::collections::BTreeSet;
     use std::rc::Rc;
 

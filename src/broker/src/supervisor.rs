@@ -39,6 +39,7 @@ pub struct Program {
 }
 
 /// How the program ended.
+#[expect(clippy::exhaustive_enums, reason = "a process ends by itself or by a signal")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// With this code.
@@ -273,13 +274,13 @@ impl Sandbox {
                 match self.ring(trapped, descriptor, &bytes) {
                     Some(Ok(())) => {
                         self.counts.doorbells = self.counts.doorbells.saturating_add(1);
-                        self.listener.answer(trapped, DOORBELL_BYTES as u32)
+                        self.listener.answer(trapped, DOORBELL_BYTES)
                     }
                     Some(Err(error)) => self.listener.refuse(trapped, error),
                     None => self.native(trapped),
                 }
             }
-            Call::Other => self.native(trapped),
+            _ => self.native(trapped),
         }
     }
 

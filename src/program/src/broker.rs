@@ -106,6 +106,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn read(path: &Path) -> Result<Policy, Failure> {
     let mut text = String::new();
-    File::open(path)?.take(POLICY_BYTES_MAX).read_to_string(&mut text)?;
+    File::open(path)?
+        .take(POLICY_BYTES_MAX)
+        .read_to_string(&mut text)?;
     Ok(Policy::parse(&text)?)
 }

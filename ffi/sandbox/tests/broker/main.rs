@@ -5,10 +5,11 @@
 
 mod program;
 
+use core::time::Duration;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use doorbell_broker::{BrokerError, LaunchError, Network, Policy, Program, run};
 

@@ -1,11 +1,11 @@
 //! Programs in the sandbox: raw system calls, since a hostile program is bound by no library.
 
-use std::ffi::CStr;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::time::Duration;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
-use std::time::Duration;
 
 const ALLOWED: &CStr = c"/dev/infiniband/uverbs0";
 const DENIED: &CStr = c"/dev/infiniband/uverbs1";
@@ -75,7 +75,7 @@ fn allowed() {
         &[here, ALLOWED.as_ptr() as u64, plain.as_mut_ptr() as u64, 0],
     )
     .unwrap();
-    let at = std::mem::offset_of!(libc::stat, st_rdev);
+    let at = core::mem::offset_of!(libc::stat, st_rdev);
     assert_eq!(plain[at..at + 8], NULL.to_ne_bytes());
     let (one, two) = (open(ALLOWED).unwrap(), open(ALLOWED).unwrap());
     assert_ne!(one, two);
@@ -118,7 +118,7 @@ fn changing() {
             while !stop.load(Ordering::Relaxed) {
                 let byte = next.fetch_xor(1, Ordering::Relaxed);
                 // SAFETY: a byte of `path`, which outlives this scope and which nothing borrows here.
-                unsafe { std::ptr::write_volatile(digit as *mut u8, byte) };
+                unsafe { core::ptr::write_volatile(digit as *mut u8, byte) };
             }
         });
         let (mut opened, mut refused) = (0, 0);
@@ -181,7 +181,7 @@ fn pages() {
     let put = |bytes: &[u8]| {
         let at = start + 4096 - bytes.len() as u64;
         // SAFETY: the last bytes of the page that is mapped, which nothing borrows.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
         at
     };
     let whole = put(ALLOWED.to_bytes_with_nul());
@@ -191,7 +191,7 @@ fn pages() {
     // It goes on in the next page.
     let across = call(libc::SYS_mmap, &two).unwrap() as u64 + 4096 - 20;
     // SAFETY: bytes on both sides of an end of a page, both mapped, which nothing borrows.
-    unsafe { std::ptr::copy_nonoverlapping(DENIED.as_ptr().cast(), across as *mut u8, 24) };
+    unsafe { core::ptr::copy_nonoverlapping(DENIED.as_ptr().cast(), across as *mut u8, 24) };
     assert_eq!(open_at(across), Err(libc::ENOENT));
 }
 
