@@ -238,11 +238,13 @@ pub fn node_facts(path: &Path, form: StatForm) -> Result<Vec<u8>, Errno> {
 pub struct Mark(i64);
 
 impl Mark {
-    /// Marks an open file, at the byte `place` or one of the few after it. `None` if none of them is to be had.
+    /// Marks an open file, at a byte of this process that no other number has. A number is not used twice: a mark that was looked for at the byte of a later
+    /// one would be found. `None` if others hold the byte and those beside it.
     #[must_use]
-    pub fn set(file: BorrowedFd<'_>, place: u32) -> Option<Self> {
-        // Above the bytes that a lock of a real file would be at.
-        let first = 1_i64 << 56 | i64::from(place) << 20;
+    pub fn set(file: BorrowedFd<'_>, number: u32) -> Option<Self> {
+        // Numbers of processes have 22 bits. The bytes are above those that a lock of a real file would be at.
+        let process = i64::from(std::process::id() & 0x3F_FFFF);
+        let first = 1_i64 << 60 | process << 36 | i64::from(number) << 4;
         (first..first.saturating_add(16))
             .find(|place| lock(file, libc::F_OFD_SETLK, libc::F_WRLCK, *place).is_some())
             .map(Self)
@@ -307,8 +309,7 @@ mod tests {
     fn a_mark_lasts_as_long_as_any_descriptor_of_its_file() {
         let path = Path::new("/dev/null");
         let (one, probe) = (open_node(path).unwrap(), open_node(path).unwrap());
-        let place = std::process::id();
-        let mark = Mark::set(one.as_fd(), place).unwrap();
+        let mark = Mark::set(one.as_fd(), 7).unwrap();
         assert!(mark.is_open(probe.as_fd()));
         let copy = one.try_clone().unwrap();
         drop(one);
@@ -325,10 +326,9 @@ mod tests {
             open_node(path).unwrap(),
             open_node(path).unwrap(),
         );
-        let place = std::process::id() ^ 1 << 31;
         let (first, second) = (
-            Mark::set(one.as_fd(), place).unwrap(),
-            Mark::set(two.as_fd(), place).unwrap(),
+            Mark::set(one.as_fd(), 8).unwrap(),
+            Mark::set(two.as_fd(), 8).unwrap(),
         );
         assert_ne!(first, second);
         drop(one);

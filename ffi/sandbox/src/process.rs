@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
 use rustix::io::Errno;
@@ -91,17 +91,5 @@ impl Process {
     /// `FAULT` if not all of it is mapped.
     pub fn write(memory: &File, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         memory.write_all_at(bytes, address).map_err(|_| Errno::FAULT)
-    }
-
-    /// If the process has ended.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
-        poll(&mut watched, Some(&now)).is_ok_and(|count| count > 0)
     }
 }

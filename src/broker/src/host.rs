@@ -1,5 +1,7 @@
 //! Device nodes of this host, and the contexts that were opened of them.
 
+use core::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -29,13 +31,16 @@ pub(crate) struct Opened {
 /// The nodes of this host.
 #[derive(Debug)]
 pub(crate) struct Host {
-    stand_ins: std::collections::BTreeMap<String, PathBuf>,
+    stand_ins: BTreeMap<String, PathBuf>,
+    /// Contexts that were opened: a mark has their number.
+    opened: Cell<u32>,
 }
 
 impl Host {
     pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             stand_ins: policy.stand_ins.clone(),
+            opened: Cell::new(0),
         }
     }
 
@@ -66,7 +71,9 @@ impl Host {
                 return Err(Errno::NODEV);
             }
         }
-        let mark = Mark::set(descriptor.as_fd(), std::process::id());
+        let number = self.opened.get();
+        self.opened.set(number.wrapping_add(1));
+        let mark = Mark::set(descriptor.as_fd(), number);
         Ok(Opened {
             descriptor,
             device,
@@ -88,8 +95,7 @@ impl Facts for Host {
 
     fn retain_open(&self, contexts: &mut Vec<Context>) {
         // One probe a node, closed before the next: a device with an open file cannot be removed.
-        let paths: std::collections::BTreeSet<_> =
-            contexts.iter().map(|context| context.path.clone()).collect();
+        let paths: BTreeSet<_> = contexts.iter().map(|context| context.path.clone()).collect();
         for path in paths {
             let Ok(probe) = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
                 // A node that is gone has no open file: its driver waits for the last one.
