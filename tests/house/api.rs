@@ -14,7 +14,10 @@ const ROOT_NAMES_MAX: usize = 45;
 
 /// Folders of sources, and what of them is a package of its own.
 const PACKAGES: [(&str, &[&str]); 11] = [
-    ("src", &["src/operation", "src/daemon", "src/broker", "src/program"]),
+    (
+        "src",
+        &["src/operation", "src/daemon", "src/broker", "src/program"],
+    ),
     ("src/operation/src", &[]),
     ("src/daemon/src", &[]),
     ("src/broker/src", &[]),
