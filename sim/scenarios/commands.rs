@@ -215,6 +215,10 @@ fn of_words(
         return found;
     };
     let words = &words[at..];
+    // A command that starts another has that behind two dashes.
+    if let Some(end) = words.iter().position(|word| word == "--") {
+        found.extend(of_words(&words[end..], program, loops));
+    }
     let looped = words.iter().find_map(|word| Some((word, loops.get(word)?)));
     let Some((variable, values)) = looped else {
         found.push((0, words.to_vec()));

@@ -13,10 +13,14 @@ use crate::{code, code_before_tests, is_of_tests, root, sources};
 const ROOT_NAMES_MAX: usize = 45;
 
 /// Folders of sources, and what of them is a package of its own.
-const PACKAGES: [(&str, &[&str]); 9] = [
-    ("src", &["src/operation", "src/daemon", "src/program"]),
+const PACKAGES: [(&str, &[&str]); 11] = [
+    (
+        "src",
+        &["src/operation", "src/daemon", "src/broker", "src/program"],
+    ),
     ("src/operation/src", &[]),
     ("src/daemon/src", &[]),
+    ("src/broker/src", &[]),
     ("core/src", &[]),
     ("hotpath/src", &[]),
     ("ffi/src", &[]),
@@ -25,6 +29,7 @@ const PACKAGES: [(&str, &[&str]); 9] = [
         &["ffi/sys/src/bindings.rs", "ffi/sys/src/layout_table.rs"],
     ),
     ("ffi/tokio/src", &[]),
+    ("ffi/sandbox/src", &[]),
     ("sim/src", &[]),
 ];
 

@@ -9,16 +9,18 @@ use toml::Value;
 use crate::{manifest, members, root};
 
 /// The folder of each, and its name.
-const PUBLISHED: [(&str, &str); 10] = [
+const PUBLISHED: [(&str, &str); 12] = [
     (".", "doorbell"),
     ("core", "doorbell-core"),
     ("ffi", "doorbell-ffi"),
     ("ffi/sys", "doorbell-sys"),
     ("ffi/tokio", "doorbell-tokio"),
+    ("ffi/sandbox", "doorbell-sandbox"),
     ("hotpath", "doorbell-hotpath"),
     ("sim", "doorbell-sim"),
     ("src/operation", "doorbell-operation"),
     ("src/daemon", "doorbell-daemon"),
+    ("src/broker", "doorbell-broker"),
     ("src/program", "doorbell-program"),
 ];
 

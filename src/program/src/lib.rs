@@ -9,6 +9,7 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcomm
 
 mod address;
 mod board;
+mod broker;
 mod changes;
 mod closed_pipe;
 mod columns;
@@ -73,6 +74,7 @@ enum Command {
     Xfer(Box<xfer::Arguments>),
     Mesh(mesh::Arguments),
     Serve(Box<serve::Arguments>),
+    Broker(broker::Arguments),
     Status(status::Arguments),
     Config(config::Arguments),
     Demo(demo::Arguments),
@@ -118,6 +120,7 @@ fn run(command: Command) -> Result<(), report::Failure> {
         Command::Xfer(arguments) => xfer::run(&arguments),
         Command::Mesh(arguments) => mesh::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Broker(arguments) => broker::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

@@ -79,6 +79,12 @@ const ROWS: &[(&str, Is, How)] = &[
             "fn processes_attach_exchange_and_learn_of_a_kill",
         ),
     ),
+    // Its devices are those of an example.
+    (
+        "a sandbox",
+        |words| words[..2] == ["doorbell", "broker"] && words.len() > 2,
+        Elsewhere("sim/scenarios/broker.toml", "{bin}/doorbell broker --counts"),
+    ),
     // The port is that of an example: no node is there.
     (
         "status of a node",

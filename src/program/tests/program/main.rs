@@ -1,5 +1,6 @@
 //! The `doorbell` program as it is started: processes of their own, over the fake libibverbs where they open a device.
 
+mod broker;
 mod documents;
 mod json;
 mod keys;

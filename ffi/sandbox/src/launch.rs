@@ -1,0 +1,308 @@
+//! The start of a program: namespaces, no privileges, the filter, and the filter's listener for the supervisor.
+//!
+//! The new process runs `prepare` between its fork and its exec. Nothing there allocates or takes a lock.
+
+use core::fmt;
+use core::mem::MaybeUninit;
+use std::ffi::{CStr, OsString};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use libc::{SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, c_int};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::Pid;
+
+use crate::capabilities;
+use crate::filter::{self, Reserved};
+use crate::listener::Listener;
+use crate::signals::{BlockedSignals, set_blocked};
+
+/// The network of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Network {
+    /// The network namespace of the broker.
+    #[default]
+    Host,
+    /// A network namespace of the program's own, in which nothing is up.
+    None,
+}
+
+/// A program to start.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The program, looked up in `PATH` if it has no slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// User and mount namespaces of its own, in which it has no privileges and `/dev/infiniband` is empty, and its network. `None` leaves
+    /// namespaces and privileges to the program.
+    pub namespaces: Option<Network>,
+    /// Numbers of descriptors that are kept for devices.
+    pub reserved: Reserved,
+}
+
+/// A program that runs under the filter.
+#[derive(Debug)]
+pub struct Launched {
+    /// Its process, a child of this one. It is to be waited for.
+    pub pid: Pid,
+    /// The trapped calls of it and of all processes that it starts.
+    pub listener: Listener,
+}
+
+/// A step of the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// Namespaces are made.
+    Namespaces,
+    /// The user and the group are mapped into the user namespace.
+    Users,
+    /// `/dev/infiniband` is hidden.
+    Mounts,
+    /// Capabilities are dropped.
+    Privileges,
+    /// The filter is installed.
+    Filter,
+    /// The listener is handed over.
+    Listener,
+    /// The program is executed.
+    Program,
+}
+
+const STEPS: [Step; 7] = [
+    Step::Namespaces,
+    Step::Users,
+    Step::Mounts,
+    Step::Privileges,
+    Step::Filter,
+    Step::Listener,
+    Step::Program,
+];
+
+/// A program did not start.
+#[derive(Debug)]
+pub struct LaunchError {
+    /// The step that failed.
+    pub step: Step,
+    /// The reason.
+    pub error: io::Error,
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = &self.error;
+        match self.step {
+            Step::Namespaces => write!(
+                f,
+                "cannot make user and mount namespaces: {error}; allow user namespaces (user.max_user_namespaces), or leave them to the program"
+            ),
+            Step::Users => write!(f, "cannot map the user into its namespace: {error}"),
+            Step::Mounts => write!(f, "cannot hide /dev/infiniband: {error}"),
+            Step::Privileges => write!(f, "cannot drop capabilities: {error}"),
+            Step::Filter => write!(
+                f,
+                "cannot install the filter: {error}; the kernel needs seccomp user notification, and a process has one supervisor at most"
+            ),
+            Step::Listener => write!(f, "cannot hand over the filter's listener: {error}"),
+            Step::Program => write!(f, "cannot execute the program: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for LaunchError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// All that the new process needs, made before the fork.
+struct Preparation {
+    namespaces: Option<Network>,
+    hides: bool,
+    uid_map: Vec<u8>,
+    gid_map: Vec<u8>,
+    program: Vec<libc::sock_filter>,
+    signals: libc::sigset_t,
+    socket: UnixStream,
+}
+
+impl Launch {
+    /// Starts the program. The caller keeps `signals` while it supervises; the program has the mask of before.
+    ///
+    /// # Errors
+    /// A step fails. Nothing runs then.
+    pub fn start(&self, signals: &BlockedSignals) -> Result<Launched, LaunchError> {
+        let at = |step| move |error| LaunchError { step, error };
+        let (ours, theirs) = UnixStream::pair().map_err(at(Step::Listener))?;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let preparation = Preparation {
+            namespaces: self.namespaces,
+            hides: std::path::Path::new("/dev/infiniband").is_dir(),
+            uid_map: format!("{0} {0} 1", uid.as_raw()).into_bytes(),
+            gid_map: format!("{0} {0} 1", gid.as_raw()).into_bytes(),
+            program: filter::program(&self.reserved),
+            signals: *signals.before(),
+            socket: theirs,
+        };
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        // Owned by the closure, and so closed in this process with the command.
+        let prepare = move || {
+            prepare(&preparation).map_err(|(step, error)| {
+                let _ = rustix::io::write(&preparation.socket, &[step as u8]);
+                error
+            })
+        };
+        // SAFETY: between fork and exec, `prepare` makes system calls alone, over memory that was there before: it takes no lock and no memory.
+        unsafe { command.pre_exec(prepare) };
+        let spawned = command.spawn();
+        drop(command);
+        let child = match spawned {
+            Ok(child) => child,
+            Err(error) => {
+                let mut step = [0; 1];
+                let said = rustix::net::recv(&ours, &mut step[..], RecvFlags::DONTWAIT);
+                let step = match said {
+                    Ok((1, 1)) => STEPS.get(usize::from(step[0])).copied(),
+                    _ => None,
+                };
+                return Err(at(step.unwrap_or(Step::Program))(error));
+            }
+        };
+        let listener = received_descriptor(ours.as_fd()).map_err(at(Step::Listener))?;
+        let pid = Pid::from_child(&child);
+        Ok(Launched {
+            pid,
+            listener: Listener::from(listener),
+        })
+    }
+}
+
+/// The descriptor that a message has, which has come.
+fn received_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    recvmsg(socket, &mut [io::IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+            if let Some(descriptor) = descriptors.next() {
+                return Ok(descriptor);
+            }
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// The result of a call that returns -1 with errno.
+fn checked(status: c_int) -> io::Result<()> {
+    if status == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes the namespaces of this new process, drops its privileges, and installs the filter.
+fn prepare(preparation: &Preparation) -> Result<(), (Step, io::Error)> {
+    let at = |step| move |error| (step, error);
+    if let Some(network) = preparation.namespaces {
+        let more = match network {
+            Network::Host => 0,
+            Network::None => libc::CLONE_NEWNET,
+        };
+        // SAFETY: flags of namespaces; this process has one thread (unshare(2)).
+        let status =
+            unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWIPC | more) };
+        checked(status).map_err(at(Step::Namespaces))?;
+        // Without it, no group may be mapped by a process without privileges.
+        write_file(c"/proc/self/setgroups", b"deny").map_err(at(Step::Users))?;
+        write_file(c"/proc/self/uid_map", &preparation.uid_map).map_err(at(Step::Users))?;
+        write_file(c"/proc/self/gid_map", &preparation.gid_map).map_err(at(Step::Users))?;
+        if preparation.hides {
+            hide(c"/dev/infiniband").map_err(at(Step::Mounts))?;
+        }
+        capabilities::drop_all().map_err(at(Step::Privileges))?;
+    }
+    // SAFETY: plain numbers (prctl(2)). A program whose supervisor died could neither find nor ring a device.
+    checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
+        .map_err(at(Step::Privileges))?;
+    // SAFETY: plain numbers (prctl(2)).
+    checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map_err(at(Step::Privileges))?;
+    set_blocked(&preparation.signals).map_err(at(Step::Filter))?;
+    let listener = install(&preparation.program).map_err(at(Step::Filter))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [listener.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(
+        &preparation.socket,
+        &[io::IoSlice::new(&[u8::MAX])],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )
+    .map_err(|error| (Step::Listener, error.into()))?;
+    Ok(())
+}
+
+/// Writes a file of `/proc` in one call.
+fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
+    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+    rustix::io::write(&file, bytes)?;
+    Ok(())
+}
+
+/// Mounts an empty folder over this one, in a mount namespace that sends nothing to others.
+fn hide(folder: &CStr) -> io::Result<()> {
+    let none = core::ptr::null();
+    let alone = libc::MS_REC | libc::MS_SLAVE;
+    // SAFETY: a path; the other texts are not looked at for a change of propagation (mount(2)).
+    checked(unsafe { libc::mount(none, c"/".as_ptr(), none, alone, none.cast()) })?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RDONLY;
+    let (kind, data) = (c"tmpfs".as_ptr(), c"size=4k,mode=0755".as_ptr());
+    // SAFETY: texts that end with zero (mount(2)).
+    checked(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, data.cast()) })
+}
+
+/// Installs the filter, and returns its listener.
+fn install(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
+    let program = libc::sock_fprog {
+        len: program
+            .len()
+            .try_into()
+            .map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    let listens = SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // A program that handles signals is not interrupted while its call is answered. Kernels before 5.19 do not have it.
+    for flags in [listens | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listens] {
+        // SAFETY: a program with its length, which the kernel copies and checks (seccomp(2)).
+        let number = unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::c_ulong::from(libc::SECCOMP_SET_MODE_FILTER),
+                flags,
+                &raw const program,
+            )
+        };
+        if let Some(number) = i32::try_from(number).ok().filter(|number| *number >= 0) {
+            // SAFETY: a new descriptor, which nothing else owns.
+            return Ok(unsafe { OwnedFd::from_raw_fd(number) });
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EINVAL))
+}

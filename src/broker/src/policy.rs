@@ -1,0 +1,145 @@
+//! The devices that a program may reach, as a file says it.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// Contexts that a sandbox may have open by default.
+const CONTEXTS: u32 = 8;
+
+/// More would leave too few descriptors to the program under the usual limit of 1024.
+const CONTEXTS_MAX: u32 = 512;
+
+/// The devices that a program may reach.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Policy {
+    /// RDMA devices by name, as `rdma link` shows them; a `*` at the end stands for anything. Default: none.
+    pub devices: Vec<String>,
+    /// Contexts open at once, of all processes of the sandbox: 1 to 512. Default: 8.
+    pub contexts: u32,
+    /// Nodes instead of those of the host, for tests: `uverbs0 = "/dev/null"`. The device is then of the node's name.
+    pub stand_ins: BTreeMap<String, PathBuf>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            contexts: CONTEXTS,
+            stand_ins: BTreeMap::new(),
+        }
+    }
+}
+
+/// A policy is invalid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// It is not TOML, or has a field that is none. The text names the line.
+    Syntax(String),
+    /// It allows no device.
+    NoDevice,
+    /// A `*` stands elsewhere than at the end of this name.
+    Wildcard(String),
+    /// This number of contexts is not 1 to 512.
+    Contexts(u32),
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(text) => f.write_str(text.trim_end()),
+            Self::NoDevice => f.write_str("the policy allows no device; name one in `devices`"),
+            Self::Wildcard(name) => write!(f, "device {name:?}: a * stands at the end alone"),
+            Self::Contexts(count) => write!(f, "{count} contexts: not 1 to {CONTEXTS_MAX}"),
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}
+
+impl Policy {
+    /// Reads a policy.
+    ///
+    /// # Errors
+    /// [`PolicyError::Syntax`]. The values are checked by [`Policy::check`].
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        toml::from_str(text).map_err(|error: toml::de::Error| PolicyError::Syntax(error.to_string()))
+    }
+
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// A value is invalid.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        if self.devices.is_empty() {
+            return Err(PolicyError::NoDevice);
+        }
+        let is_wild = |name: &&String| name.strip_suffix('*').unwrap_or(name).contains('*');
+        if let Some(name) = self.devices.iter().find(is_wild) {
+            return Err(PolicyError::Wildcard(name.clone()));
+        }
+        if !(1..=CONTEXTS_MAX).contains(&self.contexts) {
+            return Err(PolicyError::Contexts(self.contexts));
+        }
+        Ok(())
+    }
+
+    /// If a device may be reached.
+    #[must_use]
+    pub fn allows(&self, device: &str) -> bool {
+        self.devices.iter().any(|name| match name.strip_suffix('*') {
+            Some(beginning) => device.starts_with(beginning),
+            None => device == name,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Policy, PolicyError};
+
+    fn of(text: &str) -> Result<Policy, PolicyError> {
+        let policy = Policy::parse(text)?;
+        policy.check().map(|()| policy)
+    }
+
+    #[test]
+    fn a_device_is_allowed_by_its_whole_name_or_its_beginning() {
+        let policy = of("devices = ['rxe0', 'mlx5_*']").unwrap();
+        for (device, is_allowed) in [
+            ("rxe0", true),
+            ("rxe", false),
+            ("rxe01", false),
+            ("mlx5_", true),
+            ("mlx5_12", true),
+            ("mlx4_0", false),
+            ("", false),
+        ] {
+            assert_eq!(policy.allows(device), is_allowed, "{device}");
+        }
+        assert!(of("devices = ['*']").unwrap().allows("anything"));
+        assert_eq!(policy.contexts, 8);
+    }
+
+    #[test]
+    fn an_invalid_policy_is_an_error_that_says_why() {
+        for (text, said) in [
+            ("", "allows no device; name one in `devices`"),
+            ("devices = []", "allows no device"),
+            ("devices = ['m*5']", "\"m*5\""),
+            ("devices = ['a']\ncontexts = 0", "0 contexts: not 1 to 512"),
+            ("devices = ['a']\ncontexts = 513", "513 contexts"),
+            ("devices = ['a']\ndevice = 'b'", "line 2"),
+            ("devices = 'a'", "line 1"),
+        ] {
+            let error = of(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        assert!(of("devices = ['a']\ncontexts = 512").is_ok());
+    }
+}
