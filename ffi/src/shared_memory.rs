@@ -142,6 +142,19 @@ impl SharedArena {
         Mapping::adopt(descriptor, bytes).map(Self)
     }
 
+    /// The aligned word at `offset`: atomic among all processes that map it. `None` unless it is aligned and lies within.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        let word = self.0.at(offset, size_of::<u64>())?.cast::<u64>();
+        if !word.is_aligned() {
+            return None;
+        }
+        // SAFETY: inside the mapping (`at`), which lives as long as `self`; aligned, as just checked. The language reaches these bytes by
+        // atomics of this size alone: copies are outside of it ([`access`]).
+        Some(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
+    }
+
     /// The descriptor, for another process.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
