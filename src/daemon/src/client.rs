@@ -105,9 +105,11 @@ fn begin(path: &Path, request: &AttachRequest) -> Result<Option<(Endpoint, Packe
         connected => connected.map_err(failed("connect"))?,
     };
     let endpoint = Endpoint::new(request.layout).map_err(ClientError::Memory)?;
-    socket
-        .send(&Packet::Attach(*request), &endpoint.descriptors())
-        .map_err(failed("sendmsg"))?;
+    match socket.send(&Packet::Attach(*request), &endpoint.descriptors()) {
+        // Refused before it was read: the reason is there.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        sent => drop(sent.map_err(failed("sendmsg"))?),
+    }
     Ok(Some((endpoint, socket)))
 }
 
@@ -147,16 +149,19 @@ impl Client {
     /// # Errors
     /// No daemon listens there, it refuses this process with its reason, or it does not answer by the deadline.
     pub fn attach(path: &Path, request: &AttachRequest, deadline: Deadline) -> Result<Self, ClientError> {
-        let (mut endpoint, socket) = loop {
-            if let Some(begun) = begin(path, request)? {
-                break begun;
+        let (mut endpoint, socket, answer) = loop {
+            if let Some((endpoint, socket)) = begin(path, request)? {
+                match answer(&socket, deadline) {
+                    // Others of this user are about to attach, too.
+                    Err(ClientError::Refused(AttachRefusal::TooManyPending)) => {}
+                    answer => break (endpoint, socket, answer?.ok_or(ClientError::TooLate)?),
+                }
             }
             if deadline.has_passed(now()) {
                 return Err(ClientError::TooLate);
             }
             std::thread::sleep(RETRY_EVERY);
         };
-        let answer = answer(&socket, deadline)?.ok_or(ClientError::TooLate)?;
         let address = EndpointAddress {
             node: answer.node,
             endpoint: request.endpoint,
@@ -395,7 +400,10 @@ impl Client {
                     break;
                 }
                 // The daemon may not have noticed yet that another attempt of ours ended; or it ended itself.
-                Err(ClientError::Refused(AttachRefusal::NameTaken) | ClientError::DaemonGone) => {
+                Err(
+                    ClientError::DaemonGone
+                    | ClientError::Refused(AttachRefusal::NameTaken | AttachRefusal::TooManyPending),
+                ) => {
                     std::thread::sleep(RETRY_EVERY);
                     continue;
                 }

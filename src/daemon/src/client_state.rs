@@ -14,6 +14,7 @@ use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout, EndpointMemory
 use crate::name::{Credentials, EndpointAddress};
 use crate::one_sided::{Action, Asked};
 use crate::reason::{CutReason, GoneReason, UndeliveredReason};
+use crate::router::ClientId;
 use crate::settled::Settled;
 
 /// Messages and operations of a pair of endpoints on two nodes that are on their way at most: credits that each pair has.
@@ -62,6 +63,33 @@ pub(crate) struct InFlight {
     pub(crate) operation: Option<(Asked, u64)>,
 }
 
+/// The last ways to endpoints of this node, by their numbers: most messages need no search.
+#[derive(Debug)]
+pub(crate) struct Routes([Option<(u32, ClientId)>; ROUTES]);
+
+/// The ways that are kept: a power of two.
+const ROUTES: usize = 64;
+
+impl Default for Routes {
+    fn default() -> Self {
+        Self([None; ROUTES])
+    }
+}
+
+impl Routes {
+    /// The client that had this number in the job. It may be gone by now.
+    pub(crate) fn get(&self, endpoint: u32) -> Option<ClientId> {
+        let place = self.0.get(endpoint as usize % ROUTES)?.as_ref()?;
+        (place.0 == endpoint).then_some(place.1)
+    }
+
+    pub(crate) fn set(&mut self, endpoint: u32, id: ClientId) {
+        if let Some(place) = self.0.get_mut(endpoint as usize % ROUTES) {
+            *place = Some((endpoint, id));
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) who: Credentials,
@@ -74,6 +102,7 @@ pub(crate) struct Client {
     cells: SharedArena,
     arena: Option<SharedArena>,
     pub(crate) grants: Grants,
+    pub(crate) routes: Routes,
     /// Endpoints that it exchanged messages with, and that are there.
     pub(crate) contacts: BTreeSet<EndpointAddress>,
     /// Messages and operations for other nodes without an outcome, in order.
@@ -112,6 +141,7 @@ impl Client {
             cells,
             arena,
             grants: Grants::default(),
+            routes: Routes::default(),
             contacts: BTreeSet::new(),
             in_flight: BTreeMap::new(),
             operations: 0,
@@ -147,9 +177,10 @@ impl Client {
 
     /// Takes the next submission, which has its outcome if it `is_settled`.
     pub(crate) fn take(&mut self, is_settled: bool) {
-        let position = self.settled.take();
         if is_settled {
-            self.settled.settle(position);
+            self.settled.take_settled();
+        } else {
+            self.settled.take();
         }
         self.submissions.advance();
     }

@@ -8,13 +8,14 @@ use core::sync::atomic::Ordering;
 use doorbell::RemoteAccess;
 use doorbell::interprocess::{SharedBytes as _, SharedWords as _};
 
+use crate::endpoint::{Endpoint, EndpointEvent};
 use crate::frame::Frame;
-use crate::one_sided::Asked;
-use crate::packet::Packet;
-use crate::{
-    ArenaGrant, ArenaOperation, ArenaRange, AttachRequest, ClientId, Credentials, Endpoint, EndpointAddress,
-    EndpointEvent, EndpointLayout, GoneReason, JobKey, JobNumber, NodeNumber, Router, RouterLimits,
-};
+use crate::layout::EndpointLayout;
+use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
+use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange, Asked};
+use crate::packet::{AttachRequest, Packet};
+use crate::reason::GoneReason;
+use crate::router::{ClientId, Router, RouterLimits};
 
 /// The words of both rings, each of 4 slots, and one behind their end.
 const WORDS: usize = 2 * (32 + 4 * 8) + 1;

@@ -68,6 +68,8 @@ reasons! {
         TooLate = 11, "no attach packet came in time";
         /// The process was gone before it was attached.
         Gone = 12, "the process was gone before it was attached";
+        /// As many connections of this user wait for their packets as may: try again.
+        TooManyPending = 15, "too many connections of this user have not sent their attach packets: try again";
         /// The arenas of this user's processes may have no more bytes.
         ArenasOfUser = 13, "the arenas of this user would have more bytes than they may";
         /// The arenas of this job's processes may have no more bytes.

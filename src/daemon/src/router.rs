@@ -37,6 +37,9 @@ pub struct ClientId {
     incarnation: u64,
 }
 
+/// Parts of a poll: messages are moved, reports are published, slots are handed back.
+const POLL_PARTS: u32 = 3;
+
 impl ClientId {
     /// A number that no other client of the router has had.
     pub(crate) const fn incarnation(self) -> u64 {
@@ -226,7 +229,7 @@ impl Router {
         Ok(())
     }
 
-    /// Attaches a process, whose memory was adopted with the sizes of its [`EndpointLayout`](crate::EndpointLayout).
+    /// Attaches a process, whose memory was adopted with the sizes of its [`EndpointLayout`](crate::layout::EndpointLayout).
     ///
     /// # Errors
     /// As for [`Router::admit`].
@@ -286,13 +289,23 @@ impl Router {
     /// Moves messages, of each client a bounded number. `wake` names the clients that sleep and have something to do. Returns whether
     /// anything was moved: if not, nothing is to be done before a client or a peer does something.
     pub fn poll(&mut self, wake: impl FnMut(ClientId)) -> bool {
-        let is_moved = self.move_all();
-        self.publish();
-        self.hand_back(wake) || is_moved
+        self.poll_parts(wake, POLL_PARTS)
+    }
+
+    /// Does the first so many parts of a poll: a daemon may die behind each.
+    pub(crate) fn poll_parts(&mut self, wake: impl FnMut(ClientId), parts: u32) -> bool {
+        let mut is_moved = parts > 0 && self.move_all();
+        if parts > 1 {
+            self.publish();
+        }
+        if parts > 2 {
+            is_moved |= self.hand_back(wake);
+        }
+        is_moved
     }
 
     /// Moves messages and operations. Clients see nothing of that yet.
-    pub(crate) fn move_all(&mut self) -> bool {
+    fn move_all(&mut self) -> bool {
         let count = self.clients.len();
         self.first = self
             .first
@@ -313,14 +326,14 @@ impl Router {
     }
 
     /// Publishes the reports of all clients.
-    pub(crate) fn publish(&mut self) {
+    fn publish(&mut self) {
         for client in self.clients.iter_mut().flatten() {
             client.is_told |= client.publish();
         }
     }
 
     /// Hands slots back, once all reports are published: see [`Client::hand_back`].
-    pub(crate) fn hand_back(&mut self, mut wake: impl FnMut(ClientId)) -> bool {
+    fn hand_back(&mut self, mut wake: impl FnMut(ClientId)) -> bool {
         let mut is_moved = false;
         for (index, client) in self.clients.iter_mut().enumerate() {
             let Some(client) = client else { continue };
@@ -336,7 +349,7 @@ impl Router {
     /// Moves the last messages of a client that is going to be detached, as far as there is room for them.
     pub fn poll_last(&mut self, id: ClientId) {
         // A ring's worth, and what waits: the ring is of nobody alive.
-        for _ in 0..crate::DEPTH_MAX {
+        for _ in 0..crate::layout::DEPTH_MAX {
             let is_same = self
                 .client(id.index)
                 .is_some_and(|client| client.incarnation == id.incarnation);
@@ -472,7 +485,16 @@ impl Router {
         let Some((job, from)) = self.client(index).map(|client| (client.job, client.address)) else {
             return Step::Stalled;
         };
-        let Some(to) = self.member(&job, submission.to.endpoint) else {
+        // A way that was found before is right as long as the same process is there, and both have met.
+        let known = self
+            .client(index)
+            .and_then(|client| client.routes.get(submission.to.endpoint));
+        let known = known.filter(|id| {
+            self.client(id.index)
+                .is_some_and(|there| id_of(id.index, there) == *id)
+        });
+        let Some(to) = known.map_or_else(|| self.member(&job, submission.to.endpoint), |id| Some(id.index))
+        else {
             return self.no_endpoint();
         };
         let Some(receiver) = self.client_mut(to) else {
@@ -490,9 +512,15 @@ impl Router {
                 return Step::Refused(UndeliveredReason::ReceiverGone);
             }
         }
-        let meets = receiver.meets(from, contacts_max);
-        if !meets || !self.meets(index, submission.to) {
-            return Step::Refused(UndeliveredReason::TooManyPeers);
+        if known.is_none() {
+            let id = id_of(to, receiver);
+            let meets = receiver.meets(from, contacts_max);
+            if !meets || !self.meets(index, submission.to) {
+                return Step::Refused(UndeliveredReason::TooManyPeers);
+            }
+            if let Some(client) = self.client_mut(index) {
+                client.routes.set(submission.to.endpoint, id);
+            }
         }
         let mut payload = core::mem::take(&mut self.payload);
         if let Some(sender) = self.client(index) {

@@ -22,6 +22,15 @@ impl Settled {
         position
     }
 
+    /// Takes the next submission, which has its outcome.
+    pub(crate) fn take_settled(&mut self) {
+        if self.open.is_empty() {
+            self.through = self.through.wrapping_add(1);
+        } else {
+            self.open.push_back(true);
+        }
+    }
+
     /// The position of the next submission.
     pub(crate) fn next(&self) -> u64 {
         self.through.wrapping_add(self.open.len() as u64)
@@ -67,6 +76,12 @@ mod tests {
         settled.settle(0);
         settled.settle(9);
         assert_eq!((settled.through(), settled.take()), (3, 3));
+        settled.take_settled();
+        assert_eq!(settled.through(), 3);
+        settled.settle(3);
+        assert_eq!(settled.through(), 5);
+        settled.take_settled();
+        assert_eq!((settled.through(), settled.take()), (6, 6));
         for _ in 1..OPEN_MAX {
             assert!(!settled.is_full());
             settled.take();

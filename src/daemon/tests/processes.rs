@@ -366,6 +366,33 @@ fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
     });
 }
 
+#[test]
+fn silent_connections_of_a_user_leave_places_to_others_and_a_client_waits_for_one() {
+    let daemon = Daemon::start(|config| config.attach_within = Duration::from_millis(200));
+    let connect = || {
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&daemon.socket).unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        socket
+    };
+    let reason = |socket: &std::os::fd::OwnedFd| {
+        let mut answer = [0; 64];
+        rustix::net::recv(socket, &mut answer[..], rustix::net::RecvFlags::empty()).unwrap();
+        answer[51]
+    };
+    let silent: Vec<_> = (0..9).map(|_| connect()).collect();
+    assert_eq!(reason(&silent[8]), 15, "the last one is refused at once");
+    let client = attach(&daemon.socket, 0);
+    assert_eq!(reason(&silent[0]), 11, "the others had their time");
+    client.detach().unwrap();
+}
+
 /// What one client of a pair saw: numbers of messages, numbers with an unknown outcome, completed additions.
 #[derive(Default)]
 struct Tally {

@@ -21,6 +21,9 @@ use crate::router::{ClientId, Router, RouterCounts, RouterLimits};
 /// The most connections without an attach packet. More wait in the listener's queue.
 const PENDING_MAX: usize = 16;
 
+/// The most of those of one user: it leaves places to others.
+const PENDING_OF_USER_MAX: usize = 8;
+
 /// The most packets that are taken of a socket in one turn.
 const PACKETS_MAX: usize = 4;
 
@@ -111,6 +114,7 @@ impl core::error::Error for ServerError {}
 #[derive(Debug)]
 struct Pending {
     socket: PacketSocket,
+    who: Credentials,
     until: Deadline,
 }
 
@@ -406,10 +410,7 @@ impl Server {
     fn accept(&mut self) -> Result<(), ServerError> {
         while self.pending.len() < PENDING_MAX {
             match PacketSocket::accept(&self.listener) {
-                Ok(Some(socket)) => self.pending.push(Pending {
-                    socket,
-                    until: within(self.config.attach_within),
-                }),
+                Ok(Some(socket)) => self.pend(socket),
                 Ok(None) => break,
                 // Without descriptors, the connection waits in the queue until some are free.
                 Err(error) if is_short_of_descriptors(&error) => {
@@ -427,6 +428,18 @@ impl Server {
         Ok(())
     }
 
+    /// Lets a connection wait for its packet, unless as many of its user do as may.
+    fn pend(&mut self, socket: PacketSocket) {
+        let Ok(who) = socket.credentials() else { return };
+        let of_user = self.pending.iter().filter(|pending| pending.who.uid == who.uid);
+        if of_user.count() >= PENDING_OF_USER_MAX {
+            let _ = socket.send(&Packet::Refused(AttachRefusal::TooManyPending), &[]);
+            return;
+        }
+        let until = within(self.config.attach_within);
+        self.pending.push(Pending { socket, who, until });
+    }
+
     /// Attaches the connections whose packet came, and refuses those that had their time.
     fn take_pending(&mut self) {
         for pending in core::mem::take(&mut self.pending) {
@@ -436,7 +449,7 @@ impl Server {
                 }
                 Ok(Came::Nothing) => self.pending.push(pending),
                 Ok(Came::End) | Err(_) => {}
-                Ok(Came::Packet(Ok(Packet::Replace), _)) if may_replace(&pending.socket) => {
+                Ok(Came::Packet(Ok(Packet::Replace), _)) if may_replace(pending.who) => {
                     self.successor = Some(pending.socket);
                 }
                 Ok(Came::Packet(packet, descriptors)) => {
@@ -446,7 +459,7 @@ impl Server {
                         Err(refusal) => Err(refusal),
                     };
                     let attached =
-                        request.and_then(|request| self.attach(&pending.socket, &request, descriptors));
+                        request.and_then(|request| self.attach(pending.who, &request, descriptors));
                     match attached {
                         Ok((id, process)) => {
                             let answer = Packet::Attached {
@@ -470,11 +483,10 @@ impl Server {
 
     fn attach(
         &mut self,
-        socket: &PacketSocket,
+        who: Credentials,
         request: &AttachRequest,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
-        let who = socket.credentials().map_err(|_| AttachRefusal::Gone)?;
         if descriptors.len() != request.layout.descriptors() {
             return Err(AttachRefusal::Descriptors);
         }
@@ -495,11 +507,8 @@ fn epoch() -> u64 {
 }
 
 /// Whether the process behind a socket may end this daemon: one of the same user, or of the root user.
-fn may_replace(socket: &PacketSocket) -> bool {
-    let own = rustix::process::geteuid().as_raw();
-    socket
-        .credentials()
-        .is_ok_and(|who| who.uid == own || who.uid == 0)
+fn may_replace(who: Credentials) -> bool {
+    who.uid == rustix::process::geteuid().as_raw() || who.uid == 0
 }
 
 /// Asks the daemon at a path to end, and waits for that. `false` if there is none.

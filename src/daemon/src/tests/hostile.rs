@@ -129,7 +129,10 @@ fn grants_and_operations_that_no_honest_process_asks_for_cut_off() {
 #[test]
 fn an_outcome_of_another_length_than_was_asked_for_is_a_fault_and_is_reported() {
     use crate::frame::{Frame, Job, Said};
-    use crate::{ArenaGrant, ArenaOperation, ArenaRange, JobNumber, UndeliveredReason, tests::world::KEY};
+    use crate::name::JobNumber;
+    use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
+    use crate::reason::UndeliveredReason;
+    use crate::tests::world::KEY;
 
     for (count, is_right) in [(8, true), (7, false), (9, false)] {
         let mut world = World::new(2);
@@ -159,8 +162,8 @@ fn an_outcome_of_another_length_than_was_asked_for_is_a_fault_and_is_reported() 
         world.poll(0);
         let mut ends = Vec::new();
         let read = world.processes[near].endpoint.poll(|event| match event {
-            crate::EndpointEvent::Completed { .. } => ends.push(None),
-            crate::EndpointEvent::Undelivered { reason, .. } => ends.push(Some(reason)),
+            crate::endpoint::EndpointEvent::Completed { .. } => ends.push(None),
+            crate::endpoint::EndpointEvent::Undelivered { reason, .. } => ends.push(Some(reason)),
             event => panic!("{event:?}"),
         });
         read.unwrap();
@@ -210,7 +213,8 @@ fn wake_ups_that_are_asked_for_without_end_cost_one_call_a_turn() {
 #[test]
 fn a_peer_daemon_that_breaks_the_protocol_is_refused() {
     use crate::frame::{Frame, Job, Said};
-    use crate::{JobNumber, tests::world::KEY};
+    use crate::name::JobNumber;
+    use crate::tests::world::KEY;
 
     let mut world = World::new(2);
     let near = world.attach(0, 1, 0).unwrap();

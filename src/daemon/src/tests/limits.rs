@@ -1,14 +1,14 @@
 //! Back-pressure, ends and limits, one at a time.
 
 use super::world::{KEY, World, at, copies, request, user};
-use crate::router::Router;
-use crate::{
-    AttachRefusal, Endpoint, EndpointEvent, EndpointLayout, GoneReason, JobKey, NodeNumber, RouterLimits,
-    UndeliveredReason,
-};
+use crate::endpoint::{Endpoint, EndpointEvent};
+use crate::layout::EndpointLayout;
+use crate::name::{JobKey, NodeNumber};
+use crate::reason::{AttachRefusal, GoneReason, UndeliveredReason};
+use crate::router::{Router, RouterLimits};
 
 /// Sends until nothing more is taken, and says how many were.
-fn fill(world: &mut World, from: usize, to: crate::EndpointAddress) -> usize {
+fn fill(world: &mut World, from: usize, to: crate::name::EndpointAddress) -> usize {
     let mut sent = 0;
     for _ in 0..200 {
         while world.send(from, to, 0) {

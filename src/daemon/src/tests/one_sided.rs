@@ -5,10 +5,10 @@ use doorbell::interprocess::SharedBytes as _;
 
 use super::oracle::Kind;
 use super::world::{World, at};
-use crate::{
-    ArenaGrant, ArenaOperation, ArenaRange, EndpointEvent, EndpointRefusal, GoneReason, NodeNumber,
-    UndeliveredReason,
-};
+use crate::endpoint::{EndpointEvent, EndpointRefusal};
+use crate::name::NodeNumber;
+use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
+use crate::reason::{GoneReason, UndeliveredReason};
 
 const KINDS: [Kind; 4] = [Kind::Write, Kind::WriteWithImmediate, Kind::Read, Kind::Add];
 
@@ -20,7 +20,7 @@ fn pair(far: bool) -> (World, usize, usize) {
     (world, owner, other)
 }
 
-fn name(world: &World, process: usize) -> crate::EndpointAddress {
+fn name(world: &World, process: usize) -> crate::name::EndpointAddress {
     world.processes[process].address
 }
 

@@ -9,7 +9,10 @@ use doorbell::RemoteAccess;
 use doorbell::interprocess::SharedBytes as _;
 
 use super::world::{ARENA_BYTES, World};
-use crate::{ArenaGrant, ArenaOperation, ArenaRange, EndpointAddress, EndpointRefusal, UndeliveredReason};
+use crate::endpoint::EndpointRefusal;
+use crate::name::EndpointAddress;
+use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
+use crate::reason::UndeliveredReason;
 
 /// Bytes of a grant.
 pub(crate) const GRANT_BYTES: usize = 32;

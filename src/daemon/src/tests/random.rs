@@ -5,7 +5,7 @@ use doorbell::interprocess::SharedWords as _;
 
 use super::oracle::Kind;
 use super::world::{Chance, World, at};
-use crate::GoneReason;
+use crate::reason::GoneReason;
 
 const NODES: u32 = 3;
 

@@ -4,7 +4,7 @@ use doorbell::RemoteAccess;
 
 use super::oracle::Kind;
 use super::world::{World, at};
-use crate::{GoneReason, UndeliveredReason};
+use crate::reason::{GoneReason, UndeliveredReason};
 
 #[test]
 fn what_was_done_is_known_as_done_wherever_the_daemon_dies() {

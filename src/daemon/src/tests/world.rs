@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
 use super::oracle::{OneSided, Seen};
-use crate::router::Router;
-use crate::{
-    AttachRefusal, AttachRequest, ClientId, Credentials, CutReason, Endpoint, EndpointAddress, EndpointEvent,
-    EndpointLayout, EndpointRefusal, GoneReason, JobKey, JobNumber, NodeNumber, RouterLimits,
-    UndeliveredReason,
-};
+use crate::endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
+use crate::layout::EndpointLayout;
+use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
+use crate::packet::AttachRequest;
+use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
+use crate::router::{ClientId, Router, RouterLimits};
 
 /// Numbers from a seed.
 pub(crate) struct Chance(u64);
@@ -168,16 +168,7 @@ impl World {
 
     /// Kills the daemon of a node in its next turn, behind so many of its parts, and starts another one, to which all processes come.
     pub(crate) fn restart(&mut self, node: u32, parts: u32) {
-        let router = &mut self.routers[node as usize];
-        if parts > 0 {
-            router.move_all();
-        }
-        if parts > 1 {
-            router.publish();
-        }
-        if parts > 2 {
-            router.hand_back(|_| {});
-        }
+        self.routers[node as usize].poll_parts(|_| {}, parts);
         let others: Vec<_> = (0..self.routers.len() as u32)
             .filter(|other| *other != node)
             .collect();
