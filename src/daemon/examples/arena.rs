@@ -75,7 +75,7 @@ fn own(client: &mut Client, ends: u32) -> Result<(), Box<dyn Error>> {
 /// Asks for a grant, and uses it: a WRITE that comes back as it was by a READ, a hundred additions, and a word to the owner.
 fn use_it(client: &mut Client, node: NodeNumber, round: u32) -> Result<(), Box<dyn Error>> {
     let owner = EndpointAddress { node, endpoint: 0 };
-    let bytes = [round as u8 + 1; PAGE.bytes];
+    let bytes = [round.to_le_bytes()[0].max(1); PAGE.bytes];
     let (mut grant, mut open, mut added) = (None, 0_u32, 0);
     let (mut is_again, mut stage) = (true, 0);
     let second = ArenaRange { offset: 8192, ..PAGE };

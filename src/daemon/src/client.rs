@@ -280,16 +280,15 @@ impl Client {
         let mut had_room = None;
         loop {
             let mut count = 0_u32;
-            if self.lost.is_some() {
-                // The last events of the daemon before.
-                self.endpoint.poll(&mut each).map_err(ClientError::Broken)?;
-                let event = self.reattach(deadline)?;
-                return Ok(event.map(each).is_some());
-            }
+            // The last events of a daemon that is gone, too.
             self.poll(|event| {
                 count = count.saturating_add(1);
                 each(event);
             })?;
+            if count == 0 && self.lost.is_some() {
+                let event = self.reattach(deadline)?;
+                return Ok(event.map(each).is_some());
+            }
             let has_room = self.endpoint.has_room().map_err(ClientError::Broken)?;
             if count > 0 || (has_room && had_room == Some(false)) {
                 return Ok(true);
@@ -304,9 +303,6 @@ impl Client {
                 self.endpoint.end_sleep();
                 let is_woken = slept?;
                 self.take_packets()?;
-                if self.lost.is_some() {
-                    continue;
-                }
                 if !is_woken && deadline.has_passed(now()) {
                     return Ok(false);
                 }

@@ -127,9 +127,9 @@ struct Report {
     /// Messages and operations that were reported as undelivered.
     undelivered_messages: u64,
     /// Operations on arenas of this host.
-    operations: u64,
+    arena_operations: u64,
     /// Whether another daemon takes over.
-    is_replaced: bool,
+    replaced: bool,
 }
 
 /// Serves until a signal comes.
@@ -201,8 +201,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         sent_messages: counts.sent,
         received_messages: counts.received,
         undelivered_messages: counts.undelivered,
-        operations: counts.operations,
-        is_replaced: server.is_replaced(),
+        arena_operations: counts.operations,
+        replaced: server.is_replaced(),
     };
     // The next daemon waits for this.
     drop(server);
@@ -218,7 +218,7 @@ fn text(report: &Report) -> String {
         report.sent_messages,
         report.received_messages,
         report.undelivered_messages,
-        report.operations
+        report.arena_operations
     )
 }
 
