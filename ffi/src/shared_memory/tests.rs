@@ -54,6 +54,18 @@ fn both_sides_see_words_flags_and_bytes() {
     assert!(theirs.copy_out(8, &mut copy));
     assert_eq!(copy, [7, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert!(ours.word(BYTES - 8).is_some());
+    assert_eq!(
+        (ours.fetch_add(8, u64::MAX), theirs.compare_and_swap(8, 6, 9)),
+        (Some(7), Some(6))
+    );
+    assert_eq!(
+        (ours.compare_and_swap(8, 6, 1), theirs.fetch_add(8, 0)),
+        (Some(9), Some(9))
+    );
+    assert_eq!(
+        (ours.fetch_add(4, 1), ours.compare_and_swap(BYTES, 0, 1)),
+        (None, None)
+    );
     for wrong in [4, BYTES - 7, BYTES, usize::MAX, usize::MAX - 7] {
         assert!(ours.word(wrong).is_none(), "{wrong}");
     }

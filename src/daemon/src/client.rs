@@ -379,7 +379,7 @@ impl Client {
                 return Err(ClientError::DaemonGone);
             }
             let Some((mut endpoint, socket)) = lost.attempt.take() else {
-                // Whatever the reason is that there is none: it may be another one soon.
+                // There is none for any reason: there may be another one soon.
                 lost.attempt = begin(&self.path, &self.request).unwrap_or_default();
                 if lost.attempt.is_none() {
                     if deadline.has_passed(now()) {

@@ -1,6 +1,6 @@
 //! The daemon's view of one client. Nothing that the client can write is believed here: its rings are read by copies that are checked.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use doorbell::interprocess::{
@@ -208,16 +208,9 @@ impl Client {
                 payload.resize(asked.bytes as usize, 0);
                 arena.copy_out(offset, payload)
             }
-            Action::Add(number) => {
-                let word = arena.word(offset);
-                return word.map_or(0, |word| word.fetch_add(number, Ordering::AcqRel));
-            }
+            Action::Add(number) => return arena.fetch_add(offset, number).unwrap_or(0),
             Action::Swap { compare, swap } => {
-                let exchange = |word: &core::sync::atomic::AtomicU64| {
-                    word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
-                        .unwrap_or_else(|there| there)
-                };
-                return arena.word(offset).map_or(0, exchange);
+                return arena.compare_and_swap(offset, compare, swap).unwrap_or(0);
             }
         };
         debug_assert!(is_done, "a range that was checked lies in the arena");
@@ -254,9 +247,7 @@ impl Client {
         let through = self.settled.through();
         if through != self.announced {
             self.announced = through;
-            if let Some(word) = self.events.memory().word(self.layout.settled_word()) {
-                word.store(through, Ordering::Release);
-            }
+            self.submissions.settle(through);
         }
         self.submissions.hand_back()
     }
@@ -365,7 +356,7 @@ impl Client {
         Ok(Some(Ok((value, payload))))
     }
 
-    /// What arrived from other nodes, and waits.
+    /// Messages and operations of other nodes that wait.
     pub(crate) fn arrived(&self) -> impl Iterator<Item = &Arrived> {
         self.waiting.iter().filter_map(|waiting| match waiting {
             Waiting::Arrived(arrived) => Some(arrived),

@@ -1,7 +1,7 @@
 //! The client's side of its memory: messages and operations out, events in.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 
 use std::os::fd::BorrowedFd;
 
@@ -50,7 +50,7 @@ pub enum EndpointEvent<'m> {
         /// The reason.
         reason: GoneReason,
     },
-    /// An operation was carried out, once. What it read is in the arena.
+    /// An operation was carried out, once. The bytes of a READ are in the arena.
     Completed {
         /// The owner of the arena that it was for.
         to: EndpointAddress,
@@ -221,9 +221,9 @@ impl Endpoint {
 
     /// The number from which on outcomes are unknown if the daemon is dead, unless they were reported.
     fn unknown_from(&self) -> u64 {
-        let word = self.events.memory().word(self.layout.settled_word());
-        let settled = word.map_or(0, |word| word.load(Ordering::Acquire));
-        self.first.saturating_add(settled).min(self.sent)
+        self.first
+            .saturating_add(self.submissions.settled())
+            .min(self.sent)
     }
 
     /// The descriptors of the memory, in the order of [`EndpointLayout::adopt`].

@@ -59,7 +59,7 @@ pub(crate) enum Said {
     Gone(GoneReason),
     /// An operation of `from` on the arena of `to`; the payload is an [`Asked`](crate::one_sided::Asked) and the bytes of a WRITE.
     Operation,
-    /// That operation was carried out; the payload is the value that was fetched, and the bytes of a READ.
+    /// The operation was carried out; the payload is the value that was fetched, and the bytes of a READ.
     Completed,
 }
 

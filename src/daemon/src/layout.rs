@@ -23,9 +23,6 @@ pub const MESSAGE_BYTES_MAX: u32 = 1 << 16;
 /// The most bytes of an arena.
 pub const ARENA_BYTES_MAX: u64 = 1 << 30;
 
-/// Words of a cache line.
-const LINE_WORDS: usize = 8;
-
 /// Pages, of which an arena has a whole number.
 const PAGE_BYTES: u64 = 4096;
 
@@ -142,13 +139,8 @@ impl EndpointLayout {
         usize::try_from(self.arena_bytes).unwrap_or(usize::MAX)
     }
 
-    /// The words of both rings, and a line for the daemon's word.
+    /// The words of both rings.
     pub(crate) fn words(&self) -> usize {
-        self.settled_word().saturating_add(LINE_WORDS)
-    }
-
-    /// The word behind both rings, by which the daemon says how many submissions have an outcome.
-    pub(crate) fn settled_word(&self) -> usize {
         self.submissions().words().saturating_mul(2)
     }
 

@@ -393,7 +393,7 @@ fn silent_connections_of_a_user_leave_places_to_others_and_a_client_waits_for_on
     client.detach().unwrap();
 }
 
-/// What one client of a pair saw: numbers of messages, numbers with an unknown outcome, completed additions.
+/// Record of one client of a pair: numbers of messages, numbers with an unknown outcome, completed additions.
 #[derive(Default)]
 struct Tally {
     received: Vec<u64>,

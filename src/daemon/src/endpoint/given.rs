@@ -6,7 +6,7 @@ use crate::one_sided::{GRANTS_MAX, GrantPlace};
 /// Place of a grant.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Of the last grant there.
+    /// Generation of the last grant there.
     generation: u32,
     state: State,
 }

@@ -4,8 +4,8 @@
 //! Processes never map the arenas of others. A mapping cannot be taken back, and has no rights for a range of bytes.
 //!
 //! Between nodes, operations are frames. The owner's daemon checks and carries out each in one step. An operation of the link itself
-//! would be carried out by the device. What a peer asked for before a grant is withdrawn may still be carried out afterwards, and one
-//! wrong request fails the connection that all processes share.
+//! would be carried out by the device. A request that a peer made before a grant is withdrawn may still be carried out afterwards, and
+//! one wrong request fails the connection that all processes share.
 
 use super::{
     Arrived, Frame, Job, NodeNumber, Outcome, Report, Requested, Router, Said, Step, UndeliveredReason,
@@ -131,7 +131,7 @@ impl Router {
             return Ok(());
         };
         let fetched = |asked: &Asked| asked.action.fetched(asked.bytes) as usize;
-        // What nobody asked for changes nothing.
+        // An outcome that nobody awaits changes nothing.
         let Some(sent) = client.land(to, frame.number, |sent| sent.operation.is_some()) else {
             return Ok(());
         };

@@ -192,6 +192,29 @@ fn an_arrival_without_room_waits_and_writes_nothing_before() {
 }
 
 #[test]
+fn an_operation_is_carried_out_after_the_messages_that_its_process_sent_before() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let to = name(&world, other);
+        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+        world.settle();
+        world.processes[owner].is_reading = false;
+        // The owner's ring is full, and one message waits.
+        for _ in 0..5 {
+            world.send(other, at(0, 0), 0);
+            world.settle();
+        }
+        world.operate(other, &grant, Kind::Add).unwrap();
+        world.settle();
+        assert_eq!(world.processes[other].one_sided.completed, 0);
+        world.processes[owner].is_reading = true;
+        world.settle();
+        assert_eq!(world.processes[other].one_sided.completed, 1);
+        world.check();
+    }
+}
+
+#[test]
 fn a_process_that_does_not_read_gets_no_more_operations_than_its_ring_has_room_for() {
     for far in [false, true] {
         let (mut world, owner, other) = pair(far);

@@ -63,7 +63,7 @@ pub(crate) struct Given {
     ended: Option<[u8; GRANT_BYTES]>,
 }
 
-/// What one process knows.
+/// Knowledge of one process.
 #[derive(Default)]
 pub(crate) struct OneSided {
     asked: BTreeMap<u64, Asked>,

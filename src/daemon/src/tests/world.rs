@@ -47,7 +47,7 @@ pub(crate) struct Process {
     pub(crate) is_hostile: bool,
     /// Its submissions so far.
     pub(crate) submitted: u64,
-    /// What it asked of arenas, and what became of that.
+    /// Operations on arenas, and their outcomes.
     pub(crate) one_sided: OneSided,
     /// Messages by receiver and number.
     sent: BTreeMap<u64, (EndpointAddress, Outcome)>,
@@ -109,7 +109,7 @@ pub(crate) fn request(job: u64, endpoint: u32) -> AttachRequest {
     }
 }
 
-/// What an endpoint sends with its packet.
+/// The descriptors that an endpoint sends with its packet.
 pub(crate) fn copies(endpoint: &Endpoint) -> Vec<OwnedFd> {
     let all = endpoint.descriptors().into_iter();
     all.map(|descriptor| descriptor.try_clone_to_owned().unwrap())
