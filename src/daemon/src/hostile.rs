@@ -27,8 +27,8 @@ const GRANTED: core::ops::Range<usize> = 64..128;
 /// Runs a router with three honest processes and one that the bytes play, which is in the job of the first two.
 ///
 /// # Panics
-/// A promise is broken: an honest process is cut off, its messages are lost, doubled, out of order or read by another job, an addition
-/// of it is not carried out once, or a byte of an arena is written that was not granted.
+/// A promise is broken: an honest process is cut off, or its messages are lost, doubled, out of order or read by another job. Or an
+/// addition of it is not carried out once, or a byte of an arena is written that was not granted.
 pub fn check(bytes: &[u8]) {
     // A packet is read as it is written again, or refused.
     if let Ok(packet) = Packet::parse(bytes) {
