@@ -142,6 +142,34 @@ impl SharedArena {
         Mapping::adopt(descriptor, bytes).map(Self)
     }
 
+    /// Adds to the aligned word at `offset`, wrapping, and returns its previous value. `None`, and nothing changes, unless there is one.
+    #[must_use]
+    pub fn fetch_add(&self, offset: usize, number: u64) -> Option<u64> {
+        Some(self.word(offset)?.fetch_add(number, Ordering::AcqRel))
+    }
+
+    /// Replaces the aligned word at `offset` if it equals `compare`, and returns its previous value. `None` unless there is one.
+    #[must_use]
+    pub fn compare_and_swap(&self, offset: usize, compare: u64, swap: u64) -> Option<u64> {
+        let exchanged =
+            self.word(offset)?
+                .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        Some(exchanged.unwrap_or_else(|there| there))
+    }
+
+    /// The aligned word at `offset`: atomic among all processes that map it. `None` unless it is aligned and lies within.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        let word = self.0.at(offset, size_of::<u64>())?.cast::<u64>();
+        if !word.is_aligned() {
+            return None;
+        }
+        // SAFETY: inside the mapping (`at`), which lives as long as `self`; aligned, as just checked. The language reaches these bytes by
+        // atomics of this size alone: copies are outside of it ([`access`]).
+        Some(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
+    }
+
     /// The descriptor, for another process.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! word 0   the producer's position      word 16   the consumer's position      word 32   slots of 8 words each
+//!                                       word 17   how many descriptors are settled
 //! ```
 //!
 //! Publishing is one store for a whole batch. A process that is killed before that store has published nothing of the batch.
@@ -29,6 +30,7 @@ pub const DESCRIPTOR_WORDS: usize = 8;
 /// Words in front of the slots: each position has two cache lines of its own, since processors fetch them in pairs.
 const HEADER_WORDS: usize = 32;
 const CONSUMER_WORD: usize = 16;
+const SETTLED_WORD: usize = 17;
 
 /// The most slots of a ring.
 pub const SHARED_RING_SLOTS_MAX: u32 = 1 << 16;
@@ -70,6 +72,10 @@ impl SharedRing {
 
     const fn consumer_word(&self) -> usize {
         self.first_word.wrapping_add(CONSUMER_WORD)
+    }
+
+    const fn settled_word(&self) -> usize {
+        self.first_word.wrapping_add(SETTLED_WORD)
     }
 
     /// The slot of a position.
@@ -222,6 +228,15 @@ impl<M: SharedWords> SharedProducer<M> {
         Ok(true)
     }
 
+    /// How many descriptors, from the first one on, the consumer has settled: it may be anything if the consumer is hostile.
+    ///
+    /// Ordering: `INDEX_REUSE` pairs with `INDEX_HAND_BACK` in [`SharedConsumer::settle`].
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        let word = self.memory.word(self.ring.settled_word());
+        word.map_or(0, |word| word.load(INDEX_REUSE.get()))
+    }
+
     /// Publishes what is staged by one store. Returns whether there was anything: the consumer may then have to be woken.
     ///
     /// Ordering: `INDEX_PUBLISH` pairs with `INDEX_TAKE` in [`SharedConsumer::look`].
@@ -335,6 +350,16 @@ impl<M: SharedWords> SharedConsumer<M> {
         }
         self.handed_back = self.taken;
         true
+    }
+
+    /// Says how many descriptors, from the first one on, are settled: all that this side did for them was published before. The
+    /// producer reads it once this side is dead.
+    ///
+    /// Ordering: `INDEX_HAND_BACK` pairs with `INDEX_REUSE` in [`SharedProducer::settled`].
+    pub fn settle(&self, count: u64) {
+        if let Some(word) = self.memory.word(self.ring.settled_word()) {
+            word.store(count, INDEX_HAND_BACK.get());
+        }
     }
 
     /// The shared memory.

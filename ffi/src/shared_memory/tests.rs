@@ -47,6 +47,28 @@ fn both_sides_see_words_flags_and_bytes() {
     assert!(ours.copy_in(BYTES - 5, b"hello") && theirs.copy_out(BYTES - 5, &mut copy));
     assert_eq!(&copy, b"hello");
     assert!(!ours.copy_in(BYTES - 4, b"hello") && !theirs.copy_out(usize::MAX, &mut copy));
+
+    assert_eq!(ours.word(8).unwrap().fetch_add(7, Ordering::Relaxed), 0);
+    assert_eq!(theirs.word(8).unwrap().load(Ordering::Relaxed), 7);
+    let mut copy = [0; 9];
+    assert!(theirs.copy_out(8, &mut copy));
+    assert_eq!(copy, [7, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert!(ours.word(BYTES - 8).is_some());
+    assert_eq!(
+        (ours.fetch_add(8, u64::MAX), theirs.compare_and_swap(8, 6, 9)),
+        (Some(7), Some(6))
+    );
+    assert_eq!(
+        (ours.compare_and_swap(8, 6, 1), theirs.fetch_add(8, 0)),
+        (Some(9), Some(9))
+    );
+    assert_eq!(
+        (ours.fetch_add(4, 1), ours.compare_and_swap(BYTES, 0, 1)),
+        (None, None)
+    );
+    for wrong in [4, BYTES - 7, BYTES, usize::MAX, usize::MAX - 7] {
+        assert!(ours.word(wrong).is_none(), "{wrong}");
+    }
 }
 
 #[test]

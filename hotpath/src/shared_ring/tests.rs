@@ -38,6 +38,16 @@ fn item(number: u64) -> [u64; DESCRIPTOR_WORDS] {
 }
 
 #[test]
+fn settled_descriptors_are_counted_beside_the_positions() {
+    let memory = memory();
+    let mut producer = SharedProducer::new(&memory, ring());
+    let consumer = SharedConsumer::new(&memory, ring());
+    assert_eq!(producer.settled(), 0);
+    consumer.settle(u64::MAX);
+    assert_eq!((producer.settled(), producer.room()), (u64::MAX, Ok(SLOTS)));
+}
+
+#[test]
 fn batches_go_round_in_order() {
     let memory = memory();
     let mut producer = SharedProducer::new(&memory, ring());

@@ -1,4 +1,5 @@
-//! Planted mistakes: each patch is put into a copy of the tree, which is built and runs seeds until one fails.
+//! Planted mistakes: each patch is put into a copy of the tree, which is built and runs seeds until one fails. A patch whose first line
+//! is `caught by: cargo test …` is of code that the swarm does not run: that command has to fail.
 //!
 //! A mistake that no seed finds shows that an oracle or some kind of work is missing. The unchanged tree has to pass
 //! first.
@@ -103,6 +104,13 @@ pub(crate) const fn is_caught(mutation: &Mutation) -> bool {
     mutation.caught
 }
 
+/// The command that a patch names, behind `cargo`.
+fn command_of(patch: &Path) -> Option<String> {
+    let text = fs::read_to_string(patch).ok()?;
+    let command = text.lines().next()?.strip_prefix("caught by: cargo ")?;
+    Some(command.to_owned())
+}
+
 fn every_patch(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root.join("sim/mutations"))? {
@@ -169,7 +177,10 @@ impl Copy {
     fn plant(&self, patch: &Path, name: &str, budget: Duration, jobs: usize) -> Result<Mutation> {
         let tried = match self.patch(patch, false) {
             Ok(()) => {
-                let tried = self.try_seeds(name, budget, jobs);
+                let tried = match command_of(patch) {
+                    Some(command) => self.try_command(name, &command),
+                    None => self.try_seeds(name, budget, jobs),
+                };
                 self.patch(patch, true)?;
                 tried
             }
@@ -180,6 +191,37 @@ impl Copy {
             oracle: format!("{error:#}"),
             ..Mutation::default()
         }))
+    }
+
+    /// Builds what a command tests, and runs it.
+    fn try_command(&self, name: &str, command: &str) -> Result<Mutation> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let run = |more: &[&str]| {
+            Command::new(&cargo)
+                .args(command.split_whitespace())
+                .args(more)
+                .env("CARGO_TARGET_DIR", &self.target)
+                .env("RUSTFLAGS", "-Awarnings")
+                .current_dir(&self.tree)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .context("cannot run cargo")
+        };
+        let began = Instant::now();
+        ensure!(run(&["--no-run"])?.success(), "it does not build");
+        let build_seconds = began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        let caught = !run(&[])?.success();
+        Ok(Mutation {
+            name: name.to_owned(),
+            caught,
+            seed: None,
+            oracle: format!("cargo {command}"),
+            seeds: 0,
+            seconds: began.elapsed().as_secs_f64(),
+            build_seconds,
+        })
     }
 
     /// Builds it and runs seeds.
@@ -281,6 +323,19 @@ mod tests {
         fs::write(&moved, "").unwrap();
         super::remove_others(copy.path(), &BTreeSet::from([kept.clone()])).unwrap();
         assert!(kept.exists() && !moved.exists());
+    }
+
+    #[test]
+    fn a_patch_names_the_command_that_catches_it_in_its_first_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let patch = folder.path().join("patch");
+        let command = |text: &str| {
+            fs::write(&patch, text).unwrap();
+            super::command_of(&patch)
+        };
+        assert_eq!(command("--- a/x\ncaught by: cargo test\n"), None);
+        let named = command("caught by: cargo test -p x\n--- a/x\n");
+        assert_eq!(named.as_deref(), Some("test -p x"));
     }
 
     /// A patch that does not apply plants nothing. Without this test only a run of all patches would report it.

@@ -1,22 +1,28 @@
 //! A process's end of the daemon: its endpoint, and the socket by which it sleeps and wakes the daemon.
+//!
+//! If the daemon ends, the client attaches to the next one, under its name and with the bytes of its arena.
 
 use core::fmt;
 use core::time::Duration;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use doorbell::interprocess::SharedMemoryError;
-use doorbell::{Deadline, now};
+use doorbell::interprocess::{SharedArena, SharedMemoryError};
+use doorbell::{Deadline, RemoteAccess, now, within};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
-use crate::name::EndpointAddress;
+use crate::name::{EndpointAddress, NodeNumber};
+use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
 use crate::packet::{AttachRequest, Packet};
 use crate::reason::{AttachRefusal, CutReason};
 use crate::serving::socket::{Came, PacketSocket};
 
-/// How often a connection is tried anew while the daemon has as many in its queue as fit.
+/// How often a connection is tried anew while the daemon has as many in its queue as fit, or while there is none.
 const RETRY_EVERY: Duration = Duration::from_millis(1);
+
+/// How long a client looks for the next daemon.
+const REATTACH_WITHIN: Duration = Duration::from_secs(5);
 
 /// Reason why a client cannot attach, or go on.
 #[derive(Debug)]
@@ -26,7 +32,7 @@ pub enum ClientError {
     Refused(AttachRefusal),
     /// The daemon cut this client off: what it wrote into its rings was not in order.
     Cut(CutReason),
-    /// The daemon is gone, with all endpoints: attach again once there is another.
+    /// The daemon is gone, and no other one came in time ([`Client::set_reattach_within`]): attach again once there is another.
     DaemonGone,
     /// The daemon did not answer by the deadline.
     TooLate,
@@ -69,6 +75,72 @@ pub struct Client {
     endpoint: Endpoint,
     socket: PacketSocket,
     address: EndpointAddress,
+    path: PathBuf,
+    request: AttachRequest,
+    epoch: u64,
+    reattach_within: Duration,
+    /// The daemon is gone.
+    lost: Option<Lost>,
+}
+
+/// A client without a daemon.
+#[derive(Debug)]
+struct Lost {
+    until: Deadline,
+    /// New memory, and the socket over which it was sent.
+    attempt: Option<(Endpoint, PacketSocket)>,
+}
+
+/// An answer to an attach packet.
+struct Answer {
+    node: NodeNumber,
+    epoch: u64,
+    incarnation: u64,
+}
+
+/// Sends an attach packet with new memory to the daemon at a path. `None` while none takes it.
+fn begin(path: &Path, request: &AttachRequest) -> Result<Option<(Endpoint, PacketSocket)>, ClientError> {
+    let socket = match PacketSocket::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        connected => connected.map_err(failed("connect"))?,
+    };
+    let endpoint = Endpoint::new(request.layout).map_err(ClientError::Memory)?;
+    match socket.send(&Packet::Attach(*request), &endpoint.descriptors()) {
+        // Refused before it was read: the reason is there.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        sent => drop(sent.map_err(failed("sendmsg"))?),
+    }
+    Ok(Some((endpoint, socket)))
+}
+
+/// Looks for the answer to an attach packet. `None` if none is there by the deadline.
+fn answer(socket: &PacketSocket, deadline: Deadline) -> Result<Option<Answer>, ClientError> {
+    loop {
+        match socket.receive().map_err(failed("recvmsg"))? {
+            Came::Nothing => {
+                if !sleep(socket, deadline)? && deadline.has_passed(now()) {
+                    return Ok(None);
+                }
+            }
+            Came::Packet(
+                Ok(Packet::Attached {
+                    node,
+                    epoch,
+                    incarnation,
+                }),
+                _,
+            ) => {
+                return Ok(Some(Answer {
+                    node,
+                    epoch,
+                    incarnation,
+                }));
+            }
+            Came::Packet(Ok(Packet::Refused(reason)), _) => return Err(ClientError::Refused(reason)),
+            Came::Packet(..) => return Err(ClientError::Refused(AttachRefusal::Packet)),
+            Came::End => return Err(ClientError::DaemonGone),
+        }
+    }
 }
 
 impl Client {
@@ -77,45 +149,46 @@ impl Client {
     /// # Errors
     /// No daemon listens there, it refuses this process with its reason, or it does not answer by the deadline.
     pub fn attach(path: &Path, request: &AttachRequest, deadline: Deadline) -> Result<Self, ClientError> {
-        let endpoint = Endpoint::new(request.layout).map_err(ClientError::Memory)?;
-        let socket = loop {
-            match PacketSocket::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if deadline.has_passed(now()) {
-                        return Err(ClientError::TooLate);
-                    }
-                    std::thread::sleep(RETRY_EVERY);
+        let (mut endpoint, socket, answer) = loop {
+            if let Some((endpoint, socket)) = begin(path, request)? {
+                match answer(&socket, deadline) {
+                    // Others of this user are about to attach, too.
+                    Err(ClientError::Refused(AttachRefusal::TooManyPending)) => {}
+                    answer => break (endpoint, socket, answer?.ok_or(ClientError::TooLate)?),
                 }
-                connected => break connected.map_err(failed("connect"))?,
             }
+            if deadline.has_passed(now()) {
+                return Err(ClientError::TooLate);
+            }
+            std::thread::sleep(RETRY_EVERY);
         };
-        let descriptors = [endpoint.rings().descriptor(), endpoint.arena().descriptor()];
-        socket
-            .send(&Packet::Attach(*request), &descriptors)
-            .map_err(failed("sendmsg"))?;
-        loop {
-            match socket.receive().map_err(failed("recvmsg"))? {
-                Came::Nothing => {
-                    if !sleep(&socket, deadline)? && deadline.has_passed(now()) {
-                        return Err(ClientError::TooLate);
-                    }
-                }
-                Came::Packet(Ok(Packet::Attached(node)), _) => {
-                    let address = EndpointAddress {
-                        node,
-                        endpoint: request.endpoint,
-                    };
-                    return Ok(Self {
-                        endpoint,
-                        socket,
-                        address,
-                    });
-                }
-                Came::Packet(Ok(Packet::Refused(reason)), _) => return Err(ClientError::Refused(reason)),
-                Came::Packet(..) => return Err(ClientError::Refused(AttachRefusal::Packet)),
-                Came::End => return Err(ClientError::DaemonGone),
-            }
-        }
+        let address = EndpointAddress {
+            node: answer.node,
+            endpoint: request.endpoint,
+        };
+        endpoint.set_name(address, answer.epoch ^ answer.incarnation.rotate_left(32));
+        Ok(Self {
+            endpoint,
+            socket,
+            address,
+            path: path.to_owned(),
+            request: *request,
+            epoch: answer.epoch,
+            reattach_within: REATTACH_WITHIN,
+            lost: None,
+        })
+    }
+
+    /// Sets how long [`Client::wait`] looks for the next daemon after the end of this one: five seconds by default, and not at all if it
+    /// is zero.
+    pub const fn set_reattach_within(&mut self, time: Duration) {
+        self.reattach_within = time;
+    }
+
+    /// The number of the daemon. It rises whenever this client comes to another one.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The address by which the endpoints of its job reach it.
@@ -130,17 +203,63 @@ impl Client {
     /// As for [`Endpoint::send`].
     #[inline]
     pub fn send(&mut self, to: EndpointAddress, message: &[u8]) -> Result<u64, EndpointRefusal> {
+        self.check()?;
         self.endpoint.send(to, message)
     }
 
-    /// Publishes the messages that were taken, and gives each event that is there to `each`. It makes a system call only if the daemon
-    /// sleeps and has to be woken. The end of the daemon is found by [`Client::wait`].
+    /// Grants a range of the arena, as [`Endpoint::grant`] does: [`Client::poll`] publishes it.
     ///
     /// # Errors
-    /// The daemon is gone or broke the protocol, or it cut this process off.
+    /// As for [`Endpoint::grant`].
+    pub fn grant(
+        &mut self,
+        to: EndpointAddress,
+        range: ArenaRange,
+        access: RemoteAccess,
+    ) -> Result<ArenaGrant, EndpointRefusal> {
+        self.check()?;
+        self.endpoint.grant(to, range, access)
+    }
+
+    /// Revokes a grant, as [`Endpoint::revoke`] does: [`Client::poll`] publishes it.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::revoke`].
+    pub fn revoke(&mut self, grant: &ArenaGrant) -> Result<(), EndpointRefusal> {
+        self.check()?;
+        self.endpoint.revoke(grant)
+    }
+
+    /// Takes an operation on the arena of another process, as [`Endpoint::request`] does: [`Client::poll`] publishes it.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::request`].
+    #[inline]
+    pub fn request(
+        &mut self,
+        grant: &ArenaGrant,
+        offset: u64,
+        operation: &ArenaOperation,
+    ) -> Result<u64, EndpointRefusal> {
+        self.check()?;
+        self.endpoint.request(grant, offset, operation)
+    }
+
+    /// The arena of this process. `None` if it attached without one.
+    #[must_use]
+    pub const fn arena(&self) -> Option<&SharedArena> {
+        self.endpoint.arena()
+    }
+
+    /// Publishes the messages that were taken, and gives each event that is there to `each`. It makes a system call only if the daemon
+    /// sleeps and has to be woken. The end of the daemon is found by [`Client::wait`], which looks for the next one: so wait if nothing
+    /// comes, or if there is no room.
+    ///
+    /// # Errors
+    /// The daemon broke the protocol, or it cut this process off.
     #[inline]
     pub fn poll(&mut self, each: impl FnMut(EndpointEvent<'_>)) -> Result<(), ClientError> {
-        if self.endpoint.poll(each).map_err(ClientError::Broken)? {
+        if self.endpoint.poll(each).map_err(ClientError::Broken)? && self.lost.is_none() {
             self.wake_daemon()?;
         }
         Ok(())
@@ -149,8 +268,10 @@ impl Client {
     /// Polls, and sleeps while there is nothing to do: until there was an event, until there is room again if there was none for a
     /// message, or until the deadline. Returns whether there was an event or there is room.
     ///
+    /// If the daemon is gone, it attaches to the next one, and [`EndpointEvent::Restarted`] says so. Until then, nothing is taken.
+    ///
     /// # Errors
-    /// As for [`Client::poll`].
+    /// As for [`Client::poll`]; no other daemon came in time, or it refuses this process.
     pub fn wait(
         &mut self,
         deadline: Deadline,
@@ -159,10 +280,15 @@ impl Client {
         let mut had_room = None;
         loop {
             let mut count = 0_u32;
+            // The last events of a daemon that is gone, too.
             self.poll(|event| {
                 count = count.saturating_add(1);
                 each(event);
             })?;
+            if count == 0 && self.lost.is_some() {
+                let event = self.reattach(deadline)?;
+                return Ok(event.map(each).is_some());
+            }
             let has_room = self.endpoint.has_room().map_err(ClientError::Broken)?;
             if count > 0 || (has_room && had_room == Some(false)) {
                 return Ok(true);
@@ -204,23 +330,95 @@ impl Client {
     }
 
     #[cold]
-    fn wake_daemon(&self) -> Result<(), ClientError> {
+    fn wake_daemon(&mut self) -> Result<(), ClientError> {
         if self.socket.send(&Packet::Wake, &[]).is_err() {
             self.take_packets()?;
-            return Err(ClientError::DaemonGone);
+            self.lose()?;
         }
         Ok(())
     }
 
-    fn take_packets(&self) -> Result<(), ClientError> {
+    fn take_packets(&mut self) -> Result<(), ClientError> {
         loop {
             match self.socket.receive().map_err(failed("recvmsg"))? {
                 Came::Nothing => return Ok(()),
                 Came::Packet(Ok(Packet::Wake), _) => {}
                 Came::Packet(Ok(Packet::Cut(reason)), _) => return Err(ClientError::Cut(reason)),
-                Came::Packet(..) | Came::End => return Err(ClientError::DaemonGone),
+                Came::Packet(..) => return Err(ClientError::DaemonGone),
+                Came::End => return self.lose(),
             }
         }
+    }
+
+    /// Notes that the daemon is gone.
+    fn lose(&mut self) -> Result<(), ClientError> {
+        if self.reattach_within.is_zero() {
+            return Err(ClientError::DaemonGone);
+        }
+        if self.lost.is_none() {
+            self.lost = Some(Lost {
+                until: within(self.reattach_within),
+                attempt: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Back-pressure while there is no daemon.
+    const fn check(&self) -> Result<(), EndpointRefusal> {
+        if self.lost.is_some() {
+            return Err(EndpointRefusal::Full);
+        }
+        Ok(())
+    }
+
+    /// Attaches to the next daemon. `None` at the deadline: the next call goes on.
+    fn reattach(&mut self, deadline: Deadline) -> Result<Option<EndpointEvent<'static>>, ClientError> {
+        while let Some(lost) = &mut self.lost {
+            if lost.until.has_passed(now()) {
+                return Err(ClientError::DaemonGone);
+            }
+            let Some((mut endpoint, socket)) = lost.attempt.take() else {
+                // There is none for any reason: there may be another one soon.
+                lost.attempt = begin(&self.path, &self.request).unwrap_or_default();
+                if lost.attempt.is_none() {
+                    if deadline.has_passed(now()) {
+                        break;
+                    }
+                    std::thread::sleep(RETRY_EVERY);
+                }
+                continue;
+            };
+            let answer = match answer(&socket, deadline.min(lost.until)) {
+                Ok(Some(answer)) => answer,
+                Ok(None) => {
+                    lost.attempt = Some((endpoint, socket));
+                    break;
+                }
+                // The daemon may not have noticed yet that another attempt of ours ended; or it ended itself.
+                Err(
+                    ClientError::DaemonGone
+                    | ClientError::Refused(AttachRefusal::NameTaken | AttachRefusal::TooManyPending),
+                ) => {
+                    std::thread::sleep(RETRY_EVERY);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            // A daemon that began before this client's is none that took its place.
+            if answer.epoch <= self.epoch || answer.node != self.address.node {
+                std::thread::sleep(RETRY_EVERY);
+                continue;
+            }
+            let unknown_from = endpoint.take_over(&mut self.endpoint);
+            (self.endpoint, self.socket, self.epoch) = (endpoint, socket, answer.epoch);
+            self.lost = None;
+            return Ok(Some(EndpointEvent::Restarted {
+                epoch: self.epoch,
+                unknown_from,
+            }));
+        }
+        Ok(None)
     }
 }
 

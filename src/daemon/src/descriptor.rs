@@ -1,31 +1,65 @@
 //! Descriptors of both rings, as their eight words.
 //!
 //! ```text
-//! word 0   kind (32 bits), bytes of the payload (32)      word 1   node (32), endpoint (32)
-//! word 2   the sender's number of the message             word 3   a reason
+//! word 0   kind (32 bits), bytes or rights (32)     word 1   node (32), endpoint (32)
+//! word 2   the submitter's number                   word 3   a reason, or index (32) and generation (32) of a grant
+//! word 4   offset in a grant or an arena, or a value that was fetched
+//! word 5   offset in the submitter's own arena, or bytes of a grant
+//! word 6   immediate, or first word of an atomic    word 7   second word of an atomic
 //! ```
 //!
-//! The other words are zero.
+//! Words that a kind does not use are zero. Kinds from 16 on are operations, by their numbers in [`Action`].
 
+use doorbell::RemoteAccess;
 use doorbell::interprocess::DESCRIPTOR_WORDS;
 
+use crate::grants::Granted;
+use crate::layout::EndpointLayout;
 use crate::name::{EndpointAddress, NodeNumber};
+use crate::one_sided::{Action, Asked, GrantPlace};
 use crate::reason::{CutReason, GoneReason, UndeliveredReason};
 
 const SEND: u32 = 1;
+const GRANT: u32 = 2;
+const REVOKE: u32 = 3;
+const OPERATIONS: u32 = 16;
+
 const MESSAGE: u32 = 1;
 const UNDELIVERED: u32 = 2;
 const GONE: u32 = 3;
+const COMPLETED: u32 = 4;
+const WRITTEN: u32 = 5;
+const REVOKED: u32 = 6;
 
 type Words = [u64; DESCRIPTOR_WORDS];
 
-/// A message that a client hands to the daemon; its payload is in the cell of its slot.
+/// Something that a client hands to the daemon; the payload of a message is in the cell of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Submission {
+pub(crate) enum Submission {
+    Message(Message),
+    Operation(Requested),
+    Grant(GrantPlace, Granted),
+    Revoke(GrantPlace),
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
     pub(crate) to: EndpointAddress,
     pub(crate) bytes: u32,
     /// The client's own number of the message.
     pub(crate) number: u64,
+}
+
+/// An operation on the arena of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Requested {
+    pub(crate) to: EndpointAddress,
+    /// The client's own number of the operation.
+    pub(crate) number: u64,
+    pub(crate) asked: Asked,
+    /// Offset of the bytes of a WRITE or a READ in the client's own arena.
+    pub(crate) own: u64,
 }
 
 /// Something that the daemon reports to a client; the payload of a message is in the cell of its slot.
@@ -44,6 +78,19 @@ pub(crate) enum Report {
         who: EndpointAddress,
         reason: GoneReason,
     },
+    Completed {
+        to: EndpointAddress,
+        number: u64,
+        value: u64,
+    },
+    Written {
+        from: EndpointAddress,
+        place: GrantPlace,
+        offset: u64,
+        bytes: u32,
+        immediate: u32,
+    },
+    Revoked(GrantPlace),
 }
 
 fn pair(high: u32, low: u32) -> u64 {
@@ -67,26 +114,107 @@ fn word(address: EndpointAddress) -> u64 {
     pair(address.node.0, address.endpoint)
 }
 
+const fn rights(access: RemoteAccess) -> u32 {
+    access.write as u32 | (access.read as u32) << 1 | (access.atomic as u32) << 2
+}
+
+fn access(rights: u32) -> Option<RemoteAccess> {
+    let is_set = |bit: u32| rights & bit != 0;
+    (rights < 8).then(|| RemoteAccess {
+        write: is_set(1),
+        read: is_set(2),
+        atomic: is_set(4),
+    })
+}
+
 impl Submission {
     pub(crate) fn words(&self) -> Words {
-        [pair(SEND, self.bytes), word(self.to), self.number, 0, 0, 0, 0, 0]
+        match *self {
+            Self::Message(Message { to, bytes, number }) => {
+                [pair(SEND, bytes), word(to), number, 0, 0, 0, 0, 0]
+            }
+            Self::Grant(place, granted) => [
+                pair(GRANT, rights(granted.access)),
+                word(granted.to),
+                0,
+                place.word(),
+                granted.offset,
+                granted.bytes,
+                0,
+                0,
+            ],
+            Self::Revoke(place) => [pair(REVOKE, 0), 0, 0, place.word(), 0, 0, 0, 0],
+            Self::Operation(Requested {
+                to,
+                number,
+                asked,
+                own,
+            }) => {
+                let (kind, first, second) = asked.action.words();
+                let kind = OPERATIONS.wrapping_add(kind);
+                let (head, place) = (pair(kind, asked.bytes), asked.place.word());
+                [head, word(to), number, place, asked.offset, own, first, second]
+            }
+        }
     }
 
-    /// Reads the copy of a descriptor of a client.
-    pub(crate) fn parse(words: &Words, message_bytes: u32) -> Result<Self, CutReason> {
-        let [head, to, number, rest @ ..] = *words;
-        let (kind, bytes) = halves(head);
-        if kind != SEND || rest != [0; 5] {
-            return Err(CutReason::Descriptor);
+    /// Reads the copy of a descriptor of a client with this layout.
+    pub(crate) fn parse(words: &Words, layout: &EndpointLayout) -> Result<Self, CutReason> {
+        let [head, to, number, place, offset, own, first, second] = *words;
+        let (kind, low) = halves(head);
+        let submission = match kind {
+            SEND if low > layout.message_bytes() => return Err(CutReason::Length),
+            SEND => Self::Message(Message {
+                to: address(to),
+                bytes: low,
+                number,
+            }),
+            GRANT => {
+                let granted = Granted {
+                    to: address(to),
+                    offset,
+                    bytes: own,
+                    access: access(low).ok_or(CutReason::Descriptor)?,
+                };
+                Self::Grant(GrantPlace::of(place), granted)
+            }
+            REVOKE => Self::Revoke(GrantPlace::of(place)),
+            _ => {
+                let action = kind
+                    .checked_sub(OPERATIONS)
+                    .and_then(|kind| Action::of((kind, first, second)))
+                    .ok_or(CutReason::Descriptor)?;
+                if !action.takes(low) {
+                    return Err(CutReason::Length);
+                }
+                let end = own.checked_add(low.into());
+                let is_within = end.is_some_and(|end| end <= layout.arena_bytes());
+                if !action.is_atomic() && !is_within {
+                    return Err(CutReason::Range);
+                }
+                let asked = Asked {
+                    action,
+                    place: GrantPlace::of(place),
+                    offset,
+                    bytes: low,
+                };
+                if action.is_atomic() && own != 0 {
+                    return Err(CutReason::Descriptor);
+                }
+                Self::Operation(Requested {
+                    to: address(to),
+                    number,
+                    asked,
+                    own,
+                })
+            }
+        };
+        // One descriptor for each meaning.
+        if submission.words() == *words {
+            Ok(submission)
+        } else {
+            Err(CutReason::Descriptor)
         }
-        if bytes > message_bytes {
-            return Err(CutReason::Length);
-        }
-        Ok(Self {
-            to: address(to),
-            bytes,
-            number,
-        })
     }
 }
 
@@ -99,18 +227,39 @@ impl Report {
                 [pair(UNDELIVERED, 0), word(to), number, reason, 0, 0, 0, 0]
             }
             Self::Gone { who, reason } => [pair(GONE, 0), word(who), 0, reason.number().into(), 0, 0, 0, 0],
+            Self::Completed { to, number, value } => {
+                [pair(COMPLETED, 0), word(to), number, 0, value, 0, 0, 0]
+            }
+            Self::Written {
+                from,
+                place,
+                offset,
+                bytes,
+                immediate,
+            } => [
+                pair(WRITTEN, bytes),
+                word(from),
+                0,
+                place.word(),
+                offset,
+                0,
+                immediate.into(),
+                0,
+            ],
+            Self::Revoked(place) => [pair(REVOKED, 0), 0, 0, place.word(), 0, 0, 0, 0],
         }
     }
 
     /// Reads the copy of a descriptor of the daemon. `None` if it is none of this version.
     pub(crate) fn parse(words: &Words, message_bytes: u32) -> Option<Self> {
-        let [head, who, number, reason, ..] = *words;
+        let [head, who, number, reason, value, _, immediate, _] = *words;
         let (kind, bytes) = halves(head);
-        let (who, reason) = (address(who), u32::try_from(reason).ok()?);
+        let (who, place) = (address(who), GrantPlace::of(reason));
+        let reason = || u32::try_from(reason).ok();
         match kind {
             MESSAGE if bytes <= message_bytes => Some(Self::Message { from: who, bytes }),
             UNDELIVERED => {
-                let reason = UndeliveredReason::of(reason)?;
+                let reason = UndeliveredReason::of(reason()?)?;
                 Some(Self::Undelivered {
                     to: who,
                     number,
@@ -118,9 +267,22 @@ impl Report {
                 })
             }
             GONE => {
-                let reason = GoneReason::of(reason)?;
+                let reason = GoneReason::of(reason()?)?;
                 Some(Self::Gone { who, reason })
             }
+            COMPLETED => Some(Self::Completed {
+                to: who,
+                number,
+                value,
+            }),
+            WRITTEN => Some(Self::Written {
+                from: who,
+                place,
+                offset: value,
+                bytes,
+                immediate: u32::try_from(immediate).ok()?,
+            }),
+            REVOKED => Some(Self::Revoked(place)),
             _ => None,
         }
     }
@@ -128,8 +290,14 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, Submission};
+    use doorbell::RemoteAccess;
+
+    use super::{Message, Report, Requested, Submission};
+    use crate::grants::Granted;
+    use crate::layout::EndpointLayout;
     use crate::name::{EndpointAddress, NodeNumber};
+    use crate::one_sided::tests::ACTIONS;
+    use crate::one_sided::{Asked, GrantPlace};
     use crate::reason::{CutReason, GoneReason, UndeliveredReason};
 
     const WHO: EndpointAddress = EndpointAddress {
@@ -137,24 +305,95 @@ mod tests {
         endpoint: u32::MAX,
     };
 
+    const PLACE: GrantPlace = GrantPlace {
+        index: 5,
+        generation: u32::MAX,
+    };
+
+    fn layout() -> EndpointLayout {
+        EndpointLayout::new(4, 64).unwrap().with_arena(4096).unwrap()
+    }
+
+    fn submissions() -> Vec<Submission> {
+        let granted = Granted {
+            to: WHO,
+            offset: u64::MAX,
+            bytes: u64::MAX,
+            access: RemoteAccess::ALL,
+        };
+        let operation = |action: crate::one_sided::Action| {
+            let bytes = if action.is_atomic() { 8 } else { 64 };
+            let asked = Asked {
+                action,
+                place: PLACE,
+                offset: u64::MAX,
+                bytes,
+            };
+            let own = if action.is_atomic() { 0 } else { 4096 - 64 };
+            Submission::Operation(Requested {
+                to: WHO,
+                number: 9,
+                asked,
+                own,
+            })
+        };
+        let mut all = vec![
+            Submission::Message(Message {
+                to: WHO,
+                bytes: 64,
+                number: 9,
+            }),
+            Submission::Grant(PLACE, granted),
+            Submission::Revoke(PLACE),
+        ];
+        all.extend(ACTIONS.map(operation));
+        all
+    }
+
     #[test]
     fn a_submission_is_read_as_it_was_written_and_nothing_else_is() {
-        let sent = Submission {
-            to: WHO,
-            bytes: 64,
-            number: 9,
-        };
-        assert_eq!(Submission::parse(&sent.words(), 64), Ok(sent));
-        assert_eq!(Submission::parse(&sent.words(), 63), Err(CutReason::Length));
-        for word in [0, 3, 4, 5, 6, 7] {
-            let mut words = sent.words();
-            words[word] ^= 1 << 63;
-            assert_eq!(
-                Submission::parse(&words, 64),
-                Err(CutReason::Descriptor),
-                "{word}"
-            );
+        for submission in submissions() {
+            let words = submission.words();
+            assert_eq!(Submission::parse(&words, &layout()), Ok(submission));
+            for word in 0..8 {
+                let mut wrong = words;
+                wrong[word] ^= 1 << 63;
+                let read = Submission::parse(&wrong, &layout());
+                assert_ne!(read, Ok(submission));
+                // Another meaning, or none.
+                assert!(
+                    read.is_err() || read.unwrap().words() == wrong,
+                    "{submission:?} {word}"
+                );
+            }
         }
+        let words = |head: u64| [head, 0, 0, 0, 0, 0, 0, 0];
+        for kind in [0, 4, 15, 16, 22, u64::from(u32::MAX)] {
+            let read = Submission::parse(&words(kind << 32), &layout());
+            assert_eq!(read, Err(CutReason::Descriptor), "{kind}");
+        }
+    }
+
+    #[test]
+    fn lengths_and_ranges_beyond_its_own_memory_are_refused() {
+        let parse = |words| Submission::parse(&words, &layout());
+        assert_eq!(parse([1 << 32 | 65, 0, 0, 0, 0, 0, 0, 0]), Err(CutReason::Length));
+        for kind in [17, 18, 19] {
+            let read = |bytes: u64, own| parse([kind << 32 | bytes, 0, 0, 0, 0, own, 0, 0]).err();
+            assert_eq!((read(64, 4096 - 64), read(0, 4096)), (None, None));
+            let out = Some(CutReason::Range);
+            assert_eq!((read(64, 4033), read(0, 4097), read(4097, 0)), (out, out, out));
+            assert_eq!((read(1, u64::MAX), read(0, u64::MAX)), (out, out));
+            assert_eq!(read((1 << 16) + 1, 0), Some(CutReason::Length));
+        }
+        assert_eq!(parse([20 << 32 | 4, 0, 0, 0, 0, 0, 1, 0]), Err(CutReason::Length));
+        assert_eq!(
+            parse([20 << 32 | 8, 0, 0, 0, 0, 8, 1, 0]),
+            Err(CutReason::Descriptor)
+        );
+        let no_arena = EndpointLayout::new(4, 64).unwrap();
+        let read = Submission::parse(&[17 << 32 | 1, 0, 0, 0, 0, 0, 0, 0], &no_arena);
+        assert_eq!(read, Err(CutReason::Range));
     }
 
     #[test]
@@ -171,6 +410,19 @@ mod tests {
                 who: WHO,
                 reason: GoneReason::Died,
             },
+            Report::Completed {
+                to: WHO,
+                number: 3,
+                value: u64::MAX,
+            },
+            Report::Written {
+                from: WHO,
+                place: PLACE,
+                offset: 1 << 40,
+                bytes: 3,
+                immediate: u32::MAX,
+            },
+            Report::Revoked(PLACE),
         ];
         for report in reports {
             assert_eq!(Report::parse(&report.words(), 64), Some(report));

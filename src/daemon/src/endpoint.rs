@@ -1,17 +1,27 @@
-//! The client's side of its memory: messages out, events in.
+//! The client's side of its memory: messages and operations out, events in.
 
 use core::fmt;
 use core::sync::atomic::AtomicU32;
+
+use std::os::fd::BorrowedFd;
 
 use doorbell::interprocess::{
     RingViolation, SharedArena, SharedBytes, SharedConsumer, SharedMemory, SharedMemoryError, SharedProducer,
     SharedWords, announce_sleep, must_wake, withdraw_sleep,
 };
 
-use crate::descriptor::{Report, Submission};
-use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout};
+use crate::descriptor::{Message, Report, Submission};
+use crate::endpoint::given::Given;
+use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout, EndpointMemory};
 use crate::name::EndpointAddress;
+use crate::one_sided::ArenaGrant;
 use crate::reason::{GoneReason, UndeliveredReason};
+
+mod given;
+mod one_sided;
+
+/// Bytes of an arena that are copied at a time.
+const COPIED_BYTES: usize = 1 << 16;
 
 /// An event of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +34,11 @@ pub enum EndpointEvent<'m> {
         /// The message: a copy that no other process reaches.
         message: &'m [u8],
     },
-    /// A message was not delivered, or it is not known whether it was.
+    /// A message was not delivered, or an operation not carried out, or it is not known whether it was.
     Undelivered {
-        /// The receiver that it was for.
+        /// The endpoint that it was for.
         to: EndpointAddress,
-        /// The number that [`Endpoint::send`] returned.
+        /// The number that [`Endpoint::send`] or [`Endpoint::request`] returned.
         number: u64,
         /// The reason.
         reason: UndeliveredReason,
@@ -39,6 +49,41 @@ pub enum EndpointEvent<'m> {
         who: EndpointAddress,
         /// The reason.
         reason: GoneReason,
+    },
+    /// An operation was carried out, once. The bytes of a READ are in the arena.
+    Completed {
+        /// The owner of the arena that it was for.
+        to: EndpointAddress,
+        /// The number that [`Endpoint::request`] returned.
+        number: u64,
+        /// The previous value of the word of an atomic, or 0.
+        value: u64,
+    },
+    /// An endpoint wrote into the arena and reports a number: the bytes are there.
+    Written {
+        /// The endpoint.
+        from: EndpointAddress,
+        /// The grant by which it wrote.
+        grant: ArenaGrant,
+        /// The offset in the grant.
+        offset: u64,
+        /// The bytes that were written.
+        bytes: u32,
+        /// The number.
+        immediate: u32,
+    },
+    /// The daemon ended, and another one has this process and its name: with its arena, without its grants.
+    Restarted {
+        /// The number of the daemon, higher than that of the one before.
+        epoch: u64,
+        /// Submissions from this number on that are not reported as undelivered or completed have an unknown outcome: none of them comes
+        /// later, and none twice. All before it have the outcome that was reported, and were delivered if there was none.
+        unknown_from: u64,
+    },
+    /// A grant is revoked: nothing was written by it since before this event, nor ever will be.
+    Revoked {
+        /// The grant.
+        grant: ArenaGrant,
     },
 }
 
@@ -55,6 +100,15 @@ pub enum EndpointRefusal {
         /// The bytes of a cell.
         bytes_max: u32,
     },
+    /// Caller misuse: the range is not within the arena, or longer than [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) in an operation.
+    OutOfArena {
+        /// The bytes of the arena.
+        arena_bytes: u64,
+    },
+    /// Caller misuse: the grant allows nothing, or it is none that this endpoint has given and not revoked.
+    NoGrant,
+    /// As many grants stand, or wait for the event of their end, as may: revoke one, and try again after that event.
+    TooManyGrants,
     /// The daemon broke the protocol of the rings: the endpoint is of no further use.
     Broken,
 }
@@ -68,6 +122,14 @@ impl fmt::Display for EndpointRefusal {
                     f,
                     "{bytes} bytes, where a message has at most {bytes_max}: attach with longer cells"
                 )
+            }
+            Self::OutOfArena { arena_bytes } => write!(
+                f,
+                "the range is not within the arena of {arena_bytes} bytes, or longer than an operation may be"
+            ),
+            Self::NoGrant => f.write_str("the grant allows nothing, or does not stand"),
+            Self::TooManyGrants => {
+                f.write_str("too many grants stand: revoke one, and try again after its event")
             }
             Self::Broken => f.write_str("the daemon broke the protocol of the rings: attach again"),
         }
@@ -90,8 +152,12 @@ pub struct Endpoint {
     layout: EndpointLayout,
     submissions: SharedProducer<SharedMemory>,
     events: SharedConsumer<SharedMemory>,
-    arena: SharedArena,
+    memory: EndpointMemory,
+    given: Given,
+    /// The number of the next submission.
     sent: u64,
+    /// The number of the first submission of these rings.
+    first: u64,
     message: Vec<u8>,
 }
 
@@ -101,13 +167,16 @@ impl Endpoint {
     /// # Errors
     /// The system has no memory.
     pub fn new(layout: EndpointLayout) -> Result<Self, SharedMemoryError> {
-        let rings = SharedMemory::create(layout.words())?;
+        let memory = layout.create()?;
+        let rings = memory.rings.clone();
         Ok(Self {
             layout,
             submissions: SharedProducer::new(rings.clone(), layout.submissions()),
             events: SharedConsumer::new(rings, layout.events()),
-            arena: SharedArena::create(layout.arena_bytes())?,
+            memory,
+            given: Given::default(),
             sent: 0,
+            first: 0,
             message: vec![0; layout.message_bytes() as usize],
         })
     }
@@ -118,10 +187,49 @@ impl Endpoint {
         self.events.memory()
     }
 
-    /// The memory of the cells.
+    /// The arena, which this process reads and writes as it likes. `None` if the layout has none.
     #[must_use]
-    pub const fn arena(&self) -> &SharedArena {
-        &self.arena
+    pub const fn arena(&self) -> Option<&SharedArena> {
+        self.memory.arena.as_ref()
+    }
+
+    /// Notes the name that the daemon knows it by, and a number of this process among all that have had the name.
+    pub(crate) fn set_name(&mut self, address: EndpointAddress, number: u64) {
+        self.given.set_owner(address, number);
+    }
+
+    /// Goes on for an endpoint whose daemon ended, with new rings: its arena is copied, its grants have ended, its numbers go on. Its
+    /// last events were taken before. Returns the number from which on outcomes are unknown, unless they were reported.
+    ///
+    /// The memory of before cannot be given to another daemon: its seals refuse every mapping that can be written.
+    pub(crate) fn take_over(&mut self, before: &mut Self) -> u64 {
+        self.given = core::mem::take(&mut before.given);
+        self.given.free_all();
+        (self.sent, self.first) = (before.sent, before.sent);
+        if let (Some(to), Some(from)) = (&self.memory.arena, &before.memory.arena) {
+            let mut some = vec![0; COPIED_BYTES];
+            for offset in (0..from.bytes()).step_by(COPIED_BYTES) {
+                let left = from.bytes().saturating_sub(offset).min(COPIED_BYTES);
+                let some = some.get_mut(..left).unwrap_or_default();
+                // Both have as many bytes.
+                let is_copied = from.copy_out(offset, some) && to.copy_in(offset, some);
+                debug_assert!(is_copied, "a part of the arena");
+            }
+        }
+        before.unknown_from()
+    }
+
+    /// The number from which on outcomes are unknown if the daemon is dead, unless they were reported.
+    fn unknown_from(&self) -> u64 {
+        self.first
+            .saturating_add(self.submissions.settled())
+            .min(self.sent)
+    }
+
+    /// The descriptors of the memory, in the order of [`EndpointLayout::adopt`].
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.memory.descriptors()
     }
 
     /// Takes a message, which [`Endpoint::flush`] or [`Endpoint::poll`] publishes; returns its number. It is copied. The daemon has it
@@ -146,10 +254,19 @@ impl Endpoint {
         }
         let cell = self.layout.submission_cell(self.submissions.slot());
         let number = self.sent;
-        let submission = Submission { to, bytes, number };
-        if !self.arena.copy_in(cell, message) || !self.submissions.stage(&submission.words())? {
+        if !self.memory.cells.copy_in(cell, message) {
             return Err(EndpointRefusal::Broken);
         }
+        self.submit(&Submission::Message(Message { to, bytes, number }))
+    }
+
+    /// Stages a submission, and returns its number.
+    #[inline]
+    fn submit(&mut self, submission: &Submission) -> Result<u64, EndpointRefusal> {
+        if !self.submissions.stage(&submission.words())? {
+            return Err(EndpointRefusal::Full);
+        }
+        let number = self.sent;
         self.sent = number.wrapping_add(1);
         Ok(number)
     }
@@ -168,6 +285,7 @@ impl Endpoint {
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(EndpointEvent<'_>)) -> Result<bool, EndpointRefusal> {
         let is_published = self.submissions.publish();
+        let owner = self.given.owner();
         let count = self.events.look()?;
         for _ in 0..count {
             let slot = self.events.slot();
@@ -180,7 +298,7 @@ impl Endpoint {
                         .message
                         .get_mut(..bytes as usize)
                         .ok_or(EndpointRefusal::Broken)?;
-                    if !self.arena.copy_out(cell, message) {
+                    if !self.memory.cells.copy_out(cell, message) {
                         return Err(EndpointRefusal::Broken);
                     }
                     EndpointEvent::Received { from, message }
@@ -189,6 +307,25 @@ impl Endpoint {
                     EndpointEvent::Undelivered { to, number, reason }
                 }
                 Report::Gone { who, reason } => EndpointEvent::Gone { who, reason },
+                Report::Completed { to, number, value } => EndpointEvent::Completed { to, number, value },
+                Report::Written {
+                    from,
+                    place,
+                    offset,
+                    bytes,
+                    immediate,
+                } => EndpointEvent::Written {
+                    from,
+                    grant: ArenaGrant { owner, place },
+                    offset,
+                    bytes,
+                    immediate,
+                },
+                Report::Revoked(place) => {
+                    self.given.free(place);
+                    let grant = ArenaGrant { owner, place };
+                    EndpointEvent::Revoked { grant }
+                }
             };
             // Before the call: a panic of the caller's loses nothing else.
             self.events.advance();

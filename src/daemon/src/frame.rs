@@ -1,4 +1,4 @@
-//! Frames between daemons, each a message of a link: a head of 64 bytes, big-endian, and the payload of a message.
+//! Frames between daemons, each a message of a link: a head of 64 bytes, big-endian, and a payload.
 //!
 //! ```text
 //! 0 magic u32   4 version u16   6 kind u16   8 job u64   16 key [16]   32 user u32   36 from u32   40 to u32   44 reason u32
@@ -57,6 +57,10 @@ pub(crate) enum Said {
     Refused(UndeliveredReason),
     /// The endpoint `from` is gone, which `to` had exchanged messages with.
     Gone(GoneReason),
+    /// An operation of `from` on the arena of `to`; the payload is an [`Asked`](crate::one_sided::Asked) and the bytes of a WRITE.
+    Operation,
+    /// The operation was carried out; the payload is the value that was fetched, and the bytes of a READ.
+    Completed,
 }
 
 /// The head of a frame.
@@ -98,6 +102,8 @@ impl Frame {
             Said::Delivered => (3, 0),
             Said::Refused(reason) => (4, reason.number()),
             Said::Gone(reason) => (5, reason.number()),
+            Said::Operation => (6, 0),
+            Said::Completed => (7, 0),
         };
         let raw = Raw {
             magic: MAGIC.into(),
@@ -115,7 +121,7 @@ impl Frame {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a frame, and gives the payload, which a message alone has.
+    /// Reads a frame, and gives the payload, which messages, operations and their outcomes alone have.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), NoFrame> {
         let (raw, payload) = Raw::read_from_prefix(bytes).map_err(|_| NoFrame)?;
         if raw.magic.get() != MAGIC || raw.version.get() != VERSION {
@@ -128,10 +134,13 @@ impl Frame {
             3 => Said::Delivered,
             4 => Said::Refused(UndeliveredReason::of(reason).ok_or(NoFrame)?),
             5 => Said::Gone(GoneReason::of(reason).ok_or(NoFrame)?),
+            6 => Said::Operation,
+            7 => Said::Completed,
             _ => return Err(NoFrame),
         };
         let has_reason = matches!(said, Said::Refused(_) | Said::Gone(_));
-        if (reason != 0 && !has_reason) || (said != Said::Message && !payload.is_empty()) {
+        let has_payload = matches!(said, Said::Message | Said::Operation | Said::Completed);
+        if (reason != 0 && !has_reason) || (!has_payload && !payload.is_empty()) {
             return Err(NoFrame);
         }
         let job = Job {
@@ -165,6 +174,8 @@ mod tests {
             Said::Delivered,
             Said::Refused(UndeliveredReason::NoEndpoint),
             Said::Gone(GoneReason::Died),
+            Said::Operation,
+            Said::Completed,
         ];
         for said in all {
             let frame = Frame {
@@ -190,7 +201,8 @@ mod tests {
                 assert_eq!(Frame::parse(&wrong), Err(NoFrame), "{said:?} {at}");
             }
             bytes.push(1);
-            assert_eq!(Frame::parse(&bytes).is_ok(), said == Said::Message);
+            let has_payload = matches!(said, Said::Message | Said::Operation | Said::Completed);
+            assert_eq!(Frame::parse(&bytes).is_ok(), has_payload);
         }
     }
 }

@@ -1,26 +1,34 @@
-//! Any bytes as all that a hostile process and a hostile peer daemon can say: attach packets, words of its rings, and frames. Tests and
-//! the fuzzer run it.
+//! Any bytes as all that a hostile process and a hostile peer daemon can say: attach packets, words of its rings, operations on arenas,
+//! and frames. Tests and the fuzzer run it.
 
 use std::collections::VecDeque;
 
 use core::sync::atomic::Ordering;
 
-use doorbell::interprocess::SharedWords as _;
+use doorbell::RemoteAccess;
+use doorbell::interprocess::{SharedBytes as _, SharedWords as _};
 
+use crate::endpoint::{Endpoint, EndpointEvent};
 use crate::frame::Frame;
-use crate::packet::Packet;
-use crate::{
-    AttachRequest, ClientId, Credentials, Endpoint, EndpointAddress, EndpointEvent, EndpointLayout,
-    GoneReason, JobKey, JobNumber, NodeNumber, Router, RouterLimits,
-};
+use crate::layout::EndpointLayout;
+use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
+use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange, Asked};
+use crate::packet::{AttachRequest, Packet};
+use crate::reason::GoneReason;
+use crate::router::{ClientId, Router, RouterLimits};
 
 /// The words of both rings, each of 4 slots, and one behind their end.
 const WORDS: usize = 2 * (32 + 4 * 8) + 1;
 
+/// The bytes of each arena, and those that the villain is granted in the first one.
+const ARENA_BYTES: usize = 4096;
+const GRANTED: core::ops::Range<usize> = 64..128;
+
 /// Runs a router with three honest processes and one that the bytes play, which is in the job of the first two.
 ///
 /// # Panics
-/// A promise is broken: an honest process is cut off, or its messages are lost, doubled, out of order or read by another job.
+/// A promise is broken: an honest process is cut off, or its messages are lost, doubled, out of order or read by another job. Or an
+/// addition of it is not carried out once, or a byte of an arena is written that was not granted.
 pub fn check(bytes: &[u8]) {
     // A packet is read as it is written again, or refused.
     if let Ok(packet) = Packet::parse(bytes) {
@@ -28,6 +36,9 @@ pub fn check(bytes: &[u8]) {
     }
     if let Ok((frame, payload)) = Frame::parse(bytes) {
         assert_eq!(frame.bytes(), bytes[..bytes.len() - payload.len()]);
+    }
+    if let Some((asked, payload)) = Asked::parse(bytes) {
+        assert_eq!(asked.to_bytes(), bytes[..bytes.len() - payload.len()]);
     }
     let mut bytes: VecDeque<u8> = bytes.iter().copied().collect();
     let mut world = World::new();
@@ -58,8 +69,29 @@ pub fn check(bytes: &[u8]) {
                 let _ = world.villain.send(to, &[1; 64][..word() as usize % 65]);
                 world.villain.flush();
             }
-            3 => {
+            3 if what & 8 != 0 => {
                 let _ = world.villain.poll(|_| {});
+            }
+            3 => {
+                // A right operation, whose range may lie anywhere in the first arena, by a grant that may be any.
+                let range = ArenaRange {
+                    offset: 0,
+                    bytes: word() as usize % 129,
+                };
+                let operation = match what >> 4 {
+                    0 | 1 => ArenaOperation::Write(range),
+                    2 | 3 => ArenaOperation::WriteWithImmediate(range, 7),
+                    4..=6 => ArenaOperation::Read(range),
+                    7..=10 => ArenaOperation::FetchAndAdd(word()),
+                    _ => ArenaOperation::CompareAndSwap {
+                        compare: word(),
+                        swap: word(),
+                    },
+                };
+                let mut grant = world.grants[usize::from(what >> 7)];
+                grant.place.generation ^= u32::from(word() == 3);
+                let _ = world.villain.request(&grant, word(), &operation);
+                world.villain.flush();
             }
             4 => {
                 let frame: Vec<u8> = (0..what >> 2).map(|_| word() as u8).collect();
@@ -88,6 +120,10 @@ struct World {
     sent: u64,
     /// The next message that the second and the third expect.
     expected: [u64; 2],
+    /// Grants of the first process: to the villain, and to the second, which adds there.
+    grants: [ArenaGrant; 2],
+    /// Additions of the second process: asked for, and done.
+    added: [u64; 2],
 }
 
 impl World {
@@ -95,10 +131,12 @@ impl World {
         let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
         router.add_node(NodeNumber(1), 2);
         let mut attach = |job: u64, number: u32| {
-            let layout = EndpointLayout::new(4, 64).expect("a layout");
-            let ours = Endpoint::new(layout).expect("memory");
+            let layout = EndpointLayout::new(4, 64).and_then(|layout| layout.with_arena(ARENA_BYTES as u64));
+            let layout = layout.expect("a layout");
+            let mut ours = Endpoint::new(layout).expect("memory");
+            ours.set_name(address(0, number), job);
             let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-            let memory = layout.adopt(copy(ours.rings().descriptor()), copy(ours.arena().descriptor()));
+            let memory = layout.adopt(ours.descriptors().into_iter().map(copy).collect());
             let request = AttachRequest {
                 job: JobNumber(job),
                 key: JobKey([0; 16]),
@@ -114,7 +152,19 @@ impl World {
             (ours, id.expect("a place"))
         };
         let (villain, villain_id) = attach(1, 3);
-        let honest = [attach(1, 0).0, attach(1, 1).0, attach(2, 1).0];
+        let mut honest = [attach(1, 0).0, attach(1, 1).0, attach(2, 1).0];
+        let mut grant = |to, range: core::ops::Range<usize>| {
+            let range = ArenaRange {
+                offset: range.start,
+                bytes: range.len(),
+            };
+            honest[0]
+                .grant(address(0, to), range, RemoteAccess::ALL)
+                .expect("room")
+        };
+        let grants = [grant(3, GRANTED), grant(1, 8..16)];
+        honest[0].flush();
+        router.poll(|_| {});
         Self {
             router,
             villain,
@@ -122,6 +172,8 @@ impl World {
             honest,
             sent: 0,
             expected: [0; 2],
+            grants,
+            added: [0; 2],
         }
     }
 
@@ -135,7 +187,14 @@ impl World {
             third.send(address(0, 1), &message).expect("room");
             self.sent += 1;
         }
+        if second
+            .request(&self.grants[1], 0, &ArenaOperation::FetchAndAdd(1))
+            .is_ok()
+        {
+            self.added[0] += 1;
+        }
         first.flush();
+        second.flush();
         third.flush();
         self.router.poll(|_| {});
         while let Some((id, _)) = self.router.take_cut() {
@@ -143,6 +202,7 @@ impl World {
         }
         // Anything may come of the villain and of the peer's daemon, but from no other name.
         first.poll(|_| {}).expect("an honest daemon");
+        let added = &mut self.added[1];
         for (reader, expected) in [second, third].into_iter().zip(&mut self.expected) {
             let read = reader.poll(|event| match event {
                 EndpointEvent::Received { from, message }
@@ -159,9 +219,23 @@ impl World {
                         who.node == NodeNumber(1) || (who, reason) == (address(0, 3), GoneReason::CutOff)
                     );
                 }
+                EndpointEvent::Completed { value, .. } => {
+                    assert_eq!(value, *added, "an addition twice, or never");
+                    *added += 1;
+                }
                 EndpointEvent::Undelivered { .. } => panic!("a message to a process that is there"),
+                event => panic!("{event:?}, and nothing was granted"),
             });
             read.expect("an honest daemon");
+        }
+        for (index, process) in self.honest.iter().enumerate() {
+            let mut bytes = [0; ARENA_BYTES];
+            assert!(process.arena().expect("an arena").copy_out(0, &mut bytes));
+            if index == 0 {
+                bytes[GRANTED].fill(0);
+                bytes[8..16].fill(0);
+            }
+            assert!(bytes.iter().all(|byte| *byte == 0), "written without a grant");
         }
     }
 
@@ -177,6 +251,11 @@ impl World {
             "{:?} of {}",
             self.expected,
             self.sent
+        );
+        assert!(
+            self.added[1] + 8 >= self.added[0] && self.added[1] > 0,
+            "{:?}",
+            self.added
         );
         self.router.detach(self.villain_id, GoneReason::Died);
     }
@@ -211,8 +290,16 @@ mod tests {
             ("length", vec![0, 1, 0, 65, 1, 0, 0, 0, 1, 0, 7]),
             (
                 "messages",
-                vec![2, 1, 0, 64, 0, 7, 10, 1, 0, 3, 0, 7, 5, 13, 3, 7],
+                vec![2, 1, 0, 64, 0, 7, 10, 1, 0, 11, 0, 7, 5, 13, 11, 7],
             ),
+            (
+                "operations",
+                vec![
+                    3, 64, 0, 0, 0, 0, 0, 7, 35, 8, 0, 0, 0, 56, 0, 7, 67, 64, 0, 0, 0, 0, 0, 11, 7, 115, 8,
+                    0, 1, 0, 0, 0, 8, 0, 7, 7, 163, 9, 0, 1, 0, 3, 0, 7,
+                ],
+            ),
+            ("beyond", vec![3, 65, 0, 0, 0, 0, 0, 7, 3, 8, 0, 0, 0, 0, 2, 7, 7]),
         ]
     }
 

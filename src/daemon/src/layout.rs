@@ -1,10 +1,10 @@
-//! Layout of a client's memory: two rings, and a cell of payload for each of their slots.
+//! Layout of a client's memory: two rings, a cell of payload for each of their slots, and an arena.
 //!
 //! A slot and its cell go together. So a descriptor names no offset, and none can be wrong.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use doorbell::interprocess::{SharedArena, SharedMemory, SharedRing};
+use doorbell::interprocess::{SharedArena, SharedMemory, SharedMemoryError, SharedRing};
 
 use crate::reason::AttachRefusal;
 
@@ -20,11 +20,26 @@ pub const DEPTH_MAX: u32 = 4096;
 /// The most bytes of a message.
 pub const MESSAGE_BYTES_MAX: u32 = 1 << 16;
 
-/// The size of a client's rings and cells.
+/// The most bytes of an arena.
+pub const ARENA_BYTES_MAX: u64 = 1 << 30;
+
+/// Pages, of which an arena has a whole number.
+const PAGE_BYTES: u64 = 4096;
+
+/// The size of a client's rings, cells and arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointLayout {
     depth: u32,
     message_bytes: u32,
+    arena_bytes: u64,
+}
+
+/// The memory of a client, as both map it.
+#[derive(Debug)]
+pub struct EndpointMemory {
+    pub(crate) rings: SharedMemory,
+    pub(crate) cells: SharedArena,
+    pub(crate) arena: Option<SharedArena>,
 }
 
 impl EndpointLayout {
@@ -35,7 +50,11 @@ impl EndpointLayout {
         let is_depth = depth.is_power_of_two() && depth >= 2 && depth <= DEPTH_MAX;
         let is_length = message_bytes != 0 && message_bytes % 64 == 0 && message_bytes <= MESSAGE_BYTES_MAX;
         if is_depth && is_length {
-            Some(Self { depth, message_bytes })
+            Some(Self {
+                depth,
+                message_bytes,
+                arena_bytes: 0,
+            })
         } else {
             None
         }
@@ -53,18 +72,71 @@ impl EndpointLayout {
         self.message_bytes
     }
 
-    /// Maps and seals the memory of a client that asks for this size.
+    /// The same with an arena of so many bytes, a multiple of 4096 up to [`ARENA_BYTES_MAX`], or without one if they are none. `None`
+    /// for anything else. Other processes reach ranges of an arena that they were granted.
+    #[must_use]
+    pub const fn with_arena(self, bytes: u64) -> Option<Self> {
+        if bytes % PAGE_BYTES != 0 || bytes > ARENA_BYTES_MAX {
+            return None;
+        }
+        Some(Self {
+            arena_bytes: bytes,
+            ..self
+        })
+    }
+
+    /// The bytes of the arena.
+    #[must_use]
+    pub const fn arena_bytes(&self) -> u64 {
+        self.arena_bytes
+    }
+
+    /// Creates the memory, with pages of this process's account.
     ///
     /// # Errors
-    /// A descriptor is of no memfd, or of one with seals, another size, or holes.
-    pub fn adopt(
-        &self,
-        rings: OwnedFd,
-        arena: OwnedFd,
-    ) -> Result<(SharedMemory, SharedArena), AttachRefusal> {
-        let rings = SharedMemory::adopt(rings, self.words()).map_err(|_| AttachRefusal::Rings)?;
-        let arena = SharedArena::adopt(arena, self.arena_bytes()).map_err(|_| AttachRefusal::Arena)?;
-        Ok((rings, arena))
+    /// The system has no memory.
+    pub(crate) fn create(&self) -> Result<EndpointMemory, SharedMemoryError> {
+        Ok(EndpointMemory {
+            rings: SharedMemory::create(self.words())?,
+            cells: SharedArena::create(self.cells_bytes())?,
+            arena: match self.arena_length() {
+                0 => None,
+                bytes => Some(SharedArena::create(bytes)?),
+            },
+        })
+    }
+
+    /// Maps and seals the memory of a client that asks for this size: its rings, its cells, and its arena if it has one.
+    ///
+    /// # Errors
+    /// A descriptor is missing or one too many, or of no memfd, or of one with seals, another size, or holes.
+    pub fn adopt(&self, descriptors: Vec<OwnedFd>) -> Result<EndpointMemory, AttachRefusal> {
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or(AttachRefusal::Descriptors);
+        let (rings, cells) = (next()?, next()?);
+        let arena = match self.arena_length() {
+            0 => None,
+            bytes => Some((next()?, bytes)),
+        };
+        if descriptors.next().is_some() {
+            return Err(AttachRefusal::Descriptors);
+        }
+        let adopted = |(arena, bytes)| SharedArena::adopt(arena, bytes).map_err(|_| AttachRefusal::Arena);
+        Ok(EndpointMemory {
+            rings: SharedMemory::adopt(rings, self.words()).map_err(|_| AttachRefusal::Rings)?,
+            cells: SharedArena::adopt(cells, self.cells_bytes()).map_err(|_| AttachRefusal::Cells)?,
+            arena: arena.map(adopted).transpose()?,
+        })
+    }
+
+    /// The descriptors that come with the attach packet.
+    pub(crate) const fn descriptors(&self) -> usize {
+        if self.arena_bytes == 0 { 2 } else { 3 }
+    }
+
+    fn arena_length(&self) -> usize {
+        // At most 2^30.
+        usize::try_from(self.arena_bytes).unwrap_or(usize::MAX)
     }
 
     /// The words of both rings.
@@ -73,7 +145,7 @@ impl EndpointLayout {
     }
 
     /// The bytes of the cells of both rings.
-    pub(crate) fn arena_bytes(&self) -> usize {
+    pub(crate) fn cells_bytes(&self) -> usize {
         // At most 2^12 * 2^16 * 2, so that nothing saturates.
         (self.depth as usize)
             .saturating_mul(self.message_bytes as usize)
@@ -101,17 +173,27 @@ impl EndpointLayout {
     }
 }
 
+impl EndpointMemory {
+    /// The descriptors, in the order of [`EndpointLayout::adopt`].
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let mut all = vec![self.rings.descriptor(), self.cells.descriptor()];
+        all.extend(self.arena.as_ref().map(SharedArena::descriptor));
+        all
+    }
+}
+
 fn ring(first_word: usize, depth: u32) -> SharedRing {
     // A depth is checked when a layout is made: there is no other.
     SharedRing::new(first_word, depth).unwrap_or_else(|| unreachable!("a depth that was checked"))
 }
 
 impl Default for EndpointLayout {
-    /// 64 slots, and messages of up to 4096 bytes: 532 KiB.
+    /// 64 slots, messages of up to 4096 bytes, and no arena: 532 KiB.
     fn default() -> Self {
         Self {
             depth: 64,
             message_bytes: 4096,
+            arena_bytes: 0,
         }
     }
 }

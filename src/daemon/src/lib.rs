@@ -11,10 +11,12 @@ mod client_state;
 mod descriptor;
 mod endpoint;
 mod frame;
+mod grants;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod layout;
 mod name;
+mod one_sided;
 mod packet;
 mod peers;
 mod reason;
@@ -23,11 +25,13 @@ mod reason;
 mod replay;
 mod router;
 mod serving;
+mod settled;
 
 pub use client::{Client, ClientError};
 pub use endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
-pub use layout::{DEPTH_MAX, EndpointLayout, MESSAGE_BYTES_MAX};
+pub use layout::{ARENA_BYTES_MAX, DEPTH_MAX, EndpointLayout, EndpointMemory, MESSAGE_BYTES_MAX};
 pub use name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
+pub use one_sided::{ArenaGrant, ArenaOperation, ArenaRange, GRANTS_MAX, OPERATION_BYTES_MAX};
 pub use packet::AttachRequest;
 pub use peers::{LANES_MAX, Peers};
 pub use reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! 0 magic u32   4 version u16   6 kind u16   8 depth u32   12 message bytes u32   16 job u64   24 key [16]   40 endpoint u32
-//! 44 node u32   48 reason u32   52 zero
+//! 44 node u32   48 reason u32   52 zero u32   56 arena bytes u64
 //! ```
+//!
+//! The answer to an attach packet has the epoch in place of the job, and the incarnation in place of the arena's bytes.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -31,7 +33,8 @@ struct Raw {
     endpoint: U32,
     node: U32,
     reason: U32,
-    zero: [u8; 12],
+    zero: U32,
+    arena_bytes: U64,
 }
 
 /// Request of a process that attaches.
@@ -50,14 +53,22 @@ pub struct AttachRequest {
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
-    /// Client to daemon, with the descriptors of the rings and of the arena.
+    /// Client to daemon, with the descriptors of the rings, of the cells, and of the arena if there is one.
     Attach(AttachRequest),
     /// Client to daemon: a farewell.
     Detach,
+    /// Next daemon to the running one: end, and close this connection last.
+    Replace,
     /// Either way: the receiver sleeps, and there is something for it.
     Wake,
     /// Daemon to client.
-    Attached(NodeNumber),
+    Attached {
+        node: NodeNumber,
+        /// A number of the daemon, higher than those of all before it.
+        epoch: u64,
+        /// A number of the client that no other one of the daemon has.
+        incarnation: u64,
+    },
     /// Daemon to client.
     Refused(AttachRefusal),
     /// Daemon to client: it is cut off.
@@ -73,6 +84,7 @@ impl Packet {
             Self::Attach(request) => {
                 raw.depth = request.layout.depth().into();
                 raw.message_bytes = request.layout.message_bytes().into();
+                raw.arena_bytes = request.layout.arena_bytes().into();
                 raw.job = request.job.0.into();
                 raw.key = request.key.0;
                 raw.endpoint = request.endpoint.into();
@@ -80,8 +92,15 @@ impl Packet {
             }
             Self::Detach => 2,
             Self::Wake => 3,
-            Self::Attached(node) => {
+            Self::Replace => 7,
+            Self::Attached {
+                node,
+                epoch,
+                incarnation,
+            } => {
                 raw.node = node.0.into();
+                raw.job = epoch.into();
+                raw.arena_bytes = incarnation.into();
                 4
             }
             Self::Refused(reason) => {
@@ -113,12 +132,18 @@ impl Packet {
                 key: JobKey(raw.key),
                 endpoint: raw.endpoint.get(),
                 layout: EndpointLayout::new(raw.depth.get(), raw.message_bytes.get())
+                    .and_then(|layout| layout.with_arena(raw.arena_bytes.get()))
                     .ok_or(AttachRefusal::Geometry)?,
             }),
             2 => Self::Detach,
             3 => Self::Wake,
-            4 => Self::Attached(NodeNumber(raw.node.get())),
+            4 => Self::Attached {
+                node: NodeNumber(raw.node.get()),
+                epoch: raw.job.get(),
+                incarnation: raw.arena_bytes.get(),
+            },
             5 => Self::Refused(AttachRefusal::of(reason).ok_or(AttachRefusal::Packet)?),
+            7 => Self::Replace,
             6 => Self::Cut(CutReason::of(reason).ok_or(AttachRefusal::Packet)?),
             _ => return Err(AttachRefusal::Packet),
         };
@@ -138,17 +163,22 @@ pub(crate) mod tests {
     use crate::name::{JobKey, JobNumber, NodeNumber};
     use crate::reason::{AttachRefusal, CutReason};
 
-    pub(crate) fn packets() -> [Packet; 6] {
+    pub(crate) fn packets() -> [Packet; 7] {
         [
             Packet::Attach(AttachRequest {
                 job: JobNumber(1 << 40),
                 key: JobKey(*b"sixteen letters!"),
                 endpoint: 3,
-                layout: EndpointLayout::new(4, 64).unwrap(),
+                layout: EndpointLayout::new(4, 64).unwrap().with_arena(1 << 20).unwrap(),
             }),
             Packet::Detach,
             Packet::Wake,
-            Packet::Attached(NodeNumber(5)),
+            Packet::Replace,
+            Packet::Attached {
+                node: NodeNumber(5),
+                epoch: u64::MAX,
+                incarnation: 1 << 63,
+            },
             Packet::Refused(AttachRefusal::NameTaken),
             Packet::Cut(CutReason::Length),
         ]
@@ -162,7 +192,7 @@ pub(crate) mod tests {
             for length in 0..PACKET_BYTES {
                 assert_eq!(Packet::parse(&bytes[..length]), Err(AttachRefusal::Packet));
             }
-            for at in [0, 4, 6, 52, 63] {
+            for at in [0, 4, 6, 52, 55] {
                 let mut wrong = bytes;
                 wrong[at] ^= 0x40;
                 assert_eq!(
@@ -176,21 +206,26 @@ pub(crate) mod tests {
 
     #[test]
     fn sizes_are_bounded() {
-        for (depth, bytes, is_right) in [
-            (2, 64, true),
-            (4096, 65536, true),
-            (1, 64, false),
-            (8192, 64, false),
-            (6, 64, false),
-            (4, 0, false),
-            (4, 65, false),
-            (4, 65600, false),
+        for (depth, bytes, arena, is_right) in [
+            (2, 64, 0, true),
+            (4096, 65536, 1 << 30, true),
+            (1, 64, 0, false),
+            (8192, 64, 0, false),
+            (6, 64, 0, false),
+            (4, 0, 0, false),
+            (4, 65, 0, false),
+            (4, 65600, 0, false),
+            (4, 64, 4096, true),
+            (4, 64, 4095, false),
+            (4, 64, (1 << 30) + 4096, false),
+            (4, 64, 1 << 63, false),
         ] {
             let mut packet = packets()[0].bytes();
             packet[8..12].copy_from_slice(&u32::to_be_bytes(depth));
             packet[12..16].copy_from_slice(&u32::to_be_bytes(bytes));
+            packet[56..].copy_from_slice(&u64::to_be_bytes(arena));
             let parsed = Packet::parse(&packet);
-            assert_eq!(parsed.is_ok(), is_right, "{depth} {bytes}");
+            assert_eq!(parsed.is_ok(), is_right, "{depth} {bytes} {arena}");
             assert!(is_right || parsed == Err(AttachRefusal::Geometry));
         }
     }

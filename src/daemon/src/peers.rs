@@ -109,13 +109,17 @@ impl<P: Provider, N: Network> Peers<P, N> {
         self.links.listen_polled(&self.node, &self.workers, address)
     }
 
-    /// Says by which handle a node is reached. Its links are made when the first message is for it. Another handle of a node that is
-    /// known counts for the next links.
+    /// Says by which handle a node is reached. Its links are made when the first message is for it. Another handle than before is of
+    /// another daemon: the links to the one before end.
     pub fn add(&mut self, router: &mut Router, number: NodeNumber, handle: Handle) {
         self.own = router.node();
         router.add_node(number, self.lanes);
         if let Some(way) = self.ways.get_mut(&number) {
-            way.handle = handle;
+            if core::mem::replace(&mut way.handle, handle) != handle {
+                let now = self.node.within(Duration::ZERO);
+                let given_up = forget(router, (&mut self.ways, &mut self.accepted), number, now);
+                self.close(given_up);
+            }
             return;
         }
         let lanes = (0..self.lanes).map(|_| None).collect();
@@ -393,7 +397,8 @@ mod tests {
 
     use super::{Hearing, Peers, RETRY_AFTER};
     use crate::frame::Frame;
-    use crate::{NodeNumber, Router, RouterLimits};
+    use crate::name::NodeNumber;
+    use crate::router::{Router, RouterLimits};
 
     #[test]
     fn an_end_begins_another_epoch_and_a_first_frame_of_another_epoch_is_an_end() {

@@ -49,11 +49,13 @@ reasons! {
         /// The number or size of the ring's slots is out of bounds.
         Geometry = 2, "the ring depth or the message size is out of bounds";
         /// A descriptor is missing, or there is one too many.
-        Descriptors = 3, "the attach packet has to come with two descriptors";
+        Descriptors = 3, "the attach packet has to come with the descriptors of rings and cells, and of the arena if there is one";
         /// The rings are no sealable memfd of the right size.
         Rings = 4, "the rings are no unsealed memfd of the right size with all its pages";
+        /// The cells are no sealable memfd of the right size.
+        Cells = 5, "the cells are no unsealed memfd of the right size with all their pages";
         /// The arena is no sealable memfd of the right size.
-        Arena = 5, "the arena is no unsealed memfd of the right size with all its pages";
+        Arena = 6, "the arena is no unsealed memfd of the right size with all its pages";
         /// The job has another key.
         JobKey = 7, "the job has another key";
         /// The endpoint's number is taken.
@@ -66,11 +68,17 @@ reasons! {
         TooLate = 11, "no attach packet came in time";
         /// The process was gone before it was attached.
         Gone = 12, "the process was gone before it was attached";
+        /// As many connections of this user wait for their packets as may: try again.
+        TooManyPending = 15, "too many connections of this user have not sent their attach packets: try again";
+        /// The arenas of this user's processes may have no more bytes.
+        ArenasOfUser = 13, "the arenas of this user would have more bytes than they may";
+        /// The arenas of this job's processes may have no more bytes.
+        ArenasOfJob = 14, "the arenas of this job would have more bytes than they may";
     }
 }
 
 reasons! {
-    /// Reason why a message was not delivered.
+    /// Reason why a message was not delivered, or an operation not carried out.
     UndeliveredReason {
         /// No such endpoint is attached in the sender's job.
         NoEndpoint = 1, "no such endpoint is attached in this job";
@@ -86,6 +94,14 @@ reasons! {
         ReceiverGone = 6, "the receiver ended before it took the message";
         /// The receiver does not read, and as many messages of other nodes wait for it as may.
         ReceiverFull = 7, "the receiver does not read, and too many messages wait for it";
+        /// No such grant stands for this process: it was revoked, is another's, or never was.
+        NoGrant = 8, "no such grant stands for this process";
+        /// The grant does not allow this operation.
+        NoRight = 9, "the grant does not allow this operation";
+        /// The range is not within the grant.
+        OutOfGrant = 10, "the range is not within the grant";
+        /// The word of an atomic is not aligned to eight bytes in the arena.
+        Unaligned = 11, "the word of an atomic is not aligned to eight bytes";
     }
 }
 
@@ -114,5 +130,9 @@ reasons! {
         Length = 3, "a message is longer than its cell";
         /// A packet on the socket is none of the protocol.
         Packet = 4, "a packet on the socket is none of the protocol";
+        /// A grant is none that a process may give, or one is revoked that was not given.
+        Grant = 5, "a grant is none that this process may give or revoke";
+        /// An operation names bytes outside of its process's own arena.
+        Range = 6, "an operation names bytes outside of the arena of its own process";
     }
 }

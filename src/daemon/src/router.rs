@@ -1,4 +1,4 @@
-//! The router of a daemon: clients, their jobs and names, and the way of each message between endpoints.
+//! The router of a daemon: clients, their jobs and names, and the way of each message and operation between endpoints.
 //!
 //! It has no socket, thread or clock. `Server` gives it clients and their ends, and `Peers` the frames of other daemons.
 //!
@@ -14,15 +14,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::sync::atomic::AtomicU32;
 
-use doorbell::interprocess::{SharedArena, SharedMemory, announce_sleep, withdraw_sleep};
+use doorbell::interprocess::{announce_sleep, withdraw_sleep};
 
-use crate::client_state::{Arrived, Client, InFlight, PAIR_CREDITS, Waiting};
-use crate::descriptor::{Report, Submission};
+use crate::client_state::{Arrived, Client, InFlight, Outcome, PAIR_CREDITS, Reported, Waiting};
+use crate::descriptor::{Message, Report, Requested, Submission};
 use crate::frame::{Frame, Job, Said};
+use crate::layout::EndpointMemory;
 use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
 use crate::packet::AttachRequest;
 use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
 
+mod one_sided;
 mod remote;
 
 #[cfg(test)]
@@ -33,6 +35,16 @@ pub(crate) use remote::PeerFault;
 pub struct ClientId {
     index: usize,
     incarnation: u64,
+}
+
+/// Parts of a poll: messages are moved, reports are published, slots are handed back.
+const POLL_PARTS: u32 = 3;
+
+impl ClientId {
+    /// A number that no other client of the router has had.
+    pub(crate) const fn incarnation(self) -> u64 {
+        self.incarnation
+    }
 }
 
 /// Limits of a daemon.
@@ -47,6 +59,10 @@ pub struct RouterLimits {
     pub contacts_max: usize,
     /// The most messages that are taken of a client in one turn: 32 by default.
     pub turn: usize,
+    /// The most bytes of the arenas of one user's processes: 4 GiB by default. Their pages are of the account of each process.
+    pub arenas_of_user_max: u64,
+    /// The most bytes of the arenas of one job's processes on this node: 2 GiB by default.
+    pub arenas_of_job_max: u64,
 }
 
 impl Default for RouterLimits {
@@ -56,6 +72,8 @@ impl Default for RouterLimits {
             clients_of_user_max: 128,
             contacts_max: 1024,
             turn: 32,
+            arenas_of_user_max: 4 << 30,
+            arenas_of_job_max: 2 << 30,
         }
     }
 }
@@ -73,8 +91,10 @@ pub struct RouterCounts {
     pub sent: u64,
     /// Messages of other nodes that clients were given.
     pub received: u64,
-    /// Messages that were reported as undelivered.
+    /// Messages and operations that were reported as undelivered.
     pub undelivered: u64,
+    /// Operations on arenas of this node that were carried out.
+    pub operations: u64,
 }
 
 /// The members of a job on this node.
@@ -87,6 +107,8 @@ struct Members {
 /// Outcome of a submission.
 enum Step {
     Done,
+    /// It is taken; its outcome comes later.
+    Later,
     /// It stays where it is.
     Stalled,
     Refused(UndeliveredReason),
@@ -109,6 +131,8 @@ pub struct Router {
     /// Frames for other nodes, by lane.
     out: BTreeMap<(NodeNumber, u32), VecDeque<Vec<u8>>>,
     lanes: u32,
+    /// Whether endpoints that are not there may come back soon.
+    is_expecting: bool,
     counts: RouterCounts,
 }
 
@@ -128,6 +152,7 @@ impl Router {
             nodes: BTreeSet::new(),
             out: BTreeMap::new(),
             lanes: 1,
+            is_expecting: false,
             counts: RouterCounts::default(),
         }
     }
@@ -163,6 +188,11 @@ impl Router {
         self.clients.iter().enumerate().filter_map(named)
     }
 
+    /// Says whether endpoints of a daemon before may come back. While they may, what is for an endpoint that is not there waits.
+    pub fn set_expecting(&mut self, is_expecting: bool) {
+        self.is_expecting = is_expecting;
+    }
+
     /// Looks whether a process may attach, before its memory is mapped.
     ///
     /// # Errors
@@ -172,8 +202,20 @@ impl Router {
         if clients().count() >= self.limits.clients_max {
             return Err(AttachRefusal::TooManyClients);
         }
-        if clients().filter(|client| client.who.uid == who.uid).count() >= self.limits.clients_of_user_max {
+        let of_user = || clients().filter(|client| client.who.uid == who.uid);
+        if of_user().count() >= self.limits.clients_of_user_max {
             return Err(AttachRefusal::TooManyOfUser);
+        }
+        let with_this = |of: &mut dyn Iterator<Item = &Client>| {
+            let arenas = of.map(|client| client.layout.arena_bytes());
+            arenas.fold(request.layout.arena_bytes(), u64::saturating_add)
+        };
+        if with_this(&mut of_user()) > self.limits.arenas_of_user_max {
+            return Err(AttachRefusal::ArenasOfUser);
+        }
+        let of_job = |client: &&Client| client.job.number == request.job;
+        if with_this(&mut of_user().filter(of_job)) > self.limits.arenas_of_job_max {
+            return Err(AttachRefusal::ArenasOfJob);
         }
         let Some(members) = self.jobs.get(&(who.uid, request.job)) else {
             return Ok(());
@@ -187,7 +229,7 @@ impl Router {
         Ok(())
     }
 
-    /// Attaches a process, whose memory was adopted with the sizes of its [`EndpointLayout`](crate::EndpointLayout).
+    /// Attaches a process, whose memory was adopted with the sizes of its [`EndpointLayout`](crate::layout::EndpointLayout).
     ///
     /// # Errors
     /// As for [`Router::admit`].
@@ -195,7 +237,7 @@ impl Router {
         &mut self,
         who: Credentials,
         request: &AttachRequest,
-        memory: (SharedMemory, SharedArena),
+        memory: EndpointMemory,
     ) -> Result<ClientId, AttachRefusal> {
         self.admit(who, request)?;
         self.incarnations = self.incarnations.saturating_add(1);
@@ -246,7 +288,24 @@ impl Router {
 
     /// Moves messages, of each client a bounded number. `wake` names the clients that sleep and have something to do. Returns whether
     /// anything was moved: if not, nothing is to be done before a client or a peer does something.
-    pub fn poll(&mut self, mut wake: impl FnMut(ClientId)) -> bool {
+    pub fn poll(&mut self, wake: impl FnMut(ClientId)) -> bool {
+        self.poll_parts(wake, POLL_PARTS)
+    }
+
+    /// Does the first so many parts of a poll: a daemon may die behind each.
+    pub(crate) fn poll_parts(&mut self, wake: impl FnMut(ClientId), parts: u32) -> bool {
+        let mut is_moved = parts > 0 && self.move_all();
+        if parts > 1 {
+            self.publish();
+        }
+        if parts > 2 {
+            is_moved |= self.hand_back(wake);
+        }
+        is_moved
+    }
+
+    /// Moves messages and operations. Clients see nothing of that yet.
+    fn move_all(&mut self) -> bool {
         let count = self.clients.len();
         self.first = self
             .first
@@ -263,11 +322,24 @@ impl Router {
                 }
             }
         }
+        is_moved
+    }
+
+    /// Publishes the reports of all clients.
+    fn publish(&mut self) {
+        for client in self.clients.iter_mut().flatten() {
+            client.is_told |= client.publish();
+        }
+    }
+
+    /// Hands slots back, once all reports are published: see [`Client::hand_back`].
+    fn hand_back(&mut self, mut wake: impl FnMut(ClientId)) -> bool {
+        let mut is_moved = false;
         for (index, client) in self.clients.iter_mut().enumerate() {
             let Some(client) = client else { continue };
-            let (moved, is_asleep) = client.publish();
-            is_moved |= moved;
-            if is_asleep {
+            let is_told = core::mem::take(&mut client.is_told) | client.hand_back();
+            is_moved |= is_told;
+            if is_told && client.is_asleep() {
                 wake(id_of(index, client));
             }
         }
@@ -277,7 +349,7 @@ impl Router {
     /// Moves the last messages of a client that is going to be detached, as far as there is room for them.
     pub fn poll_last(&mut self, id: ClientId) {
         // A ring's worth, and what waits: the ring is of nobody alive.
-        for _ in 0..crate::DEPTH_MAX {
+        for _ in 0..crate::layout::DEPTH_MAX {
             let is_same = self
                 .client(id.index)
                 .is_some_and(|client| client.incarnation == id.incarnation);
@@ -309,6 +381,15 @@ impl Router {
         self.clients.get_mut(index)?.as_mut()
     }
 
+    /// Outcome of what is for an endpoint of this node that is not there.
+    const fn no_endpoint(&self) -> Step {
+        if self.is_expecting {
+            Step::Stalled
+        } else {
+            Step::Refused(UndeliveredReason::NoEndpoint)
+        }
+    }
+
     /// The client with this endpoint number in a job.
     fn member(&self, job: &Job, endpoint: u32) -> Option<usize> {
         self.jobs
@@ -330,32 +411,54 @@ impl Router {
                 break;
             }
             let Some(submission) = client.peek()? else { break };
-            let step = if submission.to.node == self.node {
-                self.route_here(index, &submission)
-            } else {
-                self.route_away(index, &submission)
+            let (step, to, number) = match submission {
+                Submission::Message(message) => {
+                    let step = if message.to.node == self.node {
+                        self.route_here(index, &message)
+                    } else {
+                        self.route_away(index, &message)
+                    };
+                    (step, message.to, message.number)
+                }
+                Submission::Operation(requested) => {
+                    let step = if requested.to.node == self.node {
+                        self.operate_here(index, &requested)
+                    } else {
+                        self.operate_away(index, &requested)
+                    };
+                    (step, requested.to, requested.number)
+                }
+                Submission::Grant(place, granted) => {
+                    client.grants.grant(client.layout.arena_bytes(), place, granted)?;
+                    (Step::Done, granted.to, 0)
+                }
+                Submission::Revoke(place) => {
+                    client.grants.revoke(place)?;
+                    client.owe(Report::Revoked(place), Some(client.position()));
+                    (Step::Later, client.address, 0)
+                }
             };
             let Some(client) = self.client_mut(index) else {
                 break;
             };
             match step {
                 Step::Stalled => break,
-                Step::Done => {}
+                Step::Done | Step::Later => {}
                 Step::Refused(reason) => {
-                    let (to, number) = (submission.to, submission.number);
-                    client.owe(Report::Undelivered { to, number, reason });
+                    let position = client.position();
+                    client.owe(Report::Undelivered { to, number, reason }, Some(position));
                     self.counts.undelivered = self.counts.undelivered.saturating_add(1);
                 }
             }
             if let Some(client) = self.client_mut(index) {
-                client.take();
+                client.take(matches!(step, Step::Done));
             }
             is_moved = true;
         }
-        Ok(is_moved)
+        Ok(self.report_waiting(index)? || is_moved)
     }
 
-    /// Reports what waits for a client as far as there is room.
+    /// Reports what waits for a client as far as there is room, and carries out the operations that wait.
     fn report_waiting(&mut self, index: usize) -> Result<bool, CutReason> {
         let mut is_moved = false;
         while let Some(client) = self.client_mut(index) {
@@ -364,25 +467,38 @@ impl Router {
                 break;
             };
             is_moved = true;
-            if let Waiting::Message(arrived) = reported {
-                self.counts.received = self.counts.received.saturating_add(1);
-                self.answer(job, (&arrived, to), Said::Delivered);
+            match reported {
+                Reported::Report => {}
+                Reported::Message(arrived) => {
+                    self.counts.received = self.counts.received.saturating_add(1);
+                    self.answer(job, (&arrived, to), Said::Delivered, &[]);
+                }
+                Reported::Operation(arrived, outcome) => self.answer_operation(job, (&arrived, to), outcome),
             }
         }
         Ok(is_moved)
     }
 
     /// Gives a message to an endpoint of this node.
-    fn route_here(&mut self, index: usize, submission: &Submission) -> Step {
+    fn route_here(&mut self, index: usize, submission: &Message) -> Step {
         let contacts_max = self.limits.contacts_max;
         let Some((job, from)) = self.client(index).map(|client| (client.job, client.address)) else {
             return Step::Stalled;
         };
-        let Some(to) = self.member(&job, submission.to.endpoint) else {
-            return Step::Refused(UndeliveredReason::NoEndpoint);
+        // A way that was found before is right as long as the same process is there, and both have met.
+        let known = self
+            .client(index)
+            .and_then(|client| client.routes.get(submission.to.endpoint));
+        let known = known.filter(|id| {
+            self.client(id.index)
+                .is_some_and(|there| id_of(id.index, there) == *id)
+        });
+        let Some(to) = known.map_or_else(|| self.member(&job, submission.to.endpoint), |id| Some(id.index))
+        else {
+            return self.no_endpoint();
         };
         let Some(receiver) = self.client_mut(to) else {
-            return Step::Refused(UndeliveredReason::NoEndpoint);
+            return self.no_endpoint();
         };
         if submission.bytes > receiver.layout.message_bytes() {
             return Step::Refused(UndeliveredReason::TooLong);
@@ -396,9 +512,15 @@ impl Router {
                 return Step::Refused(UndeliveredReason::ReceiverGone);
             }
         }
-        let meets = receiver.meets(from, contacts_max);
-        if !meets || !self.meets(index, submission.to) {
-            return Step::Refused(UndeliveredReason::TooManyPeers);
+        if known.is_none() {
+            let id = id_of(to, receiver);
+            let meets = receiver.meets(from, contacts_max);
+            if !meets || !self.meets(index, submission.to) {
+                return Step::Refused(UndeliveredReason::TooManyPeers);
+            }
+            if let Some(client) = self.client_mut(index) {
+                client.routes.set(submission.to.endpoint, id);
+            }
         }
         let mut payload = core::mem::take(&mut self.payload);
         if let Some(sender) = self.client(index) {

@@ -3,5 +3,8 @@
 mod hostile;
 mod limits;
 mod links;
+mod one_sided;
+mod oracle;
 mod random;
+mod restarts;
 pub(crate) mod world;

@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 
-use doorbell::interprocess::SharedWords as _;
-use doorbell::{Deadline, within};
+use doorbell::interprocess::{SharedBytes as _, SharedWords as _};
+use doorbell::{Deadline, RemoteAccess, within};
 use doorbell_daemon::{
-    AttachRefusal, AttachRequest, Client, ClientError, CutReason, EndpointAddress, EndpointEvent,
-    EndpointLayout, GoneReason, JobKey, JobNumber, NodeNumber, Server, ServerConfig,
+    ArenaGrant, ArenaOperation, ArenaRange, AttachRefusal, AttachRequest, Client, ClientError, CutReason,
+    EndpointAddress, EndpointEvent, EndpointLayout, GoneReason, JobKey, JobNumber, NodeNumber, Server,
+    ServerConfig,
 };
 
 const PART: &str = "DOORBELL_TEST_PART";
+const ARENA_BYTES: u64 = 1 << 16;
 const SOCKET: &str = "DOORBELL_TEST_SOCKET";
 
 fn soon() -> Deadline {
@@ -35,7 +37,7 @@ fn request(endpoint: u32) -> AttachRequest {
         job: JobNumber(1),
         key: JobKey([3; 16]),
         endpoint,
-        layout: EndpointLayout::default(),
+        layout: EndpointLayout::default().with_arena(ARENA_BYTES).unwrap(),
     }
 }
 
@@ -119,8 +121,18 @@ fn until(client: &mut Client, what: &str, mut is_it: impl FnMut(EndpointEvent<'_
 fn part_of_another_process() {
     let Ok(part) = std::env::var(PART) else { return };
     let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
-    let mut client = attach(&socket, 1);
     let ready = || std::io::stderr().write_all(b"R").unwrap();
+    if part == "daemon" || part == "replacing" {
+        let mut config = ServerConfig::new(&socket);
+        (config.node, config.replace) = (NodeNumber(5), part == "replacing");
+        let mut server = Server::bind(&config).unwrap();
+        ready();
+        let (_stop, stopped) = UnixStream::pair().unwrap();
+        server.run(std::os::fd::AsFd::as_fd(&stopped)).unwrap();
+        assert!(server.is_replaced());
+        return;
+    }
+    let mut client = attach(&socket, 1);
     match part.as_str() {
         // Sends what comes back, for ever.
         "echo" => {
@@ -267,6 +279,7 @@ fn a_client_that_breaks_the_protocol_learns_why_and_its_peer_too() {
 fn each_refusal_has_its_reason() {
     let daemon = Daemon::start(|config| {
         config.limits.clients_max = 2;
+        config.limits.arenas_of_job_max = 2 * ARENA_BYTES;
         config.attach_within = Duration::from_millis(50);
     });
     let refused = |request: &AttachRequest| match Client::attach(&daemon.socket, request, soon()) {
@@ -278,6 +291,9 @@ fn each_refusal_has_its_reason() {
     let mut wrong = request(1);
     wrong.key = JobKey([4; 16]);
     assert_eq!(refused(&wrong), AttachRefusal::JobKey);
+    let mut large = request(1);
+    large.layout = large.layout.with_arena(ARENA_BYTES + 4096).unwrap();
+    assert_eq!(refused(&large), AttachRefusal::ArenasOfJob);
     let _other = attach(&daemon.socket, 1);
     assert_eq!(refused(&request(2)), AttachRefusal::TooManyClients);
     let second = ServerConfig::new(&daemon.socket);
@@ -348,4 +364,186 @@ fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
     until(&mut client, "a message", |event| {
         matches!(event, EndpointEvent::Received { .. })
     });
+}
+
+#[test]
+fn silent_connections_of_a_user_leave_places_to_others_and_a_client_waits_for_one() {
+    let daemon = Daemon::start(|config| config.attach_within = Duration::from_millis(200));
+    let connect = || {
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&daemon.socket).unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        socket
+    };
+    let reason = |socket: &std::os::fd::OwnedFd| {
+        let mut answer = [0; 64];
+        rustix::net::recv(socket, &mut answer[..], rustix::net::RecvFlags::empty()).unwrap();
+        answer[51]
+    };
+    let silent: Vec<_> = (0..9).map(|_| connect()).collect();
+    assert_eq!(reason(&silent[8]), 15, "the last one is refused at once");
+    let client = attach(&daemon.socket, 0);
+    assert_eq!(reason(&silent[0]), 11, "the others had their time");
+    client.detach().unwrap();
+}
+
+/// Record of one client of a pair: numbers of messages, numbers with an unknown outcome, completed additions.
+#[derive(Default)]
+struct Tally {
+    received: Vec<u64>,
+    sent: u64,
+    /// Numbers of submissions that are messages, with the message's own number.
+    messages: std::collections::BTreeMap<u64, u64>,
+    additions: std::collections::BTreeSet<u64>,
+    /// Additions that were completed or refused.
+    completed: u64,
+    unknown: std::collections::BTreeSet<u64>,
+    refused: std::collections::BTreeSet<u64>,
+    restarts: u64,
+    last_epoch: u64,
+    grant: Option<ArenaGrant>,
+}
+
+impl Tally {
+    /// Takes the events of a short wait. A message of 8 bytes is a number; one of 16 bytes is the name of a grant.
+    fn wait(&mut self, client: &mut Client, time: Duration) {
+        let woken = client.wait(within(time), |event| match event {
+            EndpointEvent::Received { message, .. } => match <[u8; 16]>::try_from(message) {
+                Ok(name) => self.grant = Some(ArenaGrant::from_bytes(name)),
+                Err(_) => self
+                    .received
+                    .push(u64::from_le_bytes(message.try_into().unwrap())),
+            },
+            EndpointEvent::Undelivered { number, .. } => assert!(self.refused.insert(number)),
+            EndpointEvent::Completed { number, .. } => {
+                assert!(
+                    self.additions.remove(&number),
+                    "{number} twice, or after it was unknown"
+                );
+                self.completed += 1;
+            }
+            EndpointEvent::Restarted { epoch, unknown_from } => {
+                assert!(epoch > self.last_epoch);
+                self.last_epoch = epoch;
+                self.restarts += 1;
+                self.grant = None;
+                self.unknown
+                    .extend(self.messages.range(unknown_from..).map(|(number, _)| *number));
+                let lost: Vec<_> = self.additions.iter().copied().collect();
+                for number in lost {
+                    assert!(number >= unknown_from, "the end of {number} is lost");
+                    self.additions.remove(&number);
+                    self.unknown.insert(number);
+                }
+            }
+            EndpointEvent::Gone { .. } => {}
+            event => panic!("{event:?}"),
+        });
+        woken.unwrap();
+    }
+}
+
+/// Two clients go on while their daemon is killed again and again, and is replaced: names, memory and numbers stay.
+#[test]
+fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_in_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let mut daemon = process("daemon", &socket);
+    let (mut client, mut other) = (attach(&socket, 0), attach(&socket, 1));
+    assert!(other.arena().unwrap().copy_in(100, b"stays"));
+    let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+    let mut additions_unknown = 0;
+    for round in 0..6_u64 {
+        // A grant of each daemon, whose name goes in a message.
+        let range = ArenaRange { offset: 0, bytes: 8 };
+        let grant = loop {
+            match other.grant(at(0), range, RemoteAccess::ALL) {
+                Ok(grant) => break grant,
+                Err(_) => theirs.wait(&mut other, Duration::from_millis(1)),
+            }
+        };
+        other.send(at(0), &grant.to_bytes()).unwrap();
+        let until = ours.sent + 300;
+        while ours.sent < until {
+            if let Ok(number) = client.send(at(1), &ours.sent.to_le_bytes()) {
+                ours.messages.insert(number, ours.sent);
+                ours.sent += 1;
+            }
+            if let Some(grant) = &ours.grant {
+                if let Ok(number) = client.request(grant, 0, &ArenaOperation::FetchAndAdd(1)) {
+                    ours.additions.insert(number);
+                }
+            }
+            ours.wait(&mut client, Duration::from_micros(100));
+            theirs.wait(&mut other, Duration::from_micros(100));
+        }
+        // In the middle of all that. The last one is replaced while it runs.
+        let before = ours.additions.len();
+        let last = if round == 5 {
+            let next = process("replacing", &socket);
+            assert!(daemon.wait().unwrap().success(), "it ends in order");
+            next
+        } else {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+            process("daemon", &socket)
+        };
+        daemon = last;
+        additions_unknown += before as u64;
+        let deadline = soon();
+        while ours.restarts <= round || theirs.restarts <= round {
+            ours.wait(&mut client, Duration::from_millis(5));
+            theirs.wait(&mut other, Duration::from_millis(5));
+            assert!(!deadline.has_passed(doorbell::now()), "no restart");
+        }
+    }
+    for _ in 0..50 {
+        ours.wait(&mut client, Duration::from_millis(2));
+        theirs.wait(&mut other, Duration::from_millis(2));
+    }
+    assert!(
+        ours.additions.is_empty() && ours.completed > 100,
+        "{}",
+        ours.completed
+    );
+    assert!(
+        theirs.received.is_sorted_by(|before, after| before < after),
+        "twice, or out of order"
+    );
+    for (number, message) in &ours.messages {
+        let is_known = ours.unknown.contains(number) || ours.refused.contains(number);
+        let is_received = theirs.received.binary_search(message).is_ok();
+        assert!(is_received || is_known, "{number} is lost in silence");
+        assert!(
+            !(is_received && ours.refused.contains(number)),
+            "{number} is refused, and comes"
+        );
+    }
+    let mut stays = [0; 5];
+    assert!(other.arena().unwrap().copy_out(100, &mut stays));
+    assert_eq!(&stays, b"stays");
+    let word = other.arena().unwrap().word(0).unwrap();
+    let word = word.load(core::sync::atomic::Ordering::Relaxed);
+    assert!(
+        (ours.completed..=ours.completed + additions_unknown).contains(&word),
+        "{word} of {}",
+        ours.completed
+    );
+    assert_eq!((client.address(), other.address()), (at(0), at(1)));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    // Without another daemon, a client says so in its time.
+    client.set_reattach_within(Duration::from_millis(50));
+    let gone = loop {
+        if let Err(error) = client.wait(soon(), |_| {}) {
+            break error;
+        }
+    };
+    assert!(matches!(gone, ClientError::DaemonGone), "{gone}");
 }

@@ -24,6 +24,12 @@ use crate::report::{Failure, print};
 /// How often handle files of other nodes are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// How often a file that was found is read again: a daemon that starts anew leaves another handle.
+const READ_AGAIN_EVERY: Duration = Duration::from_millis(250);
+
+/// How long the daemon serves at a time if nothing else is to be looked for.
+const A_WHILE: Duration = Duration::from_secs(3600);
+
 /// Run the node daemon: processes of this host exchange messages through it
 ///
 /// A process attaches over the socket, with the package doorbell-daemon, and gets an endpoint: its number in a job. Processes of
@@ -31,12 +37,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// they also go to processes of other nodes, over a few links that all processes share; no process opens a device. A process that
 /// breaks the protocol is cut off, and nobody else.
 ///
+/// Processes may have an arena, and grant ranges of it to others, which write, read and run atomics there.
+///
+/// If the daemon dies, or another one takes over with --replace, its processes come to the next one at the same socket, with their
+/// names and their memory. They have five seconds for that.
+///
 /// SIGINT or SIGTERM ends the daemon, which then reports its counts.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
     doorbell serve --socket /tmp/doorbell.socket\n  \
     doorbell serve --node 1 --handle-file /shared/1 --peer 2=@/shared/2 --key-file keys\n  \
-    doorbell serve --mode 666 --clients 64 --json")]
+    doorbell serve --mode 666 --clients 64 --json\n  \
+    doorbell serve --socket /tmp/doorbell.socket --replace")]
 pub(crate) struct Arguments {
     /// The path of the socket; its folder is made if it is missing
     #[arg(long, value_name = "PATH", default_value = "/run/doorbell/socket")]
@@ -50,7 +62,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     node: u32,
 
-    /// A node and the handle that its daemon printed, or @FILE to wait for a handle in FILE. May be given many times
+    /// Take over from the daemon at the socket, if there is one of the same user: it ends, and its processes come to this one
+    #[arg(long)]
+    replace: bool,
+
+    /// A node and the handle that its daemon printed, or @FILE to wait for a handle in FILE, and for another one later. May be given
+    /// many times
     #[arg(long = "peer", value_name = "N=HANDLE", value_parser = parse_peer)]
     nodes: Vec<(u32, String)>,
 
@@ -73,6 +90,14 @@ pub(crate) struct Arguments {
     /// The most processes of one user
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_of_user_max)]
     clients_of_user: usize,
+
+    /// The most bytes of the arenas of one user's processes
+    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().arenas_of_user_max)]
+    arena_bytes_of_user: u64,
+
+    /// The most bytes of the arenas of one job's processes
+    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().arenas_of_job_max)]
+    arena_bytes_of_job: u64,
 
     /// The rails to use, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
     #[arg(long, value_name = "RULES")]
@@ -99,8 +124,12 @@ struct Report {
     sent_messages: u64,
     /// Messages of other nodes.
     received_messages: u64,
-    /// Messages that were reported as undelivered.
+    /// Messages and operations that were reported as undelivered.
     undelivered_messages: u64,
+    /// Operations on arenas of this host.
+    arena_operations: u64,
+    /// Whether another daemon takes over.
+    replaced: bool,
 }
 
 /// Serves until a signal comes.
@@ -113,6 +142,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     config.node = NodeNumber(arguments.node);
     config.limits.clients_max = arguments.clients;
     config.limits.clients_of_user_max = arguments.clients_of_user;
+    config.limits.arenas_of_user_max = arguments.arena_bytes_of_user;
+    config.limits.arenas_of_job_max = arguments.arena_bytes_of_job;
+    config.replace = arguments.replace;
     if let Some(folder) = arguments
         .socket
         .parent()
@@ -124,32 +156,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, raised.try_clone()?)?;
     }
-    // Each process takes four descriptors.
+    // Each process takes five descriptors.
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
     let mut server = Server::bind(&config)?;
-    let mut missing = Vec::new();
     if arguments.listen.is_some() || !arguments.nodes.is_empty() {
         server.set_peers(nodes(arguments)?);
-        missing.clone_from(&arguments.nodes);
     }
     eprintln!("doorbell: serving at {}", arguments.socket.display());
+    let mut known = vec![None; arguments.nodes.len()];
     let mut is_stopped = false;
     while !is_stopped {
-        let mut later = Vec::new();
-        for (number, place) in missing {
-            match handle(&place)? {
-                Some(handle) => server.add_peer(NodeNumber(number), handle),
-                None => later.push((number, place)),
+        for ((number, place), known) in arguments.nodes.iter().zip(&mut known) {
+            // A file that was right once may be half written now.
+            let found = match handle(place) {
+                Err(_) if known.is_some() => None,
+                found => found?,
+            };
+            if found.is_some() && found != *known {
+                *known = found;
+                found
+                    .into_iter()
+                    .for_each(|found| server.add_peer(NodeNumber(*number), found));
             }
         }
-        missing = later;
-        if missing.is_empty() {
-            server.run(stop.as_fd())?;
-            break;
-        }
-        is_stopped = server.run_until(stop.as_fd(), within(LOOK_EVERY))?;
+        let time = if known.contains(&None) {
+            LOOK_EVERY
+        } else if arguments.nodes.iter().any(|(_, place)| place.starts_with('@')) {
+            READ_AGAIN_EVERY
+        } else {
+            A_WHILE
+        };
+        is_stopped = server.run_until(stop.as_fd(), within(time))?;
+    }
+    if server.is_replaced() {
+        eprintln!("doorbell: another daemon takes over");
     }
     let counts = server.counts();
     let report = Report {
@@ -159,19 +201,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         sent_messages: counts.sent,
         received_messages: counts.received,
         undelivered_messages: counts.undelivered,
+        arena_operations: counts.operations,
+        replaced: server.is_replaced(),
     };
+    // The next daemon waits for this.
+    drop(server);
     print("serve", &report, arguments.json, text)
 }
 
 fn text(report: &Report) -> String {
     format!(
-        "processes: {} attached, {} cut off\nmessages: {} on this host, {} sent, {} received, {} undelivered\n",
+        "processes: {} attached, {} cut off\nmessages: {} on this host, {} sent, {} received, {} undelivered\noperations on arenas: {}\n",
         report.attached,
         report.cut_off,
         report.local_messages,
         report.sent_messages,
         report.received_messages,
-        report.undelivered_messages
+        report.undelivered_messages,
+        report.arena_operations
     )
 }
 

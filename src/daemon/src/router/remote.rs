@@ -1,9 +1,11 @@
 //! The part of the router that meets other nodes: frames out, frames in, credits.
 
 use super::{
-    Arrived, Client, EndpointAddress, Frame, GoneReason, InFlight, Job, NodeNumber, PAIR_CREDITS, Report,
-    Router, Said, Step, Submission, UndeliveredReason, Waiting,
+    Arrived, Client, EndpointAddress, Frame, GoneReason, InFlight, Job, Message, NodeNumber, PAIR_CREDITS,
+    Router, Said, Step, UndeliveredReason, Waiting,
 };
+use crate::grants::is_of;
+use crate::one_sided::Asked;
 
 /// The most messages that wait for a lane; frames that carry none come with credits, and are bounded by these.
 const LANE_FRAMES_MAX: usize = 256;
@@ -55,54 +57,83 @@ impl Router {
         (mixed >> 16).checked_rem(self.lanes).unwrap_or(0)
     }
 
-    /// Sends a message to an endpoint of another node.
-    pub(super) fn route_away(&mut self, index: usize, submission: &Submission) -> Step {
-        let to = submission.to;
+    /// The frame of the next message or operation of a client for another node. `None` if it has to wait, and a reason if it has no way.
+    pub(super) fn next_frame(
+        &mut self,
+        index: usize,
+        to: EndpointAddress,
+        said: Said,
+    ) -> Result<Option<Frame>, UndeliveredReason> {
         if !self.nodes.contains(&to.node) {
-            return Step::Refused(UndeliveredReason::NoNode);
+            return Err(UndeliveredReason::NoNode);
         }
         let Some(client) = self.client(index) else {
-            return Step::Stalled;
+            return Ok(None);
         };
         let frame = Frame {
-            said: Said::Message,
+            said,
             job: client.job,
             from: client.address.endpoint,
             to: to.endpoint,
             incarnation: client.incarnation,
             number: client.sent,
         };
-        let in_flight = client
-            .in_flight
-            .get(&to)
-            .map_or(0, std::collections::VecDeque::len);
+        let in_flight = client.in_flight(to);
         let waiting = self
             .out
             .get(&(to.node, self.lane(&frame)))
             .map_or(0, std::collections::VecDeque::len);
         if in_flight >= PAIR_CREDITS || waiting >= LANE_FRAMES_MAX {
-            return Step::Stalled;
+            return Ok(None);
         }
         if !self.meets(index, to) {
-            return Step::Refused(UndeliveredReason::TooManyPeers);
+            return Err(UndeliveredReason::TooManyPeers);
         }
-        let mut payload = core::mem::take(&mut self.payload);
-        if let Some(client) = self.client_mut(index) {
-            client.copy_payload(submission.bytes, &mut payload);
-            client.in_flight.entry(to).or_default().push_back(InFlight {
-                sequence: client.sent,
-                number: submission.number,
-            });
-            client.sent = client.sent.saturating_add(1);
-        }
-        self.push_frame(to.node, &frame, &payload);
-        self.payload = payload;
-        self.counts.sent = self.counts.sent.saturating_add(1);
-        Step::Done
+        Ok(Some(frame))
     }
 
-    /// Answers a message of another node.
-    pub(super) fn answer(&mut self, job: Job, (arrived, to): (&Arrived, u32), said: Said) {
+    /// Sends a frame of [`Router::next_frame`], whose outcome is awaited.
+    pub(super) fn send_frame(
+        &mut self,
+        index: usize,
+        (to, number): (EndpointAddress, u64),
+        frame: &Frame,
+        operation: Option<(Asked, u64)>,
+    ) {
+        if let Some(client) = self.client_mut(index) {
+            let sent = InFlight {
+                sequence: client.sent,
+                number,
+                position: client.position(),
+                operation,
+            };
+            client.fly(to, sent);
+            client.sent = client.sent.saturating_add(1);
+        }
+        let payload = core::mem::take(&mut self.payload);
+        self.push_frame(to.node, frame, &payload);
+        self.payload = payload;
+        self.counts.sent = self.counts.sent.saturating_add(1);
+    }
+
+    /// Sends a message to an endpoint of another node.
+    pub(super) fn route_away(&mut self, index: usize, submission: &Message) -> Step {
+        let frame = match self.next_frame(index, submission.to, Said::Message) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Step::Stalled,
+            Err(reason) => return Step::Refused(reason),
+        };
+        let mut payload = core::mem::take(&mut self.payload);
+        if let Some(client) = self.client(index) {
+            client.copy_payload(submission.bytes, &mut payload);
+        }
+        self.payload = payload;
+        self.send_frame(index, (submission.to, submission.number), &frame, None);
+        Step::Later
+    }
+
+    /// Answers a message or an operation of another node.
+    pub(super) fn answer(&mut self, job: Job, (arrived, to): (&Arrived, u32), said: Said, payload: &[u8]) {
         let frame = Frame {
             said,
             job,
@@ -111,7 +142,7 @@ impl Router {
             incarnation: arrived.incarnation,
             number: arrived.number,
         };
-        self.push_frame(arrived.from.node, &frame, &[]);
+        self.push_frame(arrived.from.node, &frame, payload);
     }
 
     /// Reports the end of a client to other nodes.
@@ -122,6 +153,7 @@ impl Router {
                 job,
                 (arrived, endpoint),
                 Said::Refused(UndeliveredReason::ReceiverGone),
+                &[],
             );
         }
         for contact in &client.contacts {
@@ -144,35 +176,24 @@ impl Router {
         let (frame, payload) = Frame::parse(bytes).map_err(|_| PeerFault::Frame)?;
         match frame.said {
             Said::Hello => Err(PeerFault::Frame),
-            Said::Message => self.take_message(node, &frame, payload),
+            Said::Message => self.take_message(node, &frame, None, payload),
+            Said::Operation => {
+                let (asked, payload) = Asked::parse(payload).ok_or(PeerFault::Frame)?;
+                self.take_message(node, &frame, Some(asked), payload)
+            }
+            Said::Completed => self.take_outcome(node, &frame, payload),
             Said::Delivered => {
                 if let Some((client, to)) = self.sender(node, &frame) {
-                    let in_flight = client.in_flight.entry(to).or_default();
-                    while in_flight
-                        .front()
-                        .is_some_and(|sent| sent.sequence <= frame.number)
-                    {
-                        in_flight.pop_front();
-                    }
-                    if in_flight.is_empty() {
-                        client.in_flight.remove(&to);
-                    }
+                    client.delivered(to, frame.number);
                 }
                 Ok(())
             }
             Said::Refused(reason) => {
                 let mut is_refused = false;
                 if let Some((client, to)) = self.sender(node, &frame) {
-                    let in_flight = client.in_flight.entry(to).or_default();
-                    if let Some(at) = in_flight.iter().position(|sent| sent.sequence == frame.number) {
-                        let sent = in_flight.remove(at);
-                        if in_flight.is_empty() {
-                            client.in_flight.remove(&to);
-                        }
-                        if let Some(InFlight { number, .. }) = sent {
-                            client.owe(Report::Undelivered { to, number, reason });
-                            is_refused = true;
-                        }
+                    if let Some(sent) = client.land(to, frame.number, |_| true) {
+                        client.owe_undelivered(to, sent, reason);
+                        is_refused = true;
                     }
                 }
                 self.counts.undelivered = self.counts.undelivered.saturating_add(is_refused.into());
@@ -191,21 +212,29 @@ impl Router {
         }
     }
 
-    fn take_message(&mut self, node: NodeNumber, frame: &Frame, payload: &[u8]) -> Result<(), PeerFault> {
+    /// Takes a message, or the operation that is `asked` for.
+    fn take_message(
+        &mut self,
+        node: NodeNumber,
+        frame: &Frame,
+        asked: Option<Asked>,
+        payload: &[u8],
+    ) -> Result<(), PeerFault> {
         let contacts_max = self.limits.contacts_max;
-        let arrived = Arrived {
+        let mut arrived = Arrived {
             from: EndpointAddress {
                 node,
                 endpoint: frame.from,
             },
             incarnation: frame.incarnation,
             number: frame.number,
+            asked,
             payload: payload.to_vec(),
         };
         let refusal = 'refused: {
             match self.receiver(frame) {
                 None => UndeliveredReason::NoEndpoint,
-                Some(client) if payload.len() > client.layout.message_bytes() as usize => {
+                Some(client) if asked.is_none() && payload.len() > client.layout.message_bytes() as usize => {
                     UndeliveredReason::TooLong
                 }
                 Some(client) if client.waiting.len() >= contacts_max.saturating_mul(PAIR_CREDITS) => {
@@ -216,18 +245,25 @@ impl Router {
                     let is_of_pair = |other: &&Arrived| {
                         other.from == arrived.from && other.incarnation == arrived.incarnation
                     };
-                    if client.arrived().filter(is_of_pair).count() >= PAIR_CREDITS {
+                    let of_pair = client.arrived().filter(is_of_pair).count();
+                    if of_pair >= PAIR_CREDITS {
                         return Err(PeerFault::Credits);
                     }
                     if !is_met {
                         break 'refused UndeliveredReason::TooManyPeers;
                     }
-                    client.waiting.push_back(Waiting::Message(arrived));
+                    // An operation waits behind what its pair sent before, and for nobody else's room.
+                    let at_once = asked.filter(|asked| of_pair == 0 && !asked.action.is_reported());
+                    if let Some(Ok(Some(outcome))) = at_once.map(|asked| client.serve(&asked, &mut arrived)) {
+                        self.answer_operation(frame.job, (&arrived, frame.to), outcome);
+                        return Ok(());
+                    }
+                    client.waiting.push_back(Waiting::Arrived(arrived));
                     return Ok(());
                 }
             }
         };
-        self.answer(frame.job, (&arrived, frame.to), Said::Refused(refusal));
+        self.answer(frame.job, (&arrived, frame.to), Said::Refused(refusal), &[]);
         Ok(())
     }
 
@@ -238,7 +274,11 @@ impl Router {
     }
 
     /// The client whose message an answer is about, and the endpoint that it was for.
-    fn sender(&mut self, node: NodeNumber, frame: &Frame) -> Option<(&mut Client, EndpointAddress)> {
+    pub(super) fn sender(
+        &mut self,
+        node: NodeNumber,
+        frame: &Frame,
+    ) -> Option<(&mut Client, EndpointAddress)> {
         let index = self.member(&frame.job, frame.from)?;
         let client = self.client_mut(index)?;
         let is_same = client.job == frame.job && client.incarnation == frame.incarnation;
@@ -254,26 +294,12 @@ impl Router {
         self.out.retain(|(of, _), _| *of != node);
         let mut unknown = 0_u64;
         for client in self.clients.iter_mut().flatten() {
-            let lost: Vec<_> = client
-                .in_flight
-                .keys()
-                .filter(|to| to.node == node)
-                .copied()
-                .collect();
-            for to in lost {
-                for sent in client.in_flight.remove(&to).into_iter().flatten() {
-                    client.owe(Report::Undelivered {
-                        to,
-                        number: sent.number,
-                        reason: UndeliveredReason::Unknown,
-                    });
-                    unknown = unknown.saturating_add(1);
-                }
-            }
+            unknown = unknown.saturating_add(client.lose_flights(is_of(node)));
+            client.grants.end_of(is_of(node));
             // Their senders are told that the outcome is unknown, and begin with new credits.
             client.waiting.retain(|waiting| match waiting {
-                Waiting::Message(arrived) => arrived.from.node != node,
-                Waiting::Report(_) => true,
+                Waiting::Arrived(arrived) => arrived.from.node != node,
+                Waiting::Report(..) => true,
             });
             let gone: Vec<_> = client
                 .contacts

@@ -21,8 +21,14 @@ use crate::router::{ClientId, Router, RouterCounts, RouterLimits};
 /// The most connections without an attach packet. More wait in the listener's queue.
 const PENDING_MAX: usize = 16;
 
+/// The most of those of one user: it leaves places to others.
+const PENDING_OF_USER_MAX: usize = 8;
+
 /// The most packets that are taken of a socket in one turn.
 const PACKETS_MAX: usize = 4;
+
+/// How long a daemon that is replaced may take to end.
+const REPLACED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often a busy daemon looks at its sockets.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -43,6 +49,12 @@ pub struct ServerConfig {
     pub limits: RouterLimits,
     /// How long a connection may take to send its attach packet: a second by default.
     pub attach_within: Duration,
+    /// Whether a daemon that listens at the path is asked to end, and this one goes on with its clients: not by default. It has to be of
+    /// the same user.
+    pub replace: bool,
+    /// How long the processes of a daemon that died or was replaced may take to come back: a second by default. Meanwhile what is for
+    /// one that is not there yet waits, and nothing is taken from other nodes.
+    pub reattach_within: Duration,
     /// How long the server polls in vain before it sleeps: 50 us by default. A server with a processor of its own takes more.
     pub spin: Duration,
 }
@@ -57,6 +69,8 @@ impl ServerConfig {
             node: NodeNumber(0),
             limits: RouterLimits::default(),
             attach_within: Duration::from_secs(1),
+            replace: false,
+            reattach_within: Duration::from_secs(1),
             spin: Duration::from_micros(50),
         }
     }
@@ -100,6 +114,7 @@ impl core::error::Error for ServerError {}
 #[derive(Debug)]
 struct Pending {
     socket: PacketSocket,
+    who: Credentials,
     until: Deadline,
 }
 
@@ -111,7 +126,7 @@ struct Attached {
     process: Option<OwnedFd>,
 }
 
-/// A running daemon. Dropping it ends all clients' endpoints.
+/// A running daemon. Dropping it ends all clients' endpoints, unless another one takes over in time.
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
@@ -123,27 +138,42 @@ pub struct Server {
     /// Until then, nobody is accepted: the process has as many descriptors as it may.
     accept_after: Option<Deadline>,
     peers: Option<Peers>,
+    /// A number that rises with each daemon of this machine's boot.
+    epoch: u64,
+    /// Until then, processes of a daemon before may come back.
+    expecting: Option<Deadline>,
+    /// The daemon that takes over. Its connection is closed last: then it listens.
+    successor: Option<PacketSocket>,
 }
 
 impl Server {
-    /// Listens. A socket that a daemon left behind at the path is replaced.
+    /// Listens. A socket that a daemon left behind at the path is replaced. With [`ServerConfig::replace`], it first waits up to five
+    /// seconds for the end of a daemon that listens there.
     ///
     /// # Errors
     /// Another daemon listens at the path, or the system refuses.
     pub fn bind(config: &ServerConfig) -> Result<Self, ServerError> {
-        let listener = listen(&config.socket, config.mode).map_err(|error| ServerError::Listen {
+        let failed = |error| ServerError::Listen {
             path: config.socket.clone(),
             error,
-        })?;
+        };
+        let is_replacing = config.replace && replace(&config.socket).map_err(failed)?;
+        let (listener, is_left_behind) = listen(&config.socket, config.mode).map_err(failed)?;
+        let is_expecting = is_replacing || is_left_behind;
+        let mut router = Router::new(config.node, &config.limits);
+        router.set_expecting(is_expecting);
         Ok(Self {
             config: config.clone(),
             listener,
-            router: Router::new(config.node, &config.limits),
+            router,
             pending: Vec::new(),
             attached: BTreeMap::new(),
             looked: within(Duration::ZERO),
             accept_after: None,
             peers: None,
+            epoch: epoch(),
+            expecting: is_expecting.then(|| within(config.reattach_within)),
+            successor: None,
         })
     }
 
@@ -159,7 +189,7 @@ impl Server {
         }
     }
 
-    /// Serves until `stop` is readable.
+    /// Serves until `stop` is readable, or until another daemon takes over.
     ///
     /// # Errors
     /// The system refuses to wait, or a device fails.
@@ -199,7 +229,8 @@ impl Server {
         let mut until = self.wakes().map_or(until, |wake| until.min(wake));
         // Once more, now that clients wake it: it sleeps only if nothing is to be done.
         let mut is_awake = self.move_messages()?;
-        if let Some(peers) = self.peers.as_mut().filter(|_| !is_awake) {
+        let is_taking = !is_awake && self.expecting.is_none();
+        if let Some(peers) = self.peers.as_mut().filter(|_| is_taking) {
             match peers
                 .ready_to_sleep(&mut self.router)
                 .map_err(ServerError::Peers)?
@@ -221,6 +252,12 @@ impl Server {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.config.socket
+    }
+
+    /// Whether another daemon takes over once this one is dropped.
+    #[must_use]
+    pub const fn is_replaced(&self) -> bool {
+        self.successor.is_some()
     }
 
     /// Counts since the beginning.
@@ -247,7 +284,12 @@ impl Server {
         while let Some((id, reason)) = self.router.take_cut() {
             self.tell_cut(id, reason);
         }
-        let peers = self.peers.as_mut().map(|peers| peers.poll(&mut self.router));
+        if self.expecting.is_some_and(|until| until.has_passed(now())) {
+            self.expecting = None;
+            self.router.set_expecting(false);
+        }
+        let peers = self.peers.as_mut().filter(|_| self.expecting.is_none());
+        let peers = peers.map(|peers| peers.poll(&mut self.router));
         let is_carried = peers
             .transpose()
             .map_err(WaitError::Provider)
@@ -264,7 +306,7 @@ impl Server {
     /// When a connection that has not attached has had its time, or the next is accepted.
     fn wakes(&self) -> Option<Deadline> {
         let pending = self.pending.iter().map(|pending| pending.until);
-        pending.chain(self.accept_after).min()
+        pending.chain(self.accept_after).chain(self.expecting).min()
     }
 
     /// Waits until a socket has something, or until this moment, and acts on all that is there. Returns whether to stop.
@@ -290,7 +332,7 @@ impl Server {
                 ));
             }
             polled.extend(self.pending.iter().map(|pending| input(pending.socket.as_fd())));
-            if let Some(peers) = &self.peers {
+            if let Some(peers) = self.peers.as_ref().filter(|_| self.expecting.is_none()) {
                 for watched in peers.watched().map_err(ServerError::Peers)? {
                     let output = if watched.awaits_room {
                         PollFlags::OUT
@@ -336,7 +378,7 @@ impl Server {
         if is_asked {
             self.accept()?;
         }
-        Ok(is_stopped)
+        Ok(is_stopped || self.is_replaced())
     }
 
     fn end(&mut self, id: ClientId, reason: GoneReason) {
@@ -368,10 +410,7 @@ impl Server {
     fn accept(&mut self) -> Result<(), ServerError> {
         while self.pending.len() < PENDING_MAX {
             match PacketSocket::accept(&self.listener) {
-                Ok(Some(socket)) => self.pending.push(Pending {
-                    socket,
-                    until: within(self.config.attach_within),
-                }),
+                Ok(Some(socket)) => self.pend(socket),
                 Ok(None) => break,
                 // Without descriptors, the connection waits in the queue until some are free.
                 Err(error) if is_short_of_descriptors(&error) => {
@@ -389,6 +428,18 @@ impl Server {
         Ok(())
     }
 
+    /// Lets a connection wait for its packet, unless as many of its user do as may.
+    fn pend(&mut self, socket: PacketSocket) {
+        let Ok(who) = socket.credentials() else { return };
+        let of_user = self.pending.iter().filter(|pending| pending.who.uid == who.uid);
+        if of_user.count() >= PENDING_OF_USER_MAX {
+            let _ = socket.send(&Packet::Refused(AttachRefusal::TooManyPending), &[]);
+            return;
+        }
+        let until = within(self.config.attach_within);
+        self.pending.push(Pending { socket, who, until });
+    }
+
     /// Attaches the connections whose packet came, and refuses those that had their time.
     fn take_pending(&mut self) {
         for pending in core::mem::take(&mut self.pending) {
@@ -398,6 +449,9 @@ impl Server {
                 }
                 Ok(Came::Nothing) => self.pending.push(pending),
                 Ok(Came::End) | Err(_) => {}
+                Ok(Came::Packet(Ok(Packet::Replace), _)) if may_replace(pending.who) => {
+                    self.successor = Some(pending.socket);
+                }
                 Ok(Came::Packet(packet, descriptors)) => {
                     let request = match packet {
                         Ok(Packet::Attach(request)) => Ok(request),
@@ -405,10 +459,14 @@ impl Server {
                         Err(refusal) => Err(refusal),
                     };
                     let attached =
-                        request.and_then(|request| self.attach(&pending.socket, &request, descriptors));
+                        request.and_then(|request| self.attach(pending.who, &request, descriptors));
                     match attached {
                         Ok((id, process)) => {
-                            let answer = Packet::Attached(self.router.node());
+                            let answer = Packet::Attached {
+                                node: self.router.node(),
+                                epoch: self.epoch,
+                                incarnation: id.incarnation(),
+                            };
                             // A process that is gone by now is found by its socket.
                             let _ = pending.socket.send(&answer, &[]);
                             let socket = pending.socket;
@@ -425,20 +483,63 @@ impl Server {
 
     fn attach(
         &mut self,
-        socket: &PacketSocket,
+        who: Credentials,
         request: &AttachRequest,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
-        let who = socket.credentials().map_err(|_| AttachRefusal::Gone)?;
-        let Ok([rings, arena]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        if descriptors.len() != request.layout.descriptors() {
             return Err(AttachRefusal::Descriptors);
-        };
+        }
         // Before its memory is mapped, which costs more.
         self.router.admit(who, request)?;
         let process = process_of(who)?;
-        let memory = request.layout.adopt(rings, arena)?;
+        let memory = request.layout.adopt(descriptors)?;
         let id = self.router.attach(who, request, memory)?;
         Ok((id, process))
+    }
+}
+
+/// A number that rises with time: the time since the machine was started.
+fn epoch() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let [seconds, nanoseconds] = [time.tv_sec, time.tv_nsec].map(|of| u64::try_from(of).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+/// Whether the process behind a socket may end this daemon: one of the same user, or of the root user.
+fn may_replace(who: Credentials) -> bool {
+    who.uid == rustix::process::geteuid().as_raw() || who.uid == 0
+}
+
+/// Asks the daemon at a path to end, and waits for that. `false` if there is none.
+fn replace(path: &Path) -> io::Result<bool> {
+    let running = match PacketSocket::connect(path) {
+        Ok(running) => running,
+        Err(error) => {
+            let is_none = matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            );
+            return if is_none { Ok(false) } else { Err(error) };
+        }
+    };
+    running.send(&Packet::Replace, &[])?;
+    let deadline = within(REPLACED_WITHIN);
+    loop {
+        match running.receive()? {
+            Came::End => return Ok(true),
+            Came::Packet(..) => return Err(io::Error::from(io::ErrorKind::PermissionDenied)),
+            Came::Nothing if deadline.has_passed(now()) => {
+                return Err(io::Error::from(io::ErrorKind::TimedOut));
+            }
+            Came::Nothing => {
+                let timeout = Timespec::try_from(deadline.remaining(now())).ok();
+                match rustix::event::poll(&mut [PollFd::new(&running, PollFlags::IN)], timeout.as_ref()) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::name::Credentials;
 use crate::packet::{PACKET_BYTES, Packet};
 use crate::reason::AttachRefusal;
 
-/// Descriptors of an attach packet: the rings and the arena.
-const DESCRIPTORS: usize = 2;
+/// The most descriptors of an attach packet: the rings, the cells and the arena.
+const DESCRIPTORS: usize = 3;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -44,26 +44,29 @@ fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Listens at a path, with a mode for the file of the socket. A file that a daemon left behind is replaced.
+/// Listens at a path, with a mode for the file of the socket. A file that a daemon left behind is replaced. Returns whether there was
+/// one, too.
 ///
 /// # Errors
 /// Another daemon listens there, or the system refuses.
-pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, bool)> {
     let address = SocketAddrUnix::new(path)?;
     let listener = new_socket()?;
+    let mut is_left_behind = false;
     match rustix::net::bind(&listener, &address) {
         Err(rustix::io::Errno::ADDRINUSE) => {
             if rustix::net::connect(new_socket()?, &address) != Err(rustix::io::Errno::CONNREFUSED) {
                 return Err(io::Error::from(io::ErrorKind::AddrInUse));
             }
             std::fs::remove_file(path)?;
+            is_left_behind = true;
             rustix::net::bind(&listener, &address)?;
         }
         bound => bound?,
     }
     rustix::fs::chmod(path, rustix::fs::Mode::from_bits_truncate(mode))?;
     rustix::net::listen(&listener, 64)?;
-    Ok(listener)
+    Ok((listener, is_left_behind))
 }
 
 impl PacketSocket {
@@ -117,7 +120,12 @@ impl PacketSocket {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+        let mut received =
+            rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+        if received.as_ref().err() == Some(&rustix::io::Errno::CONNRESET) {
+            // Reported once, in front of what the other side sent before it closed: its reason, for one.
+            received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+        }
         let received = match received {
             Ok(received) => received,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Came::Nothing),

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use doorbell::interprocess::SharedWords as _;
 
-use super::world::{World, at};
+use super::world::{ARENA_BYTES, World, at};
 use crate::name::NodeNumber;
 use crate::reason::{CutReason, GoneReason};
 use crate::router::PeerFault;
@@ -65,9 +65,112 @@ fn what_breaks_the_protocol_cuts_off_and_what_is_in_order_does_not() {
         Some(CutReason::Descriptor)
     );
     assert_eq!(
-        cut_by(|put| at_second(put, 2 << 32, 0)),
+        cut_by(|put| at_second(put, 9 << 32, 0)),
         Some(CutReason::Descriptor)
     );
+}
+
+#[test]
+fn grants_and_operations_that_no_honest_process_asks_for_cut_off() {
+    let cut = |words: [u64; 8]| {
+        cut_by(|put| {
+            for (at, word) in words.into_iter().enumerate() {
+                put(FIRST_SLOT + 8 + at, word);
+            }
+            put(SUBMITTED, 2);
+        })
+    };
+    let arena = ARENA_BYTES;
+    let grant = |rights: u64, place, offset, bytes| cut([2 << 32 | rights, 1, 0, place, offset, bytes, 0, 0]);
+    assert_eq!(grant(7, 1, 0, arena), None);
+    for (rights, place, offset, bytes) in [
+        (0, 1, 0, 8),
+        (7, 0, 0, 8),
+        (7, 1024 << 32 | 1, 0, 8),
+        (7, 1, 0, 0),
+        (7, 1, 1, arena),
+        (7, 1, u64::MAX, 2),
+    ] {
+        assert_eq!(
+            grant(rights, place, offset, bytes),
+            Some(CutReason::Grant),
+            "{offset}"
+        );
+    }
+    assert_eq!(grant(8, 1, 0, 8), Some(CutReason::Descriptor));
+    assert_eq!(cut([3 << 32, 0, 0, 1, 0, 0, 0, 0]), Some(CutReason::Grant));
+    assert_eq!(cut([3 << 32, 0, 0, 1 << 40, 0, 0, 0, 0]), Some(CutReason::Grant));
+    // A WRITE, a WRITE with an immediate, a READ, and both atomics, by a grant that is not there.
+    for kind in [17, 18, 19] {
+        let operation = |bytes: u64, own| cut([kind << 32 | bytes, 1, 5, 1, 0, own, 0, 0]);
+        assert_eq!((operation(64, arena - 64), operation(0, arena)), (None, None));
+        for (bytes, own) in [(64, arena - 63), (1, u64::MAX), (0, arena + 1)] {
+            assert_eq!(
+                operation(bytes, own),
+                Some(CutReason::Range),
+                "{kind} {bytes} {own}"
+            );
+        }
+        assert_eq!(operation((1 << 16) + 1, 0), Some(CutReason::Length));
+    }
+    for kind in [20, 21] {
+        assert_eq!(cut([kind << 32 | 8, 1, 5, 1, u64::MAX, 0, 1, 0]), None);
+        assert_eq!(
+            cut([kind << 32 | 4, 1, 5, 1, 0, 0, 1, 0]),
+            Some(CutReason::Length)
+        );
+        assert_eq!(
+            cut([kind << 32 | 8, 1, 5, 1, 0, 8, 1, 0]),
+            Some(CutReason::Descriptor)
+        );
+    }
+}
+
+#[test]
+fn an_outcome_of_another_length_than_was_asked_for_is_a_fault_and_is_reported() {
+    use crate::frame::{Frame, Job, Said};
+    use crate::name::JobNumber;
+    use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
+    use crate::reason::UndeliveredReason;
+    use crate::tests::world::KEY;
+
+    for (count, is_right) in [(8, true), (7, false), (9, false)] {
+        let mut world = World::new(2);
+        let near = world.attach(0, 1, 0).unwrap();
+        let grant = ArenaGrant::from_bytes([0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1]);
+        let range = ArenaRange { offset: 0, bytes: 8 };
+        let endpoint = &mut world.processes[near].endpoint;
+        endpoint.request(&grant, 0, &ArenaOperation::Read(range)).unwrap();
+        endpoint.flush();
+        world.poll(0);
+        let answer = Frame {
+            said: Said::Completed,
+            job: Job {
+                number: JobNumber(1),
+                key: KEY,
+                user: 1,
+            },
+            from: 0,
+            to: 9,
+            incarnation: 1,
+            number: 0,
+        };
+        let mut bytes = answer.bytes().to_vec();
+        bytes.extend(vec![1; 8 + count]);
+        let taken = world.routers[0].take_frame(NodeNumber(1), &bytes);
+        assert_eq!(taken.is_ok(), is_right);
+        world.poll(0);
+        let mut ends = Vec::new();
+        let read = world.processes[near].endpoint.poll(|event| match event {
+            crate::endpoint::EndpointEvent::Completed { .. } => ends.push(None),
+            crate::endpoint::EndpointEvent::Undelivered { reason, .. } => ends.push(Some(reason)),
+            event => panic!("{event:?}"),
+        });
+        read.unwrap();
+        assert_eq!(ends, [(!is_right).then_some(UndeliveredReason::Unknown)]);
+        // Another one that nobody asked for changes nothing.
+        assert!(world.routers[0].take_frame(NodeNumber(1), &bytes).is_ok());
+    }
 }
 
 #[test]
@@ -110,7 +213,8 @@ fn wake_ups_that_are_asked_for_without_end_cost_one_call_a_turn() {
 #[test]
 fn a_peer_daemon_that_breaks_the_protocol_is_refused() {
     use crate::frame::{Frame, Job, Said};
-    use crate::{JobNumber, tests::world::KEY};
+    use crate::name::JobNumber;
+    use crate::tests::world::KEY;
 
     let mut world = World::new(2);
     let near = world.attach(0, 1, 0).unwrap();

@@ -1,14 +1,14 @@
 //! Back-pressure, ends and limits, one at a time.
 
-use super::world::{KEY, World, at, request, user};
-use crate::router::Router;
-use crate::{
-    AttachRefusal, Endpoint, EndpointEvent, EndpointLayout, GoneReason, JobKey, NodeNumber, RouterLimits,
-    UndeliveredReason,
-};
+use super::world::{KEY, World, at, copies, request, user};
+use crate::endpoint::{Endpoint, EndpointEvent};
+use crate::layout::EndpointLayout;
+use crate::name::{JobKey, NodeNumber};
+use crate::reason::{AttachRefusal, GoneReason, UndeliveredReason};
+use crate::router::{Router, RouterLimits};
 
 /// Sends until nothing more is taken, and says how many were.
-fn fill(world: &mut World, from: usize, to: crate::EndpointAddress) -> usize {
+fn fill(world: &mut World, from: usize, to: crate::name::EndpointAddress) -> usize {
     let mut sent = 0;
     for _ in 0..200 {
         while world.send(from, to, 0) {
@@ -125,9 +125,7 @@ fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
     let mut router = Router::new(NodeNumber(0), &limits);
     let memory = |layout: EndpointLayout| {
         let ours = Endpoint::new(layout).unwrap();
-        let rings = ours.rings().descriptor().try_clone_to_owned().unwrap();
-        let arena = ours.arena().descriptor().try_clone_to_owned().unwrap();
-        layout.adopt(rings, arena).unwrap()
+        layout.adopt(copies(&ours)).unwrap()
     };
     let mut attach = |uid, job, key, endpoint| {
         let mut request = request(job, endpoint);
@@ -148,14 +146,21 @@ fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
 fn the_memory_of_another_size_is_refused() {
     let layout = EndpointLayout::new(4, 64).unwrap();
     let other = EndpointLayout::new(4, 128).unwrap();
-    let ours = Endpoint::new(layout).unwrap();
-    let rings = || ours.rings().descriptor().try_clone_to_owned().unwrap();
-    let arena = || ours.arena().descriptor().try_clone_to_owned().unwrap();
-    assert_eq!(layout.adopt(arena(), rings()).unwrap_err(), AttachRefusal::Rings);
-    let ours = Endpoint::new(layout).unwrap();
-    let rings = ours.rings().descriptor().try_clone_to_owned().unwrap();
-    let arena = ours.arena().descriptor().try_clone_to_owned().unwrap();
-    assert_eq!(other.adopt(rings, arena).unwrap_err(), AttachRefusal::Arena);
+    let arena = layout.with_arena(4096).unwrap();
+    let adopt = |layout: EndpointLayout, descriptors: Vec<_>| layout.adopt(descriptors).unwrap_err();
+    let new = |layout: EndpointLayout| copies(&Endpoint::new(layout).unwrap());
+    let mut turned = new(layout);
+    turned.reverse();
+    assert_eq!(adopt(layout, turned), AttachRefusal::Rings);
+    assert_eq!(adopt(other, new(layout)), AttachRefusal::Cells);
+    assert_eq!(
+        adopt(layout.with_arena(8192).unwrap(), new(arena)),
+        AttachRefusal::Arena
+    );
+    for (layout, descriptors) in [(layout, new(arena)), (arena, new(layout)), (layout, Vec::new())] {
+        assert_eq!(adopt(layout, descriptors), AttachRefusal::Descriptors);
+    }
+    assert!(arena.adopt(new(arena)).is_ok());
 }
 
 #[test]
@@ -165,9 +170,7 @@ fn a_job_of_the_same_number_and_another_key_on_another_node_is_another_job() {
     let mut other = request(1, 0);
     other.key = JobKey([9; 16]);
     let ours = Endpoint::new(other.layout).unwrap();
-    let rings = ours.rings().descriptor().try_clone_to_owned().unwrap();
-    let arena = ours.arena().descriptor().try_clone_to_owned().unwrap();
-    let memory = other.layout.adopt(rings, arena).unwrap();
+    let memory = other.layout.adopt(copies(&ours)).unwrap();
     world.routers[1].attach(user(1), &other, memory).unwrap();
     world.send(near, at(1, 0), 0);
     world.processes[near].endpoint.flush();
@@ -195,7 +198,7 @@ fn an_end_is_reported_before_the_messages_of_the_next_process_of_that_name() {
             let read = world.processes[reader].endpoint.poll(|event| match event {
                 EndpointEvent::Received { .. } => seen += 1,
                 EndpointEvent::Gone { .. } => ends.push(seen),
-                EndpointEvent::Undelivered { .. } => {}
+                _ => {}
             });
             read.unwrap();
             world.poll(0);

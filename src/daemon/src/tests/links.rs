@@ -8,7 +8,9 @@ use doorbell::{Handle, Node, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use super::world::{World, at};
-use crate::{GoneReason, NodeNumber, Peers, UndeliveredReason};
+use crate::name::NodeNumber;
+use crate::peers::Peers;
+use crate::reason::{GoneReason, UndeliveredReason};
 
 /// Longer than anything takes, in polls of everybody.
 const POLLS_MAX: usize = 200_000;

@@ -1,9 +1,11 @@
 //! Everything at once, from a seed.
 
+use doorbell::RemoteAccess;
 use doorbell::interprocess::SharedWords as _;
 
+use super::oracle::Kind;
 use super::world::{Chance, World, at};
-use crate::GoneReason;
+use crate::reason::GoneReason;
 
 const NODES: u32 = 3;
 
@@ -11,6 +13,7 @@ fn run(seed: u64) {
     let mut chance = Chance::new(seed);
     let mut world = World::new(NODES);
     let (has_villain, has_ends) = (seed % 3 == 0, seed % 2 == 0);
+    let has_restarts = seed % 3 == 1;
     for node in 0..NODES {
         for endpoint in 0..2 {
             world.attach(node, 1, endpoint).unwrap();
@@ -21,10 +24,10 @@ fn run(seed: u64) {
         let villain = chance.below(world.processes.len());
         world.processes[villain].is_hostile = true;
     }
-    for _ in 0..600 {
+    for _ in 0..900 {
         let process = chance.below(world.processes.len());
         let node = chance.below(NODES as usize);
-        match chance.below(16) {
+        match chance.below(24) {
             0..=5 => {
                 let to = at(chance.below(NODES as usize) as u32, chance.below(3) as u32);
                 if world.processes[process].is_alive {
@@ -50,7 +53,39 @@ fn run(seed: u64) {
                     world.attach(address.node.0, job, address.endpoint).unwrap();
                 }
             }
+            16 | 17 => {
+                let to = at(chance.below(NODES as usize) as u32, chance.below(2) as u32);
+                let [write, read, atomic] = core::array::from_fn(|_| !chance.one_in(3));
+                if world.processes[process].is_alive && (write || read || atomic) {
+                    world.grant(process, to, RemoteAccess { write, read, atomic });
+                }
+            }
+            18 if chance.one_in(2) && world.processes[process].is_alive => {
+                let given = &world.processes[process].one_sided.given;
+                if !given.is_empty() {
+                    let grant = given[chance.below(given.len())].grant;
+                    world.revoke(process, &grant);
+                }
+            }
+            19..=23 => {
+                // A grant of anybody, for anybody, of any job.
+                let owner = chance.below(world.processes.len());
+                let given = &world.processes[owner].one_sided.given;
+                if !given.is_empty() && world.processes[process].is_alive {
+                    let given = &given[chance.below(given.len())];
+                    let (grant, to) = (given.grant, given.to);
+                    let meant = |other: &crate::tests::world::Process| other.address == to && other.is_alive;
+                    let named = world.processes.iter().position(meant);
+                    let asks = named.filter(|_| !chance.one_in(4)).unwrap_or(process);
+                    let kinds = [Kind::Write, Kind::WriteWithImmediate, Kind::Read, Kind::Add];
+                    world.operate(asks, &grant, kinds[chance.below(4)]);
+                    world.processes[asks].endpoint.flush();
+                }
+            }
             _ => {}
+        }
+        if has_restarts && chance.one_in(60) {
+            world.restart(node as u32, chance.below(4) as u32);
         }
         if has_villain && chance.one_in(8) {
             let hostile: Vec<_> = world
@@ -60,8 +95,9 @@ fn run(seed: u64) {
                 .collect();
             for villain in hostile {
                 let word = chance.below(140);
-                let value = match chance.below(4) {
+                let value = match chance.below(5) {
                     0 => chance.word(),
+                    4 => (16 + chance.below(6) as u64) << 32 | chance.below(40) as u64,
                     1 => 1 << 32 | chance.below(70) as u64,
                     2 => chance.below(10) as u64,
                     _ => u64::MAX,

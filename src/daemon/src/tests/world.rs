@@ -1,13 +1,15 @@
 //! A world of nodes and processes, and the oracle of all messages.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
 
-use crate::router::Router;
-use crate::{
-    AttachRefusal, AttachRequest, ClientId, Credentials, CutReason, Endpoint, EndpointAddress, EndpointEvent,
-    EndpointLayout, EndpointRefusal, GoneReason, JobKey, JobNumber, NodeNumber, RouterLimits,
-    UndeliveredReason,
-};
+use super::oracle::{OneSided, Seen};
+use crate::endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
+use crate::layout::EndpointLayout;
+use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
+use crate::packet::AttachRequest;
+use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
+use crate::router::{ClientId, Router, RouterLimits};
 
 /// Numbers from a seed.
 pub(crate) struct Chance(u64);
@@ -43,6 +45,10 @@ pub(crate) struct Process {
     pub(crate) is_reading: bool,
     /// It writes into its rings what it likes: nothing is promised about its messages.
     pub(crate) is_hostile: bool,
+    /// Its submissions so far.
+    pub(crate) submitted: u64,
+    /// Operations on arenas, and their outcomes.
+    pub(crate) one_sided: OneSided,
     /// Messages by receiver and number.
     sent: BTreeMap<u64, (EndpointAddress, Outcome)>,
     /// The last number received of each sender, by the sender's index.
@@ -88,13 +94,26 @@ pub(crate) fn user(uid: u32) -> Credentials {
     }
 }
 
+/// An arena of everybody in a world.
+pub(crate) const ARENA_BYTES: u64 = 1 << 14;
+
 pub(crate) fn request(job: u64, endpoint: u32) -> AttachRequest {
     AttachRequest {
         job: JobNumber(job),
         key: KEY,
         endpoint,
-        layout: EndpointLayout::new(4, 64).unwrap(),
+        layout: EndpointLayout::new(4, 64)
+            .unwrap()
+            .with_arena(ARENA_BYTES)
+            .unwrap(),
     }
+}
+
+/// The descriptors that an endpoint sends with its packet.
+pub(crate) fn copies(endpoint: &Endpoint) -> Vec<OwnedFd> {
+    let all = endpoint.descriptors().into_iter();
+    all.map(|descriptor| descriptor.try_clone_to_owned().unwrap())
+        .collect()
 }
 
 impl World {
@@ -118,10 +137,9 @@ impl World {
 
     pub(crate) fn attach(&mut self, node: u32, job: u64, endpoint: u32) -> Result<usize, AttachRefusal> {
         let request = request(job, endpoint);
-        let ours = Endpoint::new(request.layout).unwrap();
-        let rings = ours.rings().descriptor().try_clone_to_owned().unwrap();
-        let arena = ours.arena().descriptor().try_clone_to_owned().unwrap();
-        let memory = request.layout.adopt(rings, arena)?;
+        let mut ours = Endpoint::new(request.layout).unwrap();
+        ours.set_name(at(node, endpoint), self.processes.len() as u64);
+        let memory = request.layout.adopt(copies(&ours))?;
         let id = self.routers[node as usize].attach(user(1), &request, memory)?;
         self.processes.push(Process {
             id,
@@ -131,6 +149,8 @@ impl World {
             is_alive: true,
             is_reading: true,
             is_hostile: false,
+            submitted: 0,
+            one_sided: OneSided::default(),
             sent: BTreeMap::new(),
             last: BTreeMap::new(),
             gone: Vec::new(),
@@ -146,10 +166,50 @@ impl World {
         self.routers[address.node.0 as usize].detach(id, reason);
     }
 
+    /// Kills the daemon of a node in its next turn, behind so many of its parts, and starts another one, to which all processes come.
+    pub(crate) fn restart(&mut self, node: u32, parts: u32) {
+        self.routers[node as usize].poll_parts(|_| {}, parts);
+        let others: Vec<_> = (0..self.routers.len() as u32)
+            .filter(|other| *other != node)
+            .collect();
+        let mut next = Router::new(NodeNumber(node), &RouterLimits::default());
+        for other in others {
+            next.add_node(NodeNumber(other), 4);
+            self.routers[other as usize].lose_node(NodeNumber(node));
+        }
+        self.routers[node as usize] = next;
+        self.frames
+            .retain(|(from, to, _), _| *from != node && *to != node);
+        let of_node: Vec<_> = (0..self.processes.len())
+            .filter(|at| self.processes[*at].is_alive && self.processes[*at].address.node.0 == node)
+            .collect();
+        for process in &of_node {
+            self.read(*process);
+        }
+        for process in of_node {
+            let Process { job, address, .. } = self.processes[process];
+            let request = request(job, address.endpoint);
+            let mut endpoint = Endpoint::new(request.layout).unwrap();
+            let memory = request.layout.adopt(copies(&endpoint)).unwrap();
+            let id = self.routers[node as usize]
+                .attach(user(1), &request, memory)
+                .unwrap();
+            let client = &mut self.processes[process];
+            let unknown_from = endpoint.take_over(&mut client.endpoint);
+            (client.endpoint, client.id) = (endpoint, id);
+            for (_, (_, outcome)) in client.sent.range_mut(unknown_from..) {
+                if *outcome == Outcome::None {
+                    *outcome = Outcome::Unknown;
+                }
+            }
+            self.restarted(process, unknown_from);
+        }
+    }
+
     /// Sends a message that says who sent it; returns whether there was room.
     pub(crate) fn send(&mut self, process: usize, to: EndpointAddress, padding: usize) -> bool {
         let sender = &mut self.processes[process];
-        let next = sender.sent.keys().next_back().map_or(0, |last| last + 1);
+        let next = sender.submitted;
         let mut message = Vec::new();
         message.extend((process as u64).to_le_bytes());
         message.extend(sender.job.to_le_bytes());
@@ -158,6 +218,7 @@ impl World {
         match sender.endpoint.send(to, &message) {
             Ok(number) => {
                 assert_eq!(number, next);
+                sender.submitted += 1;
                 sender.sent.insert(number, (to, Outcome::None));
                 true
             }
@@ -171,7 +232,7 @@ impl World {
 
     /// Takes all events of a process.
     pub(crate) fn read(&mut self, process: usize) {
-        let mut events = Vec::new();
+        let (mut events, mut of_arenas) = (Vec::new(), Vec::new());
         let reader = &mut self.processes[process];
         let read = reader.endpoint.poll(|event| match event {
             EndpointEvent::Received { from, message } => events.push(Ok((from, message.to_vec()))),
@@ -179,8 +240,23 @@ impl World {
             EndpointEvent::Gone { who, reason } => {
                 reader.gone.push((who, reason));
             }
+            EndpointEvent::Completed { to, number, value } => {
+                of_arenas.push(Seen::Completed(to, number, value))
+            }
+            EndpointEvent::Written {
+                from,
+                grant,
+                offset,
+                bytes,
+                immediate,
+            } => of_arenas.push(Seen::Written(from, grant, offset, bytes, immediate)),
+            EndpointEvent::Revoked { grant } => of_arenas.push(Seen::Revoked(grant)),
+            EndpointEvent::Restarted { .. } => unreachable!("no daemon reports its own end"),
         });
         assert!(read.is_ok() || reader.is_hostile, "{read:?}");
+        for seen in of_arenas {
+            self.seen(process, seen);
+        }
         for event in events {
             match event {
                 Ok((from, message)) => self.received(process, from, &message),
@@ -232,7 +308,7 @@ impl World {
     fn undelivered(&mut self, process: usize, to: EndpointAddress, number: u64, reason: UndeliveredReason) {
         let sender = &mut self.processes[process];
         sender.undelivered.push(reason);
-        if sender.is_hostile {
+        if sender.is_hostile || sender.one_sided.refused(to, number, reason) {
             return;
         }
         let (meant, outcome) = sender.sent.get_mut(&number).unwrap();
@@ -308,6 +384,23 @@ impl World {
         panic!("something moves for ever");
     }
 
+    /// The first submission of a process that a hostile process holds up: one that spoiled its ring, and reads no more, blocks its
+    /// senders.
+    pub(super) fn blocked_at(&self, index: usize) -> u64 {
+        let process = &self.processes[index];
+        let is_hostile = |to: EndpointAddress| {
+            let named = |other: &&Process| other.address == to && other.job == process.job;
+            let mut named = self.processes.iter().filter(named);
+            named.any(|other| other.is_hostile && other.is_alive)
+        };
+        let messages = process.sent.iter();
+        let mut blocked = messages.filter(|(_, (to, outcome))| *outcome == Outcome::None && is_hostile(*to));
+        let of_messages = blocked.next().map_or(u64::MAX, |(number, _)| *number);
+        let mut open = process.one_sided.open();
+        let of_operations = open.find(|(_, owner)| is_hostile(*owner));
+        of_operations.map_or(of_messages, |(number, _)| number.min(of_messages))
+    }
+
     /// Checks, once all has come to rest and all have read, that each message has an outcome.
     pub(crate) fn check(&self) {
         for (index, process) in self.processes.iter().enumerate() {
@@ -320,15 +413,13 @@ impl World {
             if is_hostile || !process.is_alive {
                 continue;
             }
+            let blocked = self.blocked_at(index);
             for (number, (to, outcome)) in &process.sent {
                 let of_name = self
                     .processes
                     .iter()
                     .filter(|other| other.address == *to && other.job == process.job);
-                if *outcome == Outcome::None
-                    && of_name.clone().any(|other| other.is_hostile && other.is_alive)
-                {
-                    // A process that spoiled its ring, and reads no more, blocks its senders.
+                if *number >= blocked {
                     break;
                 }
                 // A message may lie unread in the ring of a process that ended. Its sender is told of that end.
@@ -339,6 +430,7 @@ impl World {
                 );
             }
         }
+        self.check_arenas();
         for router in &self.routers {
             let is_spoiled = self
                 .processes

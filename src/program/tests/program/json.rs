@@ -35,6 +35,8 @@ const ELSEWHERE: &[&str] = &[
     "sent_messages",
     "received_messages",
     "undelivered_messages",
+    "arena_operations",
+    "replaced",
     // For demo, which takes a while where processors are few.
     "left_out",
     // For link, with rails that fail.

@@ -36,6 +36,26 @@ fn at(endpoint: u32) -> EndpointAddress {
     }
 }
 
+/// Ends a daemon, and returns its report.
+fn ended(daemon: &Running, output: &Path) -> Value {
+    let pid = Pid::from_raw(i32::try_from(daemon.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    report(output)
+}
+
+/// The report of a daemon that ends.
+fn report(output: &Path) -> Value {
+    let deadline = within(PATIENCE);
+    loop {
+        let text = std::fs::read_to_string(output).unwrap();
+        if let Ok(report) = serde_json::from_str::<Value>(&text) {
+            return report;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!deadline.has_passed(doorbell::now()), "no report: {text}");
+    }
+}
+
 /// A process that sends back what comes, until it is killed. It is this program again.
 #[test]
 fn part_of_an_echo() {
@@ -118,16 +138,7 @@ fn processes_attach_exchange_and_learn_of_a_kill() {
     echo.wait().unwrap();
     client.detach().unwrap();
 
-    let pid = Pid::from_raw(i32::try_from(daemon.id()).unwrap()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    let report = loop {
-        let text = std::fs::read_to_string(output.path()).unwrap();
-        if let Ok(report) = serde_json::from_str::<Value>(&text) {
-            break report;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-        assert!(!deadline.has_passed(doorbell::now()), "no report: {text}");
-    };
+    let report = ended(&daemon, output.path());
     schema::check(&report, &mut BTreeSet::new());
     assert_eq!(report["command"], "serve", "{report}");
     assert_eq!(
@@ -135,4 +146,45 @@ fn processes_attach_exchange_and_learn_of_a_kill() {
         (&2.into(), &100.into()),
         "{report}"
     );
+}
+
+#[test]
+fn another_daemon_takes_over_and_the_processes_come_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let words = [
+        "serve",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--node",
+        "7",
+        "--json",
+    ];
+    let outputs = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+    let first = Running::start_to(program(&words), outputs[0].reopen().unwrap().into());
+    first.line_with("serving at ");
+    let mut client = attach(&socket, 0);
+    let epoch = client.epoch();
+    let replacing = program(&[&words[..], &["--replace"]].concat());
+    let second = Running::start_to(replacing, outputs[1].reopen().unwrap().into());
+    second.line_with("serving at ");
+    first.line_with("another daemon takes over");
+    assert_eq!(report(outputs[0].path())["replaced"], true);
+    let deadline = within(PATIENCE);
+    while client.epoch() == epoch {
+        client.wait(deadline, |_| {}).unwrap();
+    }
+    client.send(at(0), b"to itself").unwrap();
+    let mut came = 0;
+    while came == 0 {
+        let woken = client.wait(deadline, |event| {
+            came += u32::from(matches!(event, EndpointEvent::Received { .. }));
+        });
+        assert!(woken.unwrap(), "no message");
+    }
+    client.detach().unwrap();
+    let report = ended(&second, outputs[1].path());
+    let counts = [&report["attached"], &report["local_messages"]];
+    assert_eq!(counts, [1, 1], "{report}");
+    assert_eq!(report["replaced"], false);
 }

@@ -1,0 +1,342 @@
+//! Operations on the arena of another process: what is asked for, and by which name of a grant.
+
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::descriptor::Report;
+use crate::name::{EndpointAddress, NodeNumber};
+
+/// The most bytes of one operation on an arena.
+pub const OPERATION_BYTES_MAX: u32 = 1 << 16;
+
+/// The most grants that a process has given at a time.
+pub const GRANTS_MAX: u32 = 1024;
+
+/// Bytes of an atomic's word.
+pub(crate) const WORD_BYTES: u32 = 8;
+
+/// Name of a grant: a range of its owner's arena that one other endpoint may reach. It is no secret: the daemon of the owner looks at
+/// who asks. The owner sends it in a message ([`ArenaGrant::to_bytes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ArenaGrant {
+    /// The endpoint whose arena it is.
+    pub owner: EndpointAddress,
+    pub(crate) place: GrantPlace,
+}
+
+/// Place of a grant in its owner's table. No generation of a place is ever used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GrantPlace {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Bytes of the caller's own arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaRange {
+    /// Bytes in front of it.
+    pub offset: usize,
+    /// Its bytes, up to [`OPERATION_BYTES_MAX`] in an operation.
+    pub bytes: usize,
+}
+
+/// Operation on a range of another process's arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ArenaOperation {
+    /// Writes the bytes of a range of the caller's arena, which stay as they are until the end is reported.
+    Write(ArenaRange),
+    /// Writes, and then reports the number to the owner: [`EndpointEvent::Written`](crate::EndpointEvent::Written).
+    WriteWithImmediate(ArenaRange, u32),
+    /// Reads into a range of the caller's arena.
+    Read(ArenaRange),
+    /// Adds to an aligned word of the processor's byte order, wrapping; its previous value is fetched.
+    FetchAndAdd(u64),
+    /// Replaces an aligned word if it equals `compare`; its previous value is fetched.
+    CompareAndSwap {
+        /// Value that the word must equal.
+        compare: u64,
+        /// Value that replaces it.
+        swap: u64,
+    },
+}
+
+/// Kind of an operation, with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Write { immediate: Option<u32> },
+    Read,
+    Add(u64),
+    Swap { compare: u64, swap: u64 },
+}
+
+/// An operation as the owner's daemon checks it and carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) action: Action,
+    pub(crate) place: GrantPlace,
+    /// From the beginning of the grant.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u32,
+}
+
+impl Action {
+    /// Its kind, and two words.
+    pub(crate) const fn words(self) -> (u32, u64, u64) {
+        match self {
+            Self::Write { immediate: None } => (1, 0, 0),
+            Self::Write {
+                immediate: Some(number),
+            } => (2, number as u64, 0),
+            Self::Read => (3, 0, 0),
+            Self::Add(number) => (4, number, 0),
+            Self::Swap { compare, swap } => (5, compare, swap),
+        }
+    }
+
+    /// Reads it. `None` if it is of another kind, or if a word is not zero that has to be.
+    pub(crate) fn of((kind, first, second): (u32, u64, u64)) -> Option<Self> {
+        let action = match kind {
+            1 => Self::Write { immediate: None },
+            2 => Self::Write {
+                immediate: Some(u32::try_from(first).ok()?),
+            },
+            3 => Self::Read,
+            4 => Self::Add(first),
+            5 => Self::Swap {
+                compare: first,
+                swap: second,
+            },
+            _ => return None,
+        };
+        (action.words() == (kind, first, second)).then_some(action)
+    }
+
+    pub(crate) const fn is_atomic(self) -> bool {
+        matches!(self, Self::Add(_) | Self::Swap { .. })
+    }
+
+    /// Whether it is reported to the owner.
+    pub(crate) const fn is_reported(self) -> bool {
+        matches!(self, Self::Write { immediate: Some(_) })
+    }
+
+    /// Whether so many bytes are in order.
+    pub(crate) const fn takes(self, bytes: u32) -> bool {
+        if self.is_atomic() {
+            bytes == WORD_BYTES
+        } else {
+            bytes <= OPERATION_BYTES_MAX
+        }
+    }
+
+    /// The bytes that go with the request, of so many of the operation.
+    pub(crate) const fn sent(self, bytes: u32) -> u32 {
+        if matches!(self, Self::Write { .. }) {
+            bytes
+        } else {
+            0
+        }
+    }
+
+    /// The bytes that come back.
+    pub(crate) const fn fetched(self, bytes: u32) -> u32 {
+        if matches!(self, Self::Read) { bytes } else { 0 }
+    }
+}
+
+impl GrantPlace {
+    pub(crate) const fn word(self) -> u64 {
+        (self.index as u64) << 32 | self.generation as u64
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of a word")]
+    pub(crate) const fn of(word: u64) -> Self {
+        Self {
+            index: (word >> 32) as u32,
+            generation: word as u32,
+        }
+    }
+}
+
+impl ArenaGrant {
+    /// Bytes of a name.
+    pub const BYTES: usize = 16;
+
+    /// The name as bytes, for a message: node, endpoint, index and generation, each of four bytes, big-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let raw: [U32; 4] = [
+            self.owner.node.0.into(),
+            self.owner.endpoint.into(),
+            self.place.index.into(),
+            self.place.generation.into(),
+        ];
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads a name. A wrong one is refused when it is used.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let raw: [U32; 4] = zerocopy::transmute!(bytes);
+        let [node, endpoint, index, generation] = raw.map(U32::get);
+        let owner = EndpointAddress {
+            node: NodeNumber(node),
+            endpoint,
+        };
+        Self {
+            owner,
+            place: GrantPlace { index, generation },
+        }
+    }
+}
+
+/// An operation in a frame, in front of the bytes of a WRITE: 40 bytes, big-endian.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    kind: U32,
+    bytes: U32,
+    index: U32,
+    generation: U32,
+    offset: U64,
+    first: U64,
+    second: U64,
+}
+
+/// Bytes of an operation in a frame.
+pub(crate) const ASKED_BYTES: usize = size_of::<Raw>();
+
+impl Asked {
+    /// The report to the owner, if there is one.
+    pub(crate) fn written(&self, from: EndpointAddress) -> Option<Report> {
+        let Action::Write {
+            immediate: Some(immediate),
+        } = self.action
+        else {
+            return None;
+        };
+        Some(Report::Written {
+            from,
+            place: self.place,
+            offset: self.offset,
+            bytes: self.bytes,
+            immediate,
+        })
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; ASKED_BYTES] {
+        let (kind, first, second) = self.action.words();
+        let raw = Raw {
+            kind: kind.into(),
+            bytes: self.bytes.into(),
+            index: self.place.index.into(),
+            generation: self.place.generation.into(),
+            offset: self.offset.into(),
+            first: first.into(),
+            second: second.into(),
+        };
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads an operation, and gives the bytes of a WRITE. `None` if one does not go with the other.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (raw, payload) = Raw::read_from_prefix(bytes).ok()?;
+        let action = Action::of((raw.kind.get(), raw.first.get(), raw.second.get()))?;
+        let asked = Self {
+            action,
+            place: GrantPlace {
+                index: raw.index.get(),
+                generation: raw.generation.get(),
+            },
+            offset: raw.offset.get(),
+            bytes: raw.bytes.get(),
+        };
+        let is_right = action.takes(asked.bytes) && payload.len() == action.sent(asked.bytes) as usize;
+        is_right.then_some((asked, payload))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{ASKED_BYTES, Action, ArenaGrant, Asked, GrantPlace, OPERATION_BYTES_MAX};
+    use crate::name::{EndpointAddress, NodeNumber};
+
+    pub(crate) const ACTIONS: [Action; 5] = [
+        Action::Write { immediate: None },
+        Action::Write {
+            immediate: Some(u32::MAX),
+        },
+        Action::Read,
+        Action::Add(u64::MAX),
+        Action::Swap {
+            compare: u64::MAX,
+            swap: 2,
+        },
+    ];
+
+    #[test]
+    fn each_operation_is_read_as_it_was_written_and_none_of_another_length() {
+        for action in ACTIONS {
+            let bytes = if action.is_atomic() { 8 } else { 3 };
+            let asked = Asked {
+                action,
+                place: GrantPlace {
+                    index: 5,
+                    generation: 6,
+                },
+                offset: u64::MAX,
+                bytes,
+            };
+            let mut whole = asked.to_bytes().to_vec();
+            whole.extend(vec![7; action.sent(bytes) as usize]);
+            assert_eq!(Asked::parse(&whole), Some((asked, &whole[ASKED_BYTES..])));
+            for length in 0..whole.len() {
+                assert_eq!(Asked::parse(&whole[..length]), None, "{action:?}");
+            }
+            whole.push(0);
+            assert_eq!(Asked::parse(&whole), None);
+            for kind in [0, 6] {
+                let mut wrong = asked.to_bytes();
+                wrong[3] = kind;
+                assert_eq!(Asked::parse(&wrong), None);
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_and_words_that_mean_nothing_are_refused() {
+        for action in ACTIONS {
+            assert_eq!(action.takes(OPERATION_BYTES_MAX), !action.is_atomic());
+            assert!(!action.takes(OPERATION_BYTES_MAX + 1) && action.takes(8));
+            let (kind, first, second) = action.words();
+            assert_eq!(Action::of((kind, first, second)), Some(action));
+        }
+        for words in [
+            (1, 1, 0),
+            (2, 1 << 32, 0),
+            (3, 0, 1),
+            (4, 1, 1),
+            (0, 0, 0),
+            (6, 0, 0),
+        ] {
+            assert_eq!(Action::of(words), None, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_read_as_it_was_written() {
+        let grant = ArenaGrant {
+            owner: EndpointAddress {
+                node: NodeNumber(1),
+                endpoint: 2,
+            },
+            place: GrantPlace {
+                index: 3,
+                generation: 4,
+            },
+        };
+        assert_eq!(ArenaGrant::from_bytes(grant.to_bytes()), grant);
+        assert_eq!(GrantPlace::of(grant.place.word()), grant.place);
+    }
+}

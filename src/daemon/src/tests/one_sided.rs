@@ -1,0 +1,351 @@
+//! Operations on arenas, one thing at a time: rights, order, room, ends.
+
+use doorbell::RemoteAccess;
+use doorbell::interprocess::SharedBytes as _;
+
+use super::oracle::Kind;
+use super::world::{World, at};
+use crate::endpoint::{EndpointEvent, EndpointRefusal};
+use crate::name::NodeNumber;
+use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
+use crate::reason::{GoneReason, UndeliveredReason};
+
+const KINDS: [Kind; 4] = [Kind::Write, Kind::WriteWithImmediate, Kind::Read, Kind::Add];
+
+/// An owner, and a process on the same node or on another.
+fn pair(far: bool) -> (World, usize, usize) {
+    let mut world = World::new(2);
+    let owner = world.attach(0, 1, 0).unwrap();
+    let other = world.attach(u32::from(far), 1, 1).unwrap();
+    (world, owner, other)
+}
+
+fn name(world: &World, process: usize) -> crate::name::EndpointAddress {
+    world.processes[process].address
+}
+
+#[test]
+fn each_operation_is_carried_out_once_and_reported_once_here_and_on_another_node() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let to = name(&world, other);
+        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+        world.settle();
+        for round in 0..25 {
+            for kind in KINDS {
+                while world.operate(other, &grant, kind).is_none() {
+                    world.settle();
+                }
+            }
+            world.settle();
+            let client = &world.processes[other].one_sided;
+            assert_eq!(client.completed, 4 * (round + 1));
+        }
+        assert_eq!(world.processes[owner].one_sided.arrivals, 25);
+        world.check();
+    }
+}
+
+#[test]
+fn an_operation_without_its_right_or_outside_of_its_grant_changes_nothing() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let stranger = world.attach(0, 1, 2).unwrap();
+        let outsider = world.attach(0, 2, 1).unwrap();
+        let to = name(&world, other);
+        let read = world.grant(owner, to, RemoteAccess::READ).unwrap();
+        let all = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+        world.settle();
+        let mut refused = |process: usize, grant: &ArenaGrant, offset, operation| {
+            let client = &mut world.processes[process];
+            client.endpoint.request(grant, offset, &operation).unwrap();
+            client.endpoint.flush();
+            world.routers[0].poll(|_| {});
+            world.routers[1].poll(|_| {});
+            world.carry(9);
+            world.carry(9);
+            world.routers[1].poll(|_| {});
+            world.routers[0].poll(|_| {});
+            let mut ends = Vec::new();
+            let read = world.processes[process].endpoint.poll(|event| match event {
+                EndpointEvent::Undelivered { reason, .. } => ends.push(reason),
+                event => panic!("{event:?}"),
+            });
+            read.unwrap();
+            world.processes[process].submitted += 1;
+            let [reason] = ends[..] else { panic!("{ends:?}") };
+            reason
+        };
+        let range = ArenaRange { offset: 0, bytes: 24 };
+        let (write, add) = (ArenaOperation::Write(range), ArenaOperation::FetchAndAdd(1));
+        assert_eq!(refused(other, &read, 0, write), UndeliveredReason::NoRight);
+        assert_eq!(refused(other, &read, 0, add), UndeliveredReason::NoRight);
+        assert_eq!(refused(other, &all, 9, write), UndeliveredReason::OutOfGrant);
+        assert_eq!(
+            refused(other, &all, u64::MAX, write),
+            UndeliveredReason::OutOfGrant
+        );
+        assert_eq!(refused(other, &all, 32, add), UndeliveredReason::OutOfGrant);
+        assert_eq!(refused(other, &all, 4, add), UndeliveredReason::Unaligned);
+        assert_eq!(refused(stranger, &all, 0, write), UndeliveredReason::NoGrant);
+        assert_eq!(refused(outsider, &all, 0, write), UndeliveredReason::NoEndpoint);
+        let mut wrong = all;
+        wrong.place.generation += 1;
+        assert_eq!(refused(other, &wrong, 0, write), UndeliveredReason::NoGrant);
+        let mut bytes = [0; 64];
+        assert!(
+            world.processes[owner]
+                .endpoint
+                .arena()
+                .unwrap()
+                .copy_out(0, &mut bytes)
+        );
+        assert_eq!(bytes, [0; 64]);
+        world.check();
+    }
+}
+
+#[test]
+fn nothing_is_written_by_a_grant_after_the_report_of_its_end() {
+    for far in [false, true] {
+        for polls in 0..6 {
+            let (mut world, owner, other) = pair(far);
+            let to = name(&world, other);
+            let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+            world.settle();
+            for kind in [Kind::Write, Kind::Add, Kind::WriteWithImmediate] {
+                world.operate(other, &grant, kind).unwrap();
+            }
+            world.processes[other].endpoint.flush();
+            for _ in 0..polls {
+                world.poll(usize::from(far));
+                world.carry(1);
+            }
+            assert!(world.revoke(owner, &grant));
+            world.settle();
+            assert_eq!(world.processes[owner].one_sided.revoked, 1);
+            assert!(!world.revoke(owner, &grant), "once");
+            world.operate(other, &grant, Kind::Write).unwrap();
+            world.settle();
+            assert!(
+                world.processes[other]
+                    .undelivered
+                    .contains(&UndeliveredReason::NoGrant)
+            );
+            world.check();
+        }
+    }
+}
+
+#[test]
+fn an_arrival_without_room_waits_and_writes_nothing_before() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let to = name(&world, other);
+        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+        world.settle();
+        world.processes[owner].is_reading = false;
+        for _ in 0..30 {
+            world.operate(other, &grant, Kind::WriteWithImmediate);
+            world.settle();
+        }
+        let done = world.processes[other].one_sided.completed;
+        assert_eq!(done, 4, "as many as the owner's ring takes");
+        let word = |world: &World| {
+            let mut word = [0; 8];
+            assert!(
+                world.processes[owner]
+                    .endpoint
+                    .arena()
+                    .unwrap()
+                    .copy_out(8, &mut word)
+            );
+            u64::from_le_bytes(word) & 0xffff
+        };
+        assert_eq!(word(&world), 3);
+        // A third process that writes without a number waits for nobody.
+        let third = world.attach(1, 1, 5).unwrap();
+        world.processes[owner].is_reading = true;
+        world.settle();
+        let second = world.grant(owner, at(1, 5), RemoteAccess::ALL).unwrap();
+        world.settle();
+        world.processes[owner].is_reading = false;
+        for _ in 0..30 {
+            world.operate(other, &grant, Kind::WriteWithImmediate);
+            world.settle();
+        }
+        for kind in [Kind::Write, Kind::Read, Kind::Add] {
+            world.operate(third, &second, kind).unwrap();
+        }
+        world.settle();
+        assert_eq!(world.processes[third].one_sided.completed, 3);
+        world.processes[owner].is_reading = true;
+        world.settle();
+        let (arrivals, completed) = (
+            world.processes[owner].one_sided.arrivals,
+            world.processes[other].one_sided.completed,
+        );
+        assert_eq!(arrivals, completed);
+        assert!(completed >= 12, "{completed}");
+        world.check();
+    }
+}
+
+#[test]
+fn an_operation_is_carried_out_after_the_messages_that_its_process_sent_before() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let to = name(&world, other);
+        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+        world.settle();
+        world.processes[owner].is_reading = false;
+        // The owner's ring is full, and one message waits.
+        for _ in 0..5 {
+            world.send(other, at(0, 0), 0);
+            world.settle();
+        }
+        world.operate(other, &grant, Kind::Add).unwrap();
+        world.settle();
+        assert_eq!(world.processes[other].one_sided.completed, 0);
+        world.processes[owner].is_reading = true;
+        world.settle();
+        assert_eq!(world.processes[other].one_sided.completed, 1);
+        world.check();
+    }
+}
+
+#[test]
+fn a_process_that_does_not_read_gets_no_more_operations_than_its_ring_has_room_for() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let to = name(&world, other);
+        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+        world.settle();
+        world.processes[other].is_reading = false;
+        for _ in 0..30 {
+            world.operate(other, &grant, Kind::Add);
+            world.processes[other].endpoint.flush();
+            world.settle();
+        }
+        // Four are reported, as many wait, and the rest stay in its ring.
+        let counts = world.routers[0].counts().operations;
+        assert_eq!(counts, 8);
+        world.processes[other].is_reading = true;
+        world.settle();
+        assert!(world.processes[other].one_sided.completed >= 12);
+        world.check();
+    }
+}
+
+#[test]
+fn a_grant_is_for_the_first_process_of_its_name_that_uses_it() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let to = name(&world, other);
+        let (used, unused) = (
+            world.grant(owner, to, RemoteAccess::ALL).unwrap(),
+            world.grant(owner, to, RemoteAccess::ALL).unwrap(),
+        );
+        world.settle();
+        world.operate(other, &used, Kind::Write).unwrap();
+        world.settle();
+        world.kill(other, GoneReason::Died);
+        world.settle();
+        assert_eq!(world.processes[owner].gone, [(to, GoneReason::Died)]);
+        let next = world.attach(to.node.0, 1, to.endpoint).unwrap();
+        world.operate(next, &used, Kind::Write).unwrap();
+        world.operate(next, &unused, Kind::Write).unwrap();
+        world.settle();
+        assert_eq!(world.processes[next].undelivered, [UndeliveredReason::NoGrant]);
+        assert_eq!(world.processes[next].one_sided.completed, 1);
+        world.check();
+    }
+}
+
+#[test]
+fn operations_of_a_lost_node_are_unknown_and_its_grants_end() {
+    let (mut world, owner, other) = pair(true);
+    let to = name(&world, other);
+    let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+    world.settle();
+    world.operate(other, &grant, Kind::Add).unwrap();
+    world.settle();
+    world.operate(other, &grant, Kind::Add).unwrap();
+    world.processes[other].endpoint.flush();
+    world.poll(1);
+    for (own, lost) in [(0, 1), (1, 0)] {
+        world.routers[own].lose_node(NodeNumber(lost));
+    }
+    world.frames.clear();
+    world.settle();
+    assert_eq!(world.processes[other].undelivered, [UndeliveredReason::Unknown]);
+    world.operate(other, &grant, Kind::Add).unwrap();
+    world.settle();
+    assert_eq!(
+        world.processes[other].undelivered,
+        [UndeliveredReason::Unknown, UndeliveredReason::NoGrant]
+    );
+    world.check();
+}
+
+#[test]
+fn a_swap_replaces_the_word_that_it_names_alone() {
+    for far in [false, true] {
+        let (mut world, owner, other) = pair(far);
+        let to = name(&world, other);
+        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+        world.settle();
+        let arena = |world: &World| {
+            let arena = world.processes[owner].endpoint.arena().unwrap();
+            arena.word(0).unwrap().load(core::sync::atomic::Ordering::Relaxed)
+        };
+        for (compare, swap, fetched, there) in [(0, 7, 0, 7), (0, 9, 7, 7), (7, 9, 7, 9)] {
+            let swap = ArenaOperation::CompareAndSwap { compare, swap };
+            let endpoint = &mut world.processes[other].endpoint;
+            endpoint.request(&grant, 0, &swap).unwrap();
+            endpoint.flush();
+            for _ in 0..4 {
+                world.poll(0);
+                world.poll(1);
+                world.carry(9);
+            }
+            let mut values = Vec::new();
+            let read = world.processes[other].endpoint.poll(|event| match event {
+                EndpointEvent::Completed { value, .. } => values.push(value),
+                event => panic!("{event:?}"),
+            });
+            read.unwrap();
+            assert_eq!((values, arena(&world)), (vec![fetched], there));
+        }
+    }
+}
+
+#[test]
+fn a_client_is_refused_what_the_daemon_would_cut_it_off_for() {
+    let (mut world, owner, _) = pair(false);
+    let endpoint = &mut world.processes[owner].endpoint;
+    let range = |offset, bytes| ArenaRange { offset, bytes };
+    let out = Some(EndpointRefusal::OutOfArena { arena_bytes: 1 << 14 });
+    for (offset, bytes) in [(0, 0), (1 << 14, 1), (0, (1 << 14) + 1), (usize::MAX, 2)] {
+        let grant = endpoint.grant(at(0, 1), range(offset, bytes), RemoteAccess::ALL);
+        assert_eq!(grant.err(), out, "{offset} {bytes}");
+    }
+    let none = endpoint.grant(at(0, 1), range(0, 8), RemoteAccess::NONE);
+    assert_eq!(none.err(), Some(EndpointRefusal::NoGrant));
+    let grant = endpoint.grant(at(0, 1), range(0, 8), RemoteAccess::ALL).unwrap();
+    let beyond = ArenaOperation::Read(range(1 << 14, 1));
+    assert_eq!(endpoint.request(&grant, 0, &beyond).err(), out);
+    let mut wrong = grant;
+    wrong.owner = at(0, 1);
+    assert_eq!(endpoint.revoke(&wrong), Err(EndpointRefusal::NoGrant));
+    assert_eq!(endpoint.revoke(&grant), Ok(()));
+    endpoint.flush();
+    world.poll(0);
+    let mut ended = 0;
+    let read = world.processes[owner].endpoint.poll(|event| match event {
+        EndpointEvent::Revoked { grant: which } => ended += u32::from(which == grant),
+        event => panic!("{event:?}"),
+    });
+    read.unwrap();
+    assert_eq!((ended, world.cuts.len()), (1, 0));
+}
