@@ -128,12 +128,7 @@ impl Context {
         }
         let link = self.links.connect(&self.node, &self.workers, &handle.handle);
         let id = link.map_err(Failure::system)?;
-        self.state.peers.push(PeerLink {
-            id,
-            to: Some(to),
-            done: None,
-            given: 0,
-        });
+        self.state.peers.push(PeerLink::new(id, Some(to)));
         Ok(id)
     }
 
