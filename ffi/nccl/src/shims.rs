@@ -9,6 +9,7 @@ use std::panic::catch_unwind;
 
 use crate::abi::properties::{
     CommConfig, NetAttributes, NetDeviceHandle, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
+    VirtualDevice, VirtualDeviceV12,
 };
 use crate::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_HOST, Profiler};
 use crate::context::{Context, Incoming, Outgoing, Tested};
@@ -181,6 +182,39 @@ get_properties! {
     get_properties_v9: PropertiesV9 = properties_v9,
     get_properties_v11: PropertiesV11 = properties_v11,
     get_properties_v12: PropertiesV12 = properties_v12,
+}
+
+/// One function for each version of the list of devices.
+macro_rules! make_virtual_device {
+    ($($name:ident: $list:ty,)+) => {$(
+        /// The device stands for all rails already, so a list of it alone is that device again. There is nothing to merge it with.
+        ///
+        /// # Safety
+        /// The pointers are NULL or valid.
+        pub(crate) unsafe extern "C" fn $name(device: *mut c_int, list: *mut $list) -> NcclResult {
+            call("makeVDevice", || {
+                let device = given(device, "d")?;
+                let list = given(list, "props")?;
+                // SAFETY: valid, by this function's contract.
+                let list = unsafe { list.read() };
+                if (list.count, list.devices.first()) != (1, Some(&0)) {
+                    return Err(Failure::argument(format_args!(
+                        "{} devices, the first of them {}: device 0 alone can be in the list, and stands for all rails",
+                        list.count,
+                        list.devices.first().copied().unwrap_or_default()
+                    )));
+                }
+                // SAFETY: valid for writing, by this function's contract.
+                unsafe { device.write(0) };
+                Ok(())
+            })
+        }
+    )+};
+}
+
+make_virtual_device! {
+    make_virtual_device_v9: VirtualDevice,
+    make_virtual_device_v12: VirtualDeviceV12,
 }
 
 /// # Safety
