@@ -260,15 +260,15 @@ fn dial(addresses: &[SocketAddr]) -> Dialed {
 
 #[cfg(test)]
 mod tests {
-    use core::net::Ipv4Addr;
+    use core::net::{Ipv4Addr, SocketAddr};
     use core::time::Duration;
-    use std::io::Write as _;
-    use std::net::{SocketAddr, TcpListener};
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;
 
-    use super::Watch;
+    use super::{HELD_MAX, Lifelines, Watch};
 
     /// A watch of a listener, and its outcome.
     fn watched(listener: &TcpListener) -> (Arc<Watch>, Receiver<bool>) {
@@ -284,6 +284,29 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn strangers_have_so_many_streams_and_no_more() {
+        let mut lifelines = Lifelines::open().unwrap();
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, lifelines.port().get()));
+        let mut streams: Vec<_> = (0..HELD_MAX + 1)
+            .map(|_| {
+                let stream = TcpStream::connect(to).unwrap();
+                lifelines.accept();
+                stream
+            })
+            .collect();
+        assert_eq!(lifelines.held.len(), HELD_MAX);
+        // The oldest was closed, and its peer would connect again.
+        assert_eq!(streams[0].read(&mut [0]).unwrap(), 0);
+        streams[HELD_MAX].set_nonblocking(true).unwrap();
+        assert!(streams[HELD_MAX].read(&mut [0]).is_err());
+        // Streams that their peers close are held no longer than until the next comes.
+        streams.truncate(1);
+        let _next = TcpStream::connect(to).unwrap();
+        lifelines.accept();
+        assert_eq!(lifelines.held.len(), 1);
+    }
 
     #[test]
     fn a_peer_whose_port_is_gone_is_gone() {

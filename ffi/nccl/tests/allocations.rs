@@ -1,11 +1,11 @@
 //! Messages allocate nothing once memory is warm: neither the calls of NCCL's nor the polls within them.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
+use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::time::Duration;
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::System;
 use std::time::Instant;
 
 use doorbell_nccl::abi::tables::NetV12;

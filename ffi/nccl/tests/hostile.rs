@@ -342,7 +342,7 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     // The silent one was not harmed: its process may be stopped, but it is there.
     assert_eq!(waiting.test(), Ok(None));
     its_process_ends(&plugin);
-    // What it sent before its process ended comes before the end.
+    // Its last message comes before its end.
     silent.say(&frame(EAGER, 0, victim, victims, b"last"));
     drop(lifelines);
     let size = eventually("its last message is there", || waiting.test().unwrap());
@@ -364,12 +364,17 @@ fn its_process_ends(plugin: &Plugin) {
         drop(lifelines.accept().unwrap());
         assert_eq!(receive.test(), Ok(None));
     }
+    let began = Instant::now();
     drop(lifelines);
     let ended = eventually("its end is noticed", || {
         hostile.poll();
         Some(receive.test()).filter(|ended| *ended != Ok(None))
     });
     assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
+    println!(
+        "the end of a peer's process is noticed after {:?}",
+        began.elapsed()
+    );
     receive.end(0);
     hostile.is_shut();
 }

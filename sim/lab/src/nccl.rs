@@ -83,7 +83,7 @@ impl Outcome {
     }
 }
 
-/// What a rank said of a scenario.
+/// Verdict of a rank about a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Said {
     rank: usize,
@@ -166,7 +166,7 @@ fn on_cluster(
         .map(|rank| fs::read_to_string(out.join(format!("ranks/results-{rank}"))).unwrap_or_default())
         .collect();
     let entries = merged(&results, (&name, &report.kernel))?;
-    // What went wrong before any scenario has no line there.
+    // A failure before any scenario has no line there.
     if entries.is_empty() {
         scenario::deliver(&report, Detail::Whole, None)?;
         bail!("the ranks on {name} left no results");

@@ -285,9 +285,9 @@ fn in_flight(place: &Place) -> Outcome {
         requests.push(send(net, member.send, from.part(request * BYTES, bytes, 0))?);
     }
     let sizes = finish(net, &requests)?;
-    for request in 0..REQUESTS {
-        if usize::try_from(sizes[request][0]) != Ok(BYTES - request) {
-            return Err(format!("message {request}: sizes {:?}", sizes[request]));
+    for (request, sizes) in sizes.iter().take(REQUESTS).enumerate() {
+        if usize::try_from(sizes[0]) != Ok(BYTES - request) {
+            return Err(format!("message {request}: sizes {sizes:?}"));
         }
         to.buffer.check(
             request * BYTES,
@@ -551,7 +551,7 @@ fn others_go_on(place: &Place, waiting: &mut Waiting) -> Result<(), String> {
     Ok(())
 }
 
-/// What each rank that is left sees of the last one's end.
+/// The end of the last rank, as each rank that is left sees it.
 fn left(place: &Place, mut waiting: Waiting, since: &str) -> Outcome {
     let mut words = "its neighbours are others".to_owned();
     if place.rank == 0 {

@@ -1,6 +1,6 @@
 //! One host's part of a run over several hosts: scenarios one after the other, each in a process of its own, so that none takes the others with it.
 //!
-//! Ranks meet in a folder that all hosts see. What came of each scenario is a line of `results-RANK` there: version, scenario, verdict, words.
+//! Ranks meet in a folder that all hosts see. `results-RANK` there has a line for each scenario: version, scenario, verdict, words.
 
 use core::time::Duration;
 use std::fs::{self, File};

@@ -172,7 +172,7 @@ impl Context {
         }
         self.state.lines = lines;
         for link in self.lifelines.take_gone() {
-            // What it sent before its end is on its way still.
+            // Messages from before its end are on their way still.
             let until = self.node.within(LEFT_WITHIN);
             if self.state.peer_mut(link).is_some() {
                 self.state.leaving.push((link, Some(until)));

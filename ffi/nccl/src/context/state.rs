@@ -35,7 +35,7 @@ pub(super) struct PeerLink {
     pub(super) given: u32,
     /// Whether the peer has yet to hear where the lifelines of this process are.
     pub(super) owes_hello: bool,
-    /// Where the peer's are, once it said so.
+    /// The port of the peer's, once it said so.
     pub(super) lifelines: Option<NonZeroU16>,
 }
 
