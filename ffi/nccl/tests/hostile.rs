@@ -342,6 +342,7 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     // The silent one was not harmed: its process may be stopped, but it is there.
     assert_eq!(waiting.test(), Ok(None));
     its_process_ends(&plugin);
+    its_process_ends_within_a_transfer(&plugin);
     // Its last message comes before its end.
     silent.say(&frame(EAGER, 0, victim, victims, b"last"));
     drop(lifelines);
@@ -377,6 +378,39 @@ fn its_process_ends(plugin: &Plugin) {
     );
     receive.end(0);
     hostile.is_shut();
+}
+
+/// A transfer that the peer has begun ends as its fault, and its memory is free.
+fn its_process_ends_within_a_transfer(plugin: &Plugin) {
+    let mut hostile = Hostile::connect(plugin);
+    let (comm, number) = hostile.open(plugin);
+    let receive = Receive::new(comm, 4096);
+    let request = u32::from_be_bytes(word(&hostile.hear(CLEAR)[8..12]));
+    let lifelines = hostile.say_hello();
+    drop(lifelines.accept().unwrap());
+    let region = hostile
+        .node
+        .region(&hostile.workers, 4096, &PlacementConfig::DEFAULT)
+        .unwrap();
+    let mut options = TransferOptions::default();
+    options.tag = u64::from(u32::from_be_bytes(number)) << 32 | u64::from(request) << 3;
+    let offer = (&region, 0, 4096);
+    hostile
+        .links
+        .offer(&hostile.node, hostile.link, offer, &options)
+        .unwrap();
+    // The offer goes out and is taken, and nothing moves: this side is polled no more.
+    hostile.poll();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(50) {
+        assert_eq!(receive.test(), Ok(None));
+    }
+    drop(lifelines);
+    let ended = eventually("the transfer ends", || {
+        Some(receive.test()).filter(|ended| *ended != Ok(None))
+    });
+    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
+    receive.end(0);
 }
 
 /// Transfers for no receive, and longer ones than the receive, are declined.
