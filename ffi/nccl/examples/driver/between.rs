@@ -611,6 +611,8 @@ fn stopped(place: &Place) -> Outcome {
         waiting.goes_on(place)?;
         Ok(place.has("continued").then_some(()))
     })?;
+    // Nobody sends to one that has yet to look.
+    place.meet("again", place.ranks)?;
     waiting.from.buffer.fill(0, 64, place.seed(place.rank, 3));
     let net = &place.net;
     let mut requests = core::mem::take(&mut waiting.receives);

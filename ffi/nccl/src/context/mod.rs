@@ -175,19 +175,22 @@ impl Context {
             // Messages from before its end are on their way still.
             let until = self.node.within(LEFT_WITHIN);
             if self.state.peer_mut(link).is_some() {
-                self.state.leaving.push((link, Some(until)));
+                self.state.leaving.push((link, until));
             }
         }
         if self.state.leaving.is_empty() {
             return;
         }
         let now = doorbell::now();
-        for (link, until) in &mut self.state.leaving {
-            if until.take_if(|until| until.has_passed(now)).is_some() {
+        let State { leaving, broken, .. } = &mut self.state;
+        leaving.retain(|(link, until)| {
+            let is_due = until.has_passed(now);
+            if is_due {
                 log::warn(format_args!("link {link}: the peer's process has ended"));
-                self.state.broken.push(*link);
+                broken.push(*link);
             }
-        }
+            !is_due
+        });
     }
 
     /// Ends what waits, if nothing will ever come.

@@ -111,8 +111,8 @@ pub(super) struct State {
     pub(super) broken: Vec<LinkId>,
     /// Links whose lifelines there is something to do about.
     pub(super) lines: Vec<(LinkId, Line)>,
-    /// Links whose peers' processes are gone, each with the end of the time in which what is on its way may come.
-    pub(super) leaving: Vec<(LinkId, Option<Deadline>)>,
+    /// Links whose peers' processes are gone, each with the end of the time in which messages on their way may come.
+    pub(super) leaving: Vec<(LinkId, Deadline)>,
     /// Whether any comm may owe its peer a message.
     pub(super) is_owing: bool,
     /// The serial number of the last request.
@@ -463,9 +463,8 @@ impl State {
             return;
         };
         let moving = self.moving.swap_remove(place);
-        let is_left = self.leaving.iter().any(|(of, _)| *of == link);
         let code = match end {
-            TransferEnd::Here(_) if !is_left => NcclResult::SYSTEM_ERROR,
+            TransferEnd::Here(_) => NcclResult::SYSTEM_ERROR,
             _ => NcclResult::REMOTE_ERROR,
         };
         let is_done = end == TransferEnd::Done;
