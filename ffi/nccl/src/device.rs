@@ -1,7 +1,7 @@
 //! The one device that NCCL sees: all rails of this host that can be used, merged.
 //!
 //! A link goes over all rails that reach its peer, so that a device for each would say something untrue. There is nothing to merge further:
-//! the tables have no `makeVDevice`.
+//! `makeVDevice` takes this device alone, and gives it back.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;

@@ -10,7 +10,7 @@ const NAME: &CStr = c"doorbell";
 
 /// The entries that are alike in all tables.
 macro_rules! table {
-    ($(#[$of:meta])* $symbol:ident: $table:ident { $($slot:ident: $function:ident,)+ } none { $($none:ident)* }) => {
+    ($(#[$of:meta])* $symbol:ident: $table:ident { $($slot:ident: $function:ident,)+ }) => {
         $(#[$of])*
         #[unsafe(no_mangle)]
         pub static $symbol: $table = $table {
@@ -29,7 +29,6 @@ macro_rules! table {
             get_device_mr: None,
             irecv_consumed: None,
             $($slot: Some(shims::$function),)+
-            $($none: None,)*
         };
     };
 }
@@ -43,7 +42,7 @@ table! {
         connect: connect_v8,
         isend: isend_v8,
         irecv: irecv_v8,
-    } none {}
+    }
 }
 
 table! {
@@ -55,7 +54,8 @@ table! {
         connect: connect_v8,
         isend: isend_v9,
         irecv: irecv_v9,
-    } none { make_virtual_device }
+        make_virtual_device: make_virtual_device_v9,
+    }
 }
 
 table! {
@@ -67,7 +67,8 @@ table! {
         connect: connect_v10,
         isend: isend_v10,
         irecv: irecv_v10,
-    } none { make_virtual_device }
+        make_virtual_device: make_virtual_device_v9,
+    }
 }
 
 table! {
@@ -81,7 +82,8 @@ table! {
         irecv: irecv_v10,
         finalize: finalize,
         set_net_attr: set_net_attributes,
-    } none { make_virtual_device }
+        make_virtual_device: make_virtual_device_v9,
+    }
 }
 
 table! {
@@ -95,5 +97,6 @@ table! {
         irecv: irecv_v10,
         finalize: finalize,
         set_net_attr: set_net_attributes,
-    } none { make_virtual_device }
+        make_virtual_device: make_virtual_device_v12,
+    }
 }

@@ -7,9 +7,11 @@
 //! | 2 | 1 | count | the count of receives, or the index of one |
 //! | 3 | 1 | reserved | 0 |
 //! | 4 | 4 | to | the receiver's number of the comm, or of the listener |
-//! | 8 | 4 | number | of a comm of the sender's, of a request, or of a reason; 1 if a comm was given up |
+//! | 8 | 4 | number | of a comm of the sender's, of a request, of a reason, or of a port; 1 if a comm was given up |
 //! | 12 | 4 | reserved | 0 |
 //! | 16 | | body | receives of 12 bytes, a length of 8 bytes, or the bytes of a message |
+
+use core::num::NonZeroU16;
 
 use crate::places::Key;
 
@@ -32,6 +34,7 @@ const CLOSE: u8 = 4;
 const CLEAR: u8 = 5;
 const EAGER: u8 = 6;
 const EXCESS: u8 = 7;
+const HELLO: u8 = 8;
 
 /// The number of a receive request: its slot in the low 5 bits, and its serial number, of 24 bits, above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +138,8 @@ pub(crate) enum Frame<'m> {
     Eager { target: Target, payload: &'m [u8] },
     /// The sender has more bytes than a receive has room for.
     Excess { target: Target, bytes: u64 },
+    /// The port at which the sender's process has its lifelines.
+    Hello { port: NonZeroU16 },
 }
 
 impl<'m> Frame<'m> {
@@ -202,6 +207,9 @@ impl<'m> Frame<'m> {
                 target,
                 bytes: u64::from_be_bytes(bytes.try_into().ok()?),
             },
+            (HELLO, 0, []) if to == Key(0) => Self::Hello {
+                port: NonZeroU16::new(u16::try_from(number).ok()?)?,
+            },
             _ => return None,
         })
     }
@@ -240,6 +248,7 @@ impl<'m> Frame<'m> {
                 begin(EXCESS, target.index, target.to, target.request.0);
                 buffer.extend_from_slice(&bytes.to_be_bytes());
             }
+            Self::Hello { port } => begin(HELLO, 0, Key(0), port.get().into()),
         }
     }
 }
@@ -260,6 +269,8 @@ fn receives(count: u8, body: &[u8]) -> Option<[Receive; RECEIVES_MAX]> {
 
 #[cfg(test)]
 mod tests {
+    use core::num::NonZeroU16;
+
     use super::{Frame, HEADER_BYTES, RECEIVES_MAX, Receive, Refusal, RequestNumber, Target};
     use crate::places::Key;
 
@@ -318,6 +329,9 @@ mod tests {
             Frame::Excess {
                 target: target(3),
                 bytes: u64::MAX,
+            },
+            Frame::Hello {
+                port: NonZeroU16::MAX,
             },
         ]
     }

@@ -3,7 +3,7 @@
 //! | offset | bytes | field | |
 //! |---|---|---|---|
 //! | 0 | 4 | magic | "DBNC" |
-//! | 4 | 1 | version | 1 |
+//! | 4 | 1 | version | 2 |
 //! | 5 | 1 | length | of the handle within |
 //! | 6 | 2 | reserved | 0 |
 //! | 8 | 4 | listener | its number at the process that listens |
@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = 20;
 pub(crate) const INNER_BYTES_MAX: usize = HANDLE_BYTES - HEADER_BYTES;
 
 const MAGIC: [u8; 4] = *b"DBNC";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A handle as NCCL carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

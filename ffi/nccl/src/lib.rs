@@ -7,6 +7,7 @@
 //! | `registry` | the contexts of the process, each under its lock |
 //! | `context` | a node with its links, and the comms on them |
 //! | `frame`, `handle` | the messages of contexts, and the handles of listeners |
+//! | `lifeline` | the end of a peer's process, as its kernel reports it |
 //!
 //! `unsafe` is where pointers of NCCL's are read or written, and where its memory is adopted. Everything else is safe: objects that NCCL names
 //! are numbers, which are looked up.
@@ -18,6 +19,7 @@ mod exports;
 mod failure;
 mod frame;
 mod handle;
+mod lifeline;
 mod log;
 mod memory;
 mod opaque;

@@ -107,6 +107,7 @@ fn poll_idle() {
                 Err(TryLockError::WouldBlock) => continue,
             };
             let Some(context) = &mut *entry else { continue };
+            context.accept_lifelines();
             if context.polls == *seen {
                 let poll = core::panic::AssertUnwindSafe(|| context.poll());
                 if std::panic::catch_unwind(poll).is_err() {

@@ -115,6 +115,69 @@ fn is_set(settings: &Settings, key: &str) -> bool {
     })
 }
 
+/// Variables of NCCL's own plugin and of the mesh plugin that nothing here needs, each with the reason.
+const NOT_NEEDED: &[(&str, &str)] = &[
+    ("NCCL_IB_GID_INDEX", "the GID of each address is looked up"),
+    ("NCCL_IB_ADDR_FAMILY", "the GID of each address is looked up"),
+    ("NCCL_IB_ADDR_RANGE", "the GID of each address is looked up"),
+    ("NCCL_IB_ROCE_VERSION_NUM", "rails are RoCEv2"),
+    (
+        "NCCL_IB_TIMEOUT",
+        "links find dead rails by DOORBELL_LINK_DEAD_AFTER",
+    ),
+    (
+        "NCCL_IB_RETRY_CNT",
+        "links find dead rails by DOORBELL_LINK_DEAD_AFTER",
+    ),
+    ("NCCL_IB_MERGE_NICS", "all rails are one device"),
+    (
+        "NCCL_IB_QPS_PER_CONNECTION",
+        "a link has a queue pair on each rail",
+    ),
+    (
+        "NCCL_IB_SPLIT_DATA_ON_QPS",
+        "a link has a queue pair on each rail",
+    ),
+    (
+        "NCCL_IB_SUBNET_AWARE_ROUTING",
+        "rails are chosen by the peer's subnets",
+    ),
+    (
+        "NCCL_IB_SUBNET_PREFIX_LEN",
+        "the prefix of each address is looked up",
+    ),
+    ("NCCL_IB_PCI_RELAXED_ORDERING", "a completion ends each transfer"),
+    ("NCCL_IB_CUDA_SUPPORT", "host memory alone is supported"),
+    (
+        "NCCL_IB_DISABLE",
+        "it is for NCCL's own plugin; without RDMA this one fails",
+    ),
+    ("NCCL_MESH_GID_INDEX", "the GID of each address is looked up"),
+    ("NCCL_MESH_DEBUG", "NCCL_DEBUG=INFO has all lines"),
+    (
+        "NCCL_MESH_FAST_FAIL",
+        "the end of a peer's process is noticed at once",
+    ),
+    (
+        "NCCL_MESH_RETRY_COUNT",
+        "links find dead rails by DOORBELL_LINK_DEAD_AFTER",
+    ),
+    ("NCCL_MESH_CONN_POOL", "comms of one peer always share a link"),
+    ("NCCL_MESH_ASYNC_CONNECT", "connecting never waits"),
+    (
+        "NCCL_MESH_ENABLE_RELAY",
+        "nothing is relayed: neighbours in a ring need a subnet in common",
+    ),
+    (
+        "NCCL_MESH_MAX_HOPS",
+        "nothing is relayed: neighbours in a ring need a subnet in common",
+    ),
+    ("NCCL_MESH_DUAL_CHANNEL", "all rails are used"),
+];
+
+/// By this one the mesh plugin goes over TCP. This plugin never does, so it fails, and NCCL goes on without it.
+const NO_RDMA: &str = "NCCL_MESH_DISABLE_RDMA";
+
 /// Takes the variables of NCCL's own plugin and of the mesh plugin that mean the same here. Returns lines that say which were taken, and
 /// which have no meaning.
 fn take_foreign(settings: &mut Settings, variables: &[(OsString, OsString)]) -> Result<Vec<String>, Failure> {
@@ -132,8 +195,15 @@ fn take_foreign(settings: &mut Settings, variables: &[(OsString, OsString)]) -> 
             "NCCL_IB_TC" => Some(("link.channel.traffic_class", value.trim().to_owned())),
             "NCCL_IB_SL" => Some(("link.channel.service_level", value.trim().to_owned())),
             "NCCL_MESH_TIMEOUT_MS" => Some(("timeout", format!("{}ms", value.trim()))),
+            NO_RDMA if !matches!(value.trim(), "" | "0") => {
+                let why = format!(
+                    "{NO_RDMA}={value}: there is no transport here but RDMA; use another plugin for TCP"
+                );
+                return Err(Failure::new(NcclResult::INVALID_USAGE, why));
+            }
             _ => None,
         };
+        let known = NOT_NEEDED.iter().find(|(known, _)| *known == name);
         match taken {
             Some((key, _)) if is_set(settings, key) => {
                 notes.push(format!(
@@ -144,6 +214,10 @@ fn take_foreign(settings: &mut Settings, variables: &[(OsString, OsString)]) -> 
                 let outcome = settings.argument(name, key, &text);
                 outcome.map_err(|error| Failure::new(NcclResult::INVALID_USAGE, error))?;
                 notes.push(format!("{name}={value} is used as {key}={text}"));
+            }
+            None if known.is_some() => {
+                let why = known.map_or("", |(_, why)| why);
+                notes.push(format!("{name} is not needed: {why}"));
             }
             None => {
                 let gap = if unused.is_empty() { "" } else { ", " };
@@ -219,6 +293,9 @@ mod tests {
             ("NCCL_IB_TC", "106"),
             ("NCCL_MESH_TIMEOUT_MS", "5000"),
             ("NCCL_IB_GID_INDEX", "3"),
+            ("NCCL_IB_TIMEOT", "22"),
+            ("NCCL_MESH_DISABLE_RDMA", "0"),
+            ("NCCL_MESH_ENABLE_RELAY", "1"),
             ("NCCL_DEBUG", "INFO"),
         ]);
         let read = read.unwrap();
@@ -229,12 +306,29 @@ mod tests {
         assert_eq!(
             read.notes,
             [
+                "NCCL_IB_GID_INDEX is not needed: the GID of each address is looked up",
                 "NCCL_IB_HCA=mlx5_0,mlx5_2:1 is used as rails=mlx5_0*,mlx5_2*:1",
                 "NCCL_IB_TC=106 is used as link.channel.traffic_class=106",
+                "NCCL_MESH_ENABLE_RELAY is not needed: nothing is relayed: neighbours in a ring need a subnet in common",
                 "NCCL_MESH_TIMEOUT_MS=5000 is used as timeout=5000ms",
-                "variables without a meaning here: NCCL_IB_GID_INDEX",
+                "variables without a meaning here: NCCL_IB_TIMEOT, NCCL_MESH_DISABLE_RDMA",
             ]
         );
+    }
+
+    #[test]
+    fn a_value_that_is_none_and_a_transport_that_is_not_there_are_refused() {
+        for (name, value) in [
+            ("NCCL_IB_TC", "-3"),
+            ("NCCL_IB_TC", "256"),
+            ("NCCL_IB_SL", "x"),
+            ("NCCL_IB_HCA", "mlx5_0:x"),
+            ("NCCL_MESH_TIMEOUT_MS", "soon"),
+            ("NCCL_MESH_DISABLE_RDMA", "1"),
+        ] {
+            let why = refused(&[OPEN, (name, value)]);
+            assert!(why.contains(name), "{why}");
+        }
     }
 
     #[test]

@@ -2,17 +2,17 @@
 //!
 //! No panic leaves a function here. A call that fails has one line in NCCL's log, unless the log has the cause already.
 
+mod describing;
+
 use core::ffi::{c_int, c_void};
 use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
 use std::panic::catch_unwind;
 
-use crate::abi::properties::{
-    CommConfig, NetAttributes, NetDeviceHandle, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
-};
+use crate::abi::properties::{CommConfig, NetAttributes, NetDeviceHandle};
 use crate::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_HOST, Profiler};
 use crate::context::{Context, Incoming, Outgoing, Tested};
-use crate::device::{DEVICES, Device, MESSAGE_BYTES_MAX};
+use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
 use crate::memory::Memory;
@@ -20,6 +20,11 @@ use crate::opaque::{Kind, Opaque};
 use crate::places::{Key, PLACES_MAX};
 use crate::settings::PluginSettings;
 use crate::{log, registry};
+
+pub(crate) use describing::{
+    devices, get_properties_v8, get_properties_v9, get_properties_v11, get_properties_v12,
+    make_virtual_device_v9, make_virtual_device_v12,
+};
 
 /// Calls, and reports how that ended.
 fn call(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> NcclResult {
@@ -142,45 +147,6 @@ pub(crate) unsafe extern "C" fn set_net_attributes(
     call("setNetAttr", || {
         object(context, &[Kind::Context], "ctx").map(drop)
     })
-}
-
-/// # Safety
-/// The pointer is NULL or valid for writing.
-pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
-    call("devices", || {
-        let count = given(count, "ndev")?;
-        let none = || Failure::new(NcclResult::INVALID_USAGE, "init was not called, or failed");
-        Device::known().ok_or_else(none)?;
-        // SAFETY: valid for writing, by this function's contract.
-        unsafe { count.write(DEVICES) };
-        Ok(())
-    })
-}
-
-/// One function for each version of the properties.
-macro_rules! get_properties {
-    ($($name:ident: $properties:ty = $of:ident,)+) => {$(
-        /// # Safety
-        /// The pointer is NULL or valid for writing.
-        pub(crate) unsafe extern "C" fn $name(device: c_int, properties: *mut $properties) -> NcclResult {
-            call("getProperties", || {
-                let properties = given(properties, "props")?;
-                check_device(device)?;
-                let none = || Failure::new(NcclResult::INVALID_USAGE, "init was not called, or failed");
-                let known = Device::known().ok_or_else(none)?;
-                // SAFETY: valid for writing, by this function's contract.
-                unsafe { properties.write(known.$of()) };
-                Ok(())
-            })
-        }
-    )+};
-}
-
-get_properties! {
-    get_properties_v8: PropertiesV8 = properties_v8,
-    get_properties_v9: PropertiesV9 = properties_v9,
-    get_properties_v11: PropertiesV11 = properties_v11,
-    get_properties_v12: PropertiesV12 = properties_v12,
 }
 
 /// # Safety

@@ -4,6 +4,7 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::time::Duration;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -173,6 +174,15 @@ impl Hostile {
         });
     }
 
+    /// Says where its lifelines are, as a plugin does.
+    fn say_hello(&mut self) -> TcpListener {
+        let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
+        let listener = listener.unwrap();
+        let port = u32::from(listener.local_addr().unwrap().port());
+        self.say(&frame(HELLO, 0, [0; 4], port.to_be_bytes(), &[]));
+        listener
+    }
+
     /// A message of this kind.
     fn hear(&mut self, kind: u8) -> Vec<u8> {
         eventually("a message of the plugin", || {
@@ -210,6 +220,7 @@ const CLOSE: u8 = 4;
 const CLEAR: u8 = 5;
 const EAGER: u8 = 6;
 const EXCESS: u8 = 7;
+const HELLO: u8 = 8;
 
 fn word(bytes: &[u8]) -> [u8; 4] {
     bytes.try_into().unwrap()
@@ -269,9 +280,17 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     let (quiet, victim) = silent.open(&plugin);
     let waiting = Receive::new(quiet, 8);
     let victims = word(&silent.hear(CLEAR)[8..12]);
+    // Its process runs: somebody listens.
+    let lifelines = silent.say_hello();
 
     ends_its_link(&plugin, "a message without bytes", |_, _| Vec::new());
     ends_its_link(&plugin, "text", |_, _| b"GET / HTTP/1.1\r\n\r\n".to_vec());
+    ends_its_link(&plugin, "lifelines at no port", |_, _| {
+        frame(HELLO, 0, [0; 4], [0; 4], &[])
+    });
+    ends_its_link(&plugin, "a port that is none", |_, _| {
+        frame(HELLO, 0, [0; 4], [0, 1, 0, 0], &[])
+    });
     ends_its_link(&plugin, "a kind that is none", |to, request| {
         frame(99, 0, to, request, &[])
     });
@@ -320,16 +339,78 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     changes_nothing(&plugin, |_, _| frame(OPEN, 0, [0xff; 4], [0, 0, 0, 7], &[]));
     transfers_that_nobody_wants(&plugin);
 
-    // The silent one was not harmed.
+    // The silent one was not harmed: its process may be stopped, but it is there.
     assert_eq!(waiting.test(), Ok(None));
+    its_process_ends(&plugin);
+    its_process_ends_within_a_transfer(&plugin);
+    // Its last message comes before its end.
+    silent.say(&frame(EAGER, 0, victim, victims, b"last"));
+    drop(lifelines);
+    let size = eventually("its last message is there", || waiting.test().unwrap());
+    assert_eq!((size, &waiting.room[..5]), (4, &b"last\x5a"[..]));
+    waiting.end(4);
     drop(silent);
-    let ended = eventually("its end is noticed", || {
-        Some(waiting.test()).filter(|ended| *ended != Ok(None))
-    });
-    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
-    waiting.end(0);
     assert_eq!(call!(close_listen, plugin.listener), NcclResult::SUCCESS);
     assert_eq!(call!(finalize, plugin.context), NcclResult::SUCCESS);
+}
+
+/// A peer whose links go on, and whose process has no lifelines any more, ends with all that waits for it.
+fn its_process_ends(plugin: &Plugin) {
+    let mut hostile = Hostile::connect(plugin);
+    let (comm, _) = hostile.open(plugin);
+    let receive = Receive::new(comm, 8);
+    let lifelines = hostile.say_hello();
+    for _ in 0..3 {
+        // A stream that breaks is no end.
+        drop(lifelines.accept().unwrap());
+        assert_eq!(receive.test(), Ok(None));
+    }
+    let began = Instant::now();
+    drop(lifelines);
+    let ended = eventually("its end is noticed", || {
+        hostile.poll();
+        Some(receive.test()).filter(|ended| *ended != Ok(None))
+    });
+    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
+    println!(
+        "the end of a peer's process is noticed after {:?}",
+        began.elapsed()
+    );
+    receive.end(0);
+    hostile.is_shut();
+}
+
+/// A transfer that the peer has begun ends as its fault, and its memory is free.
+fn its_process_ends_within_a_transfer(plugin: &Plugin) {
+    let mut hostile = Hostile::connect(plugin);
+    let (comm, number) = hostile.open(plugin);
+    let receive = Receive::new(comm, 4096);
+    let request = u32::from_be_bytes(word(&hostile.hear(CLEAR)[8..12]));
+    let lifelines = hostile.say_hello();
+    drop(lifelines.accept().unwrap());
+    let region = hostile
+        .node
+        .region(&hostile.workers, 4096, &PlacementConfig::DEFAULT)
+        .unwrap();
+    let mut options = TransferOptions::default();
+    options.tag = u64::from(u32::from_be_bytes(number)) << 32 | u64::from(request) << 3;
+    let offer = (&region, 0, 4096);
+    hostile
+        .links
+        .offer(&hostile.node, hostile.link, offer, &options)
+        .unwrap();
+    // The offer goes out and is taken, and nothing moves: this side is polled no more.
+    hostile.poll();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(50) {
+        assert_eq!(receive.test(), Ok(None));
+    }
+    drop(lifelines);
+    let ended = eventually("the transfer ends", || {
+        Some(receive.test()).filter(|ended| *ended != Ok(None))
+    });
+    assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
+    receive.end(0);
 }
 
 /// Transfers for no receive, and longer ones than the receive, are declined.

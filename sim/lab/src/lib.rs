@@ -29,6 +29,7 @@ mod leash;
 mod machine;
 mod mutants;
 mod native;
+mod nccl;
 mod output;
 mod process;
 mod programs;
@@ -117,6 +118,13 @@ enum Command {
         #[command(flatten)]
         how: up::HowArgs,
     },
+    /// Drive a net plugin for NCCL on clusters of two to four hosts, and show what came of each scenario
+    Nccl {
+        #[command(flatten)]
+        args: nccl::NcclArgs,
+        #[command(flatten)]
+        how: up::HowArgs,
+    },
     /// Run random hosts, work and faults on the simulated fabric, with oracles; `--help` says more
     #[command(disable_help_flag = true)]
     Swarm(swarm::PassedOn),
@@ -169,6 +177,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Conformance { args, how } => conformance::run(&args, &mut up::RealLab::new(how)),
+        Command::Nccl { args, how } => nccl::run(&args, &mut up::RealLab::new(how)),
         Command::Swarm(args) => return swarm::run("swarm", &args),
         Command::Replay(args) => return swarm::run("replay", &args),
         Command::Mutants(args) => mutants::run(&args),
@@ -302,6 +311,7 @@ mod tests {
         ("bench", How::Listed),
         ("run", How::Scenario(None)),
         ("demo", How::Scenario(Some("demo"))),
+        ("nccl", How::Scenario(Some("nccl-triangle"))),
         ("conformance", How::Scenario(Some("conformance"))),
         ("setup", How::Gate),
         ("test", How::Gate),

@@ -4,11 +4,16 @@
 //! |---|---|
 //! | `PLUGIN VERSION [SCENARIO...]` | scenarios with ranks on threads, a line for each |
 //! | `PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS]` | one rank of a ring of processes |
+//! | `PLUGIN --hosts FOLDER RANK RANKS VERSIONS [FAR [SCENARIOS]]` | one host's part of scenarios between hosts; `FAR` are pairs of ranks that share no subnet, as `0-2,1-3` |
+//! | `PLUGIN VERSION --between SCENARIO FOLDER RANK RANKS FAR` | one rank of one of those |
+//! | `PLUGIN VERSION --has` | nothing: the exit says whether the plugin has this version |
 //! | `PLUGIN VERSION --count BYTES ROUNDS` | messages of one size one by one, for a counter of instructions |
 //!
 //! The ranks of a ring exchange their handles in a folder that all of them see, and reduce words until the rounds are over.
 
+mod between;
 mod buffer;
+mod hosts;
 mod peers;
 mod plugin;
 mod process;
@@ -27,6 +32,15 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
+    if version == "--hosts" {
+        return match hosts::run(path, wanted) {
+            Ok(is_good) => ExitCode::from(u8::from(!is_good)),
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let net = match version
         .parse()
         .map_err(|_| "the version is no number".to_owned())
@@ -34,10 +48,40 @@ fn main() -> ExitCode {
     {
         Ok(net) => net,
         Err(why) => {
-            eprintln!("{why}");
+            let is_between = wanted.first().is_some_and(|word| word == "--between");
+            match why.contains(plugin::NO_TABLE) {
+                true if is_between => println!("LEFT OUT: {why}"),
+                false if is_between => println!("FAILED: {why}"),
+                _ => eprintln!("{why}"),
+            }
             return ExitCode::from(2);
         }
     };
+    if wanted == ["--has"] {
+        return ExitCode::SUCCESS;
+    }
+    if let [between, arguments @ ..] = wanted {
+        if between == "--between" {
+            let outcome = between::run(&net, arguments);
+            for line in plugin::log() {
+                println!("log: {line}");
+            }
+            return match outcome {
+                Ok(between::Done::Passed(done)) => {
+                    println!("ok: {done}");
+                    ExitCode::SUCCESS
+                }
+                Ok(between::Done::LeftOut(why)) => {
+                    println!("LEFT OUT: {why}");
+                    ExitCode::SUCCESS
+                }
+                Err(why) => {
+                    println!("FAILED: {why}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
+    }
     if let [ring, arguments @ ..] = wanted {
         let run = match ring.as_str() {
             "--ring" => Some(process::run(&net, arguments)),

@@ -1,5 +1,6 @@
 //! Ranks that are connected to each other.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -9,7 +10,21 @@ use crate::buffer::Buffer;
 use crate::plugin::{Net, Object, Part};
 
 /// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same between hosts, which may be emulated ones.
+const PATIENCE_BETWEEN: Duration = Duration::from_secs(90);
+
+/// How often a rank calls the plugin where ranks share the processors of one emulated machine.
+const CALLED_EVERY: Duration = Duration::from_micros(200);
+
+/// Whether this process is a rank that others on slow hosts wait for.
+static IS_PATIENT: AtomicBool = AtomicBool::new(false);
+
+/// Waits longer from now on, and leaves the processor to others meanwhile.
+pub(crate) fn be_patient() {
+    IS_PATIENT.store(true, Ordering::Relaxed);
+}
 
 /// Says which call failed.
 pub(crate) fn told<T>(what: &str, result: Result<T, NcclResult>) -> Result<T, String> {
@@ -22,16 +37,22 @@ pub(crate) fn eventually<T>(
     mut attempt: impl FnMut() -> Result<Option<T>, String>,
 ) -> Result<T, String> {
     let (began, mut attempts) = (Instant::now(), 0_u64);
+    let is_patient = IS_PATIENT.load(Ordering::Relaxed);
+    let patience = if is_patient { PATIENCE_BETWEEN } else { PATIENCE };
     loop {
         if let Some(result) = attempt()? {
             return Ok(result);
         }
         attempts = attempts.wrapping_add(1);
-        // As NCCL's own threads do.
-        std::thread::yield_now();
-        if began.elapsed() > PATIENCE {
+        if is_patient && attempts > 20 {
+            std::thread::sleep(CALLED_EVERY);
+        } else {
+            // As NCCL's own threads do.
+            std::thread::yield_now();
+        }
+        if began.elapsed() > patience {
             return Err(format!(
-                "{what}: nothing within {PATIENCE:?}, and {attempts} attempts"
+                "{what}: nothing within {patience:?}, and {attempts} attempts"
             ));
         }
     }

@@ -5,7 +5,9 @@ use core::ptr::null_mut;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
-use doorbell_nccl::abi::properties::{PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12};
+use doorbell_nccl::abi::properties::{
+    PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12, VirtualDevice, VirtualDeviceV12,
+};
 use doorbell_nccl::abi::tables::{NetV8, NetV9, NetV10, NetV11, NetV12};
 use doorbell_nccl::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_HOST, Profiler};
 
@@ -71,6 +73,9 @@ enum Table {
     V11(&'static NetV11),
     V12(&'static NetV12),
 }
+
+/// The words for a plugin that lacks a version.
+pub(crate) const NO_TABLE: &str = "has no table of version";
 
 /// A loaded plugin.
 #[derive(Clone, Copy)]
@@ -138,13 +143,15 @@ impl Net {
         // SAFETY: a C string; what its initialisers do is the plugin's (dlopen(3)).
         let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
-            return Err(format!("{path} cannot be loaded"));
+            // SAFETY: a string of this thread, or NULL (dlerror(3)).
+            let why = text(unsafe { libc::dlerror() });
+            return Err(format!("{path} cannot be loaded: {}", why.unwrap_or_default()));
         }
         let symbol = CString::new(format!("ncclNetPlugin_v{version}")).unwrap_or_default();
         // SAFETY: a handle that stays, and a C string (dlsym(3)).
         let table = unsafe { libc::dlsym(library, symbol.as_ptr()) };
         if table.is_null() {
-            return Err(format!("{path} has no table of version {version}"));
+            return Err(format!("{path} {NO_TABLE} {version}"));
         }
         let table = match version {
             // SAFETY: by its name the symbol is a table of its version, in a library that stays.
@@ -220,6 +227,30 @@ impl Net {
             Table::V11(table) => facts!(table, PropertiesV11, |of| of.message_bytes_max),
             Table::V12(table) => facts!(table, PropertiesV12, |of| of.message_bytes_max),
         })
+    }
+
+    /// Makes a device of these; `None` where the version or the plugin has no such call.
+    pub(crate) fn make_device(&self, of: &[c_int]) -> Option<Result<c_int, NcclResult>> {
+        let (mut made, count) = (-1, c_int::try_from(of.len()).unwrap_or(-1));
+        macro_rules! make {
+            ($table:ident, $list:ident, $most:literal) => {{
+                let mut devices = [-1; $most];
+                for (to, device) in devices.iter_mut().zip(of) {
+                    *to = *device;
+                }
+                let mut list = $list { count, devices };
+                $table.make_virtual_device?;
+                call!($table.make_virtual_device, &raw mut made, &raw mut list)
+            }};
+        }
+        let outcome = match self.table {
+            Table::V8(_) => return None,
+            Table::V9(table) => make!(table, VirtualDevice, 4),
+            Table::V10(table) => make!(table, VirtualDevice, 4),
+            Table::V11(table) => make!(table, VirtualDevice, 4),
+            Table::V12(table) => make!(table, VirtualDeviceV12, 8),
+        };
+        Some(outcome.map(|()| made))
     }
 
     pub(crate) fn listen(&self, context: Object) -> Result<(Object, [u8; HANDLE_BYTES]), NcclResult> {

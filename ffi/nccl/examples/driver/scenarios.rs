@@ -20,6 +20,7 @@ type Scenario = (&'static str, fn(&Net) -> Outcome);
 /// All of them.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("properties", properties),
+    ("virtual_devices", virtual_devices),
     ("connection", connection),
     ("messages", messages::messages),
     ("in_flight", messages::in_flight),
@@ -34,6 +35,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("last_message", closing::last_message),
     ("peer_gone", closing::peer_gone),
     ("not_accepted", closing::not_accepted),
+    ("listener_gone", closing::listener_gone),
+    ("after_close", closing::after_close),
     ("garbage_handles", hostile::garbage_handles),
     ("wrong_arguments", hostile::wrong_arguments),
 ];
@@ -70,6 +73,32 @@ fn properties(net: &Net) -> Outcome {
     )?;
     rank.finalize()?;
     Ok(format!("{count} devices, the first of them {facts:?}"))
+}
+
+/// A list of one device is that device; a list that names none, one that is not there, or one twice is refused.
+fn virtual_devices(net: &Net) -> Outcome {
+    let rank = Rank::new(net)?;
+    let count = told("devices", net.devices())?;
+    let Some(made) = net.make_device(&[0]) else {
+        rank.finalize()?;
+        return Ok("there is no makeVDevice".to_owned());
+    };
+    let made = told("makeVDevice", made)?;
+    let (of, made_of) = (
+        told("getProperties", net.facts(0))?,
+        told("getProperties", net.facts(made))?,
+    );
+    if made_of.speed < of.speed || made_of.name.is_empty() {
+        return Err(format!("of {of:?} was made {made_of:?}"));
+    }
+    for wrong in [&[][..], &[count], &[-1], &[0, 0], &[0, count]] {
+        match net.make_device(wrong) {
+            Some(Err(NcclResult::INVALID_ARGUMENT | NcclResult::INVALID_USAGE)) => {}
+            other => return Err(format!("makeVDevice of {wrong:?}: {other:?}")),
+        }
+    }
+    rank.finalize()?;
+    Ok(format!("device {made} of device 0"))
 }
 
 /// Comms are made and closed, many times.

@@ -1,5 +1,8 @@
 //! Listeners, and comms from their beginning to their end. No call waits for a peer but the one that closes a sending comm.
 
+use core::fmt::Write as _;
+
+use doorbell::ConnectError;
 use doorbell::link::LinkId;
 
 use super::comm::{Comm, Owed, Receives, Sends, Side, Stage};
@@ -9,6 +12,10 @@ use crate::abi::{HANDLE_BYTES, NcclResult};
 use crate::failure::Failure;
 use crate::handle::NetHandle;
 use crate::places::{Key, PLACES_MAX};
+
+/// The words for a peer that is no neighbour.
+const NOTHING_IS_RELAYED: &str =
+    "; nothing is relayed, so order the ranks such that neighbours in a ring share a subnet";
 
 impl Context {
     /// A listener, and the handle that leads to it.
@@ -80,11 +87,13 @@ impl Context {
     /// The reasons why no rail leads to a comm's peer.
     fn not_connected(&self, key: Key, code: NcclResult) -> Failure {
         let link = self.state.comms.get(key).map(|comm| comm.link);
-        let reasons = link
-            .into_iter()
-            .flat_map(|link| self.links.not_connected(link))
-            .map(|rail| format!("; {rail}"));
-        let why: String = reasons.collect();
+        let mut why = String::new();
+        for rail in link.into_iter().flat_map(|link| self.links.not_connected(link)) {
+            let _ = write!(why, "; {rail}");
+            if matches!(rail.why, ConnectError::NoRoute(_)) {
+                why.push_str(NOTHING_IS_RELAYED);
+            }
+        }
         Failure::new(code, format_args!("the comm was not opened{why}"))
     }
 
@@ -128,12 +137,7 @@ impl Context {
         }
         let link = self.links.connect(&self.node, &self.workers, &handle.handle);
         let id = link.map_err(Failure::system)?;
-        self.state.peers.push(PeerLink {
-            id,
-            to: Some(to),
-            done: None,
-            given: 0,
-        });
+        self.state.peers.push(PeerLink::new(id, Some(to)));
         Ok(id)
     }
 

@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::places::Key;
 
 /// How long devices may take to let go of memory.
-const FREED_WITHIN: Duration = Duration::from_secs(5);
+const FREED_WITHIN: Duration = Duration::from_secs(20);
 
 /// How often links are polled meanwhile: a transfer that is cancelled may hold it.
 const LOOK_EVERY: Duration = Duration::from_millis(1);

@@ -22,16 +22,20 @@ use crate::device::Device;
 use crate::failure::Failure;
 use crate::frame::Frame;
 use crate::handle::INNER_BYTES_MAX;
+use crate::lifeline::Lifelines;
 use crate::log;
 use crate::settings::PluginSettings;
 pub(crate) use receiving::Incoming;
 pub(crate) use sending::Outgoing;
 
 use comm::{Comm, EntryState, Owed, Stage};
-use state::{Join, Moving, MovingOf, State};
+use state::{Join, Line, Moving, MovingOf, State};
 
 /// How long a context that is closed waits for its peers to have what was sent.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a link is polled still once its peer's process is gone.
+const LEFT_WITHIN: Duration = Duration::from_millis(5);
 
 /// How long a comm that is closed waits for its peer to have what was sent.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
@@ -59,6 +63,7 @@ enum Said {
 #[derive(Debug)]
 pub(crate) struct Context {
     links: Links,
+    lifelines: Lifelines,
     workers: Vec<Worker>,
     node: Arc<Node>,
     /// The handle of the door that all listeners share.
@@ -88,6 +93,8 @@ impl Context {
         let door = listen(&mut links, &node, &workers).map_err(Failure::system)?;
         let door = door.shortened(INNER_BYTES_MAX).map_err(Failure::system)?;
         let device = Device::look(&node)?;
+        let lifelines = Lifelines::open()
+            .map_err(|error| Failure::system(format_args!("no TCP port for lifelines: {error}")))?;
         log::info(format_args!(
             "RDMA over {} ({} ports, {} Workers), {}; messages of {} bytes and less are copied, longer ones are transfers",
             device.name.to_string_lossy(),
@@ -102,6 +109,7 @@ impl Context {
         ));
         Ok(Self {
             links,
+            lifelines,
             workers,
             node,
             door,
@@ -140,8 +148,49 @@ impl Context {
             return Err(Failure::system(why));
         }
         self.answer_offers();
+        self.follow_lifelines();
         self.shut_broken();
         Ok(())
+    }
+
+    /// Watches the processes of peers, and ends the links of those that are gone.
+    fn follow_lifelines(&mut self) {
+        let mut lines = core::mem::take(&mut self.state.lines);
+        for (link, line) in lines.drain(..) {
+            match line {
+                Line::Watch(port) => {
+                    let addresses = self.links.rails(link).map(|rail| rail.peer);
+                    if let Err(error) = self.lifelines.watch(link, addresses, port) {
+                        log::warn(format_args!(
+                            "link {link}: the end of the peer's process will be noticed late, since the system gave no thread: {error}"
+                        ));
+                    }
+                }
+                Line::Ask => self.lifelines.ask(link),
+                Line::Forget => self.lifelines.forget(link),
+            }
+        }
+        self.state.lines = lines;
+        for link in self.lifelines.take_gone() {
+            // Messages from before its end are on their way still.
+            let until = self.node.within(LEFT_WITHIN);
+            if self.state.peer_mut(link).is_some() {
+                self.state.leaving.push((link, until));
+            }
+        }
+        if self.state.leaving.is_empty() {
+            return;
+        }
+        let now = doorbell::now();
+        let State { leaving, broken, .. } = &mut self.state;
+        leaving.retain(|(link, until)| {
+            let is_due = until.has_passed(now);
+            if is_due {
+                log::warn(format_args!("link {link}: the peer's process has ended"));
+                broken.push(*link);
+            }
+            !is_due
+        });
     }
 
     /// Ends what waits, if nothing will ever come.
@@ -224,20 +273,28 @@ impl Context {
     /// Closes links whose peers broke the rules.
     fn shut_broken(&mut self) {
         while let Some(link) = self.state.broken.pop() {
-            for (_, comm) in self.state.comms.iter_mut().filter(|(_, comm)| comm.link == link) {
-                comm.fail_waiting(NcclResult::REMOTE_ERROR);
-                if comm.stage != Stage::Closing {
-                    comm.stage = Stage::Failed(NcclResult::REMOTE_ERROR);
-                }
-            }
-            self.links.close(link, self.node.within(Duration::ZERO));
-            self.is_dirty = true;
+            self.shut(link);
         }
+    }
+
+    /// Closes a link at once, as its peer's fault.
+    fn shut(&mut self, link: LinkId) {
+        for (_, comm) in self.state.comms.iter_mut().filter(|(_, comm)| comm.link == link) {
+            comm.fail_waiting(NcclResult::REMOTE_ERROR);
+            if comm.stage != Stage::Closing {
+                comm.stage = Stage::Failed(NcclResult::REMOTE_ERROR);
+            }
+        }
+        self.links.close(link, self.node.within(Duration::ZERO));
+        self.is_dirty = true;
     }
 
     /// Sends what peers are owed, as far as there is room.
     fn pay(&mut self) {
         self.state.is_owing = false;
+        let hello = Frame::Hello {
+            port: self.lifelines.port(),
+        };
         let Self {
             links,
             buffer,
@@ -245,6 +302,14 @@ impl Context {
             is_dirty,
             ..
         } = self;
+        let mut is_full = false;
+        for peer in state.peers.iter_mut().filter(|peer| peer.owes_hello) {
+            match say(links, buffer, peer.id, &hello) {
+                Said::Taken(_) => (peer.owes_hello, *is_dirty) = (false, true),
+                Said::Later => is_full = true,
+                Said::Over => peer.owes_hello = false,
+            }
+        }
         let mut closed = Vec::new();
         for (key, comm) in state.comms.iter_mut() {
             let frame = match (comm.owes, comm.peer) {
@@ -275,7 +340,6 @@ impl Context {
         for key in closed {
             state.comms.remove(key);
         }
-        let mut is_full = false;
         state.refusals.retain(|(link, to, reason)| {
             let frame = Frame::Refused {
                 to: *to,
@@ -318,6 +382,11 @@ impl Context {
         if !node.settle(node.within(CLOSE_WITHIN)) {
             log::warn("a device has not destroyed all objects of a context in time");
         }
+    }
+
+    /// Takes the lifelines of peers: for a thread that is no caller's.
+    pub(crate) fn accept_lifelines(&mut self) {
+        self.lifelines.accept();
     }
 
     /// A comm of this number, if it is of use.

@@ -3,6 +3,7 @@
 use core::num::NonZeroU16;
 use std::collections::VecDeque;
 
+use doorbell::Deadline;
 use doorbell::link::{
     FinalReason, LinkEvent, LinkId, Sequence, SessionEvent, TransferEnd, TransferEvent, TransferId,
     TransferRole,
@@ -32,6 +33,23 @@ pub(super) struct PeerLink {
     pub(super) done: Option<Sequence>,
     /// Transfers that were begun here and have no end yet.
     pub(super) given: u32,
+    /// Whether the peer has yet to hear where the lifelines of this process are.
+    pub(super) owes_hello: bool,
+    /// The port of the peer's, once it said so.
+    pub(super) lifelines: Option<NonZeroU16>,
+}
+
+impl PeerLink {
+    pub(super) const fn new(id: LinkId, to: Option<(InstanceId, NonZeroU16)>) -> Self {
+        Self {
+            id,
+            to,
+            done: None,
+            given: 0,
+            owes_hello: true,
+            lifelines: None,
+        }
+    }
 }
 
 /// A transfer under way, and whose it is.
@@ -59,6 +77,17 @@ pub(super) struct Join {
     pub(super) bytes: usize,
 }
 
+/// A change of a link's lifeline.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Line {
+    /// The peer's are at this port.
+    Watch(NonZeroU16),
+    /// No rail is left.
+    Ask,
+    /// The link is over.
+    Forget,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Listener {
     /// Comms that are open and not accepted.
@@ -80,6 +109,10 @@ pub(super) struct State {
     pub(super) refusals: Vec<(LinkId, Key, Refusal)>,
     /// Links whose peers sent what is no message.
     pub(super) broken: Vec<LinkId>,
+    /// Links whose lifelines there is something to do about.
+    pub(super) lines: Vec<(LinkId, Line)>,
+    /// Links whose peers' processes are gone, each with the end of the time in which messages on their way may come.
+    pub(super) leaving: Vec<(LinkId, Deadline)>,
     /// Whether any comm may owe its peer a message.
     pub(super) is_owing: bool,
     /// The serial number of the last request.
@@ -98,6 +131,8 @@ impl State {
             declines: Vec::with_capacity(64),
             refusals: Vec::with_capacity(REFUSALS_MAX),
             broken: Vec::new(),
+            lines: Vec::with_capacity(64),
+            leaving: Vec::with_capacity(64),
             is_owing: false,
             serial: 0,
         }
@@ -116,12 +151,10 @@ impl State {
     /// Takes an event of a link.
     pub(super) fn hear(&mut self, link: LinkId, event: LinkEvent<'_>) {
         match event {
-            LinkEvent::Accepted => self.peers.push(PeerLink {
-                id: link,
-                to: None,
-                done: None,
-                given: 0,
-            }),
+            LinkEvent::Accepted => {
+                self.peers.push(PeerLink::new(link, None));
+                self.is_owing = true;
+            }
             LinkEvent::Received { message } => {
                 let heard = Frame::parse(message).and_then(|frame| self.hear_frame(link, frame));
                 if heard.is_none() {
@@ -154,6 +187,7 @@ impl State {
                 log::warn(format_args!(
                     "link {link}: the last rail to the peer failed; it is connected again if that is possible"
                 ));
+                self.lines.push((link, Line::Ask));
             }
             SessionEvent::Recovered => log::info(format_args!("link {link}: there is a rail again")),
             SessionEvent::RailDown { rail } => log::info(format_args!("link {link}: rail {rail} is down")),
@@ -168,6 +202,8 @@ impl State {
     /// Ends all comms of a link that is over.
     fn over(&mut self, link: LinkId, reason: FinalReason) {
         self.peers.retain(|peer| peer.id != link);
+        self.lines.push((link, Line::Forget));
+        self.leaving.retain(|(of, _)| *of != link);
         self.refusals.retain(|(of, ..)| *of != link);
         self.joins.retain(|join| join.link != link);
         self.declines.retain(|(of, _)| *of != link);
@@ -218,6 +254,12 @@ impl State {
             }
             Frame::Eager { target, payload } => return self.hear_eager(link, target, payload),
             Frame::Excess { target, bytes } => return self.hear_excess(link, target, bytes),
+            Frame::Hello { port } => {
+                let peer = self.peer_mut(link).filter(|peer| peer.lifelines.is_none())?;
+                peer.lifelines = Some(port);
+                self.lines.push((link, Line::Watch(port)));
+                return Some(());
+            }
             Frame::Opened { .. } | Frame::Refused { .. } | Frame::Close { .. } | Frame::Clear { .. } => {}
         }
         let (Frame::Opened { to, .. }

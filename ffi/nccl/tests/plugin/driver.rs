@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use crate::built;
 
 /// The scenarios that the driver has.
-const SCENARIOS: usize = 17;
+const SCENARIOS: usize = 20;
 
 fn drive(version: u32, variables: &[(&str, &str)], scenarios: &[&str]) -> Output {
     let mut command = Command::new(built::driver());
@@ -100,6 +100,32 @@ fn no_device_and_no_trust_are_errors_that_say_what_to_do() {
         "2",
         "/no/such/library",
     );
+    fails_with(
+        &[("DOORBELL_FAKE_INTERFACE", "no_such_interface")],
+        "2",
+        "no RoCEv2 entry",
+    );
     fails_with(&[("DOORBELL_RAILS", "no_such_device")], "2", "named by no rule");
+    fails_with(
+        &[("NCCL_MESH_DISABLE_RDMA", "1")],
+        "5",
+        "NCCL_MESH_DISABLE_RDMA=1",
+    );
     fails_with(&[("NCCL_IB_HCA", "=no_such_device")], "2", "named by no rule");
+}
+
+/// The driver over the libibverbs that is installed. Without a usable device it is skipped, unless `DOORBELL_REQUIRE_DEVICE=1` is set.
+#[test]
+fn over_a_device_of_this_machine() {
+    let ran = drive(12, &[("DOORBELL_LIBIBVERBS", "libibverbs.so.1")], &["properties"]);
+    let told = String::from_utf8_lossy(&ran.stdout);
+    if !ran.status.success() && told.contains("init returned 2") {
+        let is_required = std::env::var("DOORBELL_REQUIRE_DEVICE").is_ok_and(|value| value == "1");
+        assert!(!is_required, "{told}");
+        println!("SKIPPED: no usable RDMA device: {told}");
+        return;
+    }
+    for version in [8, 12] {
+        passes(version, &[("DOORBELL_LIBIBVERBS", "libibverbs.so.1")]);
+    }
 }

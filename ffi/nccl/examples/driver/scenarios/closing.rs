@@ -185,3 +185,68 @@ pub(super) fn not_accepted(net: &Net) -> Outcome {
     b.finalize()?;
     Ok("5 comms, one of them closed before".to_owned())
 }
+
+/// A listener that is closed with comms that nobody has accepted: the other side's requests end, and no comm is left behind.
+pub(super) fn listener_gone(net: &Net) -> Outcome {
+    let (a, b) = (Rank::new(net)?, Rank::new(net)?);
+    for is_connected in [true, false] {
+        let (listener, mut handle) = told("listen", net.listen(b.context))?;
+        let mut send = None;
+        if is_connected {
+            send = Some(eventually("connect", || {
+                told("connect", net.connect(a.context, &mut handle))
+            })?);
+        } else if told("connect", net.connect(a.context, &mut handle))?.is_some() {
+            return Err("connect was done before its peer had heard of it".to_owned());
+        }
+        told("closeListen", net.close_listener(listener))?;
+        if let Some(send) = send {
+            let memory = Memory::new(net, send, 8)?;
+            eventually("a refused isend", || {
+                match net.send(send, (memory.buffer.at(0), 8), 0, memory.handle) {
+                    Ok(None) => Ok(None),
+                    Ok(Some(request)) => fails(net, request, NcclResult::REMOTE_ERROR).map(Some),
+                    other => refused("isend", other, NcclResult::REMOTE_ERROR).map(Some),
+                }
+            })?;
+            memory.deregister()?;
+            told("closeSend", net.close_send(send))?;
+        } else {
+            eventually("a refused connect", || {
+                match net.connect(a.context, &mut handle) {
+                    Ok(None) => Ok(None),
+                    other => refused("connect", other, NcclResult::REMOTE_ERROR).map(Some),
+                }
+            })?;
+        }
+    }
+    a.finalize()?;
+    b.finalize()?;
+    Ok("with a comm that was connected, and one that was not".to_owned())
+}
+
+/// Nothing of a comm that is closed can be used.
+pub(super) fn after_close(net: &Net) -> Outcome {
+    let argument = NcclResult::INVALID_ARGUMENT;
+    let pair = Pair::connect(net)?;
+    let (from, to) = pair.memory(64)?;
+    let receiving = receive(net, pair.receive, &[to.part(0, 8, 0)])?;
+    told("closeRecv", net.close_receive(pair.receive))?;
+    refused("test", net.test(receiving), argument)?;
+    refused("irecv", net.receive(pair.receive, &[to.part(0, 8, 0)]), argument)?;
+    refused("iflush", net.flush(pair.receive), argument)?;
+    refused("regMr", net.register(pair.receive, to.buffer.at(0), 8), argument)?;
+    told("closeSend", net.close_send(pair.send))?;
+    let data = (from.buffer.at(0), 8);
+    refused("isend", net.send(pair.send, data, 0, from.handle), argument)?;
+    refused("closeSend again", net.close_send(pair.send), argument)?;
+    told("closeListen", net.close_listener(pair.listener))?;
+    refused("closeListen again", net.close_listener(pair.listener), argument)?;
+    refused("accept", net.accept(pair.listener), argument)?;
+    from.deregister()?;
+    told("deregMr", net.deregister(pair.receive, to.handle))?;
+    refused("deregMr again", net.deregister(pair.receive, to.handle), argument)?;
+    pair.a.finalize()?;
+    pair.b.finalize()?;
+    Ok("9 calls".to_owned())
+}
