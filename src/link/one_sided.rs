@@ -22,9 +22,9 @@ use super::links::LinkEvent;
 use super::rail::{At, Carried};
 use super::state::Link;
 use super::store::Store;
-use long::Long;
 use crate::machine::makers::{Makers, Whom};
 use crate::worker::Worker;
+use long::Long;
 
 /// Request for a window of the peer's, of [`LinkConfig::request_bytes_max`](super::LinkConfig::request_bytes_max) bytes at most.
 ///

@@ -38,7 +38,9 @@ fn granted(plan: &str) -> (Two, Memory, u32) {
 
 /// Bytes of which each eight say which these are.
 fn pattern(number: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (number as usize * 37 + at / 8 * 7 + at) as u8).collect()
+    (0..bytes)
+        .map(|at| (number as usize * 37 + at / 8 * 7 + at) as u8)
+        .collect()
 }
 
 fn there(memory: &Memory, offset: usize, bytes: usize) -> Vec<u8> {
@@ -74,7 +76,10 @@ fn a_long_request_is_done_as_one_over_all_rails() {
         let write = [Request::Write(&written), once][number as usize % 2];
         assert_eq!(done(&mut two, (window, 13), &write), nothing);
         assert_eq!(there(&memory, 13, bytes), written);
-        assert_eq!((there(&memory, 0, 13), there(&memory, 13 + bytes, 8)), (vec![0; 13], vec![0; 8]));
+        assert_eq!(
+            (there(&memory, 0, 13), there(&memory, 13 + bytes, 8)),
+            (vec![0; 13], vec![0; 8])
+        );
         let read = done(&mut two, (window, 14), &Request::Read(bytes as u32 - 1));
         assert!(read == (RequestEnd::Done, written[1..].to_vec()));
     }
@@ -82,8 +87,15 @@ fn a_long_request_is_done_as_one_over_all_rails() {
     let read = done(&mut two, (window, 13), &Request::Read(5000));
     assert!(read == (RequestEnd::Done, pattern(3, 5000)));
     let a = two.process(A);
-    let sent: Vec<u64> = a.links.rails(a.link.unwrap()).map(|rail| rail.counts.sent_bytes).collect();
-    assert!(sent.len() == 2 && sent.iter().all(|bytes| *bytes > 90_000), "{sent:?}");
+    let sent: Vec<u64> = a
+        .links
+        .rails(a.link.unwrap())
+        .map(|rail| rail.counts.sent_bytes)
+        .collect();
+    assert!(
+        sent.len() == 2 && sent.iter().all(|bytes| *bytes > 90_000),
+        "{sent:?}"
+    );
     assert_eq!(downs(&two), 0);
     two.fabric.audit().unwrap();
 }
@@ -107,7 +119,10 @@ fn a_request_has_the_bytes_that_it_may_have_and_not_one_more() {
     let short: Vec<_> = (0..14).map(|_| read(&mut two, FRAGMENT).unwrap()).collect();
     assert_eq!(read(&mut two, 1), Err(RequestRefusal::Full));
     for id in short {
-        assert_eq!(end_of(&mut two, id, ms(200)), (RequestEnd::Done, vec![0; FRAGMENT]));
+        assert_eq!(
+            end_of(&mut two, id, ms(200)),
+            (RequestEnd::Done, vec![0; FRAGMENT])
+        );
     }
     assert!(end_of(&mut two, long[1], ms(200)).0 == RequestEnd::Done);
     assert!(end_of(&mut two, long[0], ms(200)) == (RequestEnd::Done, vec![0; LONG]));
@@ -117,7 +132,10 @@ fn a_request_has_the_bytes_that_it_may_have_and_not_one_more() {
         let read = |two: &mut Two, bytes: usize| ask(two, (window, 0), &Request::Read(bytes as u32));
         assert_eq!(read(&mut two, FRAGMENT + 1), too_long(FRAGMENT + 1, FRAGMENT));
         let id = read(&mut two, FRAGMENT).unwrap();
-        assert_eq!(end_of(&mut two, id, ms(200)), (RequestEnd::Done, vec![0; FRAGMENT]));
+        assert_eq!(
+            end_of(&mut two, id, ms(200)),
+            (RequestEnd::Done, vec![0; FRAGMENT])
+        );
     }
 }
 
@@ -145,7 +163,10 @@ fn short_ones_and_messages_do_not_wait_for_long_ones_and_two_long_ones_share() {
     let (mut two, _memory, window) = granted_to(&config(), "", Some(1000));
     let begun = two.fabric.now();
     let long = [(); 2].map(|()| ask(&mut two, (window, 0), &Request::Read(LONG as u32)).unwrap());
-    two.run(Duration::from_nanos(begun.to_ns()) + Duration::from_micros(200), |_| false);
+    two.run(
+        Duration::from_nanos(begun.to_ns()) + Duration::from_micros(200),
+        |_| false,
+    );
     let short = ask(&mut two, (window, 0), &Request::Read(8)).unwrap();
     assert_eq!(end_of(&mut two, short, ms(200)).0, RequestEnd::Done);
     assert_eq!(two.process(A).asides, []);
@@ -192,7 +213,10 @@ fn a_rail_that_is_cut_in_mid_request_costs_no_byte_and_no_late_write_comes() {
         }
         once_ends[usize::from(end == RequestEnd::Done)] += 1;
         // Its memory and its places are free again.
-        assert_eq!(done(&mut two, (window, 0), &Request::Write(&second)).0, RequestEnd::Done);
+        assert_eq!(
+            done(&mut two, (window, 0), &Request::Write(&second)).0,
+            RequestEnd::Done
+        );
         assert!(there(&memory, 0, LONG) == second);
         two.fabric.audit().unwrap();
     }
@@ -211,7 +235,10 @@ fn where_no_rail_is_left_each_ends_once_and_with_the_end_of_the_link() {
         let (end, data) = end_of(&mut two, id, ms(13_000));
         // One that waited for a rail when there was none any more did so for longer.
         let reasons = [UnknownReason::Over(over), UnknownReason::NoRail];
-        assert!(reasons.map(|reason| unknown(true, reason)).contains(&end), "{end:?}");
+        assert!(
+            reasons.map(|reason| unknown(true, reason)).contains(&end),
+            "{end:?}"
+        );
         assert!(data.is_empty());
     }
     assert_eq!(two.process(A).asides, []);
@@ -228,7 +255,9 @@ fn closing_waits_for_a_long_request_until_its_deadline() {
     ] {
         let (mut two, _memory, window) = granted_to(&config(), "", Some(1000));
         let read = ask(&mut two, (window, 0), &Request::Read(BYTES as u32)).unwrap();
-        two.run(Duration::from_nanos(two.fabric.now().to_ns() + 200_000), |_| false);
+        two.run(Duration::from_nanos(two.fabric.now().to_ns() + 200_000), |_| {
+            false
+        });
         close(&mut two, within);
         let refused = ask(&mut two, (window, 0), &Request::Read(BYTES as u32));
         assert_eq!(refused, Err(RequestRefusal::Closing));
@@ -239,10 +268,15 @@ fn closing_waits_for_a_long_request_until_its_deadline() {
 
 #[test]
 fn a_withdrawal_in_mid_request_ends_it_and_nothing_more_is_posted() {
-    for (request, is_read) in [(Request::Read(BYTES as u32), true), (Request::Write(&[3; BYTES]), false)] {
+    for (request, is_read) in [
+        (Request::Read(BYTES as u32), true),
+        (Request::Write(&[3; BYTES]), false),
+    ] {
         let (mut two, memory, window) = granted_to(&config(), "", Some(1000));
         let id = ask(&mut two, (window, 0), &request).unwrap();
-        two.run(Duration::from_nanos(two.fabric.now().to_ns() + 300_000), |_| false);
+        two.run(Duration::from_nanos(two.fabric.now().to_ns() + 300_000), |_| {
+            false
+        });
         let b = two.process_mut(B);
         b.links.withdraw(b.link.unwrap(), window);
         let (end, data) = end_of(&mut two, id, ms(900));
@@ -298,7 +332,10 @@ fn a_callback_that_panics_loses_no_end_of_a_long_request() {
     let (mut two, _memory, window) = granted("");
     two.process_mut(A).panics_every = Some(1);
     let written = pattern(5, LONG);
-    assert_eq!(done(&mut two, (window, 0), &Request::Write(&written)).0, RequestEnd::Done);
+    assert_eq!(
+        done(&mut two, (window, 0), &Request::Write(&written)).0,
+        RequestEnd::Done
+    );
     assert!(done(&mut two, (window, 0), &Request::Read(LONG as u32)).1 == written);
     assert!(two.process(A).panics >= 2);
 }
@@ -307,14 +344,12 @@ fn a_callback_that_panics_loses_no_end_of_a_long_request() {
 fn whatever_fails_long_requests_end_and_no_late_write_undoes_a_later_one() {
     const EACH: usize = 8000;
     let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
-    let words = |memory: &Memory| -> Vec<u64> {
-        there(memory, 0, EACH).chunks(8).map(number).collect()
-    };
+    let words = |memory: &Memory| -> Vec<u64> { there(memory, 0, EACH).chunks(8).map(number).collect() };
     let (mut all, mut lost) = (0, 0);
     for seed in seeds() {
         let mut chance = Chance(seed);
         let plan = plan(&mut chance, 2, |rail| format!("sim0:{}", rail + 1), 150_000);
-        let (mut two, memory, window) = granted_to(&config(), &plan, Some(1000));
+        let (mut two, memory, window) = granted_to(&config(), &plan, Some(100));
         let (mut write, mut read, mut written) = (None, None, 0_u64);
         let mut seen = words(&memory);
         let (mut done, mut is_stopping) = (0_u64, false);
@@ -335,7 +370,10 @@ fn whatever_fails_long_requests_end_and_no_late_write_undoes_a_later_one() {
             two.run(Duration::from_micros(now + 250), |_| false);
             lost += downs(&two) - downs_before;
             let words = words(&memory);
-            assert!(seen.iter().zip(&words).all(|(seen, word)| seen <= word), "seed {seed}: {plan}");
+            assert!(
+                seen.iter().zip(&words).all(|(seen, word)| seen <= word),
+                "seed {seed}: {plan}"
+            );
             seen = words;
             for aside in two.process_mut(A).asides.drain(..) {
                 let Aside::Ended(id, RequestEnd::Done, data) = aside else {
@@ -343,7 +381,10 @@ fn whatever_fails_long_requests_end_and_no_late_write_undoes_a_later_one() {
                 };
                 if write == Some(id) {
                     (write, done, all) = (None, written, all + 1);
-                    assert!(seen.iter().all(|word| *word == written), "seed {seed}: done, and not there");
+                    assert!(
+                        seen.iter().all(|word| *word == written),
+                        "seed {seed}: done, and not there"
+                    );
                 } else {
                     let (asked, least) = read.take().unwrap();
                     assert_eq!((asked, data.len()), (id, EACH));

@@ -251,12 +251,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         self.begin_as(State::Long, (window, Repeat::Never), now)
     }
 
-    fn begin_as(
-        &mut self,
-        state: State,
-        (window, repeat): (u32, Repeat),
-        now: Instant,
-    ) -> Option<RequestId> {
+    fn begin_as(&mut self, state: State, (window, repeat): (u32, Repeat), now: Instant) -> Option<RequestId> {
         let until = Deadline::after(now, self.patience);
         let (place, kept) = (0_u32..)
             .zip(self.table.as_mut())
@@ -327,10 +322,11 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Gives a request up: one that waits ends for this reason, and one that is posted is not repeated.
+    /// Gives a request up: one that waits for a rail ends for this reason, and any other ends without being repeated. One that waits
+    /// for a fence ends with that, so that nothing of it comes after its end.
     pub fn give_up(&mut self, id: RequestId, reason: UnknownReason) {
         match self.of(id) {
-            Some(kept) if kept.waits() => kept.end(reason),
+            Some(kept) if kept.state == State::Waiting => kept.end(reason),
             Some(kept) => kept.repeat = Repeat::Never,
             None => {}
         }
@@ -414,7 +410,10 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         for kept in self.each() {
             if let State::Fencing { rail: of, epoch } = kept.state {
                 if of == rail && epoch <= through {
-                    kept.state = State::Waiting;
+                    match kept.repeat {
+                        Repeat::Never => kept.end(UnknownReason::RailFailed),
+                        Repeat::AtOnce | Repeat::OnceFenced => kept.state = State::Waiting,
+                    }
                 }
             }
         }
@@ -460,7 +459,10 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
 
     /// Notes that the session is over: all open requests end, but those of [`Requests::begin_long`].
     pub fn over(&mut self, reason: FinalReason) {
-        for kept in self.each().filter(|kept| kept.is_open() && kept.state != State::Long) {
+        for kept in self
+            .each()
+            .filter(|kept| kept.is_open() && kept.state != State::Long)
+        {
             kept.end(UnknownReason::Over(reason));
         }
     }

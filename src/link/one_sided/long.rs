@@ -287,7 +287,10 @@ impl Long {
         let whole = self.wholes.get_mut(stretch.whole);
         let target = whole.and_then(|whole| {
             let range = whole.range(&stretch.asked)?;
-            whole.bytes.get_mut(range).filter(|target| target.len() == data.len())
+            whole
+                .bytes
+                .get_mut(range)
+                .filter(|target| target.len() == data.len())
         });
         if let Some(target) = target.filter(|_| self.stretches.done(id)) {
             target.copy_from_slice(data);
@@ -299,12 +302,7 @@ impl Long {
     }
 
     /// A rail's connection is lost. The fences that stretches need are asked for with those of `requests`.
-    pub(super) fn rail_lost(
-        &mut self,
-        rail: u8,
-        requests: &mut Requests<Box<[KeptRequest]>>,
-        now: Instant,
-    ) {
+    pub(super) fn rail_lost(&mut self, rail: u8, requests: &mut Requests<Box<[KeptRequest]>>, now: Instant) {
         if self.taken == 0 {
             return;
         }

@@ -292,9 +292,8 @@ mod tests {
 
     #[test]
     fn a_request_waits_for_the_best_rails_and_goes_over_any_of_them() {
-        let chosen = |rails: &[(_, Option<u8>)]| {
-            open_of_best(rails.iter().map(|(state, open)| (*state, 0, *open)))
-        };
+        let chosen =
+            |rails: &[(_, Option<u8>)]| open_of_best(rails.iter().map(|(state, open)| (*state, 0, *open)));
         assert_eq!(
             chosen(&[(Suspect, Some(0)), (Up, None), (FailingBack, Some(2))]),
             None
@@ -309,7 +308,13 @@ mod tests {
         );
         assert_eq!(chosen(&[(Down, Some(0)), (Suspect, Some(1))]), Some(1));
         assert_eq!(chosen(&[(Down, Some(0))]), None);
-        let loaded = [(Up, 1, None), (Up, 9, Some(1)), (Up, 5, Some(2)), (Up, 5, Some(3)), (Suspect, 0, Some(4))];
+        let loaded = [
+            (Up, 1, None),
+            (Up, 9, Some(1)),
+            (Up, 5, Some(2)),
+            (Up, 5, Some(3)),
+            (Suspect, 0, Some(4)),
+        ];
         assert_eq!(open_of_best(loaded.into_iter()), Some(2));
     }
 }
