@@ -6,7 +6,7 @@ use doorbell::link::{
     FinalReason, LinkConfig, Request, RequestEnd, RequestId, RequestRefusal, UnknownReason,
 };
 use doorbell::provider::Window as _;
-use doorbell::{RemoteAccess, WindowConfig};
+use doorbell::{RemoteAccess, RemoteWindow, WindowConfig};
 
 use crate::anything::{Chance, plan, seeds};
 use crate::one_sided::{Memory, ask, close, done, downs, grant};
@@ -224,6 +224,19 @@ fn a_rail_that_is_cut_in_mid_request_costs_no_byte_and_no_late_write_comes() {
 }
 
 #[test]
+fn a_write_whose_rail_stays_away_is_done_over_the_other_behind_a_fence() {
+    for at_us in [100, 300, 500] {
+        let cut = format!("at {}us link a/sim0:1-b/sim0:1 down", 150_010 + at_us);
+        let (mut two, memory, window) = granted_to(&config(), &cut, Some(1000));
+        two.run(ms(150), |_| false);
+        let written = pattern(1, LONG);
+        let write = ask(&mut two, (window, 0), &Request::Write(&written)).unwrap();
+        assert_eq!(end_of(&mut two, write, ms(600)).0, RequestEnd::Done, "{at_us}");
+        assert!(there(&memory, 0, LONG) == written);
+    }
+}
+
+#[test]
 fn where_no_rail_is_left_each_ends_once_and_with_the_end_of_the_link() {
     let (mut two, _memory, window) = granted_to(&config(), "at 150500us link a-b down", Some(1000));
     two.run(ms(150), |_| false);
@@ -310,6 +323,45 @@ fn what_the_peers_device_refuses_costs_no_more_than_a_rail_each() {
         assert!(downs(&two) <= 2, "{}", downs(&two));
         two.fabric.audit().unwrap();
     }
+}
+
+#[test]
+fn the_refusal_of_the_peers_device_is_the_cause_though_others_fail_with_its_rail() {
+    let mut failed = 0;
+    for offset in (20_000..200_000).step_by(15_000) {
+        let (mut two, memory, _) = granted_to(&config(), "", Some(1000));
+        // The window is longer than the memory.
+        let whole = memory.remote();
+        let window = RemoteWindow::new(whole.address(), 2 * BYTES as u64, whole.rkey());
+        let window = grant(&mut two, window, ALL);
+        let bytes = BYTES + 100_000 - offset;
+        let once = ask(
+            &mut two,
+            (window, offset as u64),
+            &Request::WriteOnce(&vec![9; bytes]),
+        )
+        .unwrap();
+        let (end, _) = end_of(&mut two, once, ms(900));
+        assert_eq!(end, unknown(true, UnknownReason::Denied), "{offset}");
+        failed += downs(&two);
+    }
+    assert!(failed > 0);
+}
+
+#[test]
+fn a_withdrawal_ends_what_waits_for_a_device_at_once() {
+    let (mut two, _memory, window) = granted("fail every 1st read post of a with 22");
+    let read = ask(&mut two, (window, 0), &Request::Read(4 * FRAGMENT as u32)).unwrap();
+    let begun = two.fabric.now();
+    two.run(Duration::from_nanos(begun.to_ns() + 500_000), |_| false);
+    // It is tried again after 10 ms.
+    let now = two.fabric.now();
+    let wake = two.process(A).links.wake(now).unwrap();
+    assert!(wake.instant() <= begun.after(ms(11)), "{wake:?} {begun:?}");
+    let b = two.process_mut(B);
+    b.links.withdraw(b.link.unwrap(), window);
+    let (end, _) = end_of(&mut two, read, Duration::from_nanos(begun.to_ns()) + ms(5));
+    assert_eq!(end, unknown(false, UnknownReason::Withdrawn));
 }
 
 #[test]

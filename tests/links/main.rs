@@ -12,6 +12,7 @@ mod fabric;
 mod failing;
 mod full;
 mod keys;
+mod lengths;
 mod long;
 mod moved;
 mod one_sided;
