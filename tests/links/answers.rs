@@ -9,7 +9,7 @@ use doorbell_core::wire::RefusalReason;
 
 use crate::processes::{A, B, Process, Two, config, ms};
 
-/// Of many fragments, and the longest that the links of these tests take.
+/// The longest body that the links of these tests take.
 const BODY: usize = 100_000 - doorbell::requests::REQUEST_HEADER_BYTES;
 
 /// A client at A and a server at B, and how each request ended.
@@ -128,7 +128,7 @@ impl Asking {
             assert!(self.two.fabric.now() < until, "something hangs");
         }
         self.two.fabric.audit().unwrap();
-        std::mem::take(&mut self.ends)
+        core::mem::take(&mut self.ends)
     }
 }
 

@@ -116,7 +116,7 @@ enum Asked {
     },
 }
 
-/// Where a word is: its offset, and its bytes.
+/// The offset of a word, and its bytes.
 const fn place_of(word: usize) -> (usize, usize) {
     match word {
         LONG => (WORDS * 8, LONG_WORDS * 8),
@@ -269,7 +269,7 @@ impl Granted {
             check(LONG, &self.words[LONG], *seen, *value)?;
             *seen = *value;
         }
-        // What each READ of the block brings at least.
+        // Each READ of the block brings this at least.
         self.words[LONG].seen = block.iter().copied().min().unwrap_or(0);
         let adding = self.open.iter().fold(0, |bits, (_, asked)| match asked {
             Asked::Add { bit } => bits | bit,

@@ -71,7 +71,7 @@ impl Whole {
         self.is_open() && self.failure.is_none() && self.has_rest() && self.open < STRETCHES
     }
 
-    /// Where the bytes of a stretch are in the memory of the whole.
+    /// The place of the bytes of a stretch in the memory of the whole.
     fn range(&self, stretch: &Asked) -> Option<core::ops::Range<usize>> {
         let start = usize::try_from(stretch.offset.checked_sub(self.asked.offset)?).ok()?;
         Some(start..start.checked_add(usize::try_from(stretch.bytes).ok()?)?)
@@ -246,7 +246,7 @@ impl Long {
         stretch.filter(|stretch| stretch.id == id)
     }
 
-    /// What a stretch asks for.
+    /// The record of a stretch.
     pub(super) fn asked(&self, id: RequestId) -> Option<Asked> {
         self.stretch(id).map(|stretch| stretch.asked)
     }
