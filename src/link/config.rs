@@ -39,8 +39,14 @@ pub struct LinkConfig {
     /// number of members: all of them may be processes of one host.
     pub links_per_address: u32,
     /// One-sided requests of a link at most that have no end yet. Default 16, 64 KiB of memory: each has that of a fragment,
-    /// which is the most it writes or reads.
+    /// which it writes or reads. A longer one is counted here, too.
     pub requests: u32,
+    /// The longest one-sided request. Default 1 MiB, as of messages. With [`LinkConfig::message_bytes_max`] it has nothing to do: the
+    /// peer's device executes a request, whatever the peer is configured with. Up to a fragment it stands for a fragment.
+    pub request_bytes_max: u32,
+    /// One-sided requests longer than a fragment, of a link at most, that have no end yet. Default 2, so that one is under way while
+    /// another ends. Each has memory of `request_bytes_max`, which is touched when it is first used. 0 limits requests to a fragment.
+    pub long_requests: u32,
     /// Transfers of each link.
     pub transfers: TransferConfig,
     /// Peers that may be connecting at a time, where links are listened for. Default as of [`HandshakeLimits`].
@@ -67,6 +73,8 @@ impl Default for LinkConfig {
             links_max: 64,
             links_per_address: 32,
             requests: 16,
+            request_bytes_max: 1 << 20,
+            long_requests: 2,
             transfers: TransferConfig::default(),
             handshakes: HandshakeLimits::default(),
         }
@@ -181,7 +189,7 @@ impl fmt::Display for LinkError {
             ),
             Self::NoMemory { bytes } => write!(
                 f,
-                "cannot allocate {bytes} bytes for a link: lower retained, ahead or requests"
+                "cannot allocate {bytes} bytes for a link: lower retained, ahead, requests, long_requests, message_bytes_max or request_bytes_max"
             ),
         }
     }

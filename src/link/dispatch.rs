@@ -144,8 +144,9 @@ impl<P: Provider, N: Network> Core<P, N> {
             }
             (Event::Fetched { ticket, data }, whose) => {
                 if let Whose::Rail(id, rail) = whose {
-                    if let Some(request) = self.link_mut(id).and_then(|link| link.fetched(rail, ticket)) {
-                        let data = data.payload();
+                    let link = self.link_mut(id);
+                    let data = data.payload();
+                    if let Some(request) = link.and_then(|link| link.fetched(rail, ticket, data)) {
                         each(id, LinkEvent::Fetched { request, data });
                     }
                 }

@@ -1,5 +1,6 @@
 //! One-sided requests of a link: what is asked for, over which rail it goes, and what is said beside messages for it.
 
+mod long;
 pub(super) mod posting;
 
 use core::time::Duration;
@@ -18,20 +19,24 @@ use super::config::{LinkConfig, LinkError};
 use super::fences::Fences;
 use super::grants::{Change, Ours, Theirs, is_of_word};
 use super::links::LinkEvent;
-use super::rail::At;
+use super::rail::{At, Carried};
 use super::state::Link;
 use super::store::Store;
 use crate::machine::makers::{Makers, Whom};
 use crate::worker::Worker;
+use long::Long;
 
-/// Request for a window of the peer's.
+/// Request for a window of the peer's, of [`LinkConfig::request_bytes_max`](super::LinkConfig::request_bytes_max) bytes at most.
+///
+/// One that is longer than a fragment is executed in stretches of a fragment, in any order and over all rails. Other requests, and the
+/// peer itself, may see some of them done and others not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request<'b> {
     /// WRITE of these bytes. If its rail fails it may be executed again, and so more than once: with the same bytes, and before
     /// any request that was made after its end.
     Write(&'b [u8]),
-    /// WRITE of these bytes that is never executed again: if its rail fails, it is unknown whether it was executed.
+    /// WRITE of these bytes of which nothing is executed again: if its rail fails, it is unknown whether it was executed.
     WriteOnce(&'b [u8]),
     /// READ of so many bytes.
     Read(u32),
@@ -90,7 +95,7 @@ pub(super) struct OneSided {
     requests: Requests<Box<[KeptRequest]>>,
     asked: Box<[Asked]>,
     payloads: Store,
-    bytes_max: u32,
+    long: Long,
     pub(super) ours: Ours,
     theirs: Theirs,
     /// For each rail, the connection that was there when it was looked last.
@@ -110,7 +115,7 @@ impl OneSided {
             requests: Requests::new(vec![KeptRequest::default(); places].into_boxed_slice(), patience),
             asked: vec![Asked::default(); places].into_boxed_slice(),
             payloads: Store::new(places, config.fragment_bytes())?,
-            bytes_max: config.session.fragment_bytes.max(1),
+            long: Long::new(config)?,
             ours: Ours::default(),
             theirs: Theirs::default(),
             seen: [None; SESSION_RAILS_MAX as usize],
@@ -146,14 +151,14 @@ impl OneSided {
         };
         let too_long = RequestRefusal::TooLong {
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-            bytes_max: self.bytes_max,
+            bytes_max: self.long.bytes_max(),
         };
         let bytes = u32::try_from(bytes).map_err(|_| too_long)?;
         let is_word = matches!(kind, Kind::Add(_) | Kind::Swap { .. });
         let is_within = offset
             .checked_add(u64::from(bytes))
             .is_some_and(|end| end <= length);
-        if bytes > self.bytes_max {
+        if bytes > self.long.bytes_max() {
             return Err(too_long);
         }
         if !is_within {
@@ -169,22 +174,53 @@ impl OneSided {
         if !is_granted {
             return Err(RequestRefusal::NotGranted);
         }
+        let payload = match *request {
+            Request::Write(payload) | Request::WriteOnce(payload) => payload,
+            _ => &[],
+        };
+        let asked = Asked { offset, bytes, kind };
+        if self.long.is_long(&asked) {
+            let id = self
+                .long
+                .begin(&mut self.requests, (window, asked, repeat), payload, now)?;
+            self.note(id, asked);
+            return Ok(id);
+        }
         let id = self
             .requests
             .begin(window, repeat, now)
             .ok_or(RequestRefusal::Full)?;
-        if let Request::Write(payload) | Request::WriteOnce(payload) = request {
-            self.payloads.put(id.place(), payload);
-        }
-        if let Some(asked) = self.asked.get_mut(id.place()) {
-            *asked = Asked { offset, bytes, kind };
-        }
+        self.payloads.put(id.place(), payload);
+        self.note(id, asked);
         Ok(id)
     }
 
-    /// Says that a request on a rail is done; whether it was awaited there.
-    pub(super) fn done(&mut self, id: RequestId) -> bool {
-        self.requests.done(id)
+    fn note(&mut self, id: RequestId, asked: Asked) {
+        if let Some(place) = self.asked.get_mut(id.place()) {
+            *place = asked;
+        }
+    }
+
+    /// Says that a request on a rail is done.
+    pub(super) fn completed(&mut self, id: RequestId) {
+        self.requests.done(id);
+    }
+
+    /// Says that a stretch of a long request is done on a rail.
+    pub(super) fn stretch_completed(&mut self, id: RequestId) {
+        self.long.completed(id);
+    }
+
+    /// Takes what came for something on a rail. The request that is done by it, where that is awaited.
+    pub(super) fn fetched(&mut self, carried: Carried, data: &[u8]) -> Option<RequestId> {
+        match carried {
+            Carried::Request(id) => self.requests.done(id).then_some(id),
+            Carried::Stretch(id) => {
+                self.long.fetched(id, data);
+                None
+            }
+            Carried::Piece(..) | Carried::Part(_) => None,
+        }
     }
 
     /// Says that the peer's device refused a request.
@@ -192,25 +228,76 @@ impl OneSided {
         self.requests.denied(id);
     }
 
+    /// Says that the peer's device refused a stretch of a long request.
+    pub(super) fn stretch_denied(&mut self, id: RequestId) {
+        self.long.denied(id);
+    }
+
     /// Whether a request has no end yet.
     pub(super) fn is_any_open(&self) -> bool {
         self.requests.is_any_open()
     }
 
-    /// The next end to report. A request that fetched data was reported when the data came.
-    pub(super) fn poll_end(&mut self) -> Option<(RequestId, RequestEnd)> {
-        loop {
+    /// The next end to report. A request that fetched data was reported when the data came, unless it is long.
+    fn poll_end(&mut self) -> Option<LinkEvent<'_>> {
+        let (request, end, is_long_read) = loop {
             let (id, end) = self.requests.poll_end()?;
-            let kind = self.asked.get(id.place()).map(|asked| asked.kind);
-            if end != RequestEnd::Done || kind == Some(Kind::Write) {
-                return Some((id, end));
+            let asked = self.asked.get(id.place()).copied().unwrap_or_default();
+            let (is_done, is_read) = (end == RequestEnd::Done, asked.kind != Kind::Write);
+            if self.long.is_long(&asked) {
+                break (id, end, is_done && is_read);
             }
-        }
+            if !is_done || !is_read {
+                return Some(LinkEvent::Ended { request: id, end });
+            }
+        };
+        let data = self.long.reported(request).unwrap_or_default();
+        Some(match is_long_read {
+            true => LinkEvent::Fetched { request, data },
+            false => LinkEvent::Ended { request, end },
+        })
     }
 
-    /// Operation that a request needs over a rail's connection, and its record.
-    fn operation(&self, id: RequestId, window: u32, over: (u8, Epoch)) -> Option<(Operation, Asked)> {
-        let asked = *self.asked.get(id.place())?;
+    fn fenced(&mut self, rail: u8, through: Epoch) {
+        self.requests.fenced(rail, through);
+        self.long.fenced(rail, through);
+    }
+
+    fn rail_lost(&mut self, rail: u8, now: Instant) {
+        self.requests.rail_lost(rail, now);
+        self.long.rail_lost(rail, &mut self.requests, now);
+    }
+
+    fn over(&mut self, reason: FinalReason) {
+        self.long.over(&mut self.requests, reason);
+        self.requests.over(reason);
+    }
+
+    /// Ends what no rail took in time, and goes on with long requests.
+    fn go_on(&mut self, now: Instant) {
+        self.requests.look_at_deadlines(now);
+        self.long.look_at_deadlines(now);
+        let Self {
+            long,
+            requests,
+            theirs,
+            ..
+        } = self;
+        long.go_on(requests, |window| theirs.get(window).is_some(), now);
+    }
+
+    /// When to look at the deadlines of requests.
+    fn wake(&self) -> Option<Deadline> {
+        self.requests.wake().into_iter().chain(self.long.wake()).min()
+    }
+
+    /// Operation that a request or a stretch needs over a rail's connection, and its record.
+    fn operation(&self, what: Carried, window: u32, over: (u8, Epoch)) -> Option<(Operation, Asked)> {
+        let asked = match what {
+            Carried::Request(id) => *self.asked.get(id.place())?,
+            Carried::Stretch(id) => self.long.asked(id)?,
+            Carried::Piece(..) | Carried::Part(_) => return None,
+        };
         let range = (asked.offset, u64::from(asked.bytes));
         let remote: RemoteAddress = self.theirs.address(window, over, range)?;
         // By another key the same memory may be at other addresses.
@@ -262,14 +349,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let session = self.session.wake(now)?;
         let soon = Deadline::after(now, SOON);
-        let requests = self
-            .one_sided
-            .requests
-            .wake()
-            .map(|wake| match wake.has_passed(now) {
-                true => soon,
-                false => wake,
-            });
+        let requests = self.one_sided.wake().map(|wake| match wake.has_passed(now) {
+            true => soon,
+            false => wake,
+        });
         let owed = self.one_sided.fences.is_any_to_go().then_some(soon);
         let transfers = self.transfers.wake(now);
         let class = self.in_class.wake(now);
@@ -297,8 +380,8 @@ impl<P: Provider, N: Network> Link<P, N> {
                 News::Withdrawn { number } => LinkEvent::Withdrawn { window: number },
             });
         }
-        while let Some((request, end)) = self.one_sided.poll_end() {
-            each(LinkEvent::Ended { request, end });
+        while let Some(ended) = self.one_sided.poll_end() {
+            each(ended);
         }
         let report = |transfer, event| each(LinkEvent::Transfer { transfer, event });
         self.transfers.report(now, report);
@@ -317,6 +400,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                     }),
                     Change::Withdrawn => {
                         self.one_sided.requests.withdrawn(number);
+                        self.one_sided.long.withdrawn(number);
                         self.one_sided.news.push_back(News::Withdrawn { number });
                     }
                     Change::None => {}
@@ -328,7 +412,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.one_sided.fences.asked(fence.rail, fence.through);
             }
             SessionFrame::Fenced(fence) => {
-                self.one_sided.requests.fenced(fence.rail, fence.through);
+                self.one_sided.fenced(fence.rail, fence.through);
                 self.transfers.fenced(fence.rail, fence.through);
             }
             SessionFrame::Open(_)
@@ -361,7 +445,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.transfers.begin_turn();
         if let Some(reason) = self.session.over() {
             // Its rails are shut by now, and did not fail.
-            self.one_sided.requests.over(reason);
+            self.one_sided.over(reason);
             self.transfers.over(reason);
             self.transfers.look(now, makers, self.whom());
             return;
@@ -371,7 +455,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             self.transfers.decline_offers(now);
         }
         self.transfers.look(now, makers, self.whom());
-        self.one_sided.requests.look_at_deadlines(now);
+        self.one_sided.go_on(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
         self.one_sided.fences.look(progress);
         self.say_beside(workers, ours, turn);
@@ -399,11 +483,11 @@ impl<P: Provider, N: Network> Link<P, N> {
     fn note_rails(&mut self, now: Instant) {
         for (index, rail) in (0_u8..).zip(&self.rails) {
             let epoch = rail.at.map(|_| self.session.rail_epoch(index));
-            let Some(seen) = self.one_sided.seen.get_mut(usize::from(index)) else {
+            let Some(seen) = self.one_sided.seen.get(usize::from(index)).copied() else {
                 continue;
             };
-            if *seen != epoch && seen.is_some() {
-                self.one_sided.requests.rail_lost(index, now);
+            if seen != epoch && seen.is_some() {
+                self.one_sided.rail_lost(index, now);
                 self.one_sided.ours.lost(index);
                 let fence_by = Deadline::after(now, self.session.config().recover_within.saturating_mul(2));
                 let must_fence = self.transfers.lost(index, fence_by);
@@ -411,11 +495,13 @@ impl<P: Provider, N: Network> Link<P, N> {
                     self.one_sided.requests.fence(index, lost);
                 }
             }
-            *seen = epoch;
+            if let Some(seen) = self.one_sided.seen.get_mut(usize::from(index)) {
+                *seen = epoch;
+            }
             if let Some(epoch) = epoch.filter(|_| self.session.rail_state(index) != HealthState::Down) {
                 // With the next connection the peer has let go of those before.
                 let before = Epoch::from_wire(epoch.to_u32().saturating_sub(1));
-                self.one_sided.requests.fenced(index, before);
+                self.one_sided.fenced(index, before);
                 self.transfers.fenced(index, before);
             }
         }

@@ -74,20 +74,13 @@ struct InFlight {
     carried: Option<Carried>,
 }
 
-impl InFlight {
-    fn request(&self) -> Option<RequestId> {
-        match self.carried {
-            Some(Carried::Request(request)) => Some(request),
-            _ => None,
-        }
-    }
-}
-
 /// A request that was posted on a rail and is no frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Carried {
     /// A one-sided request.
     Request(RequestId),
+    /// A stretch of a one-sided request that is longer than a fragment.
+    Stretch(RequestId),
     /// A piece of a transfer, of so many bytes; or its last part.
     Piece(TransferId, u32),
     /// An earlier part of a piece.
@@ -254,10 +247,10 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         });
     }
 
-    /// The one-sided request that was posted as this on the rail's channel.
-    pub(super) fn request_of(&self, ticket: Ticket) -> Option<RequestId> {
+    /// The request that was posted as this on the rail's channel, and is no frame.
+    pub(super) fn carried_by(&self, ticket: Ticket) -> Option<Carried> {
         let mut in_flight = self.in_flight.iter();
-        in_flight.find(|one| one.ticket == ticket)?.request()
+        in_flight.find(|one| one.ticket == ticket)?.carried
     }
 
     /// The request or the piece that was posted on this channel, be it the rail's or the one it had before.

@@ -205,9 +205,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         };
         let (requests, bytes) = of.completed(through, |carried| match carried {
-            Carried::Request(request) => {
-                one_sided.done(request);
-            }
+            Carried::Request(request) => one_sided.completed(request),
+            Carried::Stretch(stretch) => one_sided.stretch_completed(stretch),
             Carried::Piece(transfer, bytes) => transfers.completed(rail, (transfer, bytes), now),
             Carried::Part(_) => {}
         });
@@ -216,10 +215,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.session.completed(rail, requests, bytes, now);
     }
 
-    /// The request that fetched something on a rail, where that is awaited.
-    pub(super) fn fetched(&mut self, rail: u8, ticket: Ticket) -> Option<RequestId> {
-        let request = self.rails.get(usize::from(rail))?.request_of(ticket)?;
-        self.one_sided.done(request).then_some(request)
+    /// Takes what a request on a rail fetched. The one-sided request that is done by it, where that is awaited.
+    pub(super) fn fetched(&mut self, rail: u8, ticket: Ticket, data: &[u8]) -> Option<RequestId> {
+        let carried = self.rails.get(usize::from(rail))?.carried_by(ticket)?;
+        self.one_sided.fetched(carried, data)
     }
 
     /// The peer's device refused what was posted on a channel as this, of whichever rail it is, or was.
@@ -227,6 +226,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let mut rails = self.rails.iter();
         match rails.find_map(|rail| rail.carried_on(at, ticket)) {
             Some(Carried::Request(request)) => self.one_sided.denied(request),
+            Some(Carried::Stretch(stretch)) => self.one_sided.stretch_denied(stretch),
             Some(Carried::Piece(id, _) | Carried::Part(id)) => self.transfers.denied(id),
             None => {}
         }

@@ -39,7 +39,7 @@ fn memory(two: &Two) -> Memory {
 }
 
 /// Lets A reach this; its number.
-fn grant(two: &mut Two, window: RemoteWindow, access: RemoteAccess) -> u32 {
+pub(crate) fn grant(two: &mut Two, window: RemoteWindow, access: RemoteAccess) -> u32 {
     let b = two.process_mut(B);
     let link = b.link.unwrap();
     let number = b.links.grant(link, &[(0, window)], access).unwrap();
@@ -60,18 +60,18 @@ fn ends(two: &mut Two) -> BTreeMap<usize, RequestEnd> {
     ends.collect()
 }
 
-fn downs(two: &Two) -> usize {
+pub(crate) fn downs(two: &Two) -> usize {
     let is_down = |(_, event): &&(_, SessionEvent)| matches!(event, SessionEvent::RailDown { .. });
     two.process(A).events.iter().filter(is_down).count()
 }
 
-fn close(two: &mut Two, within: Duration) {
+pub(crate) fn close(two: &mut Two, within: Duration) {
     let deadline = two.deadline(within);
     let a = two.process_mut(A);
     a.links.close(a.link.unwrap(), deadline);
 }
 
-fn ask(two: &mut Two, at: (u32, u64), request: &Request<'_>) -> Result<RequestId, RequestRefusal> {
+pub(crate) fn ask(two: &mut Two, at: (u32, u64), request: &Request<'_>) -> Result<RequestId, RequestRefusal> {
     let a = two.process_mut(A);
     let Some(link) = a.link else {
         return Err(RequestRefusal::Closing);
@@ -80,7 +80,7 @@ fn ask(two: &mut Two, at: (u32, u64), request: &Request<'_>) -> Result<RequestId
 }
 
 /// Asks, and waits for the end.
-fn done(two: &mut Two, at: (u32, u64), request: &Request<'_>) -> (RequestEnd, Vec<u8>) {
+pub(crate) fn done(two: &mut Two, at: (u32, u64), request: &Request<'_>) -> (RequestEnd, Vec<u8>) {
     let id = ask(two, at, request).unwrap();
     let until = ms(two.fabric.now().to_ns() / 1_000_000 + 12_000);
     let has_ended = two.run(until, |two| !two.process(A).asides.is_empty());
@@ -124,15 +124,15 @@ fn a_window_is_written_read_and_added_to() {
 fn what_cannot_be_asked_is_refused_and_what_is_withdrawn_ends() {
     let (mut two, memory, window) = granted("", RemoteAccess::WRITE);
     let refused = |two: &mut Two, at, request: &Request<'_>| ask(two, at, request).unwrap_err();
-    let long = vec![0; 2049];
+    let long = vec![0; (1 << 20) + 1];
     let beyond = |offset| RequestRefusal::OutOfWindow {
         offset,
         bytes: 1,
         window_bytes: 4096,
     };
     let too_long = RequestRefusal::TooLong {
-        bytes: 2049,
-        bytes_max: 2048,
+        bytes: (1 << 20) + 1,
+        bytes_max: 1 << 20,
     };
     let misaligned = RequestRefusal::Misaligned { offset: 4 };
     for (at, request, refusal) in [

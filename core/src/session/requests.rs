@@ -193,6 +193,8 @@ enum State {
         rail: u8,
         epoch: Epoch,
     },
+    /// Is executed by requests of another table, and ends by [`Requests::end_long`].
+    Long,
     /// Ended so; the end is not reported yet.
     Ended(RequestEnd),
 }
@@ -240,13 +242,23 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
 
     /// Takes a request in; `None` where there is no room.
     pub fn begin(&mut self, window: u32, repeat: Repeat, now: Instant) -> Option<RequestId> {
+        self.begin_as(State::Waiting, (window, repeat), now)
+    }
+
+    /// Takes a request in that requests of another table execute. It waits for no rail, and ends by
+    /// [`Requests::end_long`] alone. `None` where there is no room.
+    pub fn begin_long(&mut self, window: u32, now: Instant) -> Option<RequestId> {
+        self.begin_as(State::Long, (window, Repeat::Never), now)
+    }
+
+    fn begin_as(&mut self, state: State, (window, repeat): (u32, Repeat), now: Instant) -> Option<RequestId> {
         let until = Deadline::after(now, self.patience);
         let (place, kept) = (0_u32..)
             .zip(self.table.as_mut())
             .find(|(_, kept)| kept.state == State::Free)?;
         let generation = kept.generation;
         *kept = KeptRequest {
-            state: State::Waiting,
+            state,
             generation,
             window,
             repeat,
@@ -301,6 +313,23 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         };
         kept.state = State::Ended(RequestEnd::Done);
         true
+    }
+
+    /// Ends a request of [`Requests::begin_long`].
+    pub fn end_long(&mut self, id: RequestId, end: RequestEnd) {
+        if let Some(kept) = self.of(id).filter(|kept| kept.state == State::Long) {
+            kept.state = State::Ended(end);
+        }
+    }
+
+    /// Gives a request up: one that waits for a rail ends for this reason, and any other ends without being repeated. One that waits
+    /// for a fence ends with that, so that nothing of it comes after its end.
+    pub fn give_up(&mut self, id: RequestId, reason: UnknownReason) {
+        match self.of(id) {
+            Some(kept) if kept.state == State::Waiting => kept.end(reason),
+            Some(kept) => kept.repeat = Repeat::Never,
+            None => {}
+        }
     }
 
     /// Notes that the peer's device refused a request. The rail's connection failed with it, which may be reported
@@ -381,7 +410,10 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         for kept in self.each() {
             if let State::Fencing { rail: of, epoch } = kept.state {
                 if of == rail && epoch <= through {
-                    kept.state = State::Waiting;
+                    match kept.repeat {
+                        Repeat::Never => kept.end(UnknownReason::RailFailed),
+                        Repeat::AtOnce | Repeat::OnceFenced => kept.state = State::Waiting,
+                    }
                 }
             }
         }
@@ -425,9 +457,12 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         self.table.as_ref().iter().any(KeptRequest::is_open)
     }
 
-    /// Notes that the session is over: all open requests end.
+    /// Notes that the session is over: all open requests end, but those of [`Requests::begin_long`].
     pub fn over(&mut self, reason: FinalReason) {
-        for kept in self.each().filter(|kept| kept.is_open()) {
+        for kept in self
+            .each()
+            .filter(|kept| kept.is_open() && kept.state != State::Long)
+        {
             kept.end(UnknownReason::Over(reason));
         }
     }

@@ -22,13 +22,16 @@ pub(super) fn choose(rails: &[Rail], bytes: u32, is_whole: bool) -> Option<u8> {
     }
     candidates()
         .filter(|(_, rail)| rail.takes_messages())
-        .min_by_key(|(index, rail)| {
-            let bytes = u128::from(rail.backlog_bytes).saturating_add(u128::from(bytes));
-            // Rails of unknown speed count as equally fast. The unit is 2^-32 microseconds or more.
-            let speed = u128::from(rail.speed_mbps.max(1));
-            ((bytes << 32).checked_div(speed), *index)
-        })
+        .min_by_key(|(index, rail)| (done_after(rail, bytes), *index))
         .map(|(index, _)| index)
+}
+
+/// The time after which a rail is done with its backlog and so many bytes more, in 2^-32 microseconds or more.
+pub(super) fn done_after(rail: &Rail, bytes: u32) -> u128 {
+    let bytes = u128::from(rail.backlog_bytes).saturating_add(u128::from(bytes));
+    // Rails of unknown speed count as equally fast.
+    let speed = u128::from(rail.speed_mbps.max(1));
+    (bytes << 32).checked_div(speed).unwrap_or(u128::MAX)
 }
 
 /// The best any rail is, of those that may be used; the lower the better.

@@ -16,14 +16,19 @@ use crate::linked::LinkedRun;
 
 /// Words that are written, each with numbers that only grow.
 const CELLS: usize = 3;
+/// The one of them that is a block: all of its words are written at once, in several stretches where a fragment is shorter.
+const LONG: usize = 2;
 /// The word of WRITEs that are never done again, and may be late.
 const ONCE: usize = CELLS;
 /// The word that is added to.
 const SUM: usize = ONCE + 1;
 /// The bits that additions have.
 const ADDED: u64 = 0x5555_5555_5555_5555;
-/// All words; what is behind those stays as it was.
+/// All words but those of the block; what is behind those named stays as it was.
 const WORDS: usize = 8;
+/// The words of the block, which is behind the others: more than the shortest fragments hold, and no whole number of these.
+const LONG_WORDS: usize = 129;
+const BYTES: usize = (WORDS + LONG_WORDS) * 8;
 
 /// How many requests follow one that an operation asks.
 const AGAIN: u32 = 150;
@@ -56,7 +61,9 @@ pub(crate) struct Granted {
     /// Something was posted that ended unknown.
     may_be_late: bool,
     /// The final content, once nothing may change it any more.
-    rests: Option<[u64; WORDS]>,
+    rests: Option<Box<[u64; WORDS + LONG_WORDS]>>,
+    /// The highest that was in each word of the block.
+    block: Box<[u64; LONG_WORDS]>,
 }
 
 /// A word that is written.
@@ -109,6 +116,19 @@ enum Asked {
     },
 }
 
+/// The offset of a word, and its bytes.
+const fn place_of(word: usize) -> (usize, usize) {
+    match word {
+        LONG => (WORDS * 8, LONG_WORDS * 8),
+        _ => (word * 8, 8),
+    }
+}
+
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let words = bytes.chunks_exact(8);
+    words.map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap_or_default()))
+}
+
 impl Granted {
     /// Whether its memory is there.
     pub(crate) const fn is_registered(&self) -> bool {
@@ -152,13 +172,14 @@ impl Sum {
 impl Granted {
     /// Takes the end of a request, with what it brought.
     fn end(&mut self, asked: Asked, end: RequestEnd, data: Option<&[u8]>) -> Verdict {
-        let word = data.and_then(|data| Some(u64::from_ne_bytes(data.try_into().ok()?)));
+        let word = data.and_then(|data| words_of(data).next());
         match (asked, end) {
             (Asked::Write { word, number }, RequestEnd::Done) => {
-                let there = self
-                    .memory
-                    .as_ref()
-                    .and_then(|memory| memory.load_u64(word * 8).ok());
+                let (offset, bytes) = place_of(word);
+                let words = (offset..offset + bytes).step_by(8);
+                let memory = self.memory.as_ref();
+                let there =
+                    memory.and_then(|memory| { words }.filter_map(|at| memory.load_u64(at).ok()).min());
                 let is_there = word == ONCE || there.is_none_or(|there| there >= number);
                 ensure(is_there, "written", || {
                     format!("{there:?} in a word where {number} is done")
@@ -167,7 +188,9 @@ impl Granted {
             (Asked::Read { word: at, floor }, RequestEnd::Done) => {
                 let most = self.words[at].asked;
                 let floor = if at == ONCE { 0 } else { floor };
-                let is_right = word.is_some_and(|word| (floor..=most).contains(&word));
+                let data = data.filter(|data| data.len() == place_of(at).1);
+                let is_right =
+                    data.is_some_and(|data| words_of(data).all(|word| (floor..=most).contains(&word)));
                 ensure(is_right, "torn", || {
                     format!("a READ brought {data:?}, of {floor} to {most}")
                 })
@@ -217,46 +240,50 @@ impl Granted {
             return Ok(());
         };
         // All of them at once: this is looked at after each poll.
-        let mut bytes = [0; WORDS * 8];
+        let mut bytes = [0; BYTES];
         memory
             .copy_out(0, &mut bytes)
             .map_err(|error| failure("window", format!("{error:?}")))?;
-        let mut there = [0; WORDS];
-        for (word, bytes) in there.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        let mut there = [0; WORDS + LONG_WORDS];
+        for (word, value) in there.iter_mut().zip(words_of(&bytes)) {
+            *word = value;
         }
-        for (index, (word, value)) in self.words.iter_mut().zip(there).enumerate() {
+        let (there_words, block) = there.split_at(WORDS);
+        let number = self.number;
+        let check = |index: usize, word: &Word, seen: u64, value: u64| {
             let was_asked = value <= word.asked && !word.never.contains(&value);
             ensure(was_asked, "made up", || {
-                format!(
-                    "{value} in word {index} of window {}, where nobody asked for that",
-                    self.number
-                )
+                format!("{value} in word {index} of window {number}, where nobody asked for that")
             })?;
-            ensure(index == ONCE || value >= word.seen, "undone", || {
-                format!(
-                    "{value} in word {index} of window {} behind {}",
-                    self.number, word.seen
-                )
-            })?;
-            word.seen = value;
+            ensure(index == ONCE || value >= seen, "undone", || {
+                format!("{value} in word {index} of window {number} behind {seen}")
+            })
+        };
+        for (index, (word, value)) in self.words.iter_mut().zip(there_words).enumerate() {
+            if index != LONG {
+                check(index, word, word.seen, *value)?;
+                word.seen = *value;
+            }
         }
+        for (seen, value) in self.block.iter_mut().zip(block) {
+            check(LONG, &self.words[LONG], *seen, *value)?;
+            *seen = *value;
+        }
+        // Each READ of the block brings this at least.
+        self.words[LONG].seen = block.iter().copied().min().unwrap_or(0);
         let adding = self.open.iter().fold(0, |bits, (_, asked)| match asked {
             Asked::Add { bit } => bits | bit,
             _ => bits,
         });
         self.sum.look(there[SUM], adding)?;
-        ensure(there[SUM + 1..] == [0; WORDS - SUM - 1], "made up", || {
-            format!("{there:?}")
-        })?;
+        let is_untouched = there[SUM + 1..WORDS] == [0; WORDS - SUM - 1] && there[LONG] == 0;
+        ensure(is_untouched, "made up", || format!("{there:?}"))?;
         if self.is_over && self.open.is_empty() && !self.may_be_late {
-            self.rests.get_or_insert(there);
+            self.rests.get_or_insert_with(|| Box::new(there));
         }
-        ensure(self.rests.is_none_or(|rests| rests == there), "withdrawn", || {
-            format!(
-                "window {} was withdrawn with {:?}, and has {there:?}",
-                self.number, self.rests
-            )
+        let rests = self.rests.as_deref();
+        ensure(rests.is_none_or(|rests| *rests == there), "withdrawn", || {
+            format!("window {number} was withdrawn with {rests:?}, and has {there:?}")
         })
     }
 }
@@ -280,7 +307,7 @@ impl LinkedRun<'_> {
             return Ok(());
         }
         let worker = self.windows.len() % process.workers.len();
-        let config = WindowConfig::new(WORDS * 8, RemoteAccess::ALL);
+        let config = WindowConfig::new(BYTES, RemoteAccess::ALL);
         let memory = process.workers[worker].window(&config);
         let memory = memory.map_err(|error| failure("window", error.to_string()))?;
         let access = if is_read_only {
@@ -305,6 +332,7 @@ impl LinkedRun<'_> {
             again: 0,
             may_be_late: false,
             rests: None,
+            block: Box::new([0; LONG_WORDS]),
         });
         self.note(host, format_args!("line {line}: grants window {number}"));
         Ok(())
@@ -357,16 +385,17 @@ impl LinkedRun<'_> {
         };
         let word = if what == Ask::WriteOnce { ONCE } else { word };
         let number = window.words[word].asked + 1;
-        let bytes = number.to_ne_bytes();
-        let (at, request, asked) = match what {
-            Ask::Write => (word, Request::Write(&bytes), Asked::Write { word, number }),
-            Ask::WriteOnce => (word, Request::WriteOnce(&bytes), Asked::Write { word, number }),
+        let (offset, length) = place_of(word);
+        let bytes = number.to_ne_bytes().repeat(length / 8);
+        let (offset, request, asked) = match what {
+            Ask::Write => (offset, Request::Write(&bytes), Asked::Write { word, number }),
+            Ask::WriteOnce => (offset, Request::WriteOnce(&bytes), Asked::Write { word, number }),
             Ask::Read => {
                 let floor = window.words[word].seen;
-                (word, Request::Read(8), Asked::Read { word, floor })
+                (offset, Request::Read(length as u32), Asked::Read { word, floor })
             }
             Ask::Add => match window.sum.next() {
-                Some(bit) => (SUM, Request::FetchAndAdd(bit), Asked::Add { bit }),
+                Some(bit) => (SUM * 8, Request::FetchAndAdd(bit), Asked::Add { bit }),
                 None => return Ok(()),
             },
         };
@@ -387,7 +416,7 @@ impl LinkedRun<'_> {
         let may = window.access == RemoteAccess::ALL || what == Ask::Read;
         match process
             .links
-            .request(&process.node, id, (window.number, at as u64 * 8), &request)
+            .request(&process.node, id, (window.number, offset as u64), &request)
         {
             Ok(request) => {
                 ensure(may && !window.is_over, "refused", || {
@@ -427,7 +456,7 @@ impl LinkedRun<'_> {
         (number, bytes, access): (u32, u64, RemoteAccess),
     ) -> Verdict {
         let window = self.window_of_peer(at, number)?;
-        let is_so = (bytes, access) == ((WORDS * 8) as u64, window.access) && !window.is_told;
+        let is_so = (bytes, access) == (BYTES as u64, window.access) && !window.is_told;
         window.is_told = true;
         ensure(is_so, "told", || {
             format!("window {number} of {bytes} bytes, {access:?}")

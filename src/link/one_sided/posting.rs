@@ -2,11 +2,11 @@
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Context as _, Operation, PostFlags, Provider, PushError};
-use doorbell_core::session::{HealthState, RequestId, SESSION_RAILS_MAX};
+use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
 use doorbell_core::wire::SESSION_HEADER_BYTES;
 use doorbell_core::{Instant, Ticket};
 
-use super::Kind;
+use super::{Kind, OneSided};
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted, posted};
 use crate::worker::Worker;
@@ -77,24 +77,35 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts what waits for a rail, the oldest first as far as places go. A request that no device takes does not hold up the
-    /// requests behind it.
+    /// Posts what waits for a rail: requests, the oldest first as far as places go, and then stretches of long ones. A request that no
+    /// device takes does not hold up the requests behind it.
     pub(in crate::link) fn post_requests(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+        self.post_waiting(OneSided::waiting, workers, turn);
+        if self.one_sided.long.is_any() {
+            self.post_waiting(OneSided::waiting_stretch, workers, turn);
+        }
+    }
+
+    /// Posts what waits, by `next`: the first from a place on, with its place and its window.
+    fn post_waiting(
+        &mut self,
+        next: impl Fn(&OneSided, usize, Instant) -> Option<(usize, Carried, u32)>,
+        workers: &mut [Worker<P>],
+        turn: (Instant, u64),
+    ) {
         let (now, _) = turn;
         let mut from = 0;
-        loop {
-            let requests = &self.one_sided.requests;
-            let next = requests.waiting(now).find(|(id, _)| id.place() >= from);
-            let Some((id, window)) = next.filter(|_| !self.in_class.has_had_turn()) else {
+        while !self.in_class.has_had_turn() {
+            let Some((place, what, window)) = next(&self.one_sided, from, now) else {
                 break;
             };
-            from = id.place().saturating_add(1);
+            from = place.saturating_add(1);
             let mut refused = [false; SESSION_RAILS_MAX as usize];
-            while let Some(rail) = self.post_request((id, window), &refused, workers, turn) {
+            while let Some(rail) = self.post_request((what, window), &refused, workers, turn) {
                 if let Some(refused) = refused.get_mut(usize::from(rail)) {
                     *refused = true;
                 }
-                self.one_sided.requests.refused(id, now);
+                self.one_sided.refused(what, now);
             }
         }
     }
@@ -102,7 +113,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// Posts a request over the best rail but these; which one's device does not take it, if it is that.
     fn post_request(
         &mut self,
-        (id, window): (RequestId, u32),
+        (what, window): (Carried, u32),
         but: &[bool],
         workers: &mut [Worker<P>],
         turn: (Instant, u64),
@@ -111,9 +122,14 @@ impl<P: Provider, N: Network> Link<P, N> {
         let over = others.filter_map(|(rail, _)| {
             let at = self.rails.get(usize::from(rail))?.at?;
             let (state, epoch) = (self.session.rail_state(rail), self.session.rail_epoch(rail));
-            let (operation, asked) = self.one_sided.operation(id, window, (rail, epoch))?;
+            let (operation, asked) = self.one_sided.operation(what, window, (rail, epoch))?;
             let may = self.session.takes_beside(rail) && !self.in_class.is_held(rail);
-            Some((state, may.then_some((rail, at, epoch, operation, asked))))
+            // Stretches are shared by speed and what is under way, as fragments are.
+            let load = match what {
+                Carried::Stretch(_) => self.session.done_after(rail, asked.bytes),
+                _ => 0,
+            };
+            Some((state, load, may.then_some((rail, at, epoch, operation, asked))))
         });
         let (rail, at, epoch, operation, asked) = open_of_best(over)?;
         let worker = workers.get_mut(at.worker)?;
@@ -123,7 +139,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             Some(mut lease) => {
                 if let Some(target) = lease.buffer_mut().get_mut(..length) {
                     if asked.kind == Kind::Write {
-                        target.copy_from_slice(self.one_sided.payloads.get(id.place(), asked.bytes));
+                        target.copy_from_slice(self.one_sided.payload(what, asked.bytes));
                     }
                 }
                 lease.set_len_bytes(length);
@@ -135,11 +151,50 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let bytes = length.saturating_add(SESSION_HEADER_BYTES);
         let may_be_posted = matches!(outcome, Posted::Done(_) | Posted::InDoubt);
-        self.took(rail, outcome, bytes, Some(Carried::Request(id)), turn);
+        self.took(rail, outcome, bytes, Some(what), turn);
         if may_be_posted {
-            self.one_sided.requests.posted(id, rail, epoch);
+            self.one_sided.posted(what, rail, epoch);
         }
         None
+    }
+}
+
+impl OneSided {
+    /// The first request from a place on that waits for a rail.
+    fn waiting(&self, from: usize, now: Instant) -> Option<(usize, Carried, u32)> {
+        let next = self.requests.waiting(now).find(|(id, _)| id.place() >= from);
+        next.map(|(id, window)| (id.place(), Carried::Request(id), window))
+    }
+
+    /// The first stretch from a place on that waits for a rail.
+    fn waiting_stretch(&self, from: usize, now: Instant) -> Option<(usize, Carried, u32)> {
+        let next = self.long.waiting(now).find(|(id, _)| id.place() >= from);
+        next.map(|(id, window)| (id.place(), Carried::Stretch(id), window))
+    }
+
+    /// The bytes that a request or a stretch writes.
+    fn payload(&self, what: Carried, bytes: u32) -> &[u8] {
+        match what {
+            Carried::Request(id) => self.payloads.get(id.place(), bytes),
+            Carried::Stretch(id) => self.long.payload(id),
+            Carried::Piece(..) | Carried::Part(_) => &[],
+        }
+    }
+
+    fn posted(&mut self, what: Carried, rail: u8, epoch: Epoch) {
+        match what {
+            Carried::Request(id) => self.requests.posted(id, rail, epoch),
+            Carried::Stretch(id) => self.long.posted(id, rail, epoch),
+            Carried::Piece(..) | Carried::Part(_) => {}
+        }
+    }
+
+    fn refused(&mut self, what: Carried, now: Instant) {
+        match what {
+            Carried::Request(id) => self.requests.refused(id, now),
+            Carried::Stretch(id) => self.long.refused(id, now),
+            Carried::Piece(..) | Carried::Part(_) => {}
+        }
     }
 }
 
@@ -188,17 +243,18 @@ pub(in crate::link) const fn tier_of(state: HealthState) -> Option<u8> {
     }
 }
 
-/// The open rail of the best state there is. If all rails of that state are full, they are waited for, and rails in a worse
-/// state are left alone.
-fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Option<T> {
-    let mut best = (u8::MAX, None);
-    for (state, open) in rails {
+/// The open rail of the best state there is; of several the first with the least load. If all rails of that state are full, they are
+/// waited for, and rails in a worse state are left alone.
+fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, u128, Option<T>)>) -> Option<T> {
+    let mut best = (u8::MAX, u128::MAX, None);
+    for (state, load, open) in rails {
         let Some(tier) = tier_of(state) else { continue };
-        if tier < best.0 || tier == best.0 && best.1.is_none() {
-            best = (tier, open);
+        let is_better = best.2.is_none() || load < best.1;
+        if tier < best.0 || tier == best.0 && open.is_some() && is_better {
+            best = (tier, load, open);
         }
     }
-    best.1
+    best.2
 }
 
 /// Posts one request that completes with an event. It fails where the device takes none such; of a queue pair that failed, the
@@ -236,7 +292,8 @@ mod tests {
 
     #[test]
     fn a_request_waits_for_the_best_rails_and_goes_over_any_of_them() {
-        let chosen = |rails: &[_]| open_of_best(rails.iter().copied());
+        let chosen =
+            |rails: &[(_, Option<u8>)]| open_of_best(rails.iter().map(|(state, open)| (*state, 0, *open)));
         assert_eq!(
             chosen(&[(Suspect, Some(0)), (Up, None), (FailingBack, Some(2))]),
             None
@@ -251,5 +308,13 @@ mod tests {
         );
         assert_eq!(chosen(&[(Down, Some(0)), (Suspect, Some(1))]), Some(1));
         assert_eq!(chosen(&[(Down, Some(0))]), None);
+        let loaded = [
+            (Up, 1, None),
+            (Up, 9, Some(1)),
+            (Up, 5, Some(2)),
+            (Up, 5, Some(3)),
+            (Suspect, 0, Some(4)),
+        ];
+        assert_eq!(open_of_best(loaded.into_iter()), Some(2));
     }
 }

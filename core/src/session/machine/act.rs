@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{Action, FinalReason, Owed, Phase, Role, Session};
 use crate::session::health::Due;
 use crate::session::rail::{Rail, RailPhase};
-use crate::session::striping::{choose, choose_any};
+use crate::session::striping::{choose, choose_any, done_after};
 use crate::session::{Epoch, Kept, Retained, SESSION_RAILS_MAX};
 use crate::wire::{SESSION_HEADER_BYTES, SessionHeader};
 use crate::{Deadline, Instant};
@@ -38,6 +38,12 @@ where
         self.rails
             .get(usize::from(rail))
             .map_or(0, |rail| rail.backlog_bytes)
+    }
+
+    /// The time after which a rail is done with what was posted on it and so many bytes more, in a unit that is the same for all rails.
+    pub fn done_after(&self, rail: u8, bytes: u32) -> u128 {
+        let rail = self.rails.get(usize::from(rail));
+        rail.map_or(u128::MAX, |rail| done_after(rail, bytes))
     }
 
     /// Returns the next action, until there is none. `random` is drawn anew for each call, or at least for each turn.

@@ -185,3 +185,50 @@ fn what_is_withdrawn_denied_or_over_ends_with_that() {
         ]
     );
 }
+
+#[test]
+fn a_request_of_others_ends_by_their_word_alone() {
+    let mut requests = requests();
+    let long = requests.begin_long(7, ms(0)).unwrap();
+    assert!(requests.is_any_open() && waiting(&requests).is_empty());
+    assert_eq!(requests.wake(), None);
+    requests.posted(long, 0, epoch(1));
+    requests.withdrawn(7);
+    requests.rail_lost(0, ms(1));
+    requests.look_at_deadlines(ms(1000));
+    requests.denied(long);
+    requests.over(FinalReason::Unreachable);
+    assert!(!requests.done(long));
+    assert_eq!(requests.poll_end(), None);
+    let short = requests.begin(7, Repeat::AtOnce, ms(0)).unwrap();
+    requests.end_long(short, RequestEnd::Done);
+    requests.end_long(long, RequestEnd::Done);
+    assert_eq!(requests.poll_end(), Some((long, RequestEnd::Done)));
+    assert_eq!((requests.poll_end(), requests.is_any_open()), (None, true));
+    requests.end_long(long, RequestEnd::Done);
+    assert_eq!(requests.poll_end(), None);
+}
+
+#[test]
+fn what_is_given_up_is_not_repeated_and_ends_behind_its_fence() {
+    let mut requests = requests();
+    let [waits, fencing, posted] = [(); 3].map(|()| requests.begin(1, Repeat::OnceFenced, ms(0)).unwrap());
+    requests.posted(fencing, 0, epoch(1));
+    requests.posted(posted, 1, epoch(2));
+    requests.rail_lost(0, ms(1));
+    for id in [waits, fencing, posted] {
+        requests.give_up(id, UnknownReason::Denied);
+    }
+    assert_eq!(
+        requests.poll_end(),
+        Some((waits, unknown(false, UnknownReason::Denied)))
+    );
+    requests.give_up(waits, UnknownReason::Denied);
+    assert_eq!(requests.poll_end(), None);
+    let rail_failed = unknown(true, UnknownReason::RailFailed);
+    requests.fenced(0, epoch(1));
+    assert_eq!(requests.poll_end(), Some((fencing, rail_failed)));
+    requests.rail_lost(1, ms(2));
+    assert_eq!(requests.poll_end(), Some((posted, rail_failed)));
+    assert_eq!((requests.is_any_open(), requests.fence_due()), (false, None));
+}

@@ -179,6 +179,8 @@ keys!(LINK, "link.", [link] {
     "links_max": DEPTH => links_max;
     "links_per_address": DEPTH => links_per_address;
     "requests": PLACES => requests;
+    "request_bytes_max": Kind::bytes(0, U32) => request_bytes_max;
+    "long_requests": Kind::count(0, SESSION_WINDOW_MAX as u64) => long_requests;
 });
 
 channel_keys!(LINK_CHANNEL, "link.channel.", link.channel);

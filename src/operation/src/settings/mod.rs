@@ -187,7 +187,7 @@ impl LogLevel {
     }
 }
 
-/// Bytes that a link may keep of one kind of fragment: they are there from its beginning.
+/// Bytes that a link may keep of one kind of fragment, or of long requests: they are there from its beginning.
 const LINK_BYTES_MAX: u64 = 1 << 30;
 
 /// Variables with our prefix that are no settings. Some are read by the loader of libibverbs, by the program, by the plugin for
@@ -409,17 +409,24 @@ impl Settings {
             };
             return Err(self.contradiction(name, reason.to_string()));
         }
+        let fragments = ("link.fragment_bytes", session.fragment_bytes);
         let kept = [
-            ("link.retained", link.retained),
-            ("link.ahead", link.ahead),
-            ("link.requests", link.requests),
+            ("link.retained", link.retained, fragments),
+            ("link.ahead", link.ahead, fragments),
+            ("link.requests", link.requests, fragments),
+            (
+                "link.long_requests",
+                link.long_requests,
+                ("link.request_bytes_max", link.request_bytes_max),
+            ),
         ];
-        let is_too_much =
-            |count: u32| u64::from(count).saturating_mul(session.fragment_bytes.into()) > LINK_BYTES_MAX;
-        let Some((name, count)) = kept.into_iter().find(|(_, count)| is_too_much(*count)) else {
+        let is_too_much = |(_, count, (_, each)): &(_, u32, (_, u32))| {
+            u64::from(*count) * u64::from(*each) > LINK_BYTES_MAX
+        };
+        let Some((name, count, (bytes, _))) = kept.into_iter().find(is_too_much) else {
             return Ok(());
         };
-        let (bytes, of) = ("link.fragment_bytes", self.source_of("link.fragment_bytes"));
+        let of = self.source_of(bytes);
         let each = self.value_text(bytes);
         Err(self.contradiction(
             name,

@@ -1,0 +1,360 @@
+//! Requests that are longer than a fragment: each is executed by stretches of a fragment at most, and ends as they did.
+//!
+//! A stretch is a request of a table of its own, and is treated as any request is where a rail fails. Its bytes are in the memory of
+//! the whole request, which is there from the beginning of the link.
+
+use doorbell_core::Instant;
+use doorbell_core::session::{
+    Epoch, FinalReason, KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests, UnknownReason,
+};
+
+use super::{Asked, Kind};
+use crate::link::config::{LinkConfig, LinkError};
+use crate::link::store::room_for;
+
+/// Limit on stretches of a request that have no end yet: 64 KiB by default, which is what 100 Gb/s carry in 5 µs. So a request keeps such
+/// a rail busy, and a message waits for no more than these. Each request has its own, since those of another may wait for a rail in vain.
+const STRETCHES: u32 = 16;
+
+/// The long requests of a link.
+pub(super) struct Long {
+    wholes: Box<[Whole]>,
+    /// How many have no end yet, or one that is not reported.
+    taken: usize,
+    stretches: Requests<Box<[KeptRequest]>>,
+    of: Box<[Option<Stretch>]>,
+    stretch_bytes: u32,
+    bytes_max: u32,
+}
+
+/// A long request.
+#[derive(Default)]
+struct Whole {
+    /// Its name, until its end is reported.
+    request: Option<RequestId>,
+    window: u32,
+    asked: Asked,
+    repeat: Option<Repeat>,
+    /// The bytes for which stretches were begun.
+    begun: u32,
+    /// Stretches without an end.
+    open: u32,
+    /// Whether a stretch was posted.
+    was_posted: bool,
+    /// Cause of the first failure of a stretch.
+    failure: Option<UnknownReason>,
+    has_ended: bool,
+    /// The bytes of the WRITE, or those that were read; behind them those of longer requests before.
+    bytes: Vec<u8>,
+}
+
+/// A stretch of a long request.
+#[derive(Clone, Copy)]
+struct Stretch {
+    id: RequestId,
+    whole: usize,
+    asked: Asked,
+}
+
+impl Whole {
+    const fn is_open(&self) -> bool {
+        self.request.is_some() && !self.has_ended
+    }
+
+    /// Whether bytes are left for which no stretch was begun.
+    const fn has_rest(&self) -> bool {
+        self.begun < self.asked.bytes
+    }
+
+    /// Whether another stretch may be begun.
+    const fn may_begin(&self) -> bool {
+        self.is_open() && self.failure.is_none() && self.has_rest() && self.open < STRETCHES
+    }
+
+    /// The place of the bytes of a stretch in the memory of the whole.
+    fn range(&self, stretch: &Asked) -> Option<core::ops::Range<usize>> {
+        let start = usize::try_from(stretch.offset.checked_sub(self.asked.offset)?).ok()?;
+        Some(start..start.checked_add(usize::try_from(stretch.bytes).ok()?)?)
+    }
+
+    /// Notes why a stretch failed. A refusal of the peer's device takes the rail down, so it is the cause of what failed with that.
+    fn note_failure(&mut self, reason: UnknownReason) {
+        match self.failure {
+            None | Some(UnknownReason::RailFailed) => self.failure = Some(reason),
+            Some(_) => {}
+        }
+    }
+}
+
+impl Long {
+    pub(super) fn new(config: &LinkConfig) -> Result<Self, LinkError> {
+        let stretch_bytes = config.session.fragment_bytes.max(1);
+        let is_any = config.request_bytes_max > stretch_bytes;
+        let places = usize::try_from(config.long_requests.min(config.requests)).unwrap_or(usize::MAX);
+        let places = if is_any { places } else { 0 };
+        let stretches = places.saturating_mul(STRETCHES as usize);
+        let bytes = usize::try_from(config.request_bytes_max).unwrap_or(usize::MAX);
+        let whole = |_| {
+            Ok(Whole {
+                bytes: room_for(bytes)?,
+                ..Whole::default()
+            })
+        };
+        let table = vec![KeptRequest::default(); stretches].into_boxed_slice();
+        Ok(Self {
+            wholes: (0..places).map(whole).collect::<Result<_, LinkError>>()?,
+            taken: 0,
+            stretches: Requests::new(table, config.session.recover_within),
+            of: vec![None; stretches].into_boxed_slice(),
+            stretch_bytes,
+            bytes_max: match places {
+                0 => stretch_bytes,
+                _ => config.request_bytes_max,
+            },
+        })
+    }
+
+    /// The longest request.
+    pub(super) const fn bytes_max(&self) -> u32 {
+        self.bytes_max
+    }
+
+    /// Whether a request is executed by stretches.
+    pub(super) const fn is_long(&self, asked: &Asked) -> bool {
+        asked.bytes > self.stretch_bytes
+    }
+
+    /// Whether there is a long request.
+    pub(super) const fn is_any(&self) -> bool {
+        self.taken > 0
+    }
+
+    /// Takes a request in, with the bytes of a WRITE.
+    pub(super) fn begin(
+        &mut self,
+        requests: &mut Requests<Box<[KeptRequest]>>,
+        (window, asked, repeat): (u32, Asked, Repeat),
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<RequestId, RequestRefusal> {
+        let free = self.wholes.iter_mut().find(|whole| whole.request.is_none());
+        let whole = free.ok_or(RequestRefusal::Full)?;
+        let request = requests.begin_long(window, now).ok_or(RequestRefusal::Full)?;
+        let mut bytes = core::mem::take(&mut whole.bytes);
+        let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
+        if bytes.len() < length {
+            // Within the room that it has had from the beginning.
+            bytes.resize(length, 0);
+        }
+        if let Some(target) = bytes.get_mut(..payload.len()) {
+            target.copy_from_slice(payload);
+        }
+        *whole = Whole {
+            request: Some(request),
+            window,
+            asked,
+            repeat: Some(repeat),
+            bytes,
+            ..Whole::default()
+        };
+        self.taken = self.taken.saturating_add(1);
+        Ok(request)
+    }
+
+    /// Notes which stretches have ended, ends the requests that have none left, and begins stretches of the others.
+    /// `is_granted` tells whether a window is.
+    pub(super) fn go_on(
+        &mut self,
+        requests: &mut Requests<Box<[KeptRequest]>>,
+        is_granted: impl Fn(u32) -> bool,
+        now: Instant,
+    ) {
+        if self.taken == 0 {
+            return;
+        }
+        for whole in self.wholes.iter_mut().filter(|whole| whole.is_open()) {
+            if whole.has_rest() && !is_granted(whole.window) {
+                whole.note_failure(UnknownReason::Withdrawn);
+            }
+        }
+        self.settle(requests);
+        self.begin_stretches(now);
+    }
+
+    /// Notes which stretches have ended, and ends the requests that have none left.
+    fn settle(&mut self, requests: &mut Requests<Box<[KeptRequest]>>) {
+        while let Some((id, end)) = self.stretches.poll_end() {
+            let stretch = self.of.get(id.place()).copied().flatten();
+            let whole = stretch.and_then(|stretch| self.wholes.get_mut(stretch.whole));
+            let Some(whole) = whole else { continue };
+            whole.open = whole.open.saturating_sub(1);
+            match end {
+                RequestEnd::Done => whole.was_posted = true,
+                RequestEnd::Unknown { was_posted, reason } => {
+                    whole.was_posted |= was_posted;
+                    whole.note_failure(reason);
+                }
+            }
+        }
+        // Nothing more is posted of what failed: each stretch that the peer's device refuses costs a rail.
+        for stretch in self.of.iter().flatten() {
+            let whole = self.wholes.get(stretch.whole).filter(|whole| whole.is_open());
+            if let Some(reason) = whole.and_then(|whole| whole.failure) {
+                self.stretches.give_up(stretch.id, reason);
+            }
+        }
+        for whole in self.wholes.iter_mut().filter(|whole| whole.is_open()) {
+            let end = match whole.failure {
+                Some(reason) => RequestEnd::Unknown {
+                    was_posted: whole.was_posted,
+                    reason,
+                },
+                None if whole.has_rest() => continue,
+                None => RequestEnd::Done,
+            };
+            if let (0, Some(request)) = (whole.open, whole.request) {
+                whole.has_ended = true;
+                requests.end_long(request, end);
+            }
+        }
+    }
+
+    /// Begins stretches of each request, as far as it may have more.
+    fn begin_stretches(&mut self, now: Instant) {
+        for (at, whole) in self.wholes.iter_mut().enumerate() {
+            while let Some(repeat) = whole.repeat.filter(|_| whole.may_begin()) {
+                let Some(id) = self.stretches.begin(whole.window, repeat, now) else {
+                    return;
+                };
+                let rest = whole.asked.bytes.saturating_sub(whole.begun);
+                let asked = Asked {
+                    offset: whole.asked.offset.saturating_add(u64::from(whole.begun)),
+                    bytes: rest.min(self.stretch_bytes),
+                    kind: whole.asked.kind,
+                };
+                whole.begun = whole.begun.saturating_add(asked.bytes);
+                whole.open = whole.open.saturating_add(1);
+                if let Some(of) = self.of.get_mut(id.place()) {
+                    *of = Some(Stretch { id, whole: at, asked });
+                }
+            }
+        }
+    }
+
+    fn stretch(&self, id: RequestId) -> Option<Stretch> {
+        let stretch = self.of.get(id.place()).copied().flatten();
+        stretch.filter(|stretch| stretch.id == id)
+    }
+
+    /// The record of a stretch.
+    pub(super) fn asked(&self, id: RequestId) -> Option<Asked> {
+        self.stretch(id).map(|stretch| stretch.asked)
+    }
+
+    /// The bytes that a stretch writes.
+    pub(super) fn payload(&self, id: RequestId) -> &[u8] {
+        let stretch = self.stretch(id);
+        let bytes = stretch.and_then(|stretch| {
+            let whole = self.wholes.get(stretch.whole)?;
+            whole.bytes.get(whole.range(&stretch.asked)?)
+        });
+        bytes.unwrap_or_default()
+    }
+
+    /// The stretches that wait for a rail, each with its window.
+    pub(super) fn waiting(&self, now: Instant) -> impl Iterator<Item = (RequestId, u32)> {
+        self.stretches.waiting(now)
+    }
+
+    pub(super) fn posted(&mut self, id: RequestId, rail: u8, epoch: Epoch) {
+        self.stretches.posted(id, rail, epoch);
+    }
+
+    pub(super) fn refused(&mut self, id: RequestId, now: Instant) {
+        self.stretches.refused(id, now);
+    }
+
+    /// A stretch is done. One that reads is done once its bytes are here.
+    pub(super) fn completed(&mut self, id: RequestId) {
+        if self.asked(id).is_some_and(|asked| asked.kind == Kind::Write) {
+            self.stretches.done(id);
+        }
+    }
+
+    /// A stretch brought these bytes.
+    pub(super) fn fetched(&mut self, id: RequestId, data: &[u8]) {
+        let Some(stretch) = self.stretch(id) else { return };
+        let whole = self.wholes.get_mut(stretch.whole);
+        let target = whole.and_then(|whole| {
+            let range = whole.range(&stretch.asked)?;
+            whole
+                .bytes
+                .get_mut(range)
+                .filter(|target| target.len() == data.len())
+        });
+        if let Some(target) = target.filter(|_| self.stretches.done(id)) {
+            target.copy_from_slice(data);
+        }
+    }
+
+    pub(super) fn denied(&mut self, id: RequestId) {
+        self.stretches.denied(id);
+    }
+
+    /// A rail's connection is lost. The fences that stretches need are asked for with those of `requests`.
+    pub(super) fn rail_lost(&mut self, rail: u8, requests: &mut Requests<Box<[KeptRequest]>>, now: Instant) {
+        if self.taken == 0 {
+            return;
+        }
+        self.stretches.rail_lost(rail, now);
+        while let Some((rail, epoch)) = self.stretches.fence_due() {
+            requests.fence(rail, epoch);
+            self.stretches.fence_asked(rail);
+        }
+    }
+
+    pub(super) fn fenced(&mut self, rail: u8, through: Epoch) {
+        if self.taken > 0 {
+            self.stretches.fenced(rail, through);
+        }
+    }
+
+    pub(super) fn withdrawn(&mut self, window: u32) {
+        self.stretches.withdrawn(window);
+    }
+
+    pub(super) fn look_at_deadlines(&mut self, now: Instant) {
+        if self.taken > 0 {
+            self.stretches.look_at_deadlines(now);
+        }
+    }
+
+    /// When to look at the deadlines.
+    pub(super) fn wake(&self) -> Option<doorbell_core::Deadline> {
+        self.stretches.wake().filter(|_| self.taken > 0)
+    }
+
+    /// The link is over: all open requests end.
+    pub(super) fn over(&mut self, requests: &mut Requests<Box<[KeptRequest]>>, reason: FinalReason) {
+        if self.taken == 0 {
+            return;
+        }
+        self.stretches.over(reason);
+        for whole in self.wholes.iter_mut().filter(|whole| whole.is_open()) {
+            whole.note_failure(UnknownReason::Over(reason));
+        }
+        self.settle(requests);
+    }
+
+    /// The end of a request is reported: whether it was long, and if so the bytes that it read.
+    pub(super) fn reported(&mut self, id: RequestId) -> Option<&[u8]> {
+        let whole = self.wholes.iter_mut().find(|whole| whole.request == Some(id))?;
+        whole.request = None;
+        self.taken = self.taken.saturating_sub(1);
+        let bytes = match whole.asked.kind {
+            Kind::Read => usize::try_from(whole.asked.bytes).unwrap_or(0),
+            _ => 0,
+        };
+        whole.bytes.get(..bytes)
+    }
+}
