@@ -25,6 +25,7 @@ use super::ended::Ended;
 use super::log::{log_begun, log_late};
 use super::rail::LinkRail;
 use super::report::Gone;
+use super::resting::Resting;
 use super::sleeping::{Taken, Waiting};
 use super::state::Link;
 use super::table::Core;
@@ -217,6 +218,7 @@ impl<P: Provider, N: Network> Links<P, N> {
                 .collect(),
             domains: workers.iter().map(|worker| worker.domain.id()).collect(),
             entries: Vec::new(),
+            resting: Resting::default(),
             gone: Gone::default(),
             closing: Vec::new(),
             arrivals: Arrivals::default(),

@@ -39,6 +39,7 @@ mod one_sided;
 mod question;
 mod rail;
 mod report;
+mod resting;
 mod sleeping;
 mod state;
 mod store;

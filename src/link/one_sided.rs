@@ -197,6 +197,12 @@ impl OneSided {
         self.requests.is_any_open()
     }
 
+    /// Whether nothing is to be posted or reported, for a link without open requests, before a connection changes.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let has_news = !self.news.is_empty() || self.moved.is_some();
+        !has_news && self.ours.is_at_rest() && self.fences.is_at_rest() && self.requests.fence_due().is_none()
+    }
+
     /// The next end to report. A request that fetched data was reported when the data came.
     pub(super) fn poll_end(&mut self) -> Option<(RequestId, RequestEnd)> {
         loop {

@@ -160,6 +160,11 @@ impl<P: Provider> Transfers<P> {
         !self.entries.is_empty()
     }
 
+    /// Whether the peer is owed an answer about one that is gone.
+    pub(in super::super) fn owes_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// How many are open that were begun here, or by the peer. Transfers that are kept for the peer alone do not count.
     fn open(&self, is_ours: bool) -> u32 {
         let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
