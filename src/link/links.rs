@@ -29,7 +29,7 @@ use super::resting::Resting;
 use super::sleeping::{Taken, Waiting};
 use super::state::Link;
 use super::table::Core;
-use super::transfers::{TransferEvent, TransferId};
+use super::transfers::{LoanId, TransferEvent, TransferId};
 use crate::connect::acceptances::Acceptances;
 use crate::connect::handshakes::HandshakeCounts;
 use crate::connect::listener::Listener;
@@ -100,6 +100,13 @@ pub enum LinkEvent<'m> {
         transfer: TransferId,
         /// What.
         event: TransferEvent,
+    },
+    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone.
+    Revoked {
+        /// The loan.
+        loan: LoanId,
+        /// The error of our device, if it did not register the memory.
+        error: Option<ProviderError>,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.
     Session(SessionEvent),

@@ -308,6 +308,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let report = |transfer, event| each(LinkEvent::Transfer { transfer, event });
         self.transfers.report(now, report);
+        while let Some((loan, error)) = self.transfers.poll_revoked() {
+            each(LinkEvent::Revoked { loan, error });
+        }
     }
 
     /// Goes by what the peer said beside its messages.

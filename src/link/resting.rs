@@ -1,8 +1,8 @@
 //! Links that have nothing to do until a moment, so that a poll passes them by.
 //!
 //! A link rests once a poll moved it on and found nothing to do. Every way to change a link from outside a poll's round stirs it:
-//! `Core::link_mut`, `links_mut` and `add` do. What a link awaits without being told of it (a thread, a stream, room on a rail) keeps it
-//! from resting: [`Link::rests_until`] lists all of that.
+//! `Core::link_mut`, `links_mut` and `add` do. A link that awaits something of which nothing informs it (a thread, a stream,
+//! room on a rail) does not rest: [`Link::rests_until`] lists all of that.
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
@@ -129,7 +129,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             && self.last_event.is_none()
             && self.one_sided.is_at_rest()
             && !self.awaits_beside()
-            && !self.transfers.owes_answers();
+            && self.transfers.is_at_rest();
         if !is_at_rest {
             return None;
         }

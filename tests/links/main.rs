@@ -11,6 +11,7 @@ mod fabric;
 mod failing;
 mod full;
 mod keys;
+mod loans;
 mod moved;
 mod one_sided;
 mod panics;
