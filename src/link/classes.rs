@@ -15,6 +15,7 @@ use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkError;
 use super::links::{LinkId, Links};
+use super::resting::Resting;
 use super::state::Link;
 use super::table::{Around, Core, LinkEntry, act};
 use crate::connect::node::Node;
@@ -128,7 +129,11 @@ impl Order {
     }
 
     /// Looks at what is under way, and lets all links have turns again.
-    fn begin<P: Provider, N: Network>(&mut self, entries: &mut [LinkEntry<P, N>]) {
+    fn begin<P: Provider, N: Network>(
+        &mut self,
+        entries: &mut [LinkEntry<P, N>],
+        (resting, now): (&Resting, Instant),
+    ) {
         self.ahead.fill([0; CLASSES_MAX]);
         self.waiting.make_room(entries.len());
         self.waiting.clear();
@@ -136,9 +141,12 @@ impl Order {
             let Some((_, link)) = entry.named(index) else {
                 continue;
             };
-            link.in_class.not_before = None;
-            self.wait(&link.in_class, index);
-            link.transfers.forget_limits();
+            // One that rests has nothing to post, though it may have bytes under way.
+            if resting.is_due(index, now) {
+                link.in_class.not_before = None;
+                self.wait(&link.in_class, index);
+                link.transfers.forget_limits();
+            }
             for rail in 0..SESSION_RAILS_MAX {
                 // The bytes of a silent rail are not on the port.
                 let is_silent = link.session.rail_state(rail) == HealthState::Suspect;
@@ -228,6 +236,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         let random = self.draw();
         let Self {
             entries,
+            resting,
             order: Some(order),
             routes,
             closing,
@@ -244,7 +253,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             routes,
             closing,
         };
-        order.begin(entries);
+        order.begin(entries, (resting, now));
         while let Some(index) = order.next() {
             let Some((id, link)) = entries.get_mut(index).and_then(|entry| entry.named(index)) else {
                 continue;

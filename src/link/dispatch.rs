@@ -50,6 +50,8 @@ fn is_denial(status: WcStatus) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     of_worker: Vec<Vec<Option<(At, Whose)>>>,
+    /// How many of them nobody has claimed.
+    unclaimed: usize,
 }
 
 impl Routes {
@@ -65,8 +67,19 @@ impl Routes {
             of_it.resize(index.saturating_add(1), None);
         }
         if let Some(place) = of_it.get_mut(index) {
-            *place = Some((at, whose));
+            let before = place.replace((at, whose));
+            self.count(before, Some(whose));
         }
+    }
+
+    /// Counts the unclaimed, as a place changes.
+    fn count(&mut self, before: Option<(At, Whose)>, after: Option<Whose>) {
+        let of = |whose: Option<Whose>| usize::from(matches!(whose, Some(Whose::Unclaimed(_))));
+        let before = before.map(|(_, whose)| whose);
+        self.unclaimed = self
+            .unclaimed
+            .saturating_add(of(after))
+            .saturating_sub(of(before));
     }
 
     pub(super) fn get(&self, at: At) -> Option<Whose> {
@@ -80,20 +93,26 @@ impl Routes {
         }
         let of_it = self.of_worker.get_mut(at.worker);
         if let Some(place) = of_it.and_then(|of_it| of_it.get_mut(at.channel.index as usize)) {
-            *place = None;
+            let before = place.take();
+            self.count(before, None);
         }
+    }
+
+    /// Whether there are channels that nobody has claimed.
+    #[inline]
+    pub(super) const fn is_any_unclaimed(&self) -> bool {
+        self.unclaimed > 0
     }
 
     /// The channels that nobody has claimed, and until when they may be.
     pub(super) fn unclaimed(&self) -> impl Iterator<Item = (At, Deadline)> {
-        self.of_worker
-            .iter()
-            .flatten()
-            .flatten()
-            .filter_map(|(at, whose)| match whose {
-                Whose::Unclaimed(until) => Some((*at, *until)),
-                Whose::Rail(..) | Whose::Ended => None,
-            })
+        let all = self.of_worker.iter().flatten().flatten();
+        let unclaimed = all.filter_map(|(at, whose)| match whose {
+            Whose::Unclaimed(until) => Some((*at, *until)),
+            Whose::Rail(..) | Whose::Ended => None,
+        });
+        // Most of the time there is none, and no channel is looked at.
+        unclaimed.take(self.unclaimed)
     }
 }
 

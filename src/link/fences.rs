@@ -78,6 +78,11 @@ impl Fences {
         }
     }
 
+    /// Whether no answer is owed, and no channel is awaited.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.open.is_empty() && self.owed.iter().all(Option::is_none)
+    }
+
     /// Whether an answer is owed that may go soon: none does while a channel of its rail is there for good.
     pub(super) fn is_any_to_go(&self) -> bool {
         let is_for_good = |rail| self.open.iter().any(|open| open.rail == rail && open.is_for_good);

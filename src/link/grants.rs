@@ -80,6 +80,11 @@ impl Ours {
         self.next > 0
     }
 
+    /// Whether no withdrawal is under way. Grants go to each connection as soon as there is one.
+    pub(super) fn is_at_rest(&self) -> bool {
+        !self.grants.iter().any(|grant| grant.is_withdrawn)
+    }
+
     pub(super) fn withdraw(&mut self, number: u32) {
         for grant in self.grants.iter_mut().filter(|grant| grant.number == number) {
             grant.is_withdrawn = true;

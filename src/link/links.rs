@@ -25,10 +25,11 @@ use super::ended::Ended;
 use super::log::{log_begun, log_late};
 use super::rail::LinkRail;
 use super::report::Gone;
+use super::resting::Resting;
 use super::sleeping::{Taken, Waiting};
 use super::state::Link;
 use super::table::Core;
-use super::transfers::{TransferEvent, TransferId};
+use super::transfers::{LoanId, TransferEvent, TransferId};
 use crate::connect::acceptances::Acceptances;
 use crate::connect::handshakes::HandshakeCounts;
 use crate::connect::listener::Listener;
@@ -99,6 +100,13 @@ pub enum LinkEvent<'m> {
         transfer: TransferId,
         /// What.
         event: TransferEvent,
+    },
+    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone.
+    Revoked {
+        /// The loan.
+        loan: LoanId,
+        /// The error of our device, if it did not register the memory.
+        error: Option<ProviderError>,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.
     Session(SessionEvent),
@@ -217,6 +225,7 @@ impl<P: Provider, N: Network> Links<P, N> {
                 .collect(),
             domains: workers.iter().map(|worker| worker.domain.id()).collect(),
             entries: Vec::new(),
+            resting: Resting::default(),
             gone: Gone::default(),
             closing: Vec::new(),
             arrivals: Arrivals::default(),

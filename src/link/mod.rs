@@ -39,6 +39,7 @@ mod one_sided;
 mod question;
 mod rail;
 mod report;
+mod resting;
 mod sleeping;
 mod state;
 mod store;
@@ -59,6 +60,6 @@ pub use report::LinkRailReport;
 pub use sleeping::{LinkDescriptor, WatchedNetwork};
 pub(crate) use sleeping::{SETTLING_POLLS, WaitedFor, is_ready_to_sleep};
 pub use transfers::{
-    EndReason, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId, TransferOptions,
-    TransferOutcome, TransferRefusal, TransferRole, TransferTotals,
+    EndReason, LoanId, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId,
+    TransferOptions, TransferOutcome, TransferRefusal, TransferRole, TransferTotals,
 };

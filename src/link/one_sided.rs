@@ -238,6 +238,12 @@ impl OneSided {
         self.requests.is_any_open()
     }
 
+    /// Whether nothing is to be posted or reported, for a link without open requests, before a connection changes.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let has_news = !self.news.is_empty() || self.moved.is_some() || self.long.is_any();
+        !has_news && self.ours.is_at_rest() && self.fences.is_at_rest() && self.requests.fence_due().is_none()
+    }
+
     /// The next end to report. A request that fetched data was reported when the data came, unless it is long.
     fn poll_end(&mut self) -> Option<LinkEvent<'_>> {
         let (request, end, is_long_read) = loop {
@@ -385,6 +391,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let report = |transfer, event| each(LinkEvent::Transfer { transfer, event });
         self.transfers.report(now, report);
+        while let Some((loan, error)) = self.transfers.poll_revoked() {
+            each(LinkEvent::Revoked { loan, error });
+        }
     }
 
     /// Goes by what the peer said beside its messages.

@@ -15,6 +15,7 @@ use super::links::{LinkEvent, LinkId};
 use super::log::log_session;
 use super::rail::{At, NotConnected};
 use super::report::Gone;
+use super::resting::{NEVER, Resting};
 use super::sleeping::Taken;
 use super::state::{Link, Posted, frame_bytes};
 use crate::connect::node::Node;
@@ -33,6 +34,8 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// The speed of each Worker's fastest rail.
     pub(super) speeds_mbps: Vec<u32>,
     pub(super) entries: Vec<LinkEntry<P, N>>,
+    /// When each is to be moved on.
+    pub(super) resting: Resting,
     /// Counts of links that are over.
     pub(super) gone: Gone,
     pub(super) closing: Vec<Ending>,
@@ -78,6 +81,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         if entry.generation != id.generation {
             return None;
         }
+        self.resting.stir(id.index as usize);
         entry.link.as_mut()
     }
 
@@ -94,6 +98,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     }
 
     pub(super) fn links_mut(&mut self) -> impl Iterator<Item = &mut Link<P, N>> {
+        self.resting.stir_all();
         self.entries.iter_mut().filter_map(|entry| entry.link.as_mut())
     }
 
@@ -136,6 +141,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         }
         let entry = self.entries.get_mut(at)?;
         let link = entry.link.insert(link);
+        self.resting.stir(at);
         if self.order.is_some() {
             link.begin_order();
         }
@@ -197,7 +203,8 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.chance
     }
 
-    /// Moves every link as far as it can, and reports its events.
+    /// Moves every link that does not rest as far as it can, and reports its events.
+    #[inline]
     pub(super) fn advance(
         &mut self,
         node: &Node<P, N>,
@@ -205,19 +212,58 @@ impl<P: Provider, N: Network> Core<P, N> {
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
     ) {
-        if self.order.is_none() {
-            for index in 0..self.entries.len() {
+        self.check_rests(now);
+        if self.resting.is_any_due(now) {
+            self.advance_due(node, workers, now, each);
+        }
+    }
+
+    fn advance_due(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        now: Instant,
+        each: &mut impl FnMut(LinkId, LinkEvent<'_>),
+    ) {
+        let is_ordered = self.order.is_some();
+        for index in 0..self.entries.len() {
+            if self.resting.begin(index, now) {
                 self.move_on(index, node, workers, now, each);
-                self.report(index, now, each);
+                if !is_ordered {
+                    self.end_round(index, now, each);
+                }
             }
+        }
+        if is_ordered {
+            self.post_in_order(node, workers, now);
+            for index in 0..self.entries.len() {
+                if self.resting.is_due(index, now) {
+                    self.end_round(index, now, each);
+                }
+            }
+        }
+        self.resting.end_all();
+    }
+
+    /// Reports the events of a link, and lets it rest if it has nothing to do.
+    fn end_round(&mut self, index: usize, now: Instant, each: &mut impl FnMut(LinkId, LinkEvent<'_>)) {
+        self.report(index, now, each);
+        let Self { entries, resting, .. } = self;
+        let link = entries.get_mut(index).and_then(|entry| entry.link.as_mut());
+        resting.end(index, || link.map_or(Some(NEVER), |link| link.rests_until(now)));
+    }
+
+    /// Checks in tests that a link that rests has changed in nothing. It would be moved on too late.
+    fn check_rests(&mut self, now: Instant) {
+        if !cfg!(debug_assertions) {
             return;
         }
-        for index in 0..self.entries.len() {
-            self.move_on(index, node, workers, now, each);
-        }
-        self.post_in_order(node, workers, now);
-        for index in 0..self.entries.len() {
-            self.report(index, now, each);
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            let (until, link) = (self.resting.until(index), entry.link.as_mut());
+            if let (Some(until), Some(link)) = (until.filter(|until| !until.has_passed(now)), link) {
+                let found = link.rests_until(now);
+                debug_assert_eq!(found, Some(until), "link {index} rests, and was changed");
+            }
         }
     }
 
@@ -297,7 +343,14 @@ impl<P: Provider, N: Network> Core<P, N> {
     }
 
     /// Closes what is to be closed, channels nobody has claimed in time among it.
+    #[inline]
     pub(super) fn close_channels(&mut self, workers: &mut [Worker<P>], now: Instant) {
+        if self.routes.is_any_unclaimed() || !self.closing.is_empty() {
+            self.close_late_and_ended(workers, now);
+        }
+    }
+
+    fn close_late_and_ended(&mut self, workers: &mut [Worker<P>], now: Instant) {
         loop {
             let late = self.routes.unclaimed().find(|(_, until)| until.has_passed(now));
             let Some((at, _)) = late else {

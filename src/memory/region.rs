@@ -62,6 +62,11 @@ impl<P: Provider> Region<P> {
         }
     }
 
+    /// Whether another is a clone of it.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     fn first(&self) -> Option<&P::Window> {
         self.shared.windows.first().map(|window| &**window)
     }

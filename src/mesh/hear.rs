@@ -55,13 +55,14 @@ impl State {
                     self.lose(&neighbour, now);
                 }
             }
-            // A mesh grants nothing, asks for nothing, and takes no transfers (`MeshConfig::links`).
+            // A mesh grants nothing, asks for nothing, lends nothing and takes no transfers (`MeshConfig::links`).
             LinkEvent::Session(_)
             | LinkEvent::Granted { .. }
             | LinkEvent::Withdrawn { .. }
             | LinkEvent::Fetched { .. }
             | LinkEvent::Ended { .. }
-            | LinkEvent::Transfer { .. } => {}
+            | LinkEvent::Transfer { .. }
+            | LinkEvent::Revoked { .. } => {}
         }
     }
 

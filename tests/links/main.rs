@@ -14,6 +14,7 @@ mod full;
 mod keys;
 mod lengths;
 mod long;
+mod loans;
 mod moved;
 mod one_sided;
 mod panics;

@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use doorbell::link::{
-    FinalReason, LinkConfig, LinkEvent, LinkId, Links, PushRefusal, Request, RequestEnd, RequestId,
+    FinalReason, LinkConfig, LinkEvent, LinkId, Links, LoanId, PushRefusal, Request, RequestEnd, RequestId,
     RequestRefusal, SessionEvent, TransferEvent, TransferId,
 };
 use doorbell::provider::{Clock as _, Instant};
@@ -51,6 +51,7 @@ pub(crate) enum Aside {
     /// How a request ended, and what it fetched.
     Ended(RequestId, RequestEnd, Vec<u8>),
     Transfer(TransferId, TransferEvent),
+    Revoked(LoanId),
 }
 
 /// The callback of a process.
@@ -253,6 +254,10 @@ impl Process {
             }
             LinkEvent::Ended { request, end } => asides.push(Aside::Ended(request, end, Vec::new())),
             LinkEvent::Transfer { transfer, event } => asides.push(Aside::Transfer(transfer, event)),
+            LinkEvent::Revoked { loan, error } => {
+                assert_eq!((error, &*over), (None, &None));
+                asides.push(Aside::Revoked(loan));
+            }
             other => panic!("{other:?}"),
         };
         let mut each = |id: LinkId, event: LinkEvent<'_>| {

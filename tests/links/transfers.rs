@@ -79,7 +79,7 @@ fn cancel(two: &mut Two, at: usize, id: TransferId) {
 }
 
 /// Waits until a process is offered a transfer.
-fn offered(two: &mut Two, at: usize) -> (TransferId, TransferRole, u64, u64) {
+pub(crate) fn offered(two: &mut Two, at: usize) -> (TransferId, TransferRole, u64, u64) {
     let until = ms(two.fabric.now().to_ns() / 1_000_000 + 500);
     let find = |aside: &Aside| match aside {
         Aside::Transfer(id, TransferEvent::Offered { role, bytes, tag }) => Some((*id, *role, *bytes, *tag)),

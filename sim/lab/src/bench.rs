@@ -18,6 +18,7 @@ mod goal;
 mod hold;
 mod hot_loop;
 mod idle;
+mod links;
 mod memory;
 mod native;
 mod record;

@@ -6,8 +6,8 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use doorbell::link::{
-    LinkEvent, LinkId, PushRefusal, RequestEnd, RequestId, SessionEvent, TransferConfig, TransferEvent,
-    TransferId,
+    LinkEvent, LinkId, LoanId, PushRefusal, RequestEnd, RequestId, SessionEvent, TransferConfig,
+    TransferEvent, TransferId,
 };
 use doorbell::provider::{AsyncEvent, Clock as _, Instant};
 use doorbell::{ChannelState, RemoteAccess};
@@ -62,6 +62,7 @@ enum Heard {
     Withdrawn(u32),
     Ended(RequestId, RequestEnd, Option<Vec<u8>>),
     Transfer(TransferId, TransferEvent),
+    Revoked(LoanId),
 }
 
 /// A run under way.
@@ -490,6 +491,7 @@ impl<'c> LinkedRun<'c> {
                 }
                 LinkEvent::Ended { request, end } => Heard::Ended(request, end, None),
                 LinkEvent::Transfer { transfer, event } => Heard::Transfer(transfer, event),
+                LinkEvent::Revoked { loan, error: None } => Heard::Revoked(loan),
                 other => {
                     strange = Some(failure("event", format!("{other:?}")));
                     return;
@@ -593,6 +595,11 @@ impl<'c> LinkedRun<'c> {
                 let at = self.known(host, id)?;
                 self.note(host, format_args!("transfer {transfer}: {event:?}"));
                 self.hear_transfer(at, transfer, event)
+            }
+            Heard::Revoked(loan) => {
+                let at = self.known(host, id)?;
+                self.note(host, format_args!("loan {loan} is revoked"));
+                self.hear_revoked(at, loan)
             }
             Heard::Session(event) => {
                 if !matches!(event, SessionEvent::Done { .. }) {

@@ -5,7 +5,7 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::transfer::TransferRole;
 
-use super::{TransferCounts, TransferId, TransferOptions, TransferRefusal, TransferTotals};
+use super::{LoanId, TransferCounts, TransferId, TransferOptions, TransferRefusal, TransferTotals};
 use crate::connect::node::Node;
 use crate::link::links::{LinkId, Links};
 use crate::link::state::Link;
@@ -89,6 +89,39 @@ impl<P: Provider, N: Network> Links<P, N> {
     ) -> Result<(), TransferRefusal> {
         let (link, now) = self.open_link(node, id, None)?;
         link.transfers.cancel(transfer, now)
+    }
+
+    /// Lets a link's peer write to a part of a region, of so many bytes from an offset on, until it is revoked. It is registered once, for
+    /// this peer alone, on another thread. Transfers come into it by [`TransferOptions::loan`], and register nothing.
+    ///
+    /// The peer may write there at any time, whether or not a transfer is open. So read bytes only after [`TransferEnd::Done`], and trust
+    /// them as far as you trust the peer. [`LinkEvent::Revoked`](crate::link::LinkEvent::Revoked) reports the end: after [`Links::revoke`],
+    /// at the end of the link, or if the device does not register the memory.
+    ///
+    /// # Errors
+    /// [`TransferRefusal::LoansFull`] is back-pressure. Otherwise the link or the region does not allow it.
+    ///
+    /// [`TransferEnd::Done`]: crate::link::TransferEnd::Done
+    pub fn lend(
+        &mut self,
+        node: &Node<P, N>,
+        id: LinkId,
+        (region, offset, bytes): (&Region<P>, usize, usize),
+    ) -> Result<LoanId, TransferRefusal> {
+        let (link, _) = self.open_link(node, id, Some(region))?;
+        let by = (node.makers(), link.whom());
+        link.transfers.loans.lend((region, offset, bytes), by)
+    }
+
+    /// Takes a loan out of the peer's reach. Open transfers into it end as [`EndReason::CANCELLED`](crate::link::EndReason). From
+    /// [`LinkEvent::Revoked`](crate::link::LinkEvent::Revoked) on, nothing on the wire writes there. A peer that writes meanwhile loses the
+    /// connection that it writes over.
+    ///
+    /// # Errors
+    /// There is no such loan, or it is revoked ([`TransferRefusal::NoLoan`]).
+    pub fn revoke(&mut self, node: &Node<P, N>, (id, loan): (LinkId, LoanId)) -> Result<(), TransferRefusal> {
+        let (link, now) = self.open_link(node, id, None)?;
+        link.transfers.revoke(loan, now)
     }
 
     /// The counts of a transfer that has no reported end. `None` if there is no such transfer.

@@ -4,15 +4,15 @@ use core::time::Duration;
 
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::transfer::{PieceState, Transfer};
-use doorbell_core::wire::EndReason;
+use doorbell_core::wire::{EndReason, RemoteWindow};
 use doorbell_core::{Deadline, Instant};
 
-use super::{TransferConfig, TransferEvent};
-use crate::error::ConnectError;
+use super::loans::Loans;
+use super::reach::Reach;
+use super::{LoanId, TransferConfig, TransferEvent};
 use crate::link::one_sided::SOON;
-use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
-use crate::machine::reaper::Reaped;
-use crate::memory::{GrantedRegion, Region};
+use crate::machine::makers::{Makers, Whom};
+use crate::memory::Region;
 use crate::worker::schedule::Bucket;
 
 /// The memory of a transfer.
@@ -21,12 +21,21 @@ pub(super) enum Memory<P: Provider> {
     None,
     /// Bytes to be given, from an offset of a region.
     Given(Region<P>, usize),
-    /// Memory for bytes that come is being registered.
-    Registering(Commission<GrantedRegion<P>>),
-    /// It is registered.
-    Granted(GrantedRegion<P>),
-    /// It is being taken out of the peer's reach.
-    Fencing(Commission<()>),
+    /// Memory for bytes that come, in the peer's reach for this transfer alone.
+    Taken(Reach<P>),
+    /// Memory for bytes that come, from an offset of a region that was lent to the peer.
+    Lent(LoanId, usize),
+}
+
+impl<P: Provider> Memory<P> {
+    /// The key that the giver has for so many bytes over this Worker's device.
+    pub(super) fn key(&self, bytes: u64, worker: usize, loans: &Loans<P>) -> Option<RemoteWindow> {
+        match self {
+            Self::None | Self::Given(..) => None,
+            Self::Taken(reach) => reach.key(worker),
+            Self::Lent(loan, offset) => loans.key(*loan, (*offset, bytes), worker),
+        }
+    }
 }
 
 pub(super) struct Entry<P: Provider> {
@@ -83,44 +92,14 @@ impl<P: Provider> Entry<P> {
     /// # Errors
     /// The device did not register it.
     pub(super) fn go_on_with_memory(&mut self, makers: &Makers, whom: Whom) -> Result<(), ProviderError> {
-        let mut outcome = Ok(());
-        if let Memory::Registering(commission) = &self.memory {
-            match commission.take() {
-                Ok(None) => {}
-                Ok(Some(granted)) => {
-                    self.memory = Memory::Granted(Reaped::into_inner(granted));
-                }
-                Err(error) => {
-                    self.memory = Memory::None;
-                    outcome = Err(match error {
-                        ConnectError::Provider(error) => error,
-                        _ => PANICKED,
-                    });
-                }
-            }
-        }
-        if !self.machine.must_fence_memory() {
-            return outcome;
-        }
-        match core::mem::replace(&mut self.memory, Memory::None) {
-            Memory::None | Memory::Given(..) => self.machine.fenced_memory(),
-            // A key that nobody was sent may be guessed: it goes as any other, once it is there.
-            Memory::Registering(commission) => self.memory = Memory::Registering(commission),
-            Memory::Granted(granted) => {
-                let fence = move || {
-                    drop(granted);
-                    Ok(())
-                };
-                self.memory = Memory::Fencing(makers.make(whom, None, fence));
-            }
-            Memory::Fencing(fencing) => self.memory = Memory::Fencing(fencing),
-        }
-        if let Memory::Fencing(fencing) = &self.memory {
-            // A device that panicked or refused has the memory for good, which its leaks count.
-            if !matches!(fencing.take(), Ok(None)) {
-                self.memory = Memory::None;
-                self.machine.fenced_memory();
-            }
+        let Memory::Taken(reach) = &mut self.memory else {
+            // Memory that was lent stays in the peer's reach, until the loan is revoked.
+            self.machine.fenced_memory();
+            return Ok(());
+        };
+        let outcome = reach.look();
+        if self.machine.must_fence_memory() && reach.fence((makers, whom)) {
+            self.machine.fenced_memory();
         }
         outcome
     }
@@ -135,7 +114,8 @@ impl<P: Provider> Entry<P> {
     /// When to look again at the latest.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let soon = Deadline::after(now, SOON);
-        let is_making = self.machine.must_fence_memory() || matches!(self.memory, Memory::Registering(_));
+        let is_making = self.machine.must_fence_memory()
+            || matches!(&self.memory, Memory::Taken(reach) if reach.is_busy());
         let is_making = is_making || self.machine.is_leaving();
         // A moment that has passed since the last look is as good as now.
         let limit = self.not_before.map(|at| match Deadline::at(at) {

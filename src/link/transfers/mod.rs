@@ -5,8 +5,10 @@
 
 mod calls;
 mod entry;
+mod loans;
 mod pace;
 mod posting;
+mod reach;
 mod table;
 mod totals;
 
@@ -74,6 +76,16 @@ impl TransferConfig {
     }
 }
 
+/// Name of a loan of a link: memory that [`Links::lend`](crate::link::Links::lend) let its peer write to. None is used twice on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LoanId(u32);
+
+impl fmt::Display for LoanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 /// How a transfer is begun or joined. Start from [`TransferOptions::default`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -84,6 +96,9 @@ pub struct TransferOptions {
     pub priority: u8,
     /// The most bytes a second that this side gives. Default: as many as the rails carry.
     pub bytes_per_second_max: Option<NonZeroU64>,
+    /// For a taker: the bytes come into memory of this loan, and nothing is registered for the transfer. The range of the region has to lie
+    /// within the loan. Without effect for a giver. Default: memory for this transfer alone.
+    pub loan: Option<LoanId>,
     /// Ends it as [`EndReason::DEADLINE`] if it is not done within this time. Default: no limit of its own.
     pub within: Option<Duration>,
 }
@@ -108,7 +123,9 @@ pub enum TransferEvent {
         /// The bytes a second since the last event of progress.
         bytes_per_second: u64,
     },
-    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. A rail of a giver
+    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Memory of a
+    /// [loan](crate::link::Links::lend) stays in the peer's reach: after [`TransferEnd::Done`] an honest peer writes nothing more there, and
+    /// after another end it may, until the loan is revoked. A rail of a giver
     /// that failed is shut before. A device that does not deregister memory keeps it in reach, and its leaks count that.
     Ended {
         /// How.
@@ -159,6 +176,13 @@ pub enum TransferRefusal {
     OtherWorkers,
     /// Caller misuse: bytes are to come into a region that was lent without the right to write.
     ReadOnly,
+    /// As many loans as may be are there: back-pressure.
+    LoansFull {
+        /// The most of a link.
+        loans_max: u32,
+    },
+    /// Caller misuse: there is no such loan, it is revoked, or the range is not within it.
+    NoLoan,
     /// Caller misuse: there is no such transfer, it is over, or the peer did not offer it.
     NotOpen,
     /// The link is being closed, or there is no such link.
@@ -202,6 +226,12 @@ impl fmt::Display for TransferRefusal {
                 f,
                 "the peer's pieces have {bytes} bytes, and {bytes_max} is the limit: let it lower piece_bytes, or raise pieces_ahead here"
             ),
+            Self::LoansFull { loans_max } => {
+                write!(f, "{loans_max} loans of the link are there, which is the limit: revoke one, or lend larger ranges")
+            }
+            Self::NoLoan => {
+                f.write_str("no loan of this name covers the range of this region: lend it, or leave out the loan")
+            }
             Self::NotOpen => f.write_str("no transfer of this number is open, or the peer did not offer it"),
             Self::Closing => f.write_str("the link is being closed, or there is no such link"),
             Self::Over(reason) => write!(f, "the link is over: {reason}"),

@@ -73,8 +73,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// Says all that a transfer has to say over a rail.
     fn say_words(&mut self, rail: u8, place: usize, workers: &mut [Worker<P>], turn: (Instant, u64)) {
         while let Some((at, epoch)) = self.open_rail(rail) {
-            let entry = self.transfers.entries.get(place);
-            let Some(word) = entry.and_then(|entry| entry.word_for((rail, epoch), at.worker)) else {
+            let Some(word) = self.transfers.word_for(place, (rail, epoch), at.worker) else {
                 return;
             };
             let mut said = |bytes: &[u8]| self.may_have_said((rail, at), bytes, workers, turn);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell_core::provider::Provider;
+use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::session::{Epoch, FinalReason, Role, SESSION_RAILS_MAX, Violation};
 use doorbell_core::transfer::{
     Broken, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferId, TransferRole, Word,
@@ -11,11 +11,13 @@ use doorbell_core::wire::{End, EndReason, Open, SessionFrame, VERSION, VERSION_T
 use doorbell_core::{Deadline, Instant};
 
 use super::entry::{Entry, Memory};
+use super::loans::Loans;
 use super::pace::Pace;
+use super::reach::Reach;
 use super::{
-    TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal, TransferTotals,
+    LoanId, TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal, TransferTotals,
 };
-use crate::error::ConnectError;
+use crate::link::one_sided::SOON;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
 use crate::worker::schedule::Bucket;
@@ -87,6 +89,7 @@ impl Numbers {
 pub(in super::super) struct Transfers<P: Provider> {
     pub(super) config: TransferConfig,
     pub(super) entries: Vec<Entry<P>>,
+    pub(super) loans: Loans<P>,
     /// The number of the next transfer of ours.
     next: u32,
     theirs: Numbers,
@@ -108,6 +111,7 @@ impl<P: Provider> Transfers<P> {
         Self {
             config,
             entries: Vec::new(),
+            loans: Loans::new(),
             next: match role {
                 Role::Initiator => 0,
                 Role::Responder => 1,
@@ -143,9 +147,9 @@ impl<P: Provider> Transfers<P> {
         totals
     }
 
-    /// Whether there is any that has not ended, or whose end is not reported.
+    /// Whether there is any transfer that has not ended, or whose end is not reported; or any loan.
     pub(in super::super) fn is_any_open(&self) -> bool {
-        self.entries.iter().any(|entry| !entry.machine.is_reported())
+        self.loans.is_any() || self.entries.iter().any(|entry| !entry.machine.is_reported())
     }
 
     /// Forgets when the limits of transfers let them go on: nothing of the link is posted now.
@@ -158,6 +162,11 @@ impl<P: Provider> Transfers<P> {
     /// Whether there is any, be it for the peer alone.
     pub(in super::super) fn is_any(&self) -> bool {
         !self.entries.is_empty()
+    }
+
+    /// Whether there is nothing to do beside transfers: no answer is owed about one that is gone, and no thread works on a loan.
+    pub(in super::super) fn is_at_rest(&self) -> bool {
+        self.answers.is_empty() && !self.loans.is_any_busy()
     }
 
     /// How many are open that were begun here, or by the peer. Transfers that are kept for the peer alone do not count.
@@ -188,7 +197,8 @@ impl<P: Provider> Transfers<P> {
         }
         let pieces =
             Pieces::new(bytes, self.config.piece_bytes()).ok_or(TransferRefusal::Length { bytes })?;
-        let memory = memory_for(role, pieces, (region, offset), (makers, whom))?;
+        let place = (region, offset, options.loan);
+        let memory = memory_for(role, pieces, place, &self.loans, (makers, whom))?;
         let transfer = TransferId(self.next);
         // As many as there are numbers for: nobody begins so many.
         self.next = self
@@ -227,14 +237,17 @@ impl<P: Provider> Transfers<P> {
             .piece_bytes()
             .saturating_mul(self.config.pieces_ahead.max(1));
         let bytes_max = own.max(PIECE_BYTES_TAKEN);
-        let entry = self.find(id).filter(|entry| entry.machine.is_offered());
+        let Self { entries, loans, .. } = self;
+        let mut offered = entries.iter_mut().filter(|entry| entry.machine.is_offered());
+        let entry = offered.find(|entry| entry.machine.id() == id);
         let entry = entry.ok_or(TransferRefusal::NotOpen)?;
         let (role, pieces) = (entry.machine.role(), entry.machine.pieces());
         let bytes = pieces.piece_bytes();
         if role == TransferRole::Giver && bytes > bytes_max && pieces.count() > 1 {
             return Err(TransferRefusal::PiecesTooLong { bytes, bytes_max });
         }
-        entry.memory = memory_for(role, pieces, (region, offset), (makers, whom))?;
+        let place = (region, offset, options.loan);
+        entry.memory = memory_for(role, pieces, place, loans, (makers, whom))?;
         entry.machine.join((role == TransferRole::Giver).then(table));
         entry.set(options, now);
         Ok(())
@@ -251,6 +264,24 @@ impl<P: Provider> Transfers<P> {
         };
         entry.machine.end(reason, until);
         Ok(())
+    }
+
+    /// Ends a loan, and all transfers into it.
+    pub(in super::super) fn revoke(&mut self, loan: LoanId, now: Instant) -> Result<(), TransferRefusal> {
+        if !self.loans.revoke(loan) {
+            return Err(TransferRefusal::NoLoan);
+        }
+        self.end_lent(loan, EndReason::CANCELLED, Deadline::at(now));
+        Ok(())
+    }
+
+    /// Ends the transfers into a loan.
+    fn end_lent(&mut self, loan: LoanId, reason: EndReason, until: Deadline) {
+        for entry in &mut self.entries {
+            if matches!(entry.memory, Memory::Lent(of, _) if of == loan) {
+                entry.machine.end(reason, until);
+            }
+        }
     }
 
     /// Declines what the peer offered and nobody joined: the link is being closed, and nobody can join any more.
@@ -410,6 +441,7 @@ impl<P: Provider> Transfers<P> {
 
     /// Notes that the session is over.
     pub(in super::super) fn over(&mut self, reason: FinalReason) {
+        self.loans.revoke_all();
         for entry in &mut self.entries {
             entry.machine.over(reason);
         }
@@ -418,6 +450,9 @@ impl<P: Provider> Transfers<P> {
     /// Looks at the deadlines and at memory that threads work on.
     pub(in super::super) fn look(&mut self, now: Instant, makers: &Makers, whom: Whom) {
         let until = self.config.drain_by(now);
+        while let Some(failed) = self.loans.look((makers, whom)) {
+            self.end_lent(failed, EndReason::NO_MEMORY, until);
+        }
         for entry in &mut self.entries {
             entry.machine.look(now, until);
             if let Err(error) = entry.go_on_with_memory(makers, whom) {
@@ -454,9 +489,22 @@ impl<P: Provider> Transfers<P> {
         });
     }
 
+    /// Takes out a loan that is over, to be reported, with the error of the device that did not register it.
+    pub(in super::super) fn poll_revoked(&mut self) -> Option<(LoanId, Option<ProviderError>)> {
+        self.loans.take_over()
+    }
+
     /// When to look again at the latest.
     pub(in super::super) fn wake(&self, now: Instant) -> Option<Deadline> {
-        self.entries.iter().filter_map(|entry| entry.wake(now)).min()
+        let loans = self.loans.is_any_busy().then(|| Deadline::after(now, SOON));
+        let entries = self.entries.iter().filter_map(|entry| entry.wake(now));
+        entries.chain(loans).min()
+    }
+
+    /// Returns the next frame of a transfer for a connection of this Worker's.
+    pub(super) fn word_for(&self, place: usize, on: (u8, Epoch), worker: usize) -> Option<Word> {
+        let Entry { machine, memory, .. } = self.entries.get(place)?;
+        machine.word_for(on, memory.key(machine.pieces().bytes(), worker, &self.loans))
     }
 }
 
@@ -469,23 +517,15 @@ impl<P: Provider> Entry<P> {
         self.machine
             .end_by(options.within.map(|within| Deadline::after(now, within)));
     }
-
-    /// Returns its next frame for a connection of this Worker's.
-    pub(super) fn word_for(&self, on: (u8, Epoch), worker: usize) -> Option<Word> {
-        let key = match &self.memory {
-            Memory::Granted(granted) => granted.key(worker),
-            _ => None,
-        };
-        self.machine.word_for(on, key)
-    }
 }
 
 /// The memory of a side of a transfer.
 fn memory_for<P: Provider>(
     role: TransferRole,
     pieces: Pieces,
-    (region, offset): (&Region<P>, usize),
-    (makers, whom): (&Makers, Whom),
+    (region, offset, loan): (&Region<P>, usize, Option<LoanId>),
+    loans: &Loans<P>,
+    by: (&Makers, Whom),
 ) -> Result<Memory<P>, TransferRefusal> {
     let outside = || TransferRefusal::OutOfRegion {
         offset,
@@ -499,15 +539,14 @@ fn memory_for<P: Provider>(
     if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
         return Err(outside());
     }
-    Ok(match role {
-        TransferRole::Giver => Memory::Given(region.clone(), offset),
-        TransferRole::Taker => {
-            let region = region.clone();
-            // It pins the pages, which takes milliseconds for large ones.
-            let register = move || region.grant(offset, bytes).map_err(ConnectError::Provider);
-            Memory::Registering(makers.make(whom, None, register))
+    match (role, loan) {
+        (TransferRole::Giver, _) => Ok(Memory::Given(region.clone(), offset)),
+        (TransferRole::Taker, None) => Ok(Memory::Taken(Reach::register(region, (offset, bytes), by))),
+        (TransferRole::Taker, Some(loan)) if loans.covers(loan, (region, offset, pieces.bytes())) => {
+            Ok(Memory::Lent(loan, offset))
         }
-    })
+        (TransferRole::Taker, Some(_)) => Err(TransferRefusal::NoLoan),
+    }
 }
 
 #[cfg(test)]

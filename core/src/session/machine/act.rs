@@ -286,24 +286,27 @@ where
         }
     }
 
+    /// The moment before which it has nothing to do, if nothing is reported to it and no call changes it. `None` if that is not known,
+    /// as long as it has no rail, is being closed, or has something to post that a rail does not take.
+    pub fn rests_until(&mut self, now: Instant) -> Option<Deadline> {
+        let end = self.outbox.oldest().plus(self.peer_window);
+        let awaits_rails = self.rails.iter().any(|rail| rail.is_blocked || rail.must_shut);
+        let is_settled = self.is_connected() && self.closing.is_none() && !awaits_rails;
+        if !is_settled || self.outbox.next_waiting(end).is_some() {
+            return None;
+        }
+        self.due().filter(|due| !due.has_passed(now))
+    }
+
     /// When to poll again at the latest, if nothing happens before. `None` where it is over.
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
-        let phase = match self.phase {
-            Phase::Beginning { until } | Phase::Recovering { until } => Some(until),
-            Phase::Connected => self.stalls_at(),
-            Phase::Over(_) => return None,
-        };
-        let owed = self
-            .owed
-            .since
-            .filter(|_| self.is_connected())
-            .map(|since| Deadline::after(since, self.config.acknowledge_after));
-        let closing = self.closing.map(|closing| closing.until);
+        if self.over().is_some() {
+            return None;
+        }
+        let wake = self.due();
         let is_to_end = self.closing.is_some_and(|closing| closing.farewell.is_none())
             && self.is_connected()
             && self.has_nothing_open();
-        let rails = self.rails.iter().filter_map(|rail| self.wake_of(rail));
-        let wake = phase.into_iter().chain(owed).chain(closing).chain(rails).min();
         // No event reports that a rail takes more.
         let is_soon = is_to_end || self.rails.iter().any(|rail| rail.is_blocked);
         let again = Deadline::after(now, TRY_AGAIN);
@@ -313,6 +316,23 @@ where
             None if is_soon => Some(again),
             wake => wake,
         }
+    }
+
+    /// When something is due by its time.
+    fn due(&self) -> Option<Deadline> {
+        let phase = match self.phase {
+            Phase::Beginning { until } | Phase::Recovering { until } => Some(until),
+            Phase::Connected => self.stalls_at(),
+            Phase::Over(_) => None,
+        };
+        let owed = self
+            .owed
+            .since
+            .filter(|_| self.is_connected())
+            .map(|since| Deadline::after(since, self.config.acknowledge_after));
+        let closing = self.closing.map(|closing| closing.until);
+        let rails = self.rails.iter().filter_map(|rail| self.wake_of(rail));
+        phase.into_iter().chain(owed).chain(closing).chain(rails).min()
     }
 
     /// When the peer will be called stalled, as things are.

@@ -106,6 +106,20 @@ const fn idle(name: &'static str, what: &'static str, figure: &'static str) -> R
     }
 }
 
+/// Instructions of one poll of two links that have nothing to do, at one of their sides.
+const fn idle_links(name: &'static str, what: &'static str, figure: &'static str) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/poll",
+        whose: None,
+        goal: Goal::AtMost(400.0),
+        source: Source::IdleLinks,
+        figure,
+        command: "cargo lab bench idle-links",
+    }
+}
+
 /// Instructions of a MiB that a transfer moves, at one of its sides.
 const fn transfer(name: &'static str, what: &'static str, figure: &'static str) -> Row {
     Row {
@@ -158,7 +172,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 49] = [
+pub(super) static ROWS: [Row; 51] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -454,6 +468,16 @@ pub(super) static ROWS: [Row; 49] = [
         "idle-refused",
         "a send refused for want of credit and a wait of 256 polls in vain, with 1,024 channels",
         "refused",
+    ),
+    idle_links(
+        "idle-links-connecting",
+        "an idle `Links::poll` of two links, the side that connects",
+        "connecting",
+    ),
+    idle_links(
+        "idle-links-listening",
+        "an idle `Links::poll` of two links, the side that accepts peers",
+        "listening",
     ),
     transfer(
         "transfer-giver",

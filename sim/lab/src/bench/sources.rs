@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::hot_loop;
 use super::idle;
+use super::links;
 use super::memory;
 use super::native;
 use super::record::{Interval, Measured};
@@ -37,6 +38,8 @@ pub(super) enum Source {
     Posting,
     /// Instructions of polling a Worker most of whose channels are idle.
     Idle,
+    /// Instructions of polling links that have nothing to do.
+    IdleLinks,
     /// Instructions of either side of a transfer.
     Transfer,
     /// The memory of a hub with many peers.
@@ -92,7 +95,7 @@ impl Findings {
 impl Source {
     /// Whether it counts instructions on this machine, so that any tree can be compared with its record.
     pub(super) const fn is_held(self) -> bool {
-        matches!(self, Self::Posting | Self::Handle | Self::Idle)
+        matches!(self, Self::Posting | Self::Handle | Self::Idle | Self::IdleLinks)
     }
 
     /// Measures.
@@ -108,6 +111,7 @@ impl Source {
             Self::Handle => native::handle(bench),
             Self::Posting => native::posting(bench),
             Self::Idle => idle::measure(bench),
+            Self::IdleLinks => links::measure(bench),
             Self::Transfer => transfer::measure(bench),
             Self::Memory => memory::measure(),
             Self::Rings => rings::measure(bench),

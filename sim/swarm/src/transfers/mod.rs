@@ -1,14 +1,15 @@
 //! Transfers of links, as both ends together see them, and the oracles over that.
 //!
 //! All bytes of a transfer that is done have arrived, and beside them nothing changed. The memory of an end is its
-//! application's from its end on: it writes there at once, and nothing else does. Both ends report each transfer and its end
+//! application's from its end on, or, if it was lent to the peer, once that is revoked: it writes there at once, and nothing
+//! else does. Both ends report each transfer and its end
 //! once, and the reasons fit. `judge` compares them.
 
 pub(crate) mod case;
 mod judge;
 
 use doorbell::link::{
-    TransferEnd, TransferEvent, TransferId, TransferOptions, TransferRefusal, TransferRole,
+    LoanId, TransferEnd, TransferEvent, TransferId, TransferOptions, TransferRefusal, TransferRole,
 };
 use doorbell::memory::Region;
 use doorbell::provider::PlacementConfig;
@@ -53,6 +54,8 @@ pub(crate) struct Moved {
 pub(crate) struct Side {
     /// The memory, once the end has joined.
     memory: Option<Region<Host>>,
+    /// The loan that its memory is, until it is revoked.
+    loan: Option<LoanId>,
     /// The other end began it, and this one was told.
     pub(crate) is_told: bool,
     /// When this end answers an offer.
@@ -86,6 +89,11 @@ impl Moved {
         }
     }
 
+    /// Whether the side that joins takes the bytes into memory that it lends.
+    const fn is_lent(&self) -> bool {
+        self.tag % 3 == 1
+    }
+
     fn role(&self, end: usize) -> TransferRole {
         match self.giver() == end {
             true => TransferRole::Giver,
@@ -95,7 +103,9 @@ impl Moved {
 
     /// Whether nothing of it is open.
     pub(crate) fn is_over(&self) -> bool {
-        self.sides.iter().all(|side| side.is_over() || side.is_unheard())
+        let has_loan = self.sides.iter().any(|side| side.loan.is_some() && !side.is_gone);
+        !has_loan
+            && self.sides.iter().all(|side| side.is_over() || side.is_unheard())
             && self.sides[self.beginner].is_over()
     }
 
@@ -360,9 +370,15 @@ impl LinkedRun<'_> {
             return Ok(());
         }
         let memory = moved.memory(end, process)?;
-        let (offset, ..) = moved.place();
-        let options = options(&moved.how, moved.tag, moved.how.within_ns[1]);
+        let (offset, _, whole) = moved.place();
+        let mut options = options(&moved.how, moved.tag, moved.how.within_ns[1]);
         let to = (link, moved.id);
+        if moved.is_lent() && moved.giver() != end {
+            // A link that takes no loan refuses the transfer, too.
+            let lent = process.links.lend(&process.node, link, (&memory, 0, whole));
+            options.loan = lent.ok();
+            moved.sides[end].loan = options.loan;
+        }
         let joined = process.links.join(&process.node, to, (&memory, offset), &options);
         let now_ns = self.fabric.now().to_ns();
         match joined {
@@ -434,11 +450,34 @@ impl LinkedRun<'_> {
                 }
                 let moved = &mut self.moved[at];
                 moved.sides[end].answers_at_ns = None;
-                self.moved[at].reuse(end)?;
+                match moved.sides[end].loan {
+                    // It may be revoked by the end of the link.
+                    Some(loan) => {
+                        let host = self.case.lines[self.bonds[moved.bond].line].hosts[end];
+                        let link = self.bonds[moved.bond].id(end);
+                        if let (Some(process), Some(link)) = (&mut self.seats[host].process, link) {
+                            let _ = process.links.revoke(&process.node, (link, loan));
+                        }
+                    }
+                    None => self.moved[at].reuse(end)?,
+                }
                 self.judge_transfer(at, end, (how, counts), now_ns)
             }
             _ => Err(failure("event", format!("{event:?}"))),
         }
+    }
+
+    /// An end is told that memory that it lent is its own again.
+    pub(crate) fn hear_revoked(&mut self, (bond, end): (usize, usize), loan: LoanId) -> Verdict {
+        let is_its = |moved: &&mut Moved| moved.bond == bond && moved.sides[end].loan == Some(loan);
+        let Some(moved) = self.moved.iter_mut().find(is_its) else {
+            return Err(failure("made up", format!("loan {loan} is revoked")));
+        };
+        ensure(moved.sides[end].end.is_some(), "told", || {
+            format!("the loan of {} is revoked in front of its end", moved.name())
+        })?;
+        moved.sides[end].loan = None;
+        moved.reuse(end)
     }
 
     /// A process is gone, and its memory with it.
@@ -448,6 +487,7 @@ impl LinkedRun<'_> {
             for end in (0..2).filter(|end| hosts[*end] == host) {
                 let side = &mut moved.sides[end];
                 (side.is_gone, side.memory, side.answers_at_ns) = (true, None, None);
+                side.loan = None;
             }
         }
     }

@@ -1,0 +1,163 @@
+//! Loans of a link: parts of regions that its peer may write to from one transfer to the next, until they are revoked.
+//!
+//! A loan is registered once, for this peer alone. Transfers into it get its key for their part, and take nothing out of the peer's reach at
+//! their end. Only its end does.
+
+use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::wire::RemoteWindow;
+
+use super::reach::Reach;
+use super::{LoanId, TransferRefusal};
+use crate::machine::makers::{Makers, Whom};
+use crate::memory::Region;
+
+/// Loans of a link at a time, at most.
+const LOANS_MAX: u32 = 64;
+
+struct Loan<P: Provider> {
+    id: LoanId,
+    region: Region<P>,
+    offset: usize,
+    bytes: usize,
+    reach: Reach<P>,
+    is_revoked: bool,
+    /// Why the device did not register it.
+    error: Option<ProviderError>,
+}
+
+impl<P: Provider> Loan<P> {
+    /// The offset within the loan of a part of the region, if it lies there.
+    fn within(&self, offset: usize, bytes: u64) -> Option<usize> {
+        let start = offset.checked_sub(self.offset)?;
+        let end = start.checked_add(usize::try_from(bytes).ok()?)?;
+        (end <= self.bytes).then_some(start)
+    }
+}
+
+/// The loans of a link, until the end of each is reported.
+pub(super) struct Loans<P: Provider> {
+    list: Vec<Loan<P>>,
+    next: u32,
+}
+
+impl<P: Provider> Loans<P> {
+    pub(super) const fn new() -> Self {
+        Self {
+            list: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// Lends a part of a region.
+    pub(super) fn lend(
+        &mut self,
+        (region, offset, bytes): (&Region<P>, usize, usize),
+        by: (&Makers, Whom),
+    ) -> Result<LoanId, TransferRefusal> {
+        let length = u64::try_from(bytes).unwrap_or(u64::MAX);
+        if bytes == 0 {
+            return Err(TransferRefusal::Length { bytes: length });
+        }
+        if !region.is_writable() {
+            return Err(TransferRefusal::ReadOnly);
+        }
+        if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
+            return Err(TransferRefusal::OutOfRegion {
+                offset,
+                bytes: length,
+                region_bytes: region.bytes(),
+            });
+        }
+        let full = TransferRefusal::LoansFull { loans_max: LOANS_MAX };
+        if self.list.len() >= LOANS_MAX as usize {
+            return Err(full);
+        }
+        let id = LoanId(self.next);
+        self.next = self.next.checked_add(1).ok_or(full)?;
+        self.list.push(Loan {
+            id,
+            region: region.clone(),
+            offset,
+            bytes,
+            reach: Reach::register(region, (offset, bytes), by),
+            is_revoked: false,
+            error: None,
+        });
+        Ok(id)
+    }
+
+    fn find(&self, id: LoanId) -> Option<&Loan<P>> {
+        self.list.iter().find(|loan| loan.id == id)
+    }
+
+    /// Whether a part of a region lies in a loan that is not revoked.
+    pub(super) fn covers(&self, id: LoanId, (region, offset, bytes): (&Region<P>, usize, u64)) -> bool {
+        let loan = self.find(id).filter(|loan| !loan.is_revoked);
+        loan.is_some_and(|loan| loan.region.is_same(region) && loan.within(offset, bytes).is_some())
+    }
+
+    /// The key of a part of the region of a loan, over this Worker's device.
+    pub(super) fn key(
+        &self,
+        id: LoanId,
+        (offset, bytes): (usize, u64),
+        worker: usize,
+    ) -> Option<RemoteWindow> {
+        let loan = self.find(id).filter(|loan| !loan.is_revoked)?;
+        let start = u64::try_from(loan.within(offset, bytes)?).ok()?;
+        let window = loan.reach.key(worker)?;
+        let address = window.address().checked_add(start)?;
+        Some(RemoteWindow::new(address, bytes, window.rkey()))
+    }
+
+    /// Ends a loan. Says whether there is such one.
+    pub(super) fn revoke(&mut self, id: LoanId) -> bool {
+        let loan = self
+            .list
+            .iter_mut()
+            .find(|loan| loan.id == id && !loan.is_revoked);
+        loan.map(|loan| loan.is_revoked = true).is_some()
+    }
+
+    /// Ends all loans.
+    pub(super) fn revoke_all(&mut self) {
+        for loan in &mut self.list {
+            loan.is_revoked = true;
+        }
+    }
+
+    /// Looks at memory that threads work on. Returns a loan that the device did not register now, if there is one: it is revoked.
+    pub(super) fn look(&mut self, (makers, whom): (&Makers, Whom)) -> Option<LoanId> {
+        let mut failed = None;
+        for loan in &mut self.list {
+            if let Err(error) = loan.reach.look() {
+                (loan.error, loan.is_revoked) = (Some(error), true);
+                failed = Some(loan.id);
+            }
+            if loan.is_revoked {
+                loan.reach.fence((makers, whom));
+            }
+        }
+        failed
+    }
+
+    /// Takes out a loan whose memory no peer reaches any more, to be reported.
+    pub(super) fn take_over(&mut self) -> Option<(LoanId, Option<ProviderError>)> {
+        let is_over = |loan: &Loan<P>| loan.is_revoked && matches!(loan.reach, Reach::None);
+        let place = self.list.iter().position(is_over)?;
+        let loan = self.list.remove(place);
+        Some((loan.id, loan.error))
+    }
+
+    /// Whether there is any whose end is not reported.
+    pub(super) fn is_any(&self) -> bool {
+        !self.list.is_empty()
+    }
+
+    /// Whether a thread works on one, or the end of one is to be reported.
+    pub(super) fn is_any_busy(&self) -> bool {
+        self.list
+            .iter()
+            .any(|loan| loan.is_revoked || loan.reach.is_busy())
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory that the peer may write to: registered for it alone, and taken out of its reach. Threads do both, since devices take milliseconds.
+
+use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::wire::RemoteWindow;
+
+use crate::error::ConnectError;
+use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
+use crate::machine::reaper::Reaped;
+use crate::memory::{GrantedRegion, Region};
+
+/// How far memory is in the peer's reach.
+pub(super) enum Reach<P: Provider> {
+    /// Not at all.
+    None,
+    /// It is being registered.
+    Registering(Commission<GrantedRegion<P>>),
+    /// It is registered.
+    Granted(GrantedRegion<P>),
+    /// It is being taken out of the peer's reach.
+    Fencing(Commission<()>),
+}
+
+impl<P: Provider> Reach<P> {
+    /// Has a part of a region registered for the peer.
+    pub(super) fn register(
+        region: &Region<P>,
+        (offset, bytes): (usize, usize),
+        (makers, whom): (&Makers, Whom),
+    ) -> Self {
+        let region = region.clone();
+        // It pins the pages, which takes milliseconds for large ones.
+        let register = move || region.grant(offset, bytes).map_err(ConnectError::Provider);
+        Self::Registering(makers.make(whom, None, register))
+    }
+
+    /// Whether a thread works on it.
+    pub(super) const fn is_busy(&self) -> bool {
+        matches!(self, Self::Registering(_) | Self::Fencing(_))
+    }
+
+    /// The key by which the peer reaches it over this Worker's device.
+    pub(super) fn key(&self, worker: usize) -> Option<RemoteWindow> {
+        match self {
+            Self::Granted(granted) => granted.key(worker),
+            _ => None,
+        }
+    }
+
+    /// Takes what was registered.
+    ///
+    /// # Errors
+    /// The device did not register it.
+    pub(super) fn look(&mut self) -> Result<(), ProviderError> {
+        let Self::Registering(commission) = self else {
+            return Ok(());
+        };
+        match commission.take() {
+            Ok(None) => Ok(()),
+            Ok(Some(granted)) => {
+                *self = Self::Granted(Reaped::into_inner(granted));
+                Ok(())
+            }
+            Err(error) => {
+                *self = Self::None;
+                Err(match error {
+                    ConnectError::Provider(error) => error,
+                    _ => PANICKED,
+                })
+            }
+        }
+    }
+
+    /// Has it taken out of the peer's reach. Says whether it is.
+    pub(super) fn fence(&mut self, (makers, whom): (&Makers, Whom)) -> bool {
+        match core::mem::replace(self, Self::None) {
+            Self::None => {}
+            // A key that nobody was sent may be guessed: it goes as any other, once it is there.
+            Self::Registering(commission) => *self = Self::Registering(commission),
+            Self::Granted(granted) => {
+                let fence = move || {
+                    drop(granted);
+                    Ok(())
+                };
+                *self = Self::Fencing(makers.make(whom, None, fence));
+            }
+            Self::Fencing(fencing) => *self = Self::Fencing(fencing),
+        }
+        // A device that panicked or refused has the memory for good, which its leaks count.
+        if matches!(self, Self::Fencing(fencing) if !matches!(fencing.take(), Ok(None))) {
+            *self = Self::None;
+        }
+        matches!(self, Self::None)
+    }
+}
