@@ -181,7 +181,7 @@ impl Launch {
         let pid = Pid::from_child(&child);
         Ok(Launched {
             pid,
-            listener: Listener::from(listener),
+            listener: Listener::new(listener),
         })
     }
 }

@@ -58,21 +58,6 @@ pub struct Trapped {
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
-impl From<OwnedFd> for Listener {
-    fn from(descriptor: OwnedFd) -> Self {
-        // The supervisor runs where the program waits, and the other way round: a third of the time. Kernels before 6.6 do not have it.
-        // SAFETY: a descriptor and a number (seccomp_unotify(2)).
-        let _ = unsafe {
-            libc::ioctl(
-                descriptor.as_raw_fd(),
-                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
-                SYNC_WAKE_UP,
-            )
-        };
-        Self(descriptor)
-    }
-}
-
 /// Source: `linux/seccomp.h`, `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const SYNC_WAKE_UP: libc::c_ulong = 1;
 
@@ -116,6 +101,20 @@ fn call(data: &libc::seccomp_data) -> Call {
 }
 
 impl Listener {
+    /// Takes the listener that a filter gave: no other descriptor, since its requests mean something else there.
+    pub(crate) fn new(descriptor: OwnedFd) -> Self {
+        // The supervisor runs where the program waits, and the other way round: half of the time. Kernels before 6.6 do not have it.
+        // SAFETY: a descriptor and a number (seccomp_unotify(2)).
+        let _ = unsafe {
+            libc::ioctl(
+                descriptor.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+                SYNC_WAKE_UP,
+            )
+        };
+        Self(descriptor)
+    }
+
     fn control<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<u32, Errno> {
         // SAFETY: each caller gives the structure that its request reads and writes, of the size that is a part of the request.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, core::ptr::from_mut(argument)) };
