@@ -32,6 +32,8 @@ const DEPTH: Kind = Kind::count(1, 1 << 20);
 const SENDS: Kind = Kind::count(1, SLOTS_MAX as u64 - 1);
 /// Range of receive depths: the limit of a handshake.
 const RECEIVES: Kind = Kind::count(1, RECEIVE_DEPTH_MAX as u64);
+/// Range of the numbers of classes.
+const CLASS: Kind = Kind::count(0, CLASSES_MAX as u64 - 1);
 /// Range of the places that a link keeps.
 const PLACES: Kind = Kind::count(1, SESSION_WINDOW_MAX as u64);
 const U32: u64 = u32::MAX as u64;
@@ -72,7 +74,7 @@ macro_rules! channel_keys {
             "flow_label": Kind::count(0, (1 << 20) - 1) => flow_label;
             "service_level": Kind::count(0, 15) => service_level;
             "hop_limit": Kind::count(1, 255) => hop_limit;
-            "class": Kind::count(0, CLASSES_MAX as u64 - 1) => class;
+            "class": CLASS => class;
         });
     };
 }
@@ -123,8 +125,13 @@ macro_rules! class_keys {
         Key {
             name: concat!($prefix, $name),
             kind: $kind,
-            read: |values| classes(values).table[$class].$field.show(),
-            write: |values, value| change_classes(values, |classes| classes.table[$class].$field.put(value)),
+            read: |values| classes(values).class($class).$field.show(),
+            write: |values, value| {
+                change_classes(values, |classes| match classes.table.get_mut($class) {
+                    Some(class) => class.$field.put(value),
+                    None => Err(SettingsFault::Unknown(None)),
+                })
+            },
         }
     };
 }
@@ -139,7 +146,7 @@ class_keys!(CLASSES {
     "worker.class.6.", 6;
     "worker.class.7.", 7;
 });
-const _: () = assert!(CLASSES_MAX == 8);
+const _: () = assert!(CLASSES_MAX == 8, "each has a section");
 
 fn classes(values: &SettingValues) -> Classes {
     values.worker.classes.unwrap_or_default()

@@ -421,7 +421,7 @@ impl Settings {
             ),
         ];
         let is_too_much = |(_, count, (_, each)): &(_, u32, (_, u32))| {
-            u64::from(*count) * u64::from(*each) > LINK_BYTES_MAX
+            u64::from(*count).saturating_mul(u64::from(*each)) > LINK_BYTES_MAX
         };
         let Some((name, count, (bytes, _))) = kept.into_iter().find(is_too_much) else {
             return Ok(());
