@@ -4,7 +4,8 @@
 //! arena SOCKET own ENDS         until the other endpoint has written and said so, and has gone, so many times
 //! arena SOCKET use NODE ROUNDS  asks the owner on that node for a grant and uses it, anew after each end of a daemon
 //! ```
-use std::{env, error::Error, path::Path, time::Duration};
+use core::{error::Error, time::Duration};
+use std::{env, path::Path};
 
 use doorbell::interprocess::SharedBytes as _;
 use doorbell::{RemoteAccess, within};
