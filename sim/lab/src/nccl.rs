@@ -13,11 +13,14 @@ use serde::Serialize;
 
 use crate::kernel::Choice;
 use crate::output;
-use crate::scenario::{self, Detail, Lab, Verdict, aligned};
+use crate::scenario::{self, Detail, Lab, Report, Verdict, aligned};
 use crate::steps::say;
 
 /// Versions of the interface, and ranks of different ones.
 const VERSIONS: [&str; 6] = ["8", "9", "10", "11", "12", "mixed"];
+
+/// The row of a failure beside the scenarios.
+const WHOLE_RUN: &str = "whole_run";
 
 /// Arguments of `cargo lab nccl`.
 #[derive(Clone, Debug, clap::Args)]
@@ -165,17 +168,39 @@ fn on_cluster(
     let results: Vec<String> = (0..ranks)
         .map(|rank| fs::read_to_string(out.join(format!("ranks/results-{rank}"))).unwrap_or_default())
         .collect();
-    let entries = merged(&results, (&name, &report.kernel))?;
+    let mut entries = merged(&results, (&name, &report.kernel))?;
     // A failure before any scenario has no line there.
     if entries.is_empty() {
         scenario::deliver(&report, Detail::Whole, None)?;
         bail!("the ranks on {name} left no results");
     }
-    if report.verdict == Verdict::Failed && entries.iter().all(|entry| entry.outcome != Outcome::Failed) {
-        scenario::deliver(&report, Detail::Whole, None)?;
-        bail!("the run on {name} failed beside its scenarios");
+    let is_explained = entries.iter().any(|entry| entry.outcome == Outcome::Failed);
+    // With all of them left out, nothing is there that could have been sent.
+    let has_run = entries.iter().any(|entry| entry.outcome != Outcome::LeftOut);
+    if report.verdict == Verdict::Failed && has_run && !is_explained {
+        entries.push(whole_run(&report, &name));
     }
     Ok(entries)
+}
+
+/// A failure beside the scenarios: a plugin that moves everything over TCP, for one, has sent no byte over an RDMA device.
+fn whole_run(report: &Report, hosts: &str) -> Entry {
+    Entry {
+        hosts: hosts.to_owned(),
+        kernel: report.kernel.clone(),
+        version: "all".to_owned(),
+        scenario: WHOLE_RUN.to_owned(),
+        outcome: Outcome::Failed,
+        ranks: report
+            .failures
+            .iter()
+            .map(|failure| Said {
+                rank: 0,
+                outcome: Outcome::Failed,
+                words: failure.clone(),
+            })
+            .collect(),
+    }
 }
 
 /// Copies the plugin to a folder that every host sees. Returns its path there.
@@ -348,6 +373,7 @@ fn reasons(entries: &[&Entry]) -> Vec<String> {
             if is_worst || is_measured {
                 let words = match entry.outcome {
                     Outcome::LeftOut => said.words.clone(),
+                    _ if entry.scenario == WHOLE_RUN => said.words.clone(),
                     _ => format!("rank {}: {}", said.rank, said.words),
                 };
                 let versions = found.entry((said.outcome, &entry.scenario, words)).or_default();

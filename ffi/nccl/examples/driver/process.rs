@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use doorbell_nccl::abi::HANDLE_BYTES;
 
-use crate::peers::{Rank, connected, eventually, told};
+use crate::peers::{Rank, be_patient, connected, eventually, told};
 use crate::plugin::{Net, log};
 use crate::scenarios::rings::{Member, reduce};
 
@@ -17,6 +17,7 @@ pub(crate) fn run(net: &Net, arguments: &[String]) -> Result<String, String> {
     let [folder, rank, ranks, rounds @ ..] = arguments else {
         return Err("--ring wants FOLDER RANK RANKS".to_owned());
     };
+    be_patient();
     let number = |text: &String| text.parse::<usize>().map_err(|_| format!("{text} is no number"));
     let (rank, ranks) = (number(rank)?, number(ranks)?);
     let rounds = rounds.first().map_or(Ok(3), number)?;
