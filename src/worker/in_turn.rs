@@ -1,4 +1,4 @@
-//! Those who wait for a turn, by class: the one whose turn is next is found in steps of the logarithm of how many wait.
+//! Members of classes that wait for a turn: the one whose turn is next is found in steps of the logarithm of how many wait.
 //!
 //! They are a skew heap for each class, whose branches are in an array with a place for everyone. So nothing here allocates or
 //! panics while turns are given.
@@ -11,7 +11,7 @@ use super::schedule::{Schedule, Turn};
 /// Nobody's place.
 const NONE: u32 = u32::MAX;
 
-/// Those who wait.
+/// Members that wait.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     places: Vec<Place>,
