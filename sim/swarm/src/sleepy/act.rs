@@ -194,7 +194,10 @@ impl SleepRun<'_> {
         let of = &self.case.hosts[host];
         let ends = (0..self.lines.len()).flat_map(|line| [(line, 0), (line, 1)]);
         let (mut receives, mut waiting) = (0, 0);
-        for (line, end) in ends.filter(|(line, end)| self.host(*line, *end) == host) {
+        // A channel that is gone has no memory. Requests that failed with it never come, and are not told one by one.
+        let has_it =
+            |(line, end): &(usize, usize)| self.host(*line, *end) == host && !self.lines[*line][*end].is_gone;
+        for (line, end) in ends.filter(has_it) {
             let flow = &self.lines[line][end].flows[1];
             receives += self.case.lines[line].receive_depths[end] as usize;
             waiting += flow.sent.len() - flow.came - flow.lost;
