@@ -101,7 +101,8 @@ pub enum LinkEvent<'m> {
         /// What.
         event: TransferEvent,
     },
-    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone.
+    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone. A device that does not deregister memory
+    /// keeps it in reach, and its leaks count that.
     Revoked {
         /// The loan.
         loan: LoanId,

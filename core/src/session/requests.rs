@@ -323,7 +323,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
     }
 
     /// Gives a request up: one that waits for a rail ends for this reason, and any other ends without being repeated. One that waits
-    /// for a fence ends with that, so that nothing of it comes after its end.
+    /// for a fence ends with that; one that is posted ends as its rail fails, and may be executed behind that.
     pub fn give_up(&mut self, id: RequestId, reason: UnknownReason) {
         match self.of(id) {
             Some(kept) if kept.state == State::Waiting => kept.end(reason),

@@ -1,7 +1,8 @@
 //! Lifelines: a TCP stream to each peer's process, over which nothing is sent. The kernel closes it when the process ends, however that is.
 //!
 //! A stream that breaks proves nothing, since something between may have broken it. So the port is connected to again. A port that
-//! refuses has nobody who listens: the process is gone, and so are its links. A process that is stopped keeps both its port and its streams,
+//! refuses then has nobody who listens: the process is gone, and so are its links. One that refused from the beginning proves nothing: a
+//! firewall may. A process that is stopped keeps both its port and its streams,
 //! and a host that is silent refuses nothing: the rails and their deadlines are for those.
 //!
 //! Each link has a thread, which sleeps in the kernel.
@@ -21,6 +22,9 @@ use doorbell::link::LinkId;
 
 /// Streams of peers that are held at most; beyond, the oldest is closed, and its peer connects again.
 const HELD_MAX: usize = 256;
+
+/// Streams that are taken at a time: the callers of the context wait meanwhile.
+const TAKEN_MAX: usize = 16;
 
 /// How long one attempt to connect may take.
 const DIALED_WITHIN: Duration = Duration::from_millis(200);
@@ -96,17 +100,22 @@ impl Lifelines {
         self.port
     }
 
-    /// Takes the streams of peers that have connected. A system call: for a thread that is no caller's.
+    /// Takes the streams of peers that have connected, some at a time. A system call: for a thread that is no caller's.
     pub(crate) fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            if stream.set_nonblocking(true).is_err() {
-                continue;
-            }
+        let mut came = (0..TAKEN_MAX)
+            .map_while(|_| self.listener.accept().ok())
+            .peekable();
+        if came.peek().is_some() {
             // Nothing is ever sent, so what can be read is the end.
             self.held.retain(|held| {
                 let peeked = held.peek(&mut [0]);
                 peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
             });
+        }
+        for (stream, _) in came {
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
             if self.held.len() >= HELD_MAX {
                 self.held.pop_front();
             }
@@ -184,12 +193,14 @@ impl Drop for Lifelines {
 impl Watch {
     /// Watches until the peer is gone, which is true, or until nothing is to be known any more.
     fn run(&self, addresses: &[SocketAddr]) -> bool {
-        let mut wait = WAIT.0;
+        let (mut wait, mut was_connected) = (WAIT.0, false);
         loop {
             match dial(addresses) {
-                Dialed::Refused => return !self.is_over(),
-                Dialed::Silent => {}
+                Dialed::Refused if was_connected => return !self.is_over(),
+                // A firewall may refuse for a peer that is there.
+                Dialed::Refused | Dialed::Silent => {}
                 Dialed::Connected(mut stream) => {
+                    was_connected = true;
                     let began = Instant::now();
                     if !self.keep(&stream) {
                         return false;
@@ -303,23 +314,47 @@ mod tests {
     fn strangers_have_so_many_streams_and_no_more() {
         let mut lifelines = Lifelines::open().unwrap();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, lifelines.port().get()));
-        let mut streams: Vec<_> = (0..HELD_MAX + 1)
-            .map(|_| {
-                let stream = TcpStream::connect(to).unwrap();
+        // The kernel may have a stream some time after its peer does.
+        let mut accept_until = |holds: &mut dyn FnMut(&Lifelines) -> bool| {
+            let began = Instant::now();
+            while !holds(&lifelines) {
+                assert!(began.elapsed() < LONG, "{} are held", lifelines.held.len());
                 lifelines.accept();
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let mut streams: Vec<_> = (0..HELD_MAX)
+            .map(|count| {
+                let stream = TcpStream::connect(to).unwrap();
+                stream.set_nonblocking(true).unwrap();
+                accept_until(&mut |lifelines| lifelines.held.len() > count);
                 stream
             })
             .collect();
-        assert_eq!(lifelines.held.len(), HELD_MAX);
-        // The oldest was closed, and its peer would connect again.
-        assert_eq!(streams[0].read(&mut [0]).unwrap(), 0);
-        streams[HELD_MAX].set_nonblocking(true).unwrap();
-        assert!(streams[HELD_MAX].read(&mut [0]).is_err());
-        // Streams that their peers close are held no longer than until the next comes.
-        streams.truncate(1);
-        let _next = TcpStream::connect(to).unwrap();
-        lifelines.accept();
-        assert_eq!(lifelines.held.len(), 1);
+        let mut last = TcpStream::connect(to).unwrap();
+        last.set_nonblocking(true).unwrap();
+        // The oldest is closed, and its peer would connect again.
+        accept_until(&mut |_| matches!(streams[0].read(&mut [0]), Ok(0)));
+        assert!(last.read(&mut [0]).is_err() && streams[1].read(&mut [0]).is_err());
+        // Streams that their peers close are held no longer than until others come.
+        drop(streams);
+        accept_until(&mut |lifelines| {
+            drop(TcpStream::connect(to));
+            lifelines.held.len() < HELD_MAX / 2
+        });
+    }
+
+    #[test]
+    fn a_port_that_refuses_from_the_beginning_proves_nothing() {
+        let listener = listener();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let (watch, (said, outcome)) = (Arc::new(Watch::default()), channel());
+        let of = Arc::clone(&watch);
+        thread::spawn(move || said.send(of.run(&[address])));
+        assert!(outcome.recv_timeout(Duration::from_millis(50)).is_err());
+        watch.end();
+        assert_eq!(outcome.recv_timeout(LONG), Ok(false));
     }
 
     #[test]

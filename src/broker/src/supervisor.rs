@@ -13,8 +13,8 @@ use doorbell_sandbox::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Signal, WaitOptions, getrlimit, kill_process, pidfd_open, set_child_subreaper,
-    wait,
+    Pid, PidfdFlags, Resource, Signal, WaitOptions, getrlimit, pidfd_open, pidfd_send_signal,
+    set_child_subreaper, wait,
 };
 
 use crate::decider::{Decider, Decision, PATH_BYTES, Refusal};
@@ -191,7 +191,8 @@ impl Sandbox {
                 while let Some(received) = signals.next() {
                     if received.is_sent && received.signal != Signal::CHILD.as_raw() {
                         if let Some(signal) = Signal::from_named_raw(received.signal) {
-                            let _ = kill_process(program, signal);
+                            // By its descriptor: its number may be another process's by now.
+                            let _ = pidfd_send_signal(&process, signal);
                         }
                     }
                 }

@@ -89,6 +89,10 @@ struct Lost {
     until: Deadline,
     /// New memory, and the socket over which it was sent.
     attempt: Option<(Endpoint, PacketSocket)>,
+    /// Memory of an attempt that came to nothing.
+    spare: Option<Endpoint>,
+    /// Why the last attempt was refused, by a daemon that may take the next one.
+    refusal: Option<AttachRefusal>,
 }
 
 /// An answer to an attach packet.
@@ -98,19 +102,41 @@ struct Answer {
     incarnation: u64,
 }
 
-/// Sends an attach packet with new memory to the daemon at a path. `None` while none takes it.
-fn begin(path: &Path, request: &AttachRequest) -> Result<Option<(Endpoint, PacketSocket)>, ClientError> {
-    let socket = match PacketSocket::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-        connected => connected.map_err(failed("connect"))?,
+/// Sends an attach packet with memory that no daemon has, spare or new, to the daemon at a path. `None` while none takes it.
+fn begin(
+    path: &Path,
+    request: &AttachRequest,
+    spare: &mut Option<Endpoint>,
+) -> Result<Option<(Endpoint, PacketSocket)>, ClientError> {
+    // The memory first, which takes long: a daemon waits for a packet for a limited time, and few connections may be without one.
+    let endpoint = match spare.take() {
+        Some(endpoint) => endpoint,
+        None => Endpoint::new(request.layout).map_err(ClientError::Memory)?,
     };
-    let endpoint = Endpoint::new(request.layout).map_err(ClientError::Memory)?;
+    let socket = match PacketSocket::connect(path) {
+        Ok(socket) => socket,
+        Err(error) => {
+            *spare = Some(endpoint);
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                _ => Err(failed("connect")(error)),
+            };
+        }
+    };
     match socket.send(&Packet::Attach(*request), &endpoint.descriptors()) {
         // Refused before it was read: the reason is there.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         sent => drop(sent.map_err(failed("sendmsg"))?),
     }
     Ok(Some((endpoint, socket)))
+}
+
+/// Whether it may be otherwise soon. A daemon that says so has not looked at the memory.
+const fn is_for_now(refusal: AttachRefusal) -> bool {
+    matches!(
+        refusal,
+        AttachRefusal::NameTaken | AttachRefusal::TooManyPending | AttachRefusal::TooLate
+    )
 }
 
 /// Looks for the answer to an attach packet. `None` if none is there by the deadline.
@@ -149,11 +175,12 @@ impl Client {
     /// # Errors
     /// No daemon listens there, it refuses this process with its reason, or it does not answer by the deadline.
     pub fn attach(path: &Path, request: &AttachRequest, deadline: Deadline) -> Result<Self, ClientError> {
+        let mut spare = None;
         let (mut endpoint, socket, answer) = loop {
-            if let Some((endpoint, socket)) = begin(path, request)? {
+            if let Some((endpoint, socket)) = begin(path, request, &mut spare)? {
                 match answer(&socket, deadline) {
                     // Others of this user are about to attach, too.
-                    Err(ClientError::Refused(AttachRefusal::TooManyPending)) => {}
+                    Err(ClientError::Refused(AttachRefusal::TooManyPending)) => spare = Some(endpoint),
                     answer => break (endpoint, socket, answer?.ok_or(ClientError::TooLate)?),
                 }
             }
@@ -280,12 +307,17 @@ impl Client {
         let mut had_room = None;
         loop {
             let mut count = 0_u32;
+            let was_lost = self.lost.is_some();
             // The last events of a daemon that is gone, too.
             self.poll(|event| {
                 count = count.saturating_add(1);
                 each(event);
             })?;
             if count == 0 && self.lost.is_some() {
+                // It may have published more between that look and its end.
+                if !was_lost {
+                    continue;
+                }
                 let event = self.reattach(deadline)?;
                 return Ok(event.map(each).is_some());
             }
@@ -314,13 +346,13 @@ impl Client {
     /// them; those without room are lost.
     ///
     /// # Errors
-    /// The daemon is gone.
+    /// The daemon is gone, or it cut this process off.
     pub fn detach(mut self) -> Result<(), ClientError> {
         self.poll(|_| {})?;
-        self.socket
-            .send(&Packet::Detach, &[])
-            .map_err(failed("sendmsg"))?;
-        Ok(())
+        match self.socket.send(&Packet::Detach, &[]) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ClientError::DaemonGone),
+            sent => sent.map(drop).map_err(failed("sendmsg")),
+        }
     }
 
     /// The endpoint. Writing into its memory by hand can only get this process cut off.
@@ -359,6 +391,8 @@ impl Client {
             self.lost = Some(Lost {
                 until: within(self.reattach_within),
                 attempt: None,
+                spare: None,
+                refusal: None,
             });
         }
         Ok(())
@@ -376,11 +410,11 @@ impl Client {
     fn reattach(&mut self, deadline: Deadline) -> Result<Option<EndpointEvent<'static>>, ClientError> {
         while let Some(lost) = &mut self.lost {
             if lost.until.has_passed(now()) {
-                return Err(ClientError::DaemonGone);
+                return Err(lost.refusal.map_or(ClientError::DaemonGone, ClientError::Refused));
             }
             let Some((mut endpoint, socket)) = lost.attempt.take() else {
                 // There is none for any reason: there may be another one soon.
-                lost.attempt = begin(&self.path, &self.request).unwrap_or_default();
+                lost.attempt = begin(&self.path, &self.request, &mut lost.spare).unwrap_or_default();
                 if lost.attempt.is_none() {
                     if deadline.has_passed(now()) {
                         break;
@@ -395,11 +429,14 @@ impl Client {
                     lost.attempt = Some((endpoint, socket));
                     break;
                 }
-                // The daemon may not have noticed yet that another attempt of ours ended; or it ended itself.
-                Err(
-                    ClientError::DaemonGone
-                    | ClientError::Refused(AttachRefusal::NameTaken | AttachRefusal::TooManyPending),
-                ) => {
+                // The daemon may not have noticed yet that another attempt of ours ended.
+                Err(ClientError::Refused(refusal)) if is_for_now(refusal) => {
+                    (lost.spare, lost.refusal) = (Some(endpoint), Some(refusal));
+                    std::thread::sleep(RETRY_EVERY);
+                    continue;
+                }
+                // It ended itself, and may have taken the memory before.
+                Err(ClientError::DaemonGone) => {
                     std::thread::sleep(RETRY_EVERY);
                     continue;
                 }

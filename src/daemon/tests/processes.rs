@@ -280,7 +280,6 @@ fn each_refusal_has_its_reason() {
     let daemon = Daemon::start(|config| {
         config.limits.clients_max = 2;
         config.limits.arenas_of_job_max = 2 * ARENA_BYTES;
-        config.attach_within = Duration::from_millis(50);
     });
     let refused = |request: &AttachRequest| match Client::attach(&daemon.socket, request, soon()) {
         Err(ClientError::Refused(reason)) => reason,
@@ -309,7 +308,7 @@ fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
     };
     use std::os::fd::AsFd as _;
 
-    let daemon = Daemon::start(|config| config.attach_within = Duration::from_millis(100));
+    let daemon = Daemon::start(|config| config.attach_within = Duration::from_secs(1));
     let mut client = attach(&daemon.socket, 0);
     let address = SocketAddrUnix::new(&daemon.socket).unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
@@ -368,7 +367,7 @@ fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
 
 #[test]
 fn silent_connections_of_a_user_leave_places_to_others_and_a_client_waits_for_one() {
-    let daemon = Daemon::start(|config| config.attach_within = Duration::from_millis(200));
+    let daemon = Daemon::start(|config| config.attach_within = Duration::from_secs(2));
     let connect = || {
         let socket = rustix::net::socket_with(
             rustix::net::AddressFamily::UNIX,

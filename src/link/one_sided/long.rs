@@ -90,7 +90,8 @@ impl Long {
     pub(super) fn new(config: &LinkConfig) -> Result<Self, LinkError> {
         let stretch_bytes = config.session.fragment_bytes.max(1);
         let is_any = config.request_bytes_max > stretch_bytes;
-        let places = usize::try_from(config.long_requests.min(config.requests)).unwrap_or(usize::MAX);
+        let places = usize::try_from(config.long_requests).unwrap_or(usize::MAX);
+        let places = places.min(LinkConfig::places(config.requests));
         let places = if is_any { places } else { 0 };
         let stretches = places.saturating_mul(STRETCHES as usize);
         let bytes = usize::try_from(config.request_bytes_max).unwrap_or(usize::MAX);
@@ -121,7 +122,7 @@ impl Long {
 
     /// Whether a request is executed by stretches.
     pub(super) const fn is_long(&self, asked: &Asked) -> bool {
-        asked.bytes > self.stretch_bytes
+        matches!(asked.kind, Kind::Read | Kind::Write) && asked.bytes > self.stretch_bytes
     }
 
     /// Whether there is a long request.
@@ -339,6 +340,8 @@ impl Long {
         if self.taken == 0 {
             return;
         }
+        // A request that is done already ends as that.
+        self.settle(requests);
         self.stretches.over(reason);
         for whole in self.wholes.iter_mut().filter(|whole| whole.is_open()) {
             whole.note_failure(UnknownReason::Over(reason));

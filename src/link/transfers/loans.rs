@@ -126,19 +126,19 @@ impl<P: Provider> Loans<P> {
         }
     }
 
-    /// Looks at memory that threads work on. Returns a loan that the device did not register now, if there is one: it is revoked.
+    /// Looks at memory that threads work on. Returns a loan that the device did not register now, if there is one: it is revoked, and
+    /// there may be more.
     pub(super) fn look(&mut self, (makers, whom): (&Makers, Whom)) -> Option<LoanId> {
-        let mut failed = None;
         for loan in &mut self.list {
             if let Err(error) = loan.reach.look() {
                 (loan.error, loan.is_revoked) = (Some(error), true);
-                failed = Some(loan.id);
+                return Some(loan.id);
             }
             if loan.is_revoked {
                 loan.reach.fence((makers, whom));
             }
         }
-        failed
+        None
     }
 
     /// Takes out a loan whose memory no peer reaches any more, to be reported.

@@ -107,7 +107,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn read(path: &Path) -> Result<Policy, Failure> {
     let mut text = String::new();
     File::open(path)?
-        .take(POLICY_BYTES_MAX)
+        .take(POLICY_BYTES_MAX.saturating_add(1))
         .read_to_string(&mut text)?;
+    // A part of a policy may be another policy.
+    if text.len() as u64 > POLICY_BYTES_MAX {
+        return Err(format!(
+            "{}: a policy has {POLICY_BYTES_MAX} bytes at most",
+            path.display()
+        )
+        .into());
+    }
     Ok(Policy::parse(&text)?)
 }
