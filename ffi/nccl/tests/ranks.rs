@@ -182,7 +182,7 @@ fn keys_differ() {
     set(&[
         ("DOORBELL_UNAUTHENTICATED", "false"),
         ("DOORBELL_KEY_FILE", ours.to_str().unwrap()),
-        ("DOORBELL_LINK_RECOVER_WITHIN", "300ms"),
+        ("DOORBELL_LINK_RECOVER_WITHIN", "3s"),
     ]);
     let to = Listening::new();
     set(&[("DOORBELL_KEY_FILE", theirs.to_str().unwrap())]);

@@ -116,8 +116,8 @@ pub(crate) fn run(args: &NcclArgs, lab: &mut dyn Lab) -> Result<bool> {
     } else {
         &args.hosts
     };
-    let mut entries = Vec::new();
-    for shape in chosen {
+    let (mut entries, mut failure) = (Vec::new(), None);
+    'clusters: for shape in chosen {
         let own = scenario::load(Path::new(&format!("nccl-{}", shape.name())))?;
         let kernels = if args.kernel.is_empty() {
             core::slice::from_ref(&own.kernel)
@@ -125,7 +125,14 @@ pub(crate) fn run(args: &NcclArgs, lab: &mut dyn Lab) -> Result<bool> {
             &args.kernel
         };
         for kernel in kernels {
-            entries.extend(on_cluster(args, *shape, (&own.path, kernel), lab)?);
+            match on_cluster(args, *shape, (&own.path, kernel), lab) {
+                Ok(found) => entries.extend(found),
+                // The results of others are written all the same.
+                Err(error) => {
+                    failure = Some(error);
+                    break 'clusters;
+                }
+            }
         }
     }
     let document = || serde_json::to_string_pretty(&entries).context("cannot write the results as JSON");
@@ -137,7 +144,10 @@ pub(crate) fn run(args: &NcclArgs, lab: &mut dyn Lab) -> Result<bool> {
         }
         None => output::write(tables(&entries).as_bytes())?,
     }
-    Ok(entries.iter().all(|entry| entry.outcome != Outcome::Failed))
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(entries.iter().all(|entry| entry.outcome != Outcome::Failed)),
+    }
 }
 
 fn on_cluster(
