@@ -121,3 +121,20 @@ fn a_descriptor_that_is_published_is_found_or_wakes() {
         assert!(is_found || woken.load(Ordering::Relaxed) == 1, "asleep for ever");
     });
 }
+
+#[test]
+fn reports_of_what_is_settled_were_published_before() {
+    loom::model(|| {
+        let (submissions, taken) = halves(1);
+        let (mut reports, mut reported) = halves(1);
+        let settling = thread::spawn(move || {
+            reports.stage(&[1; 8]).unwrap();
+            reports.publish();
+            taken.settle(1);
+        });
+        if submissions.settled() == 1 {
+            assert_eq!(reported.look(), Ok(1));
+        }
+        settling.join().unwrap();
+    });
+}
