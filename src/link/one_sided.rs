@@ -35,7 +35,7 @@ use long::Long;
 pub enum Request<'b> {
     /// WRITE of these bytes. If its rail fails it may be executed again, and so more than once: with the same bytes, and before
     /// any request that was made after its end, if that is [`RequestEnd::Done`](crate::link::RequestEnd). After another end it may be
-    /// under way on a rail that failed.
+    /// under way on a rail that failed, if no other rail came in time.
     Write(&'b [u8]),
     /// WRITE of these bytes of which nothing is executed again: if its rail fails, it is unknown whether it was executed.
     WriteOnce(&'b [u8]),

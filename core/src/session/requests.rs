@@ -172,6 +172,8 @@ pub struct KeptRequest {
     was_lost: bool,
     /// Whether its window was withdrawn meanwhile.
     is_withdrawn: bool,
+    /// Whether it ends where it would be done again.
+    is_given_up: bool,
     /// If our device refused it at the last attempt: when to try again.
     refused: Option<Deadline>,
     /// Deadline by which it has to be posted.
@@ -209,6 +211,7 @@ impl Default for KeptRequest {
             was_posted: false,
             was_lost: false,
             is_withdrawn: false,
+            is_given_up: false,
             refused: None,
             until: Deadline::at(Instant::from_ns(0)),
         }
@@ -322,12 +325,12 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Gives a request up: one that waits for a rail ends for this reason, and any other ends without being repeated. One that waits
-    /// for a fence ends with that; one that is posted ends as its rail fails, and may be executed behind that.
+    /// Gives a request up: one that waits for a rail ends for this reason, and any other ends without being repeated: behind its
+    /// fence, if it needs one to be repeated.
     pub fn give_up(&mut self, id: RequestId, reason: UnknownReason) {
         match self.of(id) {
             Some(kept) if kept.state == State::Waiting => kept.end(reason),
-            Some(kept) => kept.repeat = Repeat::Never,
+            Some(kept) => kept.is_given_up = true,
             None => {}
         }
     }
@@ -358,6 +361,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
             }
             match kept.repeat {
                 Repeat::Never => kept.end(UnknownReason::RailFailed),
+                Repeat::AtOnce if kept.is_given_up => kept.end(UnknownReason::RailFailed),
                 // There is nowhere to do it again.
                 _ if kept.is_withdrawn => kept.end(UnknownReason::Withdrawn),
                 Repeat::AtOnce => kept.state = State::Waiting,
@@ -411,8 +415,10 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
             if let State::Fencing { rail: of, epoch } = kept.state {
                 if of == rail && epoch <= through {
                     match kept.repeat {
-                        Repeat::Never => kept.end(UnknownReason::RailFailed),
-                        Repeat::AtOnce | Repeat::OnceFenced => kept.state = State::Waiting,
+                        Repeat::AtOnce | Repeat::OnceFenced if !kept.is_given_up => {
+                            kept.state = State::Waiting
+                        }
+                        _ => kept.end(UnknownReason::RailFailed),
                     }
                 }
             }

@@ -229,6 +229,11 @@ fn what_is_given_up_is_not_repeated_and_ends_behind_its_fence() {
     requests.fenced(0, epoch(1));
     assert_eq!(requests.poll_end(), Some((fencing, rail_failed)));
     requests.rail_lost(1, ms(2));
+    assert_eq!(
+        (requests.poll_end(), requests.fence_due()),
+        (None, Some((1, epoch(2))))
+    );
+    requests.fenced(1, epoch(2));
     assert_eq!(requests.poll_end(), Some((posted, rail_failed)));
     assert_eq!((requests.is_any_open(), requests.fence_due()), (false, None));
 }
