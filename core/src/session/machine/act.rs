@@ -216,7 +216,7 @@ where
             }
             Action::Farewell { rail, .. } => {
                 if let Some(closing) = &mut self.closing {
-                    closing.farewell = Some(rail);
+                    (closing.farewell, closing.was_said) = (Some(rail), true);
                 }
                 rail
             }

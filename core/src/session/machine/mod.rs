@@ -85,6 +85,8 @@ struct Closing {
     until: Deadline,
     /// The rail over which farewell was said.
     farewell: Option<u8>,
+    /// Whether it ever was, over any rail.
+    was_said: bool,
 }
 
 /// Why a session is over.
@@ -493,6 +495,7 @@ where
             self.closing = Some(Closing {
                 until,
                 farewell: None,
+                was_said: false,
             });
         }
     }

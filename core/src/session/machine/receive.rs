@@ -213,7 +213,10 @@ where
     /// The peer has ended the session.
     fn ended(&mut self, reason: RefusalReason) {
         self.end(match reason {
-            // The peer has received the farewell, though no completion reported it.
+            // The peer has received the farewell, though no completion reported it. Only what the peer began can be open behind it.
+            RefusalReason::OVER if self.closing.is_some_and(|closing| closing.was_said) => {
+                FinalReason::Closed
+            }
             RefusalReason::OVER if self.closing.is_some() && self.has_nothing_open() => FinalReason::Closed,
             RefusalReason::OVER => FinalReason::PeerClosed,
             reason => FinalReason::EndedByPeer(reason),
