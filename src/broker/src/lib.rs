@@ -9,6 +9,6 @@ mod policy;
 mod supervisor;
 
 pub use decider::{Decider, Decision, Facts, NodeName, PATH_BYTES, Refusal};
-pub use doorbell_sandbox::{LaunchError, Network};
+pub use doorbell_sandbox::{LaunchError, Network, Step};
 pub use policy::{Policy, PolicyError};
 pub use supervisor::{BrokerError, Counts, End, Program, Report, run};

@@ -20,8 +20,14 @@ fn policy() -> NamedTempFile {
 
 /// Whether this host can have a sandbox; else the test says that it has not run.
 fn is_possible(said: &str) -> bool {
-    let lacks =
-        said.contains("cannot make user and mount namespaces") || said.contains("cannot install the filter");
+    let steps = [
+        "cannot make user and mount namespaces",
+        "cannot map the user",
+        "cannot hide",
+        "cannot drop capabilities",
+        "cannot install the filter",
+    ];
+    let lacks = steps.iter().any(|step| said.contains(step));
     if lacks {
         // Not captured, as the output of a test is.
         let mut out = std::io::stdout();
