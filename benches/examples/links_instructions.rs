@@ -1,20 +1,18 @@
 //! Polls links that have nothing to do, for callgrind to count: `links_instructions SIDE LINKS POLLS`, with a libibverbs whose queue
 //! pairs find each other in one process.
 //!
-//! SIDE is `connecting`, or `listening`, which accepts peers beside. Only the times differ from the defaults: under an instrument everything takes longer, and no sign of life is asked for while polls are
-//! counted. The function `measured_poll` holds one poll of the links and nothing else.
+//! SIDE is `connecting`, or `listening`, which accepts peers beside. Only the times differ from the defaults: under an instrument
+//! everything takes longer, and no sign of life is asked for while polls are counted. The function `measured_poll` holds one poll of
+//! the links and nothing else.
 
-use core::error::Error;
-use core::time::Duration;
+mod opened;
+
 use std::sync::Arc;
 
-use doorbell::link::{FinalReason, LinkConfig, LinkEvent, Links, SessionEvent};
-use doorbell::{Node, Trust, Worker, WorkerConfig};
+use doorbell::link::{FinalReason, LinkEvent, Links, SessionEvent};
+use doorbell::{Node, Worker};
 
-type Failure = Box<dyn Error>;
-
-/// Counted under an instrument, everything takes its time.
-const SOON: Duration = Duration::from_secs(300);
+use opened::{Failure, SOON, open};
 
 struct Side {
     node: Arc<Node>,
@@ -26,17 +24,11 @@ struct Side {
 
 impl Side {
     fn new() -> Result<Self, Failure> {
-        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose())?);
-        let workers = node.workers(&WorkerConfig::default())?;
-        let mut config = LinkConfig::default();
-        config.channel.handshake_stage = SOON;
-        config.channel.probe_after = None;
-        config.session.attach_within = SOON;
-        config.session.recover_within = SOON;
-        config.session.heartbeat_idle = SOON;
-        config.session.suspect_after = SOON;
-        config.session.dead_after = SOON;
-        let links = Links::new(&node, &workers, &config)?;
+        let (node, workers, links) = open(|config| {
+            config.channel.probe_after = None;
+            config.session.recover_within = SOON;
+            config.session.heartbeat_idle = SOON;
+        })?;
         Ok(Self {
             node,
             workers,

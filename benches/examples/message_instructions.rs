@@ -5,22 +5,19 @@
 //! counted: the functions `measured_…` hold them, and nothing else. Both sides have default settings, but for the times that a program
 //! needs under an instrument.
 
-use core::error::Error;
-use core::time::Duration;
+mod opened;
+
 use std::sync::Arc;
 
 use doorbell::link::{
-    FinalReason, LinkConfig, LinkEvent, LinkId, Links, PushRefusal, SessionEvent, TransferEnd, TransferEvent,
-    TransferId, TransferOptions,
+    FinalReason, LinkEvent, LinkId, Links, PushRefusal, SessionEvent, TransferEnd, TransferEvent, TransferId,
+    TransferOptions,
 };
 use doorbell::memory::Region;
 use doorbell::provider::PlacementConfig;
-use doorbell::{Node, Trust, Worker, WorkerConfig};
+use doorbell::{Node, Worker};
 
-type Failure = Box<dyn Error>;
-
-/// Counted under an instrument, everything takes its time.
-const SOON: Duration = Duration::from_secs(300);
+use opened::{Failure, open};
 
 /// Messages under way, where they are transfers.
 const AHEAD: u64 = 4;
@@ -41,14 +38,7 @@ struct Side {
 
 impl Side {
     fn new(bytes: usize) -> Result<Self, Failure> {
-        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose())?);
-        let workers = node.workers(&WorkerConfig::default())?;
-        let mut config = LinkConfig::default();
-        config.channel.handshake_stage = SOON;
-        config.session.attach_within = SOON;
-        config.session.dead_after = SOON;
-        config.session.suspect_after = SOON;
-        let links = Links::new(&node, &workers, &config)?;
+        let (node, workers, links) = open(|_| {})?;
         let region = node.region(&workers, bytes, &PlacementConfig::DEFAULT)?;
         Ok(Self {
             node,

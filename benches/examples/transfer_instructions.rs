@@ -4,22 +4,19 @@
 //! SIDE is `giver` or `taker`. Its polls are counted: the function `measured_poll` holds them, and nothing else. Both sides have default
 //! settings, but for the times that a program needs under an instrument.
 
-use core::error::Error;
-use core::time::Duration;
+mod opened;
+
 use std::sync::Arc;
 
 use doorbell::link::{
-    FinalReason, LinkConfig, LinkEvent, LinkId, Links, SessionEvent, TransferEnd, TransferEvent, TransferId,
+    FinalReason, LinkEvent, LinkId, Links, SessionEvent, TransferEnd, TransferEvent, TransferId,
     TransferOptions,
 };
 use doorbell::memory::Region;
 use doorbell::provider::PlacementConfig;
-use doorbell::{Node, Trust, Worker, WorkerConfig};
+use doorbell::{Node, Worker};
 
-type Failure = Box<dyn Error>;
-
-/// Counted under an instrument, everything takes its time.
-const SOON: Duration = Duration::from_secs(300);
+use opened::{Failure, open};
 
 struct Side {
     node: Arc<Node>,
@@ -35,15 +32,7 @@ struct Side {
 
 impl Side {
     fn new(bytes: usize) -> Result<Self, Failure> {
-        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose())?);
-        let workers = node.workers(&WorkerConfig::default())?;
-        let mut config = LinkConfig::default();
-        config.channel.handshake_stage = SOON;
-        config.session.attach_within = SOON;
-        config.session.dead_after = SOON;
-        // As on a fast rail: as many pieces ahead as may be.
-        config.session.suspect_after = SOON;
-        let links = Links::new(&node, &workers, &config)?;
+        let (node, workers, links) = open(|_| {})?;
         let region = node.region(&workers, bytes, &PlacementConfig::DEFAULT)?;
         Ok(Self {
             node,

@@ -1,6 +1,6 @@
 //! Rows of the cost of idle links: a poll of all links of a thread's Workers under callgrind, with nothing to do.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::native;
 use super::record::Measured;
@@ -18,9 +18,6 @@ const MORE: u32 = 8;
 
 /// Polls of each run.
 const POLLS: u32 = 256;
-
-/// Part of the path of the fake provider.
-const PROVIDER: &str = "doorbell_fake";
 
 /// Instructions of one poll of idle links, at the side that connects and at the side that accepts.
 ///
@@ -40,9 +37,8 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Findings> {
             let count = |links: u32| -> Result<f64> {
                 let out = folder.join(format!("{side}.{links}"));
                 let arguments = [side, &links.to_string(), &POLLS.to_string()];
-                let profile = native::profile(&program, &arguments, "*::measured_*", Some(&library), &out)?;
-                ensure!(profile.total() > 0, "nothing was counted of {side}");
-                Ok(profile.total_without(PROVIDER) as f64 / f64::from(POLLS))
+                let ours = native::without_provider(&program, &arguments, &library, &out)?;
+                Ok(ours as f64 / f64::from(POLLS))
             };
             Ok((count(FEW)?, count(MORE)?))
         })?;

@@ -102,6 +102,24 @@ pub(super) fn profile(
     Profile::read(out)
 }
 
+/// The instructions of a program's functions `measured_…`, and of all they call but the fake provider.
+///
+/// # Errors
+///
+/// As for [`profile`]; or nothing was counted, of the program or of the provider.
+pub(super) fn without_provider(
+    program: &Path,
+    arguments: &[&str],
+    library: &Path,
+    out: &Path,
+) -> Result<u64> {
+    let profile = profile(program, arguments, "*::measured_*", Some(library), out)?;
+    let ours = profile.total_without(PROVIDER);
+    ensure!(ours > 0, "nothing was counted of {}", program.display());
+    ensure!(ours < profile.total(), "nothing was counted of {PROVIDER}");
+    Ok(ours)
+}
+
 /// Instructions of posting and polling through the fake libibverbs: `ffi` alone and the public `Channel`, by cells and by
 /// slots, each beside the loop by hand; and of receiving.
 ///
@@ -135,10 +153,7 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
                 let out = folder.join(format!("channel.{how}.{batch}.{batches}"));
                 let arguments = [how.to_owned(), batch.to_string(), batches.to_string()];
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                let profile = profile(&program, &arguments, "*::measured_*", Some(&library), &out)?;
-                let ours = profile.total_without(PROVIDER);
-                ensure!(ours < profile.total(), "nothing was counted of {PROVIDER}");
-                Ok(ours)
+                without_provider(&program, &arguments, &library, &out)
             };
             let beside = |ours: f64, theirs: f64| Measured {
                 theirs: Some(theirs),

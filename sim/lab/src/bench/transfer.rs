@@ -1,6 +1,6 @@
 //! Rows of the cost of transfers: either side of one, polled under callgrind.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::native;
 use super::record::Measured;
@@ -12,9 +12,6 @@ use crate::steps::step;
 /// MiB of two transfers: their difference is free of what happens once.
 const SHORT: u32 = 16;
 const LONG: u32 = 48;
-
-/// Part of the path of the fake provider.
-const PROVIDER: &str = "doorbell_fake";
 
 /// Instructions of a MiB, at the side that gives and at the side that takes.
 ///
@@ -34,9 +31,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Findings> {
             let count = |mib: u32| -> Result<u64> {
                 let out = folder.join(format!("{side}.{mib}"));
                 let arguments = [side, &mib.to_string()];
-                let profile = native::profile(&program, &arguments, "*::measured_*", Some(&library), &out)?;
-                ensure!(profile.total() > 0, "nothing was counted of the {side}");
-                Ok(profile.total_without(PROVIDER))
+                native::without_provider(&program, &arguments, &library, &out)
             };
             let more = count(LONG)?.saturating_sub(count(SHORT)?);
             Ok(more as f64 / f64::from(LONG.saturating_sub(SHORT)))
