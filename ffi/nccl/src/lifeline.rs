@@ -284,10 +284,13 @@ mod tests {
 
     /// A watch of a listener, and its outcome.
     fn watched(listener: &TcpListener) -> (Arc<Watch>, Receiver<bool>) {
+        watched_at(vec![listener.local_addr().unwrap()])
+    }
+
+    fn watched_at(addresses: Vec<SocketAddr>) -> (Arc<Watch>, Receiver<bool>) {
         let (watch, (said, outcome)) = (Arc::new(Watch::default()), channel());
         let of = Arc::clone(&watch);
-        let address = listener.local_addr().unwrap();
-        thread::spawn(move || said.send(of.run(&[address])));
+        thread::spawn(move || said.send(of.run(&addresses)));
         (watch, outcome)
     }
 
@@ -349,9 +352,7 @@ mod tests {
         let listener = listener();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let (watch, (said, outcome)) = (Arc::new(Watch::default()), channel());
-        let of = Arc::clone(&watch);
-        thread::spawn(move || said.send(of.run(&[address])));
+        let (watch, outcome) = watched_at(vec![address]);
         assert!(outcome.recv_timeout(Duration::from_millis(50)).is_err());
         watch.end();
         assert_eq!(outcome.recv_timeout(LONG), Ok(false));
@@ -389,9 +390,7 @@ mod tests {
         let (_watch, outcome) = watched(&listener);
         accepted(&listener).write_all(b"x").unwrap();
         assert_eq!(outcome.recv_timeout(LONG), Ok(false));
-        let nowhere = Arc::new(Watch::default());
-        let (of, (said, outcome)) = (Arc::clone(&nowhere), channel());
-        thread::spawn(move || said.send(of.run(&[])));
+        let (nowhere, outcome) = watched_at(Vec::new());
         assert!(outcome.recv_timeout(Duration::from_millis(20)).is_err());
         nowhere.end();
         assert_eq!(outcome.recv_timeout(LONG), Ok(false));

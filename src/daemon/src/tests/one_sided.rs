@@ -20,6 +20,15 @@ fn pair(far: bool) -> (World, usize, usize) {
     (world, owner, other)
 }
 
+/// The same, and a grant of the owner's to the other one.
+fn granted(far: bool) -> (World, usize, usize, ArenaGrant) {
+    let (mut world, owner, other) = pair(far);
+    let to = name(&world, other);
+    let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
+    world.settle();
+    (world, owner, other, grant)
+}
+
 fn name(world: &World, process: usize) -> crate::name::EndpointAddress {
     world.processes[process].address
 }
@@ -27,10 +36,7 @@ fn name(world: &World, process: usize) -> crate::name::EndpointAddress {
 #[test]
 fn each_operation_is_carried_out_once_and_reported_once_here_and_on_another_node() {
     for far in [false, true] {
-        let (mut world, owner, other) = pair(far);
-        let to = name(&world, other);
-        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
-        world.settle();
+        let (mut world, owner, other, grant) = granted(far);
         for round in 0..25 {
             for kind in KINDS {
                 while world.operate(other, &grant, kind).is_none() {
@@ -93,13 +99,8 @@ fn an_operation_without_its_right_or_outside_of_its_grant_changes_nothing() {
         wrong.place.generation += 1;
         assert_eq!(refused(other, &wrong, 0, write), UndeliveredReason::NoGrant);
         let mut bytes = [0; 64];
-        assert!(
-            world.processes[owner]
-                .endpoint
-                .arena()
-                .unwrap()
-                .copy_out(0, &mut bytes)
-        );
+        let arena = world.processes[owner].endpoint.arena().unwrap();
+        assert!(arena.copy_out(0, &mut bytes));
         assert_eq!(bytes, [0; 64]);
         world.check();
     }
@@ -109,10 +110,7 @@ fn an_operation_without_its_right_or_outside_of_its_grant_changes_nothing() {
 fn nothing_is_written_by_a_grant_after_the_report_of_its_end() {
     for far in [false, true] {
         for polls in 0..6 {
-            let (mut world, owner, other) = pair(far);
-            let to = name(&world, other);
-            let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
-            world.settle();
+            let (mut world, owner, other, grant) = granted(far);
             for kind in [Kind::Write, Kind::Add, Kind::WriteWithImmediate] {
                 world.operate(other, &grant, kind).unwrap();
             }
@@ -140,10 +138,7 @@ fn nothing_is_written_by_a_grant_after_the_report_of_its_end() {
 #[test]
 fn an_arrival_without_room_waits_and_writes_nothing_before() {
     for far in [false, true] {
-        let (mut world, owner, other) = pair(far);
-        let to = name(&world, other);
-        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
-        world.settle();
+        let (mut world, owner, other, grant) = granted(far);
         world.processes[owner].is_reading = false;
         for _ in 0..30 {
             world.operate(other, &grant, Kind::WriteWithImmediate);
@@ -153,13 +148,8 @@ fn an_arrival_without_room_waits_and_writes_nothing_before() {
         assert_eq!(done, 4, "as many as the owner's ring takes");
         let word = |world: &World| {
             let mut word = [0; 8];
-            assert!(
-                world.processes[owner]
-                    .endpoint
-                    .arena()
-                    .unwrap()
-                    .copy_out(8, &mut word)
-            );
+            let arena = world.processes[owner].endpoint.arena().unwrap();
+            assert!(arena.copy_out(8, &mut word));
             u64::from_le_bytes(word) & 0xffff
         };
         assert_eq!(word(&world), 3);
@@ -194,10 +184,7 @@ fn an_arrival_without_room_waits_and_writes_nothing_before() {
 #[test]
 fn an_operation_is_carried_out_after_the_messages_that_its_process_sent_before() {
     for far in [false, true] {
-        let (mut world, owner, other) = pair(far);
-        let to = name(&world, other);
-        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
-        world.settle();
+        let (mut world, owner, other, grant) = granted(far);
         world.processes[owner].is_reading = false;
         // The owner's ring is full, and one message waits.
         for _ in 0..5 {
@@ -217,10 +204,7 @@ fn an_operation_is_carried_out_after_the_messages_that_its_process_sent_before()
 #[test]
 fn a_process_that_does_not_read_gets_no_more_operations_than_its_ring_has_room_for() {
     for far in [false, true] {
-        let (mut world, owner, other) = pair(far);
-        let to = name(&world, other);
-        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
-        world.settle();
+        let (mut world, _, other, grant) = granted(far);
         world.processes[other].is_reading = false;
         for _ in 0..30 {
             world.operate(other, &grant, Kind::Add);
@@ -264,10 +248,7 @@ fn a_grant_is_for_the_first_process_of_its_name_that_uses_it() {
 
 #[test]
 fn operations_of_a_lost_node_are_unknown_and_its_grants_end() {
-    let (mut world, owner, other) = pair(true);
-    let to = name(&world, other);
-    let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
-    world.settle();
+    let (mut world, _, other, grant) = granted(true);
     world.operate(other, &grant, Kind::Add).unwrap();
     world.settle();
     world.operate(other, &grant, Kind::Add).unwrap();
@@ -291,10 +272,7 @@ fn operations_of_a_lost_node_are_unknown_and_its_grants_end() {
 #[test]
 fn a_swap_replaces_the_word_that_it_names_alone() {
     for far in [false, true] {
-        let (mut world, owner, other) = pair(far);
-        let to = name(&world, other);
-        let grant = world.grant(owner, to, RemoteAccess::ALL).unwrap();
-        world.settle();
+        let (mut world, owner, other, grant) = granted(far);
         let arena = |world: &World| {
             let arena = world.processes[owner].endpoint.arena().unwrap();
             arena.word(0).unwrap().load(core::sync::atomic::Ordering::Relaxed)
