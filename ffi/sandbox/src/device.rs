@@ -179,14 +179,14 @@ fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Opens a device node anew: a context of its own.
+/// Opens a device node anew: a context of its own, and the number of its device.
 ///
 /// # Errors
 /// The node is not there, is no character device (`NODEV`), or may not be opened.
-pub fn open_node(path: &Path) -> Result<OwnedFd, Errno> {
-    let device = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    match DescriptorKind::of(device.as_fd()) {
-        DescriptorKind::Device(_) => Ok(device),
+pub fn open_node(path: &Path) -> Result<(OwnedFd, u64), Errno> {
+    let node = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    match DescriptorKind::of(node.as_fd()) {
+        DescriptorKind::Device(device) => Ok((node, device)),
         DescriptorKind::Other => Err(Errno::NODEV),
     }
 }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_doorbell_on_another_device_is_an_error() {
-        let null = open_node(Path::new("/dev/null")).unwrap();
+        let (null, _) = open_node(Path::new("/dev/null")).unwrap();
         let doorbell = Doorbell::parse(&bytes()).unwrap();
         assert_eq!(doorbell.ring(null.as_fd(), Driver::Rxe), Err(Errno::NOTTY));
     }
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_mark_lasts_as_long_as_any_descriptor_of_its_file() {
         let path = Path::new("/dev/null");
-        let (one, probe) = (open_node(path).unwrap(), open_node(path).unwrap());
+        let [(one, _), (probe, _)] = [(); 2].map(|()| open_node(path).unwrap());
         let mark = Mark::set(one.as_fd(), 7).unwrap();
         assert!(mark.is_open(probe.as_fd()));
         let copy = one.try_clone().unwrap();
@@ -321,11 +321,7 @@ mod tests {
     #[test]
     fn marks_of_two_files_have_places_of_their_own() {
         let path = Path::new("/dev/null");
-        let (one, two, probe) = (
-            open_node(path).unwrap(),
-            open_node(path).unwrap(),
-            open_node(path).unwrap(),
-        );
+        let [(one, _), (two, _), (probe, _)] = [(); 3].map(|()| open_node(path).unwrap());
         let (first, second) = (
             Mark::set(one.as_fd(), 8).unwrap(),
             Mark::set(two.as_fd(), 8).unwrap(),
@@ -341,7 +337,7 @@ mod tests {
         let file = tempfile(b"");
         assert_eq!(open_node(&file).unwrap_err(), Errno::NODEV);
         std::fs::remove_file(&file).unwrap();
-        let null = open_node(Path::new("/dev/null")).unwrap();
+        let (null, _) = open_node(Path::new("/dev/null")).unwrap();
         assert_eq!(DescriptorKind::of(null.as_fd()), DescriptorKind::Device(0x103));
     }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
-use doorbell_sandbox::{DescriptorKind, Mark, open_node};
+use doorbell_sandbox::{Mark, open_node};
 use rustix::fs::{Mode, OFlags, major, minor};
 use rustix::io::Errno;
 
@@ -61,10 +61,7 @@ impl Host {
     /// Opens a node, which has to be the device that it was looked up as.
     pub(crate) fn open(&self, node: NodeName) -> Result<Opened, Errno> {
         let path = self.path(node);
-        let descriptor = open_node(&path)?;
-        let DescriptorKind::Device(device) = DescriptorKind::of(descriptor.as_fd()) else {
-            return Err(Errno::NODEV);
-        };
+        let (descriptor, device) = open_node(&path)?;
         if self.stand_ins.is_empty() {
             let expected = Self::fact(node, "dev");
             if expected != Some(format!("{}:{}", major(device), minor(device))) {
