@@ -214,10 +214,13 @@ where
     fn ended(&mut self, reason: RefusalReason) {
         self.end(match reason {
             // The peer has received the farewell, though no completion reported it. Only what the peer began can be open behind it.
-            RefusalReason::OVER if self.closing.is_some_and(|closing| closing.was_said) => {
+            RefusalReason::OVER
+                if self
+                    .closing
+                    .is_some_and(|closing| closing.was_said || self.has_nothing_open()) =>
+            {
                 FinalReason::Closed
             }
-            RefusalReason::OVER if self.closing.is_some() && self.has_nothing_open() => FinalReason::Closed,
             RefusalReason::OVER => FinalReason::PeerClosed,
             reason => FinalReason::EndedByPeer(reason),
         });
