@@ -33,7 +33,7 @@ pub(super) struct Ours {
 #[derive(Debug)]
 struct Grant {
     number: u32,
-    /// The same memory, as the devices of these Workers know it.
+    /// The same memory, as the devices of these Workers know it. None while it is being registered.
     windows: Vec<(usize, RemoteWindow)>,
     access: RemoteAccess,
     is_withdrawn: bool,
@@ -73,6 +73,14 @@ impl Ours {
             withdrawal_done: None,
         });
         Some(number)
+    }
+
+    /// Notes the memory of a window that was granted before it was registered.
+    pub(super) fn announce(&mut self, number: u32, windows: impl Iterator<Item = (usize, RemoteWindow)>) {
+        let mut grants = self.grants.iter_mut();
+        if let Some(grant) = grants.find(|grant| grant.number == number) {
+            grant.windows = windows.collect();
+        }
     }
 
     /// Whether the peer was ever let reach anything.

@@ -465,6 +465,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             self.transfers.decline_offers(now);
         }
         self.transfers.look(now, makers, self.whom());
+        self.transfers.announce(&mut self.one_sided.ours);
         self.one_sided.go_on(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
         self.one_sided.fences.look(progress);

@@ -141,13 +141,16 @@ impl<P: Provider> Region<P> {
         })
     }
 
-    /// Registers a part of it once more with each Worker's device, so that a peer may write there.
-    pub(crate) fn grant(&self, offset: usize, bytes: usize) -> Result<GrantedRegion<P>, ProviderError> {
+    /// Registers a part of it once more with each Worker's device, so that a peer has this access to it.
+    pub(crate) fn grant(
+        &self,
+        (offset, bytes): (usize, usize),
+        access: RemoteAccess,
+    ) -> Result<GrantedRegion<P>, ProviderError> {
         let Shared { windows, domains, .. } = &*self.shared;
         let part = offset..offset.saturating_add(bytes);
         let granted = windows.iter().zip(domains);
-        let granted =
-            granted.map(|(window, domain)| domain.window_of(window, part.clone(), RemoteAccess::WRITE));
+        let granted = granted.map(|(window, domain)| domain.window_of(window, part.clone(), access));
         Ok(GrantedRegion(granted.collect::<Result<_, _>>()?))
     }
 }
@@ -171,14 +174,19 @@ impl<P: Provider> fmt::Debug for Region<P> {
     }
 }
 
-/// A part of a region that a peer may write to. Dropping it takes the right away: it may take a device milliseconds, and once it is done
-/// nothing writes there any more.
+/// A part of a region that a peer reaches. Dropping it takes the right away: it may take a device milliseconds, and once it is done
+/// no peer reaches it any more.
 pub(crate) struct GrantedRegion<P: Provider>(Vec<P::Window>);
 
 impl<P: Provider> GrantedRegion<P> {
     /// The key by which a peer reaches it over this Worker's device.
     pub(crate) fn key(&self, worker: usize) -> Option<RemoteWindow> {
         self.0.get(worker).map(Window::remote)
+    }
+
+    /// The keys, with the Worker of each.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (usize, RemoteWindow)> {
+        self.0.iter().map(Window::remote).enumerate()
     }
 }
 

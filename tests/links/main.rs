@@ -13,6 +13,7 @@ mod failing;
 mod full;
 mod keys;
 mod lengths;
+mod lent_windows;
 mod loans;
 mod long;
 mod moved;

@@ -19,4 +19,5 @@ mod notification;
 mod one_sided;
 mod ranges;
 mod reset;
+mod revoked;
 mod shared_receive;

@@ -2,7 +2,8 @@
 
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
-use doorbell_core::provider::Provider;
+use doorbell_core::provider::{Provider, RemoteAccess};
+use doorbell_core::session::SESSION_GRANTS_MAX;
 use doorbell_core::transfer::TransferRole;
 
 use super::{LoanId, TransferCounts, TransferId, TransferOptions, TransferRefusal, TransferTotals};
@@ -110,10 +111,47 @@ impl<P: Provider, N: Network> Links<P, N> {
     ) -> Result<LoanId, TransferRefusal> {
         let (link, _) = self.open_link(node, id, Some(region))?;
         let by = (node.makers(), link.whom());
-        link.transfers.loans.lend((region, offset, bytes), by)
+        let write = RemoteAccess::WRITE;
+        link.transfers
+            .loans
+            .lend((region, offset, bytes), write, || Ok(None), by)
     }
 
-    /// Takes a loan out of the peer's reach. Open transfers into it end as [`EndReason::CANCELLED`](crate::link::EndReason). From
+    /// Lends a part of a region as [`Links::lend`] does, with this access, and grants it to the peer as a window that
+    /// [`Links::request`] names. Returns the loan, and the number of the window: that of [`LinkEvent::Granted`](crate::link::LinkEvent) at
+    /// the peer, which follows once the memory is registered.
+    ///
+    /// The key is of this loan alone, and no other peer is sent it. [`Links::revoke`] withdraws the window, too. Unlike a window of
+    /// [`Links::grant`], it needs no memory of a Worker, and nothing outlives its end: requests that the peer made before fail, and
+    /// lose the connection that they were posted on.
+    ///
+    /// READ and atomics also need the right in [`ChannelConfig::remote`](crate::ChannelConfig::remote) of this side's channels.
+    ///
+    /// # Errors
+    /// [`TransferRefusal::LoansFull`] is back-pressure: loans, or windows of the link. Otherwise the link or the region does not allow it.
+    pub fn lend_window(
+        &mut self,
+        node: &Node<P, N>,
+        id: LinkId,
+        (region, offset, bytes): (&Region<P>, usize, usize),
+        access: RemoteAccess,
+    ) -> Result<(LoanId, u32), TransferRefusal> {
+        let (link, _) = self.open_link(node, id, Some(region))?;
+        let by = (node.makers(), link.whom());
+        let (loans, windows) = (&mut link.transfers.loans, &mut link.one_sided.ours);
+        let mut number = 0;
+        let name = || {
+            let loans_max = u32::from(SESSION_GRANTS_MAX);
+            number = windows
+                .grant(&[], access)
+                .ok_or(TransferRefusal::LoansFull { loans_max })?;
+            Ok(Some(number))
+        };
+        let loan = loans.lend((region, offset, bytes), access, name, by)?;
+        Ok((loan, number))
+    }
+
+    /// Takes a loan out of the peer's reach, and withdraws its window if it has one. Open transfers into it end as [`EndReason::CANCELLED`](crate::link::EndReason). From
     /// [`LinkEvent::Revoked`](crate::link::LinkEvent::Revoked) on, nothing on the wire writes there. A peer that writes meanwhile loses the
     /// connection that it writes over.
     ///

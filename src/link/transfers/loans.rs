@@ -1,13 +1,14 @@
-//! Loans of a link: parts of regions that its peer may write to from one transfer to the next, until they are revoked.
+//! Loans of a link: parts of regions that its peer reaches until they are revoked.
 //!
 //! A loan is registered once, for this peer alone. Transfers into it get its key for their part, and take nothing out of the peer's reach at
-//! their end. Only its end does.
+//! their end. Only its end does. A loan may be announced as a window, too, which the peer's requests name.
 
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
 
 use super::reach::Reach;
 use super::{LoanId, TransferRefusal};
+use crate::link::grants::Ours;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
 
@@ -19,6 +20,10 @@ struct Loan<P: Provider> {
     region: Region<P>,
     offset: usize,
     bytes: usize,
+    access: RemoteAccess,
+    /// The number of its window, from when it is lent as one until the window is withdrawn.
+    window: Option<u32>,
+    is_announced: bool,
     reach: Reach<P>,
     is_revoked: bool,
     /// Why the device did not register it.
@@ -48,17 +53,22 @@ impl<P: Provider> Loans<P> {
         }
     }
 
-    /// Lends a part of a region.
+    /// Lends a part of a region, as a window if `name` gives it a number.
     pub(super) fn lend(
         &mut self,
         (region, offset, bytes): (&Region<P>, usize, usize),
+        access: RemoteAccess,
+        name: impl FnOnce() -> Result<Option<u32>, TransferRefusal>,
         by: (&Makers, Whom),
     ) -> Result<LoanId, TransferRefusal> {
         let length = u64::try_from(bytes).unwrap_or(u64::MAX);
         if bytes == 0 {
             return Err(TransferRefusal::Length { bytes: length });
         }
-        if !region.is_writable() {
+        if access == RemoteAccess::NONE {
+            return Err(TransferRefusal::NoAccess);
+        }
+        if (access.write || access.atomic) && !region.is_writable() {
             return Err(TransferRefusal::ReadOnly);
         }
         if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
@@ -73,13 +83,18 @@ impl<P: Provider> Loans<P> {
             return Err(full);
         }
         let id = LoanId(self.next);
-        self.next = self.next.checked_add(1).ok_or(full)?;
+        let next = self.next.checked_add(1).ok_or(full)?;
+        let window = name()?;
+        self.next = next;
         self.list.push(Loan {
             id,
             region: region.clone(),
             offset,
             bytes,
-            reach: Reach::register(region, (offset, bytes), by),
+            access,
+            window,
+            is_announced: false,
+            reach: Reach::register(region, (offset, bytes), access, by),
             is_revoked: false,
             error: None,
         });
@@ -90,9 +105,9 @@ impl<P: Provider> Loans<P> {
         self.list.iter().find(|loan| loan.id == id)
     }
 
-    /// Whether a part of a region lies in a loan that is not revoked.
+    /// Whether a part of a region lies in a loan that the peer may write to, and that is not revoked.
     pub(super) fn covers(&self, id: LoanId, (region, offset, bytes): (&Region<P>, usize, u64)) -> bool {
-        let loan = self.find(id).filter(|loan| !loan.is_revoked);
+        let loan = self.find(id).filter(|loan| loan.access.write && !loan.is_revoked);
         loan.is_some_and(|loan| loan.region.is_same(region) && loan.within(offset, bytes).is_some())
     }
 
@@ -139,6 +154,22 @@ impl<P: Provider> Loans<P> {
             }
         }
         None
+    }
+
+    /// Announces the windows of loans that are registered now, and withdraws those of loans that are revoked.
+    pub(super) fn announce(&mut self, windows: &mut Ours) {
+        for loan in &mut self.list {
+            let Some(window) = loan.window else {
+                continue;
+            };
+            if loan.is_revoked {
+                windows.withdraw(window);
+                loan.window = None;
+            } else if let Some(keys) = loan.reach.keys().filter(|_| !loan.is_announced) {
+                windows.announce(window, keys);
+                loan.is_announced = true;
+            }
+        }
     }
 
     /// Takes out a loan whose memory no peer reaches any more, to be reported.

@@ -76,7 +76,8 @@ impl TransferConfig {
     }
 }
 
-/// Name of a loan of a link: memory that [`Links::lend`](crate::link::Links::lend) let its peer write to. None is used twice on a link.
+/// Name of a loan of a link: memory that [`Links::lend`](crate::link::Links::lend) or
+/// [`Links::lend_window`](crate::link::Links::lend_window) let its peer reach. None is used twice on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LoanId(u32);
 
@@ -181,8 +182,10 @@ pub enum TransferRefusal {
         /// The most of a link.
         loans_max: u32,
     },
-    /// Caller misuse: there is no such loan, it is revoked, or the range is not within it.
+    /// Caller misuse: there is no such loan, it is revoked, or the range is not within it. To take bytes into it, the peer may have to write.
     NoLoan,
+    /// Caller misuse: memory was to be lent with no access at all.
+    NoAccess,
     /// Caller misuse: there is no such transfer, it is over, or the peer did not offer it.
     NotOpen,
     /// The link is being closed, or there is no such link.
@@ -232,6 +235,7 @@ impl fmt::Display for TransferRefusal {
             Self::NoLoan => {
                 f.write_str("no loan of this name covers the range of this region: lend it, or leave out the loan")
             }
+            Self::NoAccess => f.write_str("memory is to be lent without any access: allow WRITE, READ or atomics"),
             Self::NotOpen => f.write_str("no transfer of this number is open, or the peer did not offer it"),
             Self::Closing => f.write_str("the link is being closed, or there is no such link"),
             Self::Over(reason) => write!(f, "the link is over: {reason}"),

@@ -1,6 +1,6 @@
-//! Memory that the peer may write to: registered for it alone, and taken out of its reach. Threads do both, since devices take milliseconds.
+//! Memory that the peer reaches: registered for it alone, and taken out of its reach. Threads do both, since devices take milliseconds.
 
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
 
 use crate::error::ConnectError;
@@ -21,15 +21,16 @@ pub(super) enum Reach<P: Provider> {
 }
 
 impl<P: Provider> Reach<P> {
-    /// Has a part of a region registered for the peer.
+    /// Has a part of a region registered for the peer, with this access.
     pub(super) fn register(
         region: &Region<P>,
-        (offset, bytes): (usize, usize),
+        range: (usize, usize),
+        access: RemoteAccess,
         (makers, whom): (&Makers, Whom),
     ) -> Self {
         let region = region.clone();
         // It pins the pages, which takes milliseconds for large ones.
-        let register = move || region.grant(offset, bytes).map_err(ConnectError::Provider);
+        let register = move || region.grant(range, access).map_err(ConnectError::Provider);
         Self::Registering(makers.make(whom, None, register))
     }
 
@@ -42,6 +43,14 @@ impl<P: Provider> Reach<P> {
     pub(super) fn key(&self, worker: usize) -> Option<RemoteWindow> {
         match self {
             Self::Granted(granted) => granted.key(worker),
+            _ => None,
+        }
+    }
+
+    /// The keys by which the peer reaches it, with the Worker of each. `None` if it does not reach it.
+    pub(super) fn keys(&self) -> Option<impl Iterator<Item = (usize, RemoteWindow)>> {
+        match self {
+            Self::Granted(granted) => Some(granted.keys()),
             _ => None,
         }
     }

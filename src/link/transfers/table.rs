@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
 use doorbell_core::session::{Epoch, FinalReason, Role, SESSION_RAILS_MAX, Violation};
 use doorbell_core::transfer::{
     Broken, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferId, TransferRole, Word,
@@ -17,6 +17,7 @@ use super::reach::Reach;
 use super::{
     LoanId, TransferConfig, TransferCounts, TransferEvent, TransferOptions, TransferRefusal, TransferTotals,
 };
+use crate::link::grants::Ours;
 use crate::link::one_sided::SOON;
 use crate::machine::makers::{Makers, Whom};
 use crate::memory::Region;
@@ -264,6 +265,11 @@ impl<P: Provider> Transfers<P> {
         };
         entry.machine.end(reason, until);
         Ok(())
+    }
+
+    /// Announces the windows of loans that are registered now, and withdraws those of loans that are revoked.
+    pub(in super::super) fn announce(&mut self, windows: &mut Ours) {
+        self.loans.announce(windows);
     }
 
     /// Ends a loan, and all transfers into it.
@@ -541,7 +547,12 @@ fn memory_for<P: Provider>(
     }
     match (role, loan) {
         (TransferRole::Giver, _) => Ok(Memory::Given(region.clone(), offset)),
-        (TransferRole::Taker, None) => Ok(Memory::Taken(Reach::register(region, (offset, bytes), by))),
+        (TransferRole::Taker, None) => Ok(Memory::Taken(Reach::register(
+            region,
+            (offset, bytes),
+            RemoteAccess::WRITE,
+            by,
+        ))),
         (TransferRole::Taker, Some(loan)) if loans.covers(loan, (region, offset, pieces.bytes())) => {
             Ok(Memory::Lent(loan, offset))
         }
