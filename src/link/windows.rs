@@ -25,7 +25,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.link_mut(id)?.one_sided.ours.grant(windows, access)
     }
 
-    /// Withdraws a grant, and notifies the link's peer. Requests that the peer made before may still be executed.
+    /// Withdraws a grant, and notifies the link's peer. Requests that the peer made before may still be executed. If they must not, lend a
+    /// part of a region instead ([`Links::lend_window`]).
     pub fn withdraw(&mut self, id: LinkId, window: u32) {
         if let Some(link) = self.core.link_mut(id) {
             link.one_sided.ours.withdraw(window);

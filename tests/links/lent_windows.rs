@@ -66,7 +66,7 @@ fn a_part_of_a_region_is_written_read_and_added_to_as_a_window() {
             ask(&mut two, (window, 0), &Request::Read(1)),
             Err(RequestRefusal::NoWindow)
         );
-        // What comes next has a number and a key of its own.
+        // The next loan has a number and a key of its own.
         let again = lend(&mut two, (&memory, 0, 4096), RemoteAccess::WRITE).unwrap();
         assert!(again.0 > loan && again.1 > window);
         two.fabric.audit().unwrap();

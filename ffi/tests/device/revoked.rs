@@ -19,7 +19,7 @@ const PART: Range<usize> = 4096..60 << 10;
 const AHEAD: usize = 8;
 const ROUNDS: u8 = 6;
 
-/// What the hostile peer has seen.
+/// Counts of the hostile peer.
 #[derive(Default)]
 struct Seen {
     done: AtomicU32,
