@@ -37,21 +37,3 @@ pub trait SharedBytes {
     #[must_use]
     fn copy_in(&self, offset: usize, from: &[u8]) -> bool;
 }
-
-impl<M: SharedWords> SharedWords for &M {
-    fn word(&self, index: usize) -> Option<&AtomicU64> {
-        (**self).word(index)
-    }
-
-    fn line(&self, first: usize) -> Option<&[AtomicU64; 8]> {
-        (**self).line(first)
-    }
-
-    fn flag(&self, index: usize) -> Option<&AtomicU32> {
-        (**self).flag(index)
-    }
-
-    fn witness(&self, slot: usize) -> Option<&RaceWitness> {
-        (**self).witness(slot)
-    }
-}

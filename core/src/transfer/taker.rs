@@ -5,6 +5,7 @@ use crate::transfer::{Broken, Pieces, TRANSFER_WINDOW, TransferId};
 use crate::wire::{Landed, Progress};
 
 const WORDS: usize = TRANSFER_WINDOW as usize / 64;
+const _: () = assert!(WORDS * 64 == TRANSFER_WINDOW as usize, "a bit for each piece");
 
 /// The pieces of a transfer, as the taker knows them.
 #[derive(Clone, Copy, Debug)]

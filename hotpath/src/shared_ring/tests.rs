@@ -9,7 +9,7 @@ use super::{DESCRIPTOR_WORDS, RingViolation, SharedConsumer, SharedProducer, Sha
 
 struct Plain(Vec<AtomicU64>);
 
-impl SharedWords for Plain {
+impl SharedWords for &Plain {
     fn word(&self, index: usize) -> Option<&AtomicU64> {
         self.0.get(index)
     }
