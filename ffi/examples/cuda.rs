@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 use std::process::ExitCode;
 
-use doorbell_core::provider::{Context as _, Provider as _, RemoteAccess};
+use doorbell_core::provider::{Context as _, Provider as _, RemoteAccess, Window as _};
 use doorbell_ffi::{DmabufRange, Rdma};
 
 /// Bytes of GPU memory: a multiple of the host's pages, as the export asks for.

@@ -7,14 +7,14 @@ use core::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use doorbell_core::provider::{DomainId, ProviderError, RemoteAccess};
-use doorbell_core::wire::RemoteWindow;
-use doorbell_core::{Access, Lkey};
+use doorbell_core::Access;
+use doorbell_core::provider::{ProviderError, RemoteAccess};
 
 use crate::domain::DomainInner;
+use crate::mapping::Region;
 use crate::memory_region::Hold;
 use crate::placement::page_bytes;
-use crate::{ProtectionDomain, errno};
+use crate::{ProtectionDomain, Window, errno};
 
 const CALL: &str = "ibv_reg_dmabuf_mr";
 
@@ -32,7 +32,7 @@ pub struct DmabufRange {
     /// Its size in bytes, not zero. It ends within the buffer.
     pub bytes: usize,
     /// The address of its first byte in work requests, this host's and a peer's. It is a number of the caller's choice, and
-    /// no pointer. It agrees with the offset modulo the size of a page.
+    /// no pointer, and not 0. It agrees with the offset modulo the size of a page.
     pub iova: u64,
 }
 
@@ -50,6 +50,9 @@ impl DmabufRange {
                 iova,
                 page_bytes,
             });
+        }
+        if iova == 0 {
+            return Err(DmabufError::NoAddress);
         }
         let end = offset.checked_add(bytes as u64);
         if end.is_none_or(|end| end > buffer_bytes) {
@@ -86,6 +89,8 @@ pub enum DmabufError {
         /// The size of a page.
         page_bytes: u64,
     },
+    /// Misuse: requests are to know the range by address 0.
+    NoAddress,
     /// Misuse: the range ends behind the buffer.
     OutOfBuffer {
         /// The offset in the buffer.
@@ -124,6 +129,9 @@ impl fmt::Display for DmabufError {
                 "offset {offset:#x} and address {iova:#x} differ modulo the page of {page_bytes} bytes; choose an address \
                  that agrees with the offset"
             ),
+            Self::NoAddress => {
+                f.write_str("a dma-buf cannot be registered at address 0; choose another multiple of a page")
+            }
             Self::OutOfBuffer {
                 offset,
                 bytes,
@@ -156,17 +164,12 @@ impl From<ProviderError> for DmabufError {
     }
 }
 
-/// A part of a dma-buf that a device knows. Dropping it deregisters the part, and takes the right of every peer away.
-///
-/// It holds the buffer: the descriptor may be closed.
-pub struct DmabufRegion {
-    hold: Hold,
-    range: DmabufRange,
-    remote: RemoteAccess,
-}
-
 impl ProtectionDomain {
-    /// Registers a part of a dma-buf for local use, and for peers with these rights.
+    /// Registers a part of a dma-buf as a window, for local use and for peers with these rights. The window has a descriptor of the
+    /// buffer: this one may be closed.
+    ///
+    /// The memory is mapped nowhere. Requests of this host name ranges of the window, and the calls that copy its bytes on this host
+    /// answer as for a window of no bytes.
     ///
     /// # Errors
     /// The device registers no dma-buf. The range breaks a rule, which is checked before the device is asked. The device
@@ -177,69 +180,17 @@ impl ProtectionDomain {
         fd: BorrowedFd<'_>,
         range: DmabufRange,
         access: RemoteAccess,
-    ) -> Result<DmabufRegion, DmabufError> {
-        let domain = self.inner();
-        if let Some(reason) = lack(domain)? {
+    ) -> Result<Window, DmabufError> {
+        if let Some(reason) = lack(self.inner())? {
             return Err(DmabufError::Unsupported(reason));
         }
         range.check(buffer_bytes(fd)?, page_bytes() as u64)?;
-        // The local side may always write: a READ brings its bytes here.
-        let rights = access.to_access() | Access::LOCAL_WRITE;
-        // SAFETY: The range is a part of a buffer that was handed to this process to be shared. A process that has the
-        // descriptor may have it written at any time, so that no reference to such memory may rely on its bytes: that is
-        // an obligation of the code that maps it.
-        let hold = unsafe { register(domain, fd.as_raw_fd(), range, rights)? };
-        Ok(DmabufRegion {
-            hold,
-            range,
-            remote: access,
-        })
-    }
-}
-
-impl DmabufRegion {
-    /// The protection domain that it is registered in.
-    #[must_use]
-    pub fn domain(&self) -> DomainId {
-        self.hold.domain()
-    }
-
-    /// The key by which work requests of this host name it.
-    #[must_use]
-    pub const fn lkey(&self) -> Lkey {
-        self.hold.lkey()
-    }
-
-    /// The part of the buffer, and its addresses in work requests.
-    #[must_use]
-    pub const fn range(&self) -> DmabufRange {
-        self.range
-    }
-
-    /// Its size in bytes.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.range.bytes
-    }
-
-    /// The window by which a peer reaches it, with the peer's rights.
-    #[must_use]
-    pub const fn remote(&self) -> RemoteWindow {
-        RemoteWindow::new(self.range.iova, self.range.bytes as u64, self.hold.rkey()).with_access(self.remote)
-    }
-}
-
-impl Drop for DmabufRegion {
-    fn drop(&mut self) {
-        // If the device refuses, it keeps the buffer.
-        // SAFETY: called here once, the value being dropped.
-        unsafe { self.hold.deregister(|| {}) };
-    }
-}
-
-impl fmt::Debug for DmabufRegion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DmabufRegion({:?}, {})", self.range, self.lkey())
+        let buffer = fd.try_clone_to_owned().map_err(|error| ProviderError {
+            call: "fcntl",
+            errno: error.raw_os_error().unwrap_or(libc::EMFILE),
+        })?;
+        let region = Region::dmabuf(buffer, range).ok_or(DmabufError::NoAddress)?;
+        Ok(self.window_over(Arc::new(region), access)?)
     }
 }
 
@@ -276,7 +227,7 @@ pub(crate) fn lack(domain: &Arc<DomainInner>) -> Result<Option<ProviderError>, P
 /// # Safety
 /// Until this is deregistered, an access of the device by `access` meets no Rust reference that relies on the bytes of the
 /// buffer.
-unsafe fn register(
+pub(crate) unsafe fn register(
     domain: &Arc<DomainInner>,
     fd: i32,
     range: DmabufRange,
@@ -328,15 +279,16 @@ mod tests {
 
     #[test]
     fn each_rule_holds_at_its_limit_and_not_one_past_it() {
-        assert_eq!(check(0, 4 * 4096, 0), Ok(()));
-        assert_eq!(check(0, 0, 0), Err(DmabufError::Empty));
+        assert_eq!(check(0, 4 * 4096, PAGE), Ok(()));
+        assert_eq!(check(0, 1, 0), Err(DmabufError::NoAddress));
+        assert_eq!(check(0, 0, PAGE), Err(DmabufError::Empty));
         for (offset, bytes) in [(0, 4 * 4096 + 1), (4 * PAGE, 1), (u64::MAX - 4095, 4096)] {
             let expected = DmabufError::OutOfBuffer {
                 offset,
                 bytes,
                 buffer_bytes: 4 * PAGE,
             };
-            assert_eq!(check(offset, bytes, 0), Err(expected));
+            assert_eq!(check(offset, bytes, PAGE), Err(expected));
         }
         assert_eq!(check(PAGE + 7, 1, 7), Ok(()));
         assert_eq!(check(7, 1, 1 << 63 | 7), Ok(()));
@@ -359,7 +311,7 @@ mod tests {
         let range = DmabufRange {
             offset: 0,
             bytes: usize::MAX,
-            iova: 0,
+            iova: PAGE,
         };
         assert!(range.check(FILE_BYTES_MAX, PAGE).is_err());
     }
@@ -368,7 +320,7 @@ mod tests {
     fn texts_name_the_value_the_limit_and_the_remedy() {
         let text = |outcome: Result<(), DmabufError>| outcome.unwrap_err().to_string();
         assert_eq!(
-            text(check(3 * PAGE, 8192, 0)),
+            text(check(3 * PAGE, 8192, PAGE)),
             "8192 bytes at offset 12288 end behind the dma-buf of 16384 bytes; at most 4096 fit there"
         );
         assert_eq!(
@@ -380,7 +332,7 @@ mod tests {
             "4096 bytes from address 0xfffffffffffff000 on pass the last address; choose a lower address"
         );
         assert_eq!(
-            text(check(0, 0, 0)),
+            text(check(0, 0, PAGE)),
             "cannot register 0 bytes of a dma-buf; register 1 byte or more"
         );
         let refused = |errno| ProviderError { call: CALL, errno };

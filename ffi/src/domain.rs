@@ -139,7 +139,11 @@ impl ProtectionDomain {
         )
     }
 
-    fn window_over(&self, region: Arc<Region>, remote: RemoteAccess) -> Result<Window, ProviderError> {
+    pub(crate) fn window_over(
+        &self,
+        region: Arc<Region>,
+        remote: RemoteAccess,
+    ) -> Result<Window, ProviderError> {
         if region.is_on_demand() {
             let device = self.inner.context().limits().on_demand;
             device.check_window(remote).map_err(|_| ProviderError {

@@ -5,7 +5,7 @@
 //!
 //! 1. Memory that a device may touch is a [`Slot`] or a [`Window`]. Posting moves a slot into a queue, and only a
 //!    completion of the device gives it back. A [`Completion`] can be neither cloned nor made. A window is never
-//!    borrowed as a reference. A [`DmabufRegion`] is memory that this crate has no pointer to.
+//!    borrowed as a reference, and one over a dma-buf is mapped nowhere.
 //! 2. Every object holds its parents, so drop order does not matter: the device is closed last.
 //! 3. An object that a device will not destroy is leaked and counted ([`leaks`]), with all it may still touch.
 //!
@@ -65,7 +65,7 @@ pub use datagram::{
     DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,
 };
 pub use descriptor::Descriptor;
-pub use dmabuf::{DmabufError, DmabufRange, DmabufRegion};
+pub use dmabuf::{DmabufError, DmabufRange};
 pub use domain::ProtectionDomain;
 pub use interface::Interface;
 pub use leak::{Leaks, leaks};

@@ -1,4 +1,4 @@
-//! The memory under arenas and windows: mappings of our own, or memory an engine lends.
+//! The memory under arenas and windows: mappings of our own, memory an engine lends, or memory of another device.
 //!
 //! Registration lives in `memory_region`, how a mapping is made in `placement`; nothing here knows
 //! of devices.
@@ -6,11 +6,13 @@
 use core::any::Any;
 use core::fmt;
 use core::ops::Range;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use doorbell_core::provider::{MemoryError, Placement, PlacementConfig, ProviderError};
 
+use crate::dmabuf::DmabufRange;
 use crate::placement::Mapping;
 use crate::{kernel_view, placement};
 
@@ -90,10 +92,12 @@ enum Owner {
     Adopted { _memory: Box<dyn StableMemory> },
     /// Lent to us.
     Lent { memory: Option<Box<dyn Any + Send>> },
+    /// A part of a dma-buf, from this offset on. It is mapped nowhere: its base is a number, which the device alone knows as an address.
+    Dmabuf { buffer: OwnedFd, offset: u64 },
 }
 
 // SAFETY: the region is plain bytes that it owns: by its own mapping, by obligation 3 of
-// `StableMemory` or 4. of `LentMemory`, whose owner is itself `Send`, or by the whole that a part holds.
+// `StableMemory` or 4. of `LentMemory`, whose owner is itself `Send`, or by the whole that a part holds. A dma-buf is a descriptor alone.
 unsafe impl Send for Region {}
 // SAFETY: nothing is accessed through `&Region`; its pointer is handed to code with an
 // argument of its own.
@@ -161,11 +165,36 @@ impl Region {
         }
     }
 
+    /// Takes a part of a dma-buf, which requests know by addresses from `iova` on. `None` if that is 0.
+    pub(crate) fn dmabuf(buffer: OwnedFd, DmabufRange { offset, bytes, iova }: DmabufRange) -> Option<Self> {
+        let address = usize::try_from(iova).ok()?;
+        Some(Self {
+            base: NonNull::new(ptr::without_provenance_mut(address))?,
+            bytes,
+            is_writable: true,
+            placement: Placement::unplaced(bytes, bytes),
+            owner: Owner::Dmabuf { buffer, offset },
+        })
+    }
+
+    /// The dma-buf that it is a part of, and its offset there. `None` if it is mapped.
+    pub(crate) fn as_dmabuf(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        match &self.owner {
+            Owner::Dmabuf { buffer, offset } => Some((buffer.as_fd(), *offset)),
+            Owner::Part { whole } => {
+                let (buffer, offset) = whole.as_dmabuf()?;
+                let start = self.base.addr().get().checked_sub(whole.base.addr().get())?;
+                Some((buffer, offset.checked_add(start as u64)?))
+            }
+            Owner::Mapped { .. } | Owner::Adopted { .. } | Owner::Lent { .. } => None,
+        }
+    }
+
     /// Takes lent memory out. The region is dropped next, and then the memory is given back. `None` if it is not of this type.
     pub(crate) fn take_lent<M: 'static>(&mut self) -> Option<Box<M>> {
         match &mut self.owner {
             Owner::Lent { memory } => memory.take_if(|memory| memory.is::<M>())?.downcast().ok(),
-            Owner::Mapped { .. } | Owner::Part { .. } | Owner::Adopted { .. } => None,
+            Owner::Mapped { .. } | Owner::Part { .. } | Owner::Adopted { .. } | Owner::Dmabuf { .. } => None,
         }
     }
 
@@ -175,8 +204,8 @@ impl Region {
         if part.end > whole.bytes {
             return None;
         }
-        // SAFETY: within the region, as just checked.
-        let base = unsafe { whole.base.add(part.start) };
+        // Within the region, as just checked.
+        let base = NonNull::new(whole.base.as_ptr().wrapping_add(part.start))?;
         Some(Self {
             base,
             bytes,
@@ -186,7 +215,10 @@ impl Region {
                 // Not the part that it was made of: a chain of them would grow with each registration of the last.
                 whole: Arc::clone(match &whole.owner {
                     Owner::Part { whole } => whole,
-                    Owner::Mapped { .. } | Owner::Adopted { .. } | Owner::Lent { .. } => whole,
+                    Owner::Mapped { .. }
+                    | Owner::Adopted { .. }
+                    | Owner::Lent { .. }
+                    | Owner::Dmabuf { .. } => whole,
                 }),
             },
         })

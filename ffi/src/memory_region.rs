@@ -4,11 +4,13 @@ use core::ffi::c_void;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 use doorbell_core::provider::{DomainId, ProviderError};
 use doorbell_core::{Access, Lkey, Rkey};
 
+use crate::dmabuf::{self, DmabufRange};
 use crate::domain::DomainInner;
 use crate::errno;
 use crate::leak::Leaked;
@@ -148,11 +150,32 @@ impl MemoryRegion {
         region: Arc<Region>,
         access: Access,
     ) -> Result<Self, ProviderError> {
-        let address = region.base().as_ptr().cast();
-        // SAFETY: The region is mapped until its last clone is dropped, and this one is dropped after deregistration only. An
-        // access of the device by `access` meets no Rust reference: arenas, whose region nobody else has, hand out slots, and
-        // windows none.
-        let hold = unsafe { Hold::register(domain, address, region.bytes(), access, region.is_on_demand())? };
+        let address = region.base().as_ptr();
+        let hold = match region.as_dmabuf() {
+            // SAFETY: The region is mapped until its last clone is dropped, and this one is dropped after deregistration only. An
+            // access of the device by `access` meets no Rust reference: arenas, whose region nobody else has, hand out slots, and
+            // windows none.
+            None => unsafe {
+                Hold::register(
+                    domain,
+                    address.cast(),
+                    region.bytes(),
+                    access,
+                    region.is_on_demand(),
+                )?
+            },
+            Some((buffer, offset)) => {
+                let range = DmabufRange {
+                    offset,
+                    bytes: region.bytes(),
+                    iova: address.addr() as u64,
+                };
+                // SAFETY: The range is a part of a buffer that was handed to this process to be shared. A process that has the
+                // descriptor may have it written at any time, so that no reference to such memory may rely on its bytes. The code that maps
+                // it has that obligation, and nothing here maps it.
+                unsafe { dmabuf::register(domain, buffer.as_raw_fd(), range, access)? }
+            }
+        };
         Ok(Self {
             domain: hold.domain(),
             lkey: hold.lkey(),

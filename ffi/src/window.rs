@@ -1,4 +1,4 @@
-//! Windows: memory a peer may reach at any time, so no reference to it ever exists.
+//! Windows: memory a peer may reach at any time, or memory of another device, so no reference to it ever exists.
 //!
 //! It is copied outside the language, at the rate of `memcpy` ([`access`] says why, and what is guaranteed), and its aligned
 //! words are atomics.
@@ -26,8 +26,12 @@ pub struct Window {
     /// The start of the memory and its size, as the registration has them: read for each access.
     base: NonNull<u8>,
     bytes: usize,
-    /// How many of them may be written: all or none.
+    /// How many of them are mapped here: all or none.
+    bytes_mapped: usize,
+    /// How many of those may be written: all or none.
     bytes_writable: usize,
+    /// Whether requests of this host may bring data into it.
+    is_writable: bool,
     /// The registration. Each range of a request in flight has a count of it.
     block: Arc<ArenaInner>,
     remote: RemoteAccess,
@@ -41,10 +45,16 @@ unsafe impl Sync for Window {}
 impl Window {
     pub(crate) fn new(region: MemoryRegion, remote: RemoteAccess) -> Self {
         let memory = region.region();
+        let bytes_mapped = match memory.as_dmabuf() {
+            None => memory.bytes(),
+            Some(_) => 0,
+        };
         Self {
             base: memory.base(),
             bytes: memory.bytes(),
-            bytes_writable: if memory.is_writable() { memory.bytes() } else { 0 },
+            bytes_mapped,
+            bytes_writable: if memory.is_writable() { bytes_mapped } else { 0 },
+            is_writable: memory.is_writable(),
             block: ArenaInner::of_window(region),
             remote,
         }
@@ -111,7 +121,7 @@ impl Window {
     /// The address of `bytes` bytes at `offset`, to be read.
     #[inline]
     fn at(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>, OutOfWindow> {
-        self.within(offset, bytes, self.bytes)
+        self.within(offset, bytes, self.bytes_mapped)
     }
 
     /// The aligned word at `offset`, of the first so many bytes.
@@ -138,7 +148,7 @@ impl doorbell_core::provider::Window for Window {
 
     #[inline]
     fn is_writable(&self) -> bool {
-        self.bytes_writable != 0
+        self.is_writable
     }
 
     fn is_in_flight(&self) -> bool {
@@ -190,7 +200,7 @@ impl doorbell_core::provider::Window for Window {
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
         // Memory that may lie in a read-only mapping takes relaxed loads alone (`core::sync::atomic`, *Atomic accesses to
         // read-only memory*).
-        let word = self.word(offset, self.bytes)?.load(Ordering::Relaxed);
+        let word = self.word(offset, self.bytes_mapped)?.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         Ok(word)
     }

@@ -1,12 +1,13 @@
 //! Regions: memory registered with all Workers of a Node.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{
     MemoryError, PlacementConfig, ProtectionDomain, Provider, ProviderError, RemoteAccess, WindowConfig,
 };
-use doorbell_ffi::{Rdma, StableMemory};
+use doorbell_ffi::{DmabufError, DmabufRange, Rdma, StableMemory};
 
 use crate::connect::node::Node;
 use crate::memory::{Region, RegionCache, RegistrationCacheConfig};
@@ -48,6 +49,29 @@ impl<N: Network> Node<Rdma, N> {
         let (first, domains) = domains(workers)?;
         let window = first.domain.adopt_window(memory, RemoteAccess::NONE)?;
         Region::new(window, domains, first.reaper())
+    }
+
+    /// Registers a part of a dma-buf, which is memory of a GPU or another device, with each Worker's device. The region has descriptors of
+    /// the buffer: this one may be closed.
+    ///
+    /// Transfers, loans and grants move its bytes between the devices, and nothing of it is mapped here: [`Region::copy_in`] and
+    /// [`Region::copy_out`] answer as for a region of no bytes. When a transfer into it is [done](crate::link::TransferEnd::Done), all
+    /// bytes have left the network. A GPU that must not read them before they are in its memory needs the flush that its vendor describes.
+    ///
+    /// # Errors
+    /// A device registers no dma-buf ([`DmabufError::Unsupported`]), a range that breaks a rule, no Worker (`EINVAL`), or the device refused.
+    pub fn dmabuf_region(
+        &self,
+        workers: &[Worker],
+        buffer: BorrowedFd<'_>,
+        range: DmabufRange,
+    ) -> Result<Region, DmabufError> {
+        let (first, domains) = domains(workers)?;
+        let windows = domains
+            .iter()
+            .map(|domain| domain.register_dmabuf(buffer, range, RemoteAccess::NONE));
+        let windows = windows.collect::<Result<_, _>>()?;
+        Ok(Region::of(windows, domains, first.reaper()))
     }
 
     /// Makes a cache of registrations for each of the Workers, for memory that the engine lends to transfers and takes back. Each has

@@ -24,7 +24,8 @@
 //! | the cache | [`RegistrationCache`], [`RegistrationCacheConfig`] |
 //! | registered memory | [`LentWindow`], [`Registration`], [`LentMemory`], [`Access`](crate::provider::Access) |
 //! | memory of windows and arenas | [`StableMemory`] |
-//! | failures | [`RegistrationRefused`], [`RegistrationError`] |
+//! | memory of other devices | [`DmabufRange`] ([`Node::dmabuf_region`](crate::Node::dmabuf_region)) |
+//! | failures | [`RegistrationRefused`], [`RegistrationError`], [`DmabufError`] |
 //! | counts | [`RegistrationStatistics`], [`Uncached`] |
 //!
 //! # Memory that is unmapped
@@ -91,7 +92,7 @@ mod statistics;
 mod tests;
 
 pub use cache::{Registration, RegistrationCache, RegistrationCacheConfig};
-pub use doorbell_ffi::{LentMemory, StableMemory};
+pub use doorbell_ffi::{DmabufError, DmabufRange, LentMemory, StableMemory};
 pub use error::{RegistrationError, RegistrationRefused};
 pub use lent::{LentWindow, RegionCache};
 pub(crate) use region::GrantedRegion;

@@ -184,8 +184,8 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// Its size.
     fn bytes(&self) -> usize;
 
-    /// Whether this host may write to it, and its requests may bring data back into it. Memory that a caller lends for reading alone
-    /// is refused both: by [`PushError::ReadOnly`], and by an [`OutOfWindow`] of a window of no bytes.
+    /// Whether requests of this host may bring data back into it ([`PushError::ReadOnly`]). The calls that write to it on this host need
+    /// that, too, and memory that is mapped here: else they answer with an [`OutOfWindow`] of a window of no bytes.
     #[inline]
     fn is_writable(&self) -> bool {
         true

@@ -6,6 +6,9 @@
 
 use core::ptr::{self, NonNull};
 use core::time::Duration;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -14,7 +17,9 @@ use doorbell::link::{
     EndReason, LinkConfig, LinkEvent, LinkId, Links, SessionEvent, TransferEnd, TransferEvent, TransferId,
     TransferOptions, TransferRefusal,
 };
-use doorbell::memory::{LentMemory, Region, RegionCache, RegistrationCacheConfig, RegistrationError};
+use doorbell::memory::{
+    DmabufError, DmabufRange, LentMemory, Region, RegionCache, RegistrationCacheConfig, RegistrationError,
+};
 use doorbell::provider::Access;
 use doorbell::{Node, Trust, Worker, WorkerConfig};
 
@@ -158,6 +163,54 @@ fn until(a: &mut Side, b: &mut Side, mut is_so: impl FnMut(&Side, &Side) -> bool
     }
 }
 
+/// A memory file, which the fake takes for a dma-buf, and a region of its middle.
+fn of_dmabuf(side: &Side) -> (File, Region) {
+    let file = doorbell_fake::memory_file(BYTES as u64).unwrap();
+    let range = DmabufRange {
+        offset: 4096,
+        bytes: BYTES - 2 * 4096,
+        iova: 1 << 40,
+    };
+    let region = side.node.dmabuf_region(&side.workers, file.as_fd(), range);
+    (file, region.unwrap())
+}
+
+/// Memory that is mapped nowhere in this process is given and taken, into a loan and without one, and nothing beside it is touched.
+fn memory_of_another_device_is_given_and_taken(a: &mut Side, b: &mut Side) {
+    let ((from_file, from), (to_file, to)) = (of_dmabuf(a), of_dmabuf(b));
+    assert!(from.copy_out(0, &mut [0]).is_err() && to.copy_in(0, &[1]).is_err() && to.is_writable());
+    let (link, at_b) = (a.link.unwrap(), b.link.unwrap());
+    let whole = (&to, 0, to.bytes());
+    let loan = b.links.lend(&b.node, at_b, whole).unwrap();
+    for (round, loan) in [None, Some(loan)].into_iter().enumerate() {
+        fill(a.start, 100 + round);
+        let sent = look(a.start);
+        from_file.write_all_at(&sent, 0).unwrap();
+        to_file.write_all_at(&[0; BYTES], 0).unwrap();
+        let mut options = TransferOptions::default();
+        let bytes = from.bytes() as u64;
+        a.links.offer(&a.node, link, (&from, 0, bytes), &options).unwrap();
+        until(a, b, |_, b| b.offered.is_some());
+        options.loan = loan;
+        let offer = (at_b, b.offered.take().unwrap());
+        b.links.join(&b.node, offer, (&to, 0), &options).unwrap();
+        until(a, b, |a, b| a.end.is_some() && b.end.is_some());
+        assert_eq!(a.end.take(), Some(TransferEnd::Done));
+        assert_eq!(b.end.take(), Some(TransferEnd::Done));
+        let mut landed = vec![1; BYTES];
+        to_file.read_exact_at(&mut landed, 0).unwrap();
+        assert!(landed[4096..BYTES - 4096] == sent[4096..BYTES - 4096]);
+        assert!(landed[..4096] == [0; 4096] && landed[BYTES - 4096..] == [0; 4096]);
+    }
+    let too_long = DmabufRange {
+        offset: 0,
+        bytes: BYTES + 1,
+        iova: 4096,
+    };
+    let refused = a.node.dmabuf_region(&a.workers, from_file.as_fd(), too_long);
+    assert!(matches!(refused, Err(DmabufError::OutOfBuffer { .. })));
+}
+
 #[test]
 fn lent_memory_is_given_and_taken_and_comes_back() {
     let path = doorbell_fake::library_path().unwrap();
@@ -231,4 +284,5 @@ fn lent_memory_is_given_and_taken_and_comes_back() {
         );
         assert_eq!(refused.unwrap_err().error, RegistrationError::RemoteAccess);
     }
+    memory_of_another_device_is_given_and_taken(&mut a, &mut b);
 }

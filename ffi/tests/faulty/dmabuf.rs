@@ -5,13 +5,15 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use doorbell_core::provider::{Context as _, LookFailure, Provider as _, ProviderError, RemoteAccess};
 use doorbell_fake::{Call, Without, memory_file};
-use doorbell_ffi::{Context, DmabufError, DmabufRange, DmabufRegion, leaks};
+use doorbell_ffi::{Context, DmabufError, DmabufRange, Window, leaks};
 
 use crate::Bench;
 use crate::life::port;
 
 const CALL: &str = "ibv_reg_dmabuf_mr";
 const BYTES: usize = 4096;
+/// An address that is that of a page.
+pub(crate) const IOVA: u64 = 1 << 40;
 
 /// A memory file, which the fake takes for a dma-buf.
 pub(crate) fn buffer() -> File {
@@ -31,7 +33,7 @@ fn open(bench: &Bench) -> Context {
     bench.rdma.open(&port(&bench.rdma).unwrap().device).unwrap()
 }
 
-fn register(context: &Context, iova: u64) -> Result<DmabufRegion, DmabufError> {
+fn register(context: &Context, iova: u64) -> Result<Window, DmabufError> {
     let domain = context.protection_domain().unwrap();
     domain.register_dmabuf(buffer().as_fd(), whole(iova), RemoteAccess::ALL)
 }
@@ -56,7 +58,7 @@ fn a_device_that_imports_none_says_so() {
     assert_eq!(context.imports_dmabuf(), Ok(false));
     assert_eq!(reported(&bench), (Some(false), vec![]));
     let unsupported = DmabufError::Unsupported(refused(libc::EOPNOTSUPP));
-    assert_eq!(register(&context, 0).unwrap_err(), unsupported);
+    assert_eq!(register(&context, IOVA).unwrap_err(), unsupported);
     // Even if the range breaks a rule: no other range would do.
     assert_eq!(register(&context, 1).unwrap_err(), unsupported);
     bench.control.lack(Without::Nothing);
@@ -72,14 +74,14 @@ fn an_older_kernel_and_an_older_library_do_not_know_how() {
         bench.control.fail(Call::RegDmabufMr, 0, errno);
         assert_eq!(context.imports_dmabuf(), Ok(false), "{errno}");
         bench.control.fail(Call::RegDmabufMr, 0, errno);
-        let outcome = register(&context, 0).unwrap_err();
+        let outcome = register(&context, IOVA).unwrap_err();
         assert_eq!(outcome, DmabufError::Unsupported(refused(errno)));
         // The device answers the question with yes. Then the refusal is about this buffer.
         bench.control.fail(Call::RegDmabufMr, 1, errno);
-        let outcome = register(&context, 0).unwrap_err();
+        let outcome = register(&context, IOVA).unwrap_err();
         assert_eq!(outcome, DmabufError::Provider(refused(errno)));
     }
-    assert!(register(&context, 0).is_ok());
+    assert!(register(&context, IOVA).is_ok());
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn an_answer_that_says_neither_is_an_error_and_no_no() {
         bench.control.fail(Call::RegDmabufMr, 0, errno);
         assert_eq!(context.imports_dmabuf(), Err(refused(errno)));
         bench.control.fail(Call::RegDmabufMr, 0, errno);
-        let outcome = register(&context, 0).unwrap_err();
+        let outcome = register(&context, IOVA).unwrap_err();
         assert_eq!(outcome, DmabufError::Provider(refused(errno)));
         bench.control.fail(Call::RegDmabufMr, 0, errno);
         let failure = LookFailure {
@@ -117,9 +119,9 @@ fn this_host_may_write_what_peers_may_only_read() {
     // SAFETY: an open descriptor (fcntl(2)).
     let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
     assert_eq!(status, 0);
-    let outcome = domain.register_dmabuf(file.as_fd(), whole(0), RemoteAccess::READ);
+    let outcome = domain.register_dmabuf(file.as_fd(), whole(IOVA), RemoteAccess::READ);
     assert_eq!(outcome.unwrap_err(), DmabufError::Provider(refused(libc::EPERM)));
-    let outcome = domain.register_dmabuf(buffer().as_fd(), whole(0), RemoteAccess::READ);
+    let outcome = domain.register_dmabuf(buffer().as_fd(), whole(IOVA), RemoteAccess::READ);
     assert!(outcome.is_ok());
 }
 
@@ -138,7 +140,7 @@ fn a_region_that_the_device_keeps_is_counted_and_its_domain_stays() {
     let bench = Bench::new();
     let context = open(&bench);
     let before = leaks();
-    let region = register(&context, 0).unwrap();
+    let region = register(&context, IOVA).unwrap();
     bench.control.fail(Call::DeregMr, 0, libc::EBUSY);
     drop(region);
     drop(context);

@@ -292,7 +292,7 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
 /// A READ from a dma-buf.
 fn of_buffer(domain: &ProtectionDomain, one: &mut Peer, arena: &mut Arena) -> Result<(), End> {
     let buffer = dmabuf::buffer();
-    let region = domain.register_dmabuf(buffer.as_fd(), dmabuf::whole(1 << 40), RemoteAccess::READ)?;
+    let region = domain.register_dmabuf(buffer.as_fd(), dmabuf::whole(dmabuf::IOVA), RemoteAccess::READ)?;
     drop(buffer);
     let remote = RemoteAddress::new(region.remote().address(), region.remote().rkey());
     let read = one.post(arena, Operation::Read(remote), &[1; 8])?;
