@@ -342,6 +342,28 @@ fn a_taker_whose_giver_says_nothing_gets_its_memory_back_by_the_deadline() {
 }
 
 #[test]
+fn pieces_that_are_announced_again_are_counted() {
+    let mut taker = Side::take(&open(10_000, TransferRole::Taker));
+    let on = (0, Epoch::from_wire(1));
+    let landed = |first, count, question| Landed {
+        epoch: on.1,
+        transfer: TransferId(2),
+        first,
+        count,
+        question,
+    };
+    for question in [1, 2] {
+        let word = taker.word_for(on, Some(window(10_000))).unwrap();
+        taker.said(&word, on);
+        taker.heard_landed(&landed(0, 0, question)).unwrap();
+    }
+    for (first, duplicates) in [(1, 0), (1, 1), (0, 1), (0, 2)] {
+        taker.heard_landed(&landed(first, 1, 0)).unwrap();
+        assert_eq!(taker.counts().duplicates, duplicates, "{first}");
+    }
+}
+
+#[test]
 fn a_giver_has_no_end_while_its_memory_may_be_read() {
     let on = (0, Epoch::from_wire(1));
     let [now, until] = [100, 50].map(Instant::from_ns);
