@@ -88,10 +88,20 @@ const fn is_but_for(argument: u32, ignored: u32, value: u32) -> Condition {
     }
 }
 
-struct Rule {
+#[derive(Clone)]
+pub(crate) struct Rule {
     call: libc::c_long,
     conditions: Vec<Condition>,
     action: u32,
+}
+
+/// Allows a call on one descriptor, or any call of that number.
+pub(crate) fn allow(call: libc::c_long, descriptor: Option<u32>) -> Rule {
+    Rule {
+        call,
+        conditions: descriptor.map(|number| is(0, number)).into_iter().collect(),
+        action: SECCOMP_RET_ALLOW,
+    }
 }
 
 fn trap(call: libc::c_long, conditions: &[Condition]) -> Rule {
@@ -178,22 +188,27 @@ const fn answer(action: u32) -> sock_filter {
     instruction(BPF_RET | BPF_K, action)
 }
 
-/// The whole filter. Calls of a foreign ABI do not exist for the program, since their numbers are others.
+/// The whole filter of the broker. Calls of a foreign ABI do not exist for the program, since their numbers are others.
 pub(crate) fn program(reserved: &Reserved) -> Vec<sock_filter> {
     let absent = SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    assemble(&rules(reserved), absent, SECCOMP_RET_ALLOW)
+}
+
+/// A filter of these rules, with its answers to calls of a foreign ABI and to those that meet no rule.
+pub(crate) fn assemble(rules: &[Rule], foreign: u32, other: u32) -> Vec<sock_filter> {
     let mut program = vec![
         instruction(LOAD, ABI),
         compare(BPF_JEQ, NATIVE, false, 1),
-        answer(absent),
+        answer(foreign),
     ];
     if cfg!(target_arch = "x86_64") {
         program.extend([
             instruction(LOAD, NUMBER),
             compare(BPF_JGE, X32, true, 1),
-            answer(absent),
+            answer(foreign),
         ]);
     }
-    for rule in rules(reserved) {
+    for rule in rules {
         // From the last instruction: each skip is as long as what stands behind it.
         let mut body = vec![answer(rule.action)];
         for condition in rule.conditions.iter().rev() {
@@ -213,7 +228,7 @@ pub(crate) fn program(reserved: &Reserved) -> Vec<sock_filter> {
         body.push(instruction(LOAD, NUMBER));
         program.extend(body.into_iter().rev());
     }
-    program.push(answer(SECCOMP_RET_ALLOW));
+    program.push(answer(other));
     program
 }
 

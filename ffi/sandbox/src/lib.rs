@@ -7,6 +7,7 @@
 compile_error!("the numbers of system calls are those of Linux on x86-64 and aarch64");
 
 mod capabilities;
+mod confinement;
 mod device;
 mod filter;
 mod launch;
@@ -14,6 +15,7 @@ mod listener;
 mod process;
 mod signals;
 
+pub use confinement::Confinement;
 pub use device::{DescriptorKind, Doorbell, Driver, Mark, StatForm, node_facts, open_node};
 pub use filter::{DOORBELL_BYTES, Reserved};
 pub use launch::{Launch, LaunchError, Launched, Network, Step};

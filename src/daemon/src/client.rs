@@ -5,6 +5,7 @@
 use core::fmt;
 use core::time::Duration;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use doorbell::interprocess::{SharedArena, SharedMemoryError};
@@ -456,6 +457,14 @@ impl Client {
             }));
         }
         Ok(None)
+    }
+}
+
+/// The socket to the daemon, at which [`Client::wait`] sleeps, and which wakes the daemon. It is the one descriptor that a process uses
+/// after it has attached. Another daemon has another one: a process whose filter names this one sets [`Client::set_reattach_within`] to zero.
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

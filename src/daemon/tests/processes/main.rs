@@ -17,6 +17,8 @@ use doorbell_daemon::{
     ServerConfig,
 };
 
+mod sandboxed;
+
 const PART: &str = "DOORBELL_TEST_PART";
 const ARENA_BYTES: u64 = 1 << 16;
 const SOCKET: &str = "DOORBELL_TEST_SOCKET";
@@ -134,6 +136,7 @@ fn part_of_another_process() {
     }
     let mut client = attach(&socket, 1);
     match part.as_str() {
+        "polls" | "asks" => sandboxed::polls(client, part == "asks"),
         // Sends what comes back, for ever.
         "echo" => {
             ready();

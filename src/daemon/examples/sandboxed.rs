@@ -1,0 +1,96 @@
+//! A process that may do nothing but sleep at the daemon's socket and print, and that reaches another node's memory by RDMA all the same.
+//!
+//! ```text
+//! arena SOCKET own 1                     the owner of the memory, see the example `arena`
+//! sandboxed SOCKET NODE ROUNDS           writes, reads and counts there
+//! sandboxed SOCKET NODE ROUNDS forbidden opens a file at the end, and is killed for that
+//! ```
+use core::{error::Error, time::Duration};
+use std::{env, os::fd::AsFd as _, path::Path};
+
+use doorbell::interprocess::SharedBytes as _;
+use doorbell::within;
+use doorbell_daemon::{
+    ArenaGrant, ArenaOperation as Do, ArenaRange, AttachRequest, Client, EndpointAddress,
+    EndpointEvent as Event, EndpointLayout, JobKey, JobNumber, NodeNumber,
+};
+use doorbell_sandbox::Confinement;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<_> = env::args().skip(1).collect();
+    let [socket, node, rounds, rest @ ..] = &words[..] else {
+        return Err("sandboxed SOCKET NODE ROUNDS [forbidden]".into());
+    };
+    let (node, rounds) = (NodeNumber(node.parse()?), rounds.parse::<u32>()?);
+    let (job, key, endpoint) = (JobNumber(1), JobKey([7; 16]), 1);
+    let layout = EndpointLayout::default()
+        .with_arena(1 << 16)
+        .ok_or("no such arena")?;
+    let request = AttachRequest {
+        job,
+        key,
+        endpoint,
+        layout,
+    };
+    let mut client = Client::attach(Path::new(socket), &request, within(Duration::from_secs(10)))?;
+    // The next daemon would have another socket.
+    client.set_reattach_within(Duration::ZERO);
+    println!("attached");
+    let output = std::io::stdout();
+    Confinement::default()
+        .may_sleep_at(client.as_fd())
+        .may_write_to(output.as_fd())
+        .enter()?;
+
+    let (to, bytes) = (EndpointAddress { node, endpoint: 0 }, 4096);
+    client.send(to, b"a grant, please")?;
+    let name = events(&mut client, 1)?.ok_or("no grant")?;
+    let (own, back) = (
+        ArenaRange { offset: 0, bytes },
+        ArenaRange { offset: 8192, bytes },
+    );
+    for round in 0..rounds {
+        let written = [round.to_le_bytes()[0].max(1); 4096];
+        let mut read = [0; 4096];
+        let put = client
+            .arena()
+            .is_some_and(|arena| arena.copy_in(own.offset, &written));
+        for operation in [
+            Do::Write(own),
+            Do::Read(back),
+            Do::FetchAndAdd(1),
+            Do::WriteWithImmediate(own, round),
+        ] {
+            client.request(&name, 0, &operation)?;
+        }
+        events(&mut client, 4)?;
+        let got = client
+            .arena()
+            .is_some_and(|arena| arena.copy_out(back.offset, &mut read));
+        assert!(put && got && read == written, "other bytes came back");
+        println!("round {round}: {bytes} bytes compared");
+    }
+    if rest.first().is_some_and(|word| word == "forbidden") {
+        let _ = std::fs::File::open(socket);
+        println!("a file could be opened");
+    }
+    Ok(())
+}
+
+/// Waits for so many events, each a grant in a message or the end of an operation. Returns the last grant.
+fn events(client: &mut Client, count: usize) -> Result<Option<ArenaGrant>, Box<dyn Error>> {
+    let (mut grant, mut seen, mut wrong) = (None, 0, None);
+    while seen < count {
+        let woken = client.wait(within(Duration::from_secs(30)), |event| match event {
+            Event::Received { message, .. } => {
+                (grant, seen) = (message.try_into().ok().map(ArenaGrant::from_bytes), seen + 1);
+            }
+            Event::Completed { .. } => seen += 1,
+            event => wrong = Some(format!("{event:?}")),
+        })?;
+        if let Some(wrong) = wrong.take().or_else(|| (!woken).then(|| "nothing came".into())) {
+            return Err(wrong.into());
+        }
+    }
+    Ok(grant)
+}
