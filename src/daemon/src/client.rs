@@ -12,9 +12,9 @@ use doorbell::interprocess::{SharedArena, SharedMemoryError};
 use doorbell::{Deadline, RemoteAccess, now, within};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
+use crate::endpoint::{ArenaTransfer, Endpoint, EndpointEvent, EndpointRefusal};
 use crate::name::{EndpointAddress, NodeNumber};
-use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
+use crate::one_sided::{ArenaGrant, ArenaOffer, ArenaOperation, ArenaRange};
 use crate::packet::{AttachRequest, Packet};
 use crate::reason::{AttachRefusal, CutReason};
 use crate::serving::socket::{Came, PacketSocket};
@@ -273,6 +273,45 @@ impl Client {
         self.endpoint.request(grant, offset, operation)
     }
 
+    /// Offers a range of the arena to be taken, as [`Endpoint::offer`] does: [`Client::poll`] publishes it.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::offer`].
+    pub fn offer(
+        &mut self,
+        to: EndpointAddress,
+        range: ArenaRange,
+        deadline: Deadline,
+    ) -> Result<(ArenaTransfer, ArenaOffer), EndpointRefusal> {
+        self.check()?;
+        self.endpoint.offer(to, range, deadline)
+    }
+
+    /// Takes what another process offered, as [`Endpoint::take`] does. [`Client::poll`] and [`Client::wait`] go on with it.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::take`].
+    pub fn take(
+        &mut self,
+        offer: &ArenaOffer,
+        offset: usize,
+        deadline: Deadline,
+    ) -> Result<ArenaTransfer, EndpointRefusal> {
+        self.check()?;
+        self.endpoint.take(offer, offset, deadline)
+    }
+
+    /// Ends a transfer before it is done, as [`Endpoint::cancel`] does.
+    pub fn cancel(&mut self, transfer: ArenaTransfer) -> bool {
+        self.endpoint.cancel(transfer)
+    }
+
+    /// The bytes of a transfer that arrived, as [`Endpoint::landed`] says.
+    #[must_use]
+    pub fn landed(&self, transfer: ArenaTransfer) -> Option<u64> {
+        self.endpoint.landed(transfer)
+    }
+
     /// The arena of this process. `None` if it attached without one.
     #[must_use]
     pub const fn arena(&self) -> Option<&SharedArena> {
@@ -286,8 +325,12 @@ impl Client {
     /// # Errors
     /// The daemon broke the protocol, or it cut this process off.
     #[inline]
-    pub fn poll(&mut self, each: impl FnMut(EndpointEvent<'_>)) -> Result<(), ClientError> {
-        if self.endpoint.poll(each).map_err(ClientError::Broken)? && self.lost.is_none() {
+    pub fn poll(&mut self, mut each: impl FnMut(EndpointEvent<'_>)) -> Result<(), ClientError> {
+        let mut must_wake = self.endpoint.poll(&mut each).map_err(ClientError::Broken)?;
+        if self.endpoint.has_transfers() && self.lost.is_none() {
+            must_wake |= self.endpoint.advance(now(), each).map_err(ClientError::Broken)?;
+        }
+        if must_wake && self.lost.is_none() {
             self.wake_daemon()?;
         }
         Ok(())
@@ -332,7 +375,9 @@ impl Client {
                 .prepare_sleep(!has_room)
                 .map_err(ClientError::Broken)?
             {
-                let slept = sleep(&self.socket, deadline);
+                // A transfer may end by its own deadline.
+                let until = self.endpoint.transfers_until();
+                let slept = sleep(&self.socket, until.map_or(deadline, |until| deadline.min(until)));
                 self.endpoint.end_sleep();
                 let is_woken = slept?;
                 self.take_packets()?;

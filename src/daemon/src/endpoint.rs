@@ -12,6 +12,7 @@ use doorbell::interprocess::{
 
 use crate::descriptor::{Message, Report, Submission};
 use crate::endpoint::given::Given;
+use crate::endpoint::transfers::Transfers;
 use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout, EndpointMemory};
 use crate::name::EndpointAddress;
 use crate::one_sided::ArenaGrant;
@@ -19,6 +20,9 @@ use crate::reason::{GoneReason, UndeliveredReason};
 
 mod given;
 mod one_sided;
+mod transfers;
+
+pub use transfers::{ArenaTransfer, ArenaTransferEnd, TRANSFERS_MAX};
 
 /// Bytes of an arena that are copied at a time.
 const COPIED_BYTES: usize = 1 << 16;
@@ -80,6 +84,15 @@ pub enum EndpointEvent<'m> {
         /// later, and none twice. All before it have the outcome that was reported, and were delivered if there was none.
         unknown_from: u64,
     },
+    /// A transfer has ended, and the memory is this process's alone again.
+    TransferEnded {
+        /// The transfer.
+        transfer: ArenaTransfer,
+        /// How.
+        end: ArenaTransferEnd,
+        /// The bytes that arrived in this process, from the beginning; 0 for a giver.
+        bytes: u64,
+    },
     /// A grant is revoked: nothing was written by it since before this event, nor ever will be.
     Revoked {
         /// The grant.
@@ -109,6 +122,8 @@ pub enum EndpointRefusal {
     NoGrant,
     /// As many grants stand, or wait for the event of their end, as may: revoke one, and try again after that event.
     TooManyGrants,
+    /// As many transfers as may be are open ([`TRANSFERS_MAX`]): try again after the end of one.
+    TooManyTransfers,
     /// The daemon broke the protocol of the rings: the endpoint is of no further use.
     Broken,
 }
@@ -131,6 +146,10 @@ impl fmt::Display for EndpointRefusal {
             Self::TooManyGrants => {
                 f.write_str("too many grants stand: revoke one, and try again after its event")
             }
+            Self::TooManyTransfers => write!(
+                f,
+                "{TRANSFERS_MAX} transfers are open: try again after the end of one"
+            ),
             Self::Broken => f.write_str("the daemon broke the protocol of the rings: attach again"),
         }
     }
@@ -154,6 +173,7 @@ pub struct Endpoint {
     events: SharedConsumer<SharedMemory>,
     memory: EndpointMemory,
     given: Given,
+    transfers: Transfers,
     /// The number of the next submission.
     sent: u64,
     /// The number of the first submission of these rings.
@@ -175,6 +195,7 @@ impl Endpoint {
             events: SharedConsumer::new(rings, layout.events()),
             memory,
             given: Given::default(),
+            transfers: Transfers::default(),
             sent: 0,
             first: 0,
             message: vec![0; layout.message_bytes() as usize],
@@ -205,6 +226,8 @@ impl Endpoint {
     pub(crate) fn take_over(&mut self, before: &mut Self) -> u64 {
         self.given = core::mem::take(&mut before.given);
         self.given.free_all();
+        self.transfers = core::mem::take(&mut before.transfers);
+        self.transfers.end_all();
         (self.sent, self.first) = (before.sent, before.sent);
         if let (Some(to), Some(from)) = (&self.memory.arena, &before.memory.arena) {
             let mut some = vec![0; COPIED_BYTES];
@@ -260,6 +283,12 @@ impl Endpoint {
         self.submit(&Submission::Message(Message { to, bytes, number }))
     }
 
+    /// The number of the next submission.
+    #[cfg(test)]
+    pub(crate) const fn submitted(&self) -> u64 {
+        self.sent
+    }
+
     /// Stages a submission, and returns its number.
     #[inline]
     fn submit(&mut self, submission: &Submission) -> Result<u64, EndpointRefusal> {
@@ -291,6 +320,13 @@ impl Endpoint {
             let slot = self.events.slot();
             let Some(words) = self.events.peek()? else { break };
             let report = Report::parse(&words, self.layout.message_bytes()).ok_or(EndpointRefusal::Broken)?;
+            if self.has_transfers() && self.transfers.intercept(&report) {
+                if let Report::Revoked(place) = report {
+                    self.given.free(place);
+                }
+                self.events.advance();
+                continue;
+            }
             let event = match report {
                 Report::Message { from, bytes } => {
                     let cell = self.layout.event_cell(slot);
@@ -344,7 +380,7 @@ impl Endpoint {
         if let Some(flag) = self.flag(CLIENT_SLEEPS) {
             announce_sleep(flag);
         }
-        if self.events.look()? > 0 || (wants_room && self.has_room()?) {
+        if self.events.look()? > 0 || (wants_room && self.has_room()?) || self.has_room_for_transfers()? {
             self.end_sleep();
             return Ok(false);
         }

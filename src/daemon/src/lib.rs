@@ -28,10 +28,12 @@ mod serving;
 mod settled;
 
 pub use client::{Client, ClientError};
-pub use endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
+pub use endpoint::{
+    ArenaTransfer, ArenaTransferEnd, Endpoint, EndpointEvent, EndpointRefusal, TRANSFERS_MAX,
+};
 pub use layout::{ARENA_BYTES_MAX, DEPTH_MAX, EndpointLayout, EndpointMemory, MESSAGE_BYTES_MAX};
 pub use name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
-pub use one_sided::{ArenaGrant, ArenaOperation, ArenaRange, GRANTS_MAX, OPERATION_BYTES_MAX};
+pub use one_sided::{ArenaGrant, ArenaOffer, ArenaOperation, ArenaRange, GRANTS_MAX, OPERATION_BYTES_MAX};
 pub use packet::AttachRequest;
 pub use peers::{LANES_MAX, Peers};
 pub use reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};

@@ -24,6 +24,16 @@ pub struct ArenaGrant {
     pub(crate) place: GrantPlace,
 }
 
+/// Offer of a range of an arena, to be taken by one other endpoint. It is no secret. The giver sends it in a message
+/// ([`ArenaOffer::to_bytes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ArenaOffer {
+    /// The grant by which the bytes are read.
+    pub grant: ArenaGrant,
+    /// The bytes, up to the whole arena of the giver.
+    pub bytes: u64,
+}
+
 /// Place of a grant in its owner's table. No generation of a place is ever used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GrantPlace {
@@ -191,6 +201,38 @@ impl ArenaGrant {
     }
 }
 
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawOffer {
+    grant: [u8; ArenaGrant::BYTES],
+    bytes: U64,
+}
+
+impl ArenaOffer {
+    /// Bytes of an offer.
+    pub const BYTES: usize = size_of::<RawOffer>();
+
+    /// The offer as bytes, for a message: the grant, and the number of bytes, big-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let raw = RawOffer {
+            grant: self.grant.to_bytes(),
+            bytes: self.bytes.into(),
+        };
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads an offer. A wrong one is refused when it is taken.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let raw: RawOffer = zerocopy::transmute!(bytes);
+        Self {
+            grant: ArenaGrant::from_bytes(raw.grant),
+            bytes: raw.bytes.get(),
+        }
+    }
+}
+
 /// An operation in a frame, in front of the bytes of a WRITE: 40 bytes, big-endian.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -259,7 +301,7 @@ impl Asked {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{ASKED_BYTES, Action, ArenaGrant, Asked, GrantPlace, OPERATION_BYTES_MAX};
+    use super::{ASKED_BYTES, Action, ArenaGrant, ArenaOffer, Asked, GrantPlace, OPERATION_BYTES_MAX};
     use crate::name::{EndpointAddress, NodeNumber};
 
     pub(crate) const ACTIONS: [Action; 5] = [
@@ -337,6 +379,9 @@ pub(crate) mod tests {
             },
         };
         assert_eq!(ArenaGrant::from_bytes(grant.to_bytes()), grant);
+        let bytes = u64::MAX - 1;
+        let offer = ArenaOffer { grant, bytes };
+        assert_eq!(ArenaOffer::from_bytes(offer.to_bytes()), offer);
         assert_eq!(GrantPlace::of(grant.place.word()), grant.place);
     }
 }

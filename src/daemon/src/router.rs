@@ -59,6 +59,8 @@ pub struct RouterLimits {
     pub contacts_max: usize,
     /// The most messages that are taken of a client in one turn: 32 by default.
     pub turn: usize,
+    /// The bytes of operations after which a client's turn ends: 256 KiB by default. So a transfer does not hold up the messages of others.
+    pub turn_bytes: u64,
     /// The most bytes of the arenas of one user's processes: 4 GiB by default. Their pages are of the account of each process.
     pub arenas_of_user_max: u64,
     /// The most bytes of the arenas of one job's processes on this node: 2 GiB by default.
@@ -72,6 +74,7 @@ impl Default for RouterLimits {
             clients_of_user_max: 128,
             contacts_max: 1024,
             turn: 32,
+            turn_bytes: 256 << 10,
             arenas_of_user_max: 4 << 30,
             arenas_of_job_max: 2 << 30,
         }
@@ -402,7 +405,11 @@ impl Router {
     /// One client's turn: what waits for it, then what it submits.
     fn turn(&mut self, index: usize) -> Result<bool, CutReason> {
         let mut is_moved = self.report_waiting(index)?;
+        let mut bytes = 0_u64;
         for _ in 0..self.limits.turn {
+            if bytes >= self.limits.turn_bytes {
+                break;
+            }
             let Some(client) = self.client_mut(index) else {
                 break;
             };
@@ -421,6 +428,7 @@ impl Router {
                     (step, message.to, message.number)
                 }
                 Submission::Operation(requested) => {
+                    bytes = bytes.saturating_add(requested.asked.bytes.into());
                     let step = if requested.to.node == self.node {
                         self.operate_here(index, &requested)
                     } else {

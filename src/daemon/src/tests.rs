@@ -7,4 +7,5 @@ mod one_sided;
 mod oracle;
 mod random;
 mod restarts;
+mod transfers;
 pub(crate) mod world;

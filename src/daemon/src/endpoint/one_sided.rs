@@ -107,7 +107,7 @@ impl Endpoint {
     }
 
     /// Offset and bytes of a range of the arena.
-    fn within(&self, range: ArenaRange) -> Result<(u64, u64), EndpointRefusal> {
+    pub(super) fn within(&self, range: ArenaRange) -> Result<(u64, u64), EndpointRefusal> {
         let [offset, bytes] = [range.offset, range.bytes].map(|of| u64::try_from(of).ok());
         offset
             .zip(bytes)
@@ -118,7 +118,7 @@ impl Endpoint {
             .ok_or_else(|| self.out_of_arena())
     }
 
-    const fn out_of_arena(&self) -> EndpointRefusal {
+    pub(super) const fn out_of_arena(&self) -> EndpointRefusal {
         EndpointRefusal::OutOfArena {
             arena_bytes: self.layout.arena_bytes(),
         }

@@ -4,7 +4,7 @@ use doorbell::RemoteAccess;
 use doorbell::interprocess::SharedBytes as _;
 
 use super::oracle::Kind;
-use super::world::{World, at};
+use super::world::{ARENA_BYTES, World, at};
 use crate::endpoint::{EndpointEvent, EndpointRefusal};
 use crate::name::NodeNumber;
 use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
@@ -78,7 +78,6 @@ fn an_operation_without_its_right_or_outside_of_its_grant_changes_nothing() {
                 event => panic!("{event:?}"),
             });
             read.unwrap();
-            world.processes[process].submitted += 1;
             let [reason] = ends[..] else { panic!("{ends:?}") };
             reason
         };
@@ -303,15 +302,18 @@ fn a_client_is_refused_what_the_daemon_would_cut_it_off_for() {
     let (mut world, owner, _) = pair(false);
     let endpoint = &mut world.processes[owner].endpoint;
     let range = |offset, bytes| ArenaRange { offset, bytes };
-    let out = Some(EndpointRefusal::OutOfArena { arena_bytes: 1 << 14 });
-    for (offset, bytes) in [(0, 0), (1 << 14, 1), (0, (1 << 14) + 1), (usize::MAX, 2)] {
+    let out = Some(EndpointRefusal::OutOfArena {
+        arena_bytes: ARENA_BYTES,
+    });
+    let end = ARENA_BYTES as usize;
+    for (offset, bytes) in [(0, 0), (end, 1), (0, end + 1), (usize::MAX, 2)] {
         let grant = endpoint.grant(at(0, 1), range(offset, bytes), RemoteAccess::ALL);
         assert_eq!(grant.err(), out, "{offset} {bytes}");
     }
     let none = endpoint.grant(at(0, 1), range(0, 8), RemoteAccess::NONE);
     assert_eq!(none.err(), Some(EndpointRefusal::NoGrant));
     let grant = endpoint.grant(at(0, 1), range(0, 8), RemoteAccess::ALL).unwrap();
-    let beyond = ArenaOperation::Read(range(1 << 14, 1));
+    let beyond = ArenaOperation::Read(range(end, 1));
     assert_eq!(endpoint.request(&grant, 0, &beyond).err(), out);
     let mut wrong = grant;
     wrong.owner = at(0, 1);

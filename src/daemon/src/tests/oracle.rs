@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use doorbell::RemoteAccess;
 use doorbell::interprocess::SharedBytes as _;
 
-use super::world::{ARENA_BYTES, World};
+use super::world::World;
 use crate::endpoint::EndpointRefusal;
 use crate::name::EndpointAddress;
 use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
@@ -21,7 +21,7 @@ pub(crate) const GRANT_BYTES: usize = 32;
 const WRITTEN_BYTES: usize = 24;
 
 /// The own memory of a process for its operations lies behind its grants.
-const OWN: usize = ARENA_BYTES as usize - 1024;
+const OWN: usize = (1 << 14) - 1024;
 
 /// An event about arenas.
 pub(crate) enum Seen {
@@ -116,7 +116,6 @@ impl World {
         }
         match owner.endpoint.grant(to, ArenaRange { offset, bytes }, access) {
             Ok(grant) => {
-                owner.submitted += 1;
                 owner.one_sided.given.push(Given {
                     grant,
                     to,
@@ -136,15 +135,13 @@ impl World {
 
     pub(crate) fn revoke(&mut self, process: usize, grant: &ArenaGrant) -> bool {
         let owner = &mut self.processes[process];
-        let is_asked = owner.endpoint.revoke(grant).is_ok();
-        owner.submitted += u64::from(is_asked);
-        is_asked
+        owner.endpoint.revoke(grant).is_ok()
     }
 
     /// Asks for an operation, with an oracle of its bytes. Returns its number.
     pub(crate) fn operate(&mut self, process: usize, grant: &ArenaGrant, kind: Kind) -> Option<u64> {
         let client = &mut self.processes[process];
-        let number = client.submitted;
+        let number = client.endpoint.submitted();
         // Each operation on its way has bytes of its own.
         let own = OWN + (number as usize % 32) * 32;
         let is_busy = client
@@ -176,7 +173,6 @@ impl World {
         match client.endpoint.request(grant, offset, &operation) {
             Ok(asked) => {
                 assert_eq!(asked, number);
-                client.submitted += 1;
                 let asked = Asked {
                     kind,
                     grant: *grant,

@@ -1,15 +1,20 @@
 //! Everything at once, from a seed.
 
+use std::collections::BTreeMap;
+
 use doorbell::RemoteAccess;
 use doorbell::interprocess::SharedWords as _;
+use doorbell::provider::Instant;
 
 use super::oracle::Kind;
 use super::world::{Chance, World, at};
+use crate::endpoint::ArenaTransferEnd;
 use crate::reason::GoneReason;
 
 const NODES: u32 = 3;
 
-fn run(seed: u64) {
+/// Returns the ends of transfers.
+fn run(seed: u64) -> Vec<ArenaTransferEnd> {
     let mut chance = Chance::new(seed);
     let mut world = World::new(NODES);
     let (has_villain, has_ends) = (seed % 3 == 0, seed % 2 == 0);
@@ -27,7 +32,7 @@ fn run(seed: u64) {
     for _ in 0..900 {
         let process = chance.below(world.processes.len());
         let node = chance.below(NODES as usize);
-        match chance.below(24) {
+        match chance.below(28) {
             0..=5 => {
                 let to = at(chance.below(NODES as usize) as u32, chance.below(3) as u32);
                 if world.processes[process].is_alive {
@@ -82,8 +87,12 @@ fn run(seed: u64) {
                     world.processes[asks].endpoint.flush();
                 }
             }
+            24 => world.offer_something(process, &mut chance),
+            25 | 26 => world.take_something(process, &mut chance),
+            27 if chance.one_in(3) => world.cancel_something(process, &mut chance),
             _ => {}
         }
+        world.now = Instant::from_ns(world.now.to_ns() + 1);
         if has_restarts && chance.one_in(60) {
             world.restart(node as u32, chance.below(4) as u32);
         }
@@ -112,7 +121,12 @@ fn run(seed: u64) {
         process.is_reading = true;
     }
     world.settle();
+    // Transfers that nobody took, or whose other process is gone, end by their deadlines.
+    world.now = Instant::from_ns(1 << 40);
+    world.settle();
     world.check();
+    let ends = world.processes.iter().flat_map(|process| &process.transfers.ends);
+    ends.map(|(_, end, _)| *end).collect()
 }
 
 #[test]
@@ -124,8 +138,26 @@ fn each_message_comes_once_in_order_and_to_its_endpoint_alone_or_is_reported() {
         }
         Err(_) => 0..300,
     };
+    let is_all = seeds.start == 0;
+    let mut ends = Vec::new();
     for seed in seeds {
         println!("DOORBELL_SEED={seed}");
-        run(seed);
+        ends.extend(run(seed));
+    }
+    let mut names: BTreeMap<_, u32> = BTreeMap::new();
+    for end in ends {
+        *names.entry(format!("{end:?}")).or_default() += 1;
+    }
+    println!("{names:?}");
+    let is_often = |end: ArenaTransferEnd| names.get(&format!("{end:?}")).is_some_and(|count| *count > 20);
+    for end in [
+        ArenaTransferEnd::Done,
+        ArenaTransferEnd::Cancelled,
+        ArenaTransferEnd::Deadline,
+        ArenaTransferEnd::ByPeer,
+        ArenaTransferEnd::Gone(GoneReason::Died),
+        ArenaTransferEnd::DaemonEnded,
+    ] {
+        assert!(is_often(end) || !is_all, "{end:?} is too rare: {names:?}");
     }
 }

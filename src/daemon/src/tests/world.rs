@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 
+use doorbell::provider::Instant;
+
 use super::oracle::{OneSided, Seen};
+use super::transfers::Slots;
 use crate::endpoint::{Endpoint, EndpointEvent, EndpointRefusal};
 use crate::layout::EndpointLayout;
 use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
@@ -45,10 +48,9 @@ pub(crate) struct Process {
     pub(crate) is_reading: bool,
     /// It writes into its rings what it likes: nothing is promised about its messages.
     pub(crate) is_hostile: bool,
-    /// Its submissions so far.
-    pub(crate) submitted: u64,
     /// Operations on arenas, and their outcomes.
     pub(crate) one_sided: OneSided,
+    pub(crate) transfers: Slots,
     /// Messages by receiver and number.
     sent: BTreeMap<u64, (EndpointAddress, Outcome)>,
     /// The last number received of each sender, by the sender's index.
@@ -75,6 +77,7 @@ pub(crate) struct World {
     pub(crate) frames: BTreeMap<(u32, u32, u32), VecDeque<Vec<u8>>>,
     pub(crate) cuts: Vec<(ClientId, u32, CutReason)>,
     pub(crate) frames_max: usize,
+    pub(crate) now: Instant,
 }
 
 pub(crate) const KEY: JobKey = JobKey([7; 16]);
@@ -95,7 +98,7 @@ pub(crate) fn user(uid: u32) -> Credentials {
 }
 
 /// An arena of everybody in a world.
-pub(crate) const ARENA_BYTES: u64 = 1 << 14;
+pub(crate) const ARENA_BYTES: u64 = 1 << 15;
 
 pub(crate) fn request(job: u64, endpoint: u32) -> AttachRequest {
     AttachRequest {
@@ -132,6 +135,7 @@ impl World {
             frames: BTreeMap::new(),
             cuts: Vec::new(),
             frames_max: 4,
+            now: Instant::from_ns(1),
         }
     }
 
@@ -149,8 +153,8 @@ impl World {
             is_alive: true,
             is_reading: true,
             is_hostile: false,
-            submitted: 0,
             one_sided: OneSided::default(),
+            transfers: Slots::default(),
             sent: BTreeMap::new(),
             last: BTreeMap::new(),
             gone: Vec::new(),
@@ -209,7 +213,7 @@ impl World {
     /// Sends a message that says who sent it; returns whether there was room.
     pub(crate) fn send(&mut self, process: usize, to: EndpointAddress, padding: usize) -> bool {
         let sender = &mut self.processes[process];
-        let next = sender.submitted;
+        let next = sender.endpoint.submitted();
         let mut message = Vec::new();
         message.extend((process as u64).to_le_bytes());
         message.extend(sender.job.to_le_bytes());
@@ -218,7 +222,6 @@ impl World {
         match sender.endpoint.send(to, &message) {
             Ok(number) => {
                 assert_eq!(number, next);
-                sender.submitted += 1;
                 sender.sent.insert(number, (to, Outcome::None));
                 true
             }
@@ -233,6 +236,7 @@ impl World {
     /// Takes all events of a process.
     pub(crate) fn read(&mut self, process: usize) {
         let (mut events, mut of_arenas) = (Vec::new(), Vec::new());
+        let now = self.now;
         let reader = &mut self.processes[process];
         let read = reader.endpoint.poll(|event| match event {
             EndpointEvent::Received { from, message } => events.push(Ok((from, message.to_vec()))),
@@ -251,9 +255,20 @@ impl World {
                 immediate,
             } => of_arenas.push(Seen::Written(from, grant, offset, bytes, immediate)),
             EndpointEvent::Revoked { grant } => of_arenas.push(Seen::Revoked(grant)),
-            EndpointEvent::Restarted { .. } => unreachable!("no daemon reports its own end"),
+            EndpointEvent::Restarted { .. } | EndpointEvent::TransferEnded { .. } => {
+                unreachable!("no daemon reports it")
+            }
         });
         assert!(read.is_ok() || reader.is_hostile, "{read:?}");
+        let mut ends = Vec::new();
+        let advanced = reader.endpoint.advance(now, |event| match event {
+            EndpointEvent::TransferEnded { transfer, end, bytes } => ends.push((transfer, end, bytes)),
+            event => panic!("{event:?}"),
+        });
+        assert!(advanced.is_ok() || reader.is_hostile, "{advanced:?}");
+        for (transfer, end, bytes) in ends {
+            self.transfer_ended(process, transfer, end, bytes);
+        }
         for seen in of_arenas {
             self.seen(process, seen);
         }
@@ -396,8 +411,8 @@ impl World {
         let messages = process.sent.iter();
         let mut blocked = messages.filter(|(_, (to, outcome))| *outcome == Outcome::None && is_hostile(*to));
         let of_messages = blocked.next().map_or(u64::MAX, |(number, _)| *number);
-        let mut open = process.one_sided.open();
-        let of_operations = open.find(|(_, owner)| is_hostile(*owner));
+        let open = process.one_sided.open().chain(process.endpoint.open_parts());
+        let of_operations = open.filter(|(_, owner)| is_hostile(*owner)).min();
         of_operations.map_or(of_messages, |(number, _)| number.min(of_messages))
     }
 
@@ -431,6 +446,7 @@ impl World {
             }
         }
         self.check_arenas();
+        self.check_transfers();
         for router in &self.routers {
             let is_spoiled = self
                 .processes

@@ -1,0 +1,483 @@
+//! Transfers: bytes of one arena that another process takes into its own, in parts of up to 64 KiB.
+//!
+//! The giver grants the right to read. The taker reads, a few parts at a time, and reports its end to the giver by a WRITE of no bytes with
+//! an immediate. Memory is given back after the last part here, and after the end of the grant there: from then on nobody reaches it.
+
+use core::fmt;
+
+use doorbell::provider::Instant;
+use doorbell::{Deadline, RemoteAccess};
+
+use super::{Endpoint, EndpointEvent, EndpointRefusal};
+use crate::descriptor::{Report, Requested, Submission};
+use crate::name::EndpointAddress;
+use crate::one_sided::{Action, ArenaGrant, ArenaOffer, ArenaRange, Asked, OPERATION_BYTES_MAX};
+use crate::reason::{GoneReason, UndeliveredReason};
+
+/// The most transfers of a process that are open at a time, those that it gives and those that it takes together.
+pub const TRANSFERS_MAX: usize = 64;
+
+/// The most bytes of a part. Tests have shorter ones.
+const PART_BYTES: u32 = if cfg!(test) { 256 } else { OPERATION_BYTES_MAX };
+
+/// The parts of a transfer that are asked for at a time: half of the credits of a pair of endpoints on two nodes.
+const PARTS_OPEN_MAX: usize = 8;
+
+/// Name of a transfer, for the process that gives or takes it. It is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArenaTransfer(u64);
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ArenaTransferEnd {
+    /// The taker has all bytes.
+    Done,
+    /// This process cancelled it, or revoked its grant.
+    Cancelled,
+    /// The deadline of this process passed.
+    Deadline,
+    /// The other process ended it: it cancelled, its deadline passed, or a part failed there.
+    ByPeer,
+    /// The other process is gone.
+    Gone(GoneReason),
+    /// A part was refused, or its outcome is not known.
+    Refused(UndeliveredReason),
+    /// The daemon of this process ended: its grants ended with it, and the next daemon carries out nothing of before.
+    DaemonEnded,
+}
+
+impl fmt::Display for ArenaTransferEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("done"),
+            Self::Cancelled => f.write_str("cancelled here"),
+            Self::Deadline => f.write_str("the deadline passed"),
+            Self::ByPeer => f.write_str("ended by the other process"),
+            Self::Gone(reason) => write!(f, "the other process is gone: {reason}"),
+            Self::Refused(reason) => write!(f, "a part was not carried out: {reason}"),
+            Self::DaemonEnded => f.write_str("the daemon ended"),
+        }
+    }
+}
+
+/// The immediate by which a taker reports that it has all bytes; any other one says that it has not.
+const DONE: u32 = 0;
+const NOT_DONE: u32 = 1;
+
+#[derive(Debug)]
+struct Transfer {
+    id: ArenaTransfer,
+    grant: ArenaGrant,
+    deadline: Deadline,
+    /// How it ends, once that is certain: memory may still be in reach.
+    end: Option<ArenaTransferEnd>,
+    /// The application has its end.
+    is_reported: bool,
+    side: Side,
+}
+
+#[derive(Debug)]
+enum Side {
+    Giver {
+        to: EndpointAddress,
+        /// The grant has ended.
+        is_fenced: bool,
+    },
+    Taker(Taker),
+}
+
+#[derive(Debug)]
+struct Taker {
+    bytes: u64,
+    /// Offset in the own arena.
+    own: u64,
+    /// Bytes that were asked for.
+    asked: u64,
+    landed: u64,
+    /// Parts that were asked for and have no outcome: numbers and bytes.
+    open: [Option<(u64, u32)>; PARTS_OPEN_MAX],
+    report: ToGiver,
+}
+
+/// The report to the giver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ToGiver {
+    Owed,
+    /// Its own outcome, which is of no interest, has not come.
+    Open(u64),
+    /// Nobody is there, or all is over.
+    None,
+}
+
+/// The open transfers of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    next: u64,
+    all: Vec<Transfer>,
+    /// Parts of all of them that have no outcome.
+    open: u32,
+    /// A part or a report waits for room in the ring.
+    is_short: bool,
+}
+
+impl Transfers {
+    fn add(&mut self, grant: ArenaGrant, deadline: Deadline, side: Side) -> ArenaTransfer {
+        let id = ArenaTransfer(self.next);
+        self.next = self.next.wrapping_add(1);
+        self.all.push(Transfer {
+            id,
+            grant,
+            deadline,
+            end: None,
+            is_reported: false,
+            side,
+        });
+        id
+    }
+
+    /// Looks at a report. Returns whether it is of a transfer alone, and nothing for the application.
+    pub(super) fn intercept(&mut self, report: &Report) -> bool {
+        match *report {
+            Report::Completed { number, .. } => self.landed(number, None),
+            Report::Undelivered { number, reason, .. } => self.landed(number, Some(reason)),
+            Report::Written {
+                from,
+                place,
+                immediate,
+                ..
+            } => {
+                let given = self.all.iter_mut().find(
+                    |one| matches!(one.side, Side::Giver { to, .. } if to == from && one.grant.place == place),
+                );
+                let end = if immediate == DONE {
+                    ArenaTransferEnd::Done
+                } else {
+                    ArenaTransferEnd::ByPeer
+                };
+                given.is_some_and(|one| one.ends(end))
+            }
+            Report::Revoked(of) => {
+                let mut given = self.all.iter_mut().filter(|one| one.grant.place == of);
+                given.any(|one| {
+                    let Side::Giver { is_fenced, .. } = &mut one.side else {
+                        return false;
+                    };
+                    *is_fenced = true;
+                    // Revoked by hand.
+                    one.ends(ArenaTransferEnd::Cancelled)
+                })
+            }
+            Report::Gone { who, reason } => {
+                for one in &mut self.all {
+                    let other = match one.side {
+                        Side::Giver { to, .. } => to,
+                        Side::Taker(_) => one.grant.owner,
+                    };
+                    if other == who {
+                        one.ends(ArenaTransferEnd::Gone(reason));
+                    }
+                }
+                false
+            }
+            Report::Message { .. } => false,
+        }
+    }
+
+    /// Notes the outcome of a part or of a report of a taker. `false` if the number is of none.
+    fn landed(&mut self, number: u64, refused: Option<UndeliveredReason>) -> bool {
+        for one in &mut self.all {
+            let Side::Taker(taker) = &mut one.side else {
+                continue;
+            };
+            if taker.report == ToGiver::Open(number) {
+                taker.report = ToGiver::None;
+                return true;
+            }
+            let part = taker
+                .open
+                .iter_mut()
+                .find(|part| part.is_some_and(|(of, _)| of == number));
+            let Some((_, bytes)) = part.and_then(Option::take) else {
+                continue;
+            };
+            self.open = self.open.saturating_sub(1);
+            return match refused {
+                None => {
+                    taker.landed = taker.landed.saturating_add(bytes.into());
+                    true
+                }
+                // The giver ended the grant.
+                Some(UndeliveredReason::NoGrant) => one.ends(ArenaTransferEnd::ByPeer),
+                Some(reason) => one.ends(ArenaTransferEnd::Refused(reason)),
+            };
+        }
+        false
+    }
+
+    /// Ends all of them: the daemon and what it would have carried out are gone.
+    pub(super) fn end_all(&mut self) {
+        self.open = 0;
+        for one in &mut self.all {
+            one.ends(ArenaTransferEnd::DaemonEnded);
+            match &mut one.side {
+                Side::Giver { is_fenced, .. } => *is_fenced = true,
+                Side::Taker(taker) => (taker.open, taker.report) = ([None; PARTS_OPEN_MAX], ToGiver::None),
+            }
+        }
+    }
+}
+
+impl Taker {
+    fn is_open(&self) -> bool {
+        self.open.iter().any(Option::is_some)
+    }
+}
+
+impl Endpoint {
+    /// Offers a range of the arena to an endpoint of the job, up to the whole arena, to be taken before the deadline. Send the offer in a
+    /// message ([`ArenaOffer::to_bytes`]). [`EndpointEvent::TransferEnded`] reports the end, and that nobody reads the range any more.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::grant`]; as many transfers as may be are open.
+    pub fn offer(
+        &mut self,
+        to: EndpointAddress,
+        range: ArenaRange,
+        deadline: Deadline,
+    ) -> Result<(ArenaTransfer, ArenaOffer), EndpointRefusal> {
+        self.check_transfers()?;
+        let grant = self.grant(to, range, RemoteAccess::READ)?;
+        let is_fenced = false;
+        let id = self.transfers.add(grant, deadline, Side::Giver { to, is_fenced });
+        let bytes = range.bytes as u64;
+        Ok((id, ArenaOffer { grant, bytes }))
+    }
+
+    /// Takes what was offered into the own arena, from `offset` on, before the deadline. [`EndpointEvent::TransferEnded`] reports the end,
+    /// and that nothing is written to the range any more. Parts are asked for by polling; the giver need not poll for them.
+    ///
+    /// # Errors
+    /// The range is not within the arena, or as many transfers as may be are open.
+    pub fn take(
+        &mut self,
+        offer: &ArenaOffer,
+        offset: usize,
+        deadline: Deadline,
+    ) -> Result<ArenaTransfer, EndpointRefusal> {
+        self.check_transfers()?;
+        let bytes = usize::try_from(offer.bytes).map_err(|_| self.out_of_arena())?;
+        let (own, bytes) = self.within(ArenaRange { offset, bytes })?;
+        let taker = Taker {
+            bytes,
+            own,
+            asked: 0,
+            landed: 0,
+            open: [None; PARTS_OPEN_MAX],
+            report: ToGiver::Owed,
+        };
+        Ok(self.transfers.add(offer.grant, deadline, Side::Taker(taker)))
+    }
+
+    /// Ends a transfer before it is done. [`EndpointEvent::TransferEnded`] follows at both processes; the taker may have all bytes by then.
+    /// `false` if there is no such transfer any more.
+    pub fn cancel(&mut self, transfer: ArenaTransfer) -> bool {
+        let mut open = self.transfers.all.iter_mut();
+        let open = open.find(|one| one.id == transfer && !one.is_reported);
+        open.is_some_and(|one| one.ends(ArenaTransferEnd::Cancelled))
+    }
+
+    /// The bytes of a transfer that arrived in this process, without a gap from the beginning. `None` for one that this process gives, and
+    /// after its end.
+    #[must_use]
+    pub fn landed(&self, transfer: ArenaTransfer) -> Option<u64> {
+        let open = self.transfers.all.iter().find(|one| one.id == transfer)?;
+        match &open.side {
+            Side::Taker(taker) if !open.is_reported => Some(taker.landed),
+            _ => None,
+        }
+    }
+
+    /// Whether transfers are open, so that [`Endpoint::advance`] has work.
+    #[must_use]
+    pub const fn has_transfers(&self) -> bool {
+        !self.transfers.all.is_empty()
+    }
+
+    /// The first deadline of a transfer.
+    pub(crate) fn transfers_until(&self) -> Option<Deadline> {
+        let open = self.transfers.all.iter().filter(|one| one.end.is_none());
+        open.map(|one| one.deadline).min()
+    }
+
+    /// The parts and reports without an outcome, each with the owner of the arena.
+    #[cfg(test)]
+    pub(crate) fn open_parts(&self) -> impl Iterator<Item = (u64, EndpointAddress)> {
+        self.transfers.all.iter().flat_map(|one| {
+            let (open, report) = match &one.side {
+                Side::Taker(taker) => (taker.open, taker.report),
+                Side::Giver { .. } => ([None; PARTS_OPEN_MAX], ToGiver::None),
+            };
+            let report = match report {
+                ToGiver::Open(number) => Some(number),
+                _ => None,
+            };
+            let open = open.into_iter().flatten().map(|(number, _)| number);
+            open.chain(report).map(|number| (number, one.grant.owner))
+        })
+    }
+
+    /// Whether transfers have work that waits for room, and there is some.
+    pub(crate) fn has_room_for_transfers(&mut self) -> Result<bool, EndpointRefusal> {
+        Ok(self.transfers.is_short && self.has_room()?)
+    }
+
+    /// Asks for the next parts of transfers, ends those whose deadline has passed, and gives each end to `each`. It follows
+    /// [`Endpoint::poll`]. Returns whether the daemon sleeps and has to be woken.
+    ///
+    /// # Errors
+    /// The daemon broke the protocol.
+    pub fn advance(
+        &mut self,
+        now: Instant,
+        mut each: impl FnMut(EndpointEvent<'_>),
+    ) -> Result<bool, EndpointRefusal> {
+        self.transfers.is_short = false;
+        while let Some(event) = self.next_ended(now)? {
+            each(event);
+        }
+        Ok(self.flush())
+    }
+
+    /// Advances all transfers up to the first that ends.
+    fn next_ended(&mut self, now: Instant) -> Result<Option<EndpointEvent<'static>>, EndpointRefusal> {
+        // Given back below, whatever happens: no call of the application is between.
+        let mut all = core::mem::take(&mut self.transfers.all);
+        let mut ended = Ok(None);
+        for one in &mut all {
+            ended = self.step(one, now);
+            if !matches!(ended, Ok(None)) {
+                break;
+            }
+        }
+        all.retain(|one| !one.is_over());
+        self.transfers.all = all;
+        ended
+    }
+
+    /// Advances one transfer. Returns its end, once.
+    fn step(
+        &mut self,
+        one: &mut Transfer,
+        now: Instant,
+    ) -> Result<Option<EndpointEvent<'static>>, EndpointRefusal> {
+        if one.end.is_none() && one.deadline.has_passed(now) {
+            one.end = Some(ArenaTransferEnd::Deadline);
+        }
+        if one.is_reported {
+            return Ok(None);
+        }
+        let grant = one.grant;
+        let landed = match &mut one.side {
+            Side::Giver { is_fenced, .. } => {
+                if one.end.is_some() && !*is_fenced && self.given.stands(grant.place) {
+                    match self.revoke(&grant) {
+                        Err(EndpointRefusal::Full) => self.transfers.is_short = true,
+                        revoked => revoked?,
+                    }
+                }
+                is_fenced.then_some(0)
+            }
+            Side::Taker(taker) => {
+                while one.end.is_none() && taker.asked < taker.bytes && self.ask(taker, &grant)? {}
+                if one.end.is_none() && taker.landed == taker.bytes {
+                    one.end = Some(ArenaTransferEnd::Done);
+                }
+                if one.end.is_none() || taker.is_open() {
+                    return Ok(None);
+                }
+                if taker.report == ToGiver::Owed {
+                    let immediate = Some(match one.end {
+                        Some(ArenaTransferEnd::Done) => DONE,
+                        _ => NOT_DONE,
+                    });
+                    let report = self.part(&grant, Action::Write { immediate }, (0, 0, 0))?;
+                    let Some(number) = report else { return Ok(None) };
+                    taker.report = ToGiver::Open(number);
+                }
+                Some(taker.landed)
+            }
+        };
+        one.is_reported = one.end.is_some() && landed.is_some();
+        let ended = one.end.zip(landed);
+        let transfer = one.id;
+        Ok(ended.map(|(end, bytes)| EndpointEvent::TransferEnded { transfer, end, bytes }))
+    }
+
+    /// Asks for the next part of a transfer. `false` if it has to wait.
+    fn ask(&mut self, taker: &mut Taker, grant: &ArenaGrant) -> Result<bool, EndpointRefusal> {
+        // Half of the ring is left to the application.
+        let is_full = self.transfers.open >= self.layout.depth() / 2;
+        let place = taker.open.iter_mut().find(|part| part.is_none());
+        let Some(place) = place.filter(|_| !is_full) else {
+            return Ok(false);
+        };
+        let left = taker.bytes.saturating_sub(taker.asked);
+        let bytes = u32::try_from(left).map_or(PART_BYTES, |left| left.min(PART_BYTES));
+        let own = taker.own.saturating_add(taker.asked);
+        let Some(number) = self.part(grant, Action::Read, (taker.asked, own, bytes))? else {
+            return Ok(false);
+        };
+        *place = Some((number, bytes));
+        self.transfers.open = self.transfers.open.saturating_add(1);
+        taker.asked = taker.asked.saturating_add(bytes.into());
+        Ok(true)
+    }
+
+    /// Submits a part: its offset in the grant, its offset in the own arena, and its bytes. `None` if there is no room.
+    fn part(
+        &mut self,
+        grant: &ArenaGrant,
+        action: Action,
+        (offset, own, bytes): (u64, u64, u32),
+    ) -> Result<Option<u64>, EndpointRefusal> {
+        if !self.has_room()? {
+            self.transfers.is_short = true;
+            return Ok(None);
+        }
+        let asked = Asked {
+            action,
+            place: grant.place,
+            offset,
+            bytes,
+        };
+        let requested = Requested {
+            to: grant.owner,
+            number: self.sent,
+            asked,
+            own,
+        };
+        self.submit(&Submission::Operation(requested)).map(Some)
+    }
+
+    const fn check_transfers(&self) -> Result<(), EndpointRefusal> {
+        if self.transfers.all.len() >= TRANSFERS_MAX {
+            return Err(EndpointRefusal::TooManyTransfers);
+        }
+        Ok(())
+    }
+}
+
+impl Transfer {
+    /// Notes how it ends, unless that is certain already.
+    fn ends(&mut self, end: ArenaTransferEnd) -> bool {
+        self.end.get_or_insert(end);
+        true
+    }
+
+    /// Whether nothing more comes of it.
+    const fn is_over(&self) -> bool {
+        let is_awaited = matches!(&self.side, Side::Taker(taker) if !matches!(taker.report, ToGiver::None));
+        self.is_reported && !is_awaited
+    }
+}
