@@ -17,9 +17,9 @@ use doorbell::interprocess::SharedBytes as _;
 use doorbell::link::LinkConfig;
 use doorbell::{Handle, Node, Notify, RemoteAccess, Trust, WorkerConfig, within};
 use doorbell_daemon::{
-    ArenaGrant, ArenaOperation, ArenaRange, AttachRequest, Client, EndpointAddress, EndpointEvent,
-    EndpointLayout, GoneReason, JobKey, JobNumber, NodeNumber, Peers, Server, ServerConfig,
-    UndeliveredReason,
+    ArenaGrant, ArenaOffer, ArenaOperation, ArenaRange, ArenaTransferEnd, AttachRequest, Client,
+    EndpointAddress, EndpointEvent, EndpointLayout, GoneReason, JobKey, JobNumber, NodeNumber, Peers, Server,
+    ServerConfig, UndeliveredReason,
 };
 use doorbell_sandbox::Confinement;
 
@@ -49,7 +49,7 @@ fn attach(server: &Path, endpoint: u32) -> Client {
         job: JobNumber(1),
         key: JobKey([1; 16]),
         endpoint,
-        layout: EndpointLayout::default().with_arena(1 << 16).unwrap(),
+        layout: EndpointLayout::default().with_arena(4 << 20).unwrap(),
     };
     Client::attach(server, &request, within(SOON)).unwrap()
 }
@@ -79,6 +79,12 @@ const SOCKET: &str = "DOORBELL_CONFINED_TO";
 const PAGE: ArenaRange = ArenaRange {
     offset: 0,
     bytes: 4096,
+};
+
+/// Bytes of a transfer: no whole number of parts.
+const TAKEN: ArenaRange = ArenaRange {
+    offset: 1 << 20,
+    bytes: (2 << 20) + 5,
 };
 
 /// The confined process: it asks for a grant on the other node, and writes, reads and counts there.
@@ -126,17 +132,46 @@ fn part_of_a_confined_process() {
         assert!(client.arena().unwrap().copy_out(second.offset, &mut read));
         assert_eq!(read, [round as u8; 4096]);
     }
+    client.send(at(1, 0), b"an offer, please").unwrap();
+    let (mut offer, mut ended) = (None, None);
+    while ended.is_none() {
+        let woken = client.wait(within(SOON), |event| match event {
+            EndpointEvent::Received { message, .. } => offer = message.try_into().ok(),
+            EndpointEvent::TransferEnded { end, bytes, .. } => ended = Some((end, bytes)),
+            event => panic!("{event:?}"),
+        });
+        assert!(woken.unwrap());
+        if let Some(offer) = offer.take().map(ArenaOffer::from_bytes) {
+            client.take(&offer, TAKEN.offset, within(SOON)).unwrap();
+        }
+    }
+    assert_eq!(ended, Some((ArenaTransferEnd::Done, TAKEN.bytes as u64)));
+    let mut pattern = pattern();
+    for offset in (0..TAKEN.bytes).step_by(4096) {
+        let mut taken = [0; 4096];
+        let taken = &mut taken[..4096.min(TAKEN.bytes - offset)];
+        assert!(client.arena().unwrap().copy_out(TAKEN.offset + offset, taken));
+        assert!(taken.iter().all(|byte| pattern.next() == Some(*byte)));
+    }
     std::process::exit(0);
+}
+
+fn pattern() -> impl Iterator<Item = u8> {
+    (0..TAKEN.bytes).map(|at| (at % 251) as u8)
 }
 
 fn reached_by_a_confined_process(owner: &mut Client, socket: &Path) {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "part_of_a_confined_process", "--nocapture"]);
     let mut process = command.env(SOCKET, socket).spawn().unwrap();
-    let (mut round, mut asked) = (0, None);
-    while round < ROUNDS {
+    let bytes: Vec<_> = pattern().collect();
+    assert!(owner.arena().unwrap().copy_in(TAKEN.offset, &bytes));
+    let (mut round, mut asked, mut ended, mut gone) = (0, None, None, None);
+    while ended.is_none() || gone.is_none() {
         let woken = owner.wait(within(SOON), |event| match event {
-            EndpointEvent::Received { from, .. } => asked = Some(from),
+            EndpointEvent::Received { from, message } => asked = Some((from, message == b"an offer, please")),
+            EndpointEvent::TransferEnded { end, .. } => ended = Some(end),
+            EndpointEvent::Gone { who, reason } => gone = Some((who, reason)),
             EndpointEvent::Written { immediate, .. } => {
                 assert_eq!(immediate, round);
                 round += 1;
@@ -144,14 +179,18 @@ fn reached_by_a_confined_process(owner: &mut Client, socket: &Path) {
             event => panic!("{event:?}"),
         });
         assert!(woken.unwrap());
-        if let Some(to) = asked.take() {
+        if let Some((to, true)) = asked {
+            let (_, offer) = owner.offer(to, TAKEN, within(SOON)).unwrap();
+            owner.send(to, &offer.to_bytes()).unwrap();
+        } else if let Some((to, _)) = asked {
             let grant = owner.grant(to, PAGE, RemoteAccess::ALL).unwrap();
             owner.send(to, &grant.to_bytes()).unwrap();
         }
+        asked = None;
     }
+    assert_eq!((ended, round), (Some(ArenaTransferEnd::Done), ROUNDS));
     assert_eq!(process.wait().unwrap().code(), Some(0));
-    let (end, _) = next(owner);
-    assert_eq!(end, format!("{}: {}", at(0, 1), GoneReason::Died));
+    assert_eq!(gone, Some((at(0, 1), GoneReason::Died)));
 }
 
 #[test]

@@ -19,6 +19,13 @@ const PAGE: ArenaRange = ArenaRange {
     bytes: 4096,
 };
 
+/// Bytes of an arena, and of what is offered to those who ask for it.
+const ARENA_BYTES: usize = 16 << 20;
+const OFFERED: ArenaRange = ArenaRange {
+    offset: 0,
+    bytes: ARENA_BYTES / 2,
+};
+
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<_> = env::args().skip(1).collect();
     let [socket, part, numbers @ ..] = &words[..] else {
@@ -29,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map(|word| word.parse())
         .collect::<Result<Vec<u32>, _>>()?;
     let layout = EndpointLayout::default()
-        .with_arena(1 << 16)
+        .with_arena(ARENA_BYTES as u64)
         .ok_or("no such arena")?;
     let (job, key, endpoint) = (JobNumber(1), JobKey([7; 16]), u32::from(part == "use"));
     let request = AttachRequest {
@@ -48,12 +55,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Grants the first page to whoever asks.
+/// Grants the first page to whoever asks, and offers half of the arena to whoever asks for an offer.
 fn own(client: &mut Client, ends: u32) -> Result<(), Box<dyn Error>> {
     let (mut asked, mut last, mut seen) = (None, None, 0);
     while seen < ends {
         client.wait(within(Duration::from_secs(60)), |event| match event {
-            EndpointEvent::Received { from, .. } => asked = Some(from),
+            EndpointEvent::Received { from, message } => asked = Some((from, message == b"an offer, please")),
+            EndpointEvent::TransferEnded { end, .. } => println!("{} bytes are given: {end}", OFFERED.bytes),
             EndpointEvent::Written { from, immediate, .. } => {
                 println!("round {immediate} of {from} is written")
             }
@@ -63,12 +71,16 @@ fn own(client: &mut Client, ends: u32) -> Result<(), Box<dyn Error>> {
             EndpointEvent::Restarted { .. } => println!("another daemon has this process"),
             _ => {}
         })?;
-        if let Some(to) = asked.take() {
+        if let Some((to, true)) = asked {
+            let (_, offer) = client.offer(to, OFFERED, within(Duration::from_secs(30)))?;
+            client.send(to, &offer.to_bytes())?;
+        } else if let Some((to, _)) = asked {
             let grant = client.grant(to, PAGE, RemoteAccess::ALL)?;
             client.send(to, &grant.to_bytes())?;
             // One that ended with a daemon is gone already.
             let _ = last.replace(grant).map(|before| client.revoke(&before));
         }
+        asked = None;
     }
     Ok(())
 }

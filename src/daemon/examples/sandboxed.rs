@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! arena SOCKET own 1                     the owner of the memory, see the example `arena`
-//! sandboxed SOCKET NODE ROUNDS           writes, reads and counts there
+//! sandboxed SOCKET NODE ROUNDS           writes, reads and counts there, and takes a half of that memory
 //! sandboxed SOCKET NODE ROUNDS forbidden opens a file at the end, and is killed for that
 //! ```
 use core::{error::Error, time::Duration};
@@ -11,7 +11,7 @@ use std::{env, os::fd::AsFd as _, path::Path};
 use doorbell::interprocess::SharedBytes as _;
 use doorbell::within;
 use doorbell_daemon::{
-    ArenaGrant, ArenaOperation as Do, ArenaRange, AttachRequest, Client, EndpointAddress,
+    ArenaGrant, ArenaOffer, ArenaOperation as Do, ArenaRange, AttachRequest, Client, EndpointAddress,
     EndpointEvent as Event, EndpointLayout, JobKey, JobNumber, NodeNumber,
 };
 use doorbell_sandbox::Confinement;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (node, rounds) = (NodeNumber(node.parse()?), rounds.parse::<u32>()?);
     let (job, key, endpoint) = (JobNumber(1), JobKey([7; 16]), 1);
     let layout = EndpointLayout::default()
-        .with_arena(1 << 16)
+        .with_arena(16 << 20)
         .ok_or("no such arena")?;
     let request = AttachRequest {
         job,
@@ -44,7 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let (to, bytes) = (EndpointAddress { node, endpoint: 0 }, 4096);
     client.send(to, b"a grant, please")?;
-    let name = events(&mut client, 1)?.ok_or("no grant")?;
+    let name = events(&mut client, 1)?.try_into().map(ArenaGrant::from_bytes);
+    let name = name.map_err(|_| "no grant")?;
     let (own, back) = (
         ArenaRange { offset: 0, bytes },
         ArenaRange { offset: 8192, bytes },
@@ -70,6 +71,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         assert!(put && got && read == written, "other bytes came back");
         println!("round {round}: {bytes} bytes compared");
     }
+    client.send(to, b"an offer, please")?;
+    let offer = events(&mut client, 1)?.try_into().map(ArenaOffer::from_bytes);
+    client.take(
+        &offer.map_err(|_| "no offer")?,
+        4096,
+        within(Duration::from_secs(30)),
+    )?;
+    events(&mut client, 1)?;
     if rest.first().is_some_and(|word| word == "forbidden") {
         let _ = std::fs::File::open(socket);
         println!("a file could be opened");
@@ -77,20 +86,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Waits for so many events, each a grant in a message or the end of an operation. Returns the last grant.
-fn events(client: &mut Client, count: usize) -> Result<Option<ArenaGrant>, Box<dyn Error>> {
-    let (mut grant, mut seen, mut wrong) = (None, 0, None);
+/// Waits for so many messages or ends. Returns the last message.
+fn events(client: &mut Client, count: usize) -> Result<Vec<u8>, Box<dyn Error>> {
+    let (mut last, mut seen, mut wrong) = (Vec::new(), 0, None);
     while seen < count {
-        let woken = client.wait(within(Duration::from_secs(30)), |event| match event {
-            Event::Received { message, .. } => {
-                (grant, seen) = (message.try_into().ok().map(ArenaGrant::from_bytes), seen + 1);
+        let woken = client.wait(within(Duration::from_secs(30)), |event| {
+            seen += 1;
+            match event {
+                Event::Received { message, .. } => last = message.to_vec(),
+                Event::TransferEnded { end, bytes, .. } => println!("{bytes} bytes are taken: {end}"),
+                Event::Completed { .. } => {}
+                event => wrong = Some(format!("{event:?}")),
             }
-            Event::Completed { .. } => seen += 1,
-            event => wrong = Some(format!("{event:?}")),
         })?;
         if let Some(wrong) = wrong.take().or_else(|| (!woken).then(|| "nothing came".into())) {
             return Err(wrong.into());
         }
     }
-    Ok(grant)
+    Ok(last)
 }

@@ -252,8 +252,11 @@ impl Router {
                     if !is_met {
                         break 'refused UndeliveredReason::TooManyPeers;
                     }
-                    // An operation waits behind what its pair sent before, and for nobody else's room.
-                    let at_once = asked.filter(|asked| of_pair == 0 && !asked.action.is_reported());
+                    // An operation waits behind what its pair sent before, and for nobody else's room. One that is reported waits for the
+                    // reports before it. Whatever need not wait is carried out before an end of its process that comes next.
+                    let is_first = client.waiting.is_empty();
+                    let at_once =
+                        asked.filter(|asked| of_pair == 0 && (is_first || !asked.action.is_reported()));
                     if let Some(Ok(Some(outcome))) = at_once.map(|asked| client.serve(&asked, &mut arrived)) {
                         self.answer_operation(frame.job, (&arrived, frame.to), outcome);
                         return Ok(());

@@ -333,6 +333,26 @@ fn the_death_of_either_process_ends_it_with_the_reason() {
 }
 
 #[test]
+fn a_transfer_that_is_done_stays_done_if_its_taker_ends_next() {
+    for far in [false, true] {
+        let (mut world, (giver, given), (taker, taken)) = begun(far, 0);
+        while world.end_of(taker, taken).is_none() {
+            world.read(taker);
+            world.poll(0);
+            world.poll(1);
+            world.carry(9);
+        }
+        // The report of its end is on its way, and the end of the process behind it.
+        world.poll(usize::from(far));
+        world.kill(taker, GoneReason::Died);
+        world.carry(9);
+        world.settle();
+        assert_eq!(world.end_of(giver, given), Some(ArenaTransferEnd::Done));
+        world.check();
+    }
+}
+
+#[test]
 fn the_end_of_a_daemon_ends_them_and_nothing_comes_later() {
     for (far, node) in [(false, 0), (true, 0), (true, 1)] {
         for parts in 0..4 {

@@ -18,9 +18,10 @@ use doorbell_daemon::{
 };
 
 mod sandboxed;
+mod transfers;
 
 const PART: &str = "DOORBELL_TEST_PART";
-const ARENA_BYTES: u64 = 1 << 16;
+const ARENA_BYTES: u64 = 4 << 20;
 const SOCKET: &str = "DOORBELL_TEST_SOCKET";
 
 fn soon() -> Deadline {
@@ -136,6 +137,7 @@ fn part_of_another_process() {
     }
     let mut client = attach(&socket, 1);
     match part.as_str() {
+        "gives" => transfers::gives(&mut client),
         "polls" | "asks" => sandboxed::polls(client, part == "asks"),
         // Sends what comes back, for ever.
         "echo" => {
