@@ -13,7 +13,7 @@ use doorbell::connect::Tcp;
 use doorbell::link::{
     LinkConfig, LinkDescriptor, LinkError, LinkEvent, LinkId, Links, PushRefusal, SessionEvent,
 };
-use doorbell::provider::{Network, Provider, ProviderError};
+use doorbell::provider::{Clock as _, Instant, Network, Provider, ProviderError};
 use doorbell::worker::Watched;
 use doorbell::{Deadline, Handle, Node, Rdma, WaitError, Worker};
 
@@ -26,6 +26,9 @@ pub const LANES_MAX: u32 = 16;
 
 /// How long a node is left alone after its links ended or could not be made.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// How long a node is tried again before what waits for it ends: a daemon that starts anew listens again soon, and leaves another handle.
+const REACH_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a link that is given up may take to say farewell.
 const FAREWELL: Duration = Duration::from_millis(100);
@@ -42,6 +45,8 @@ struct Way {
     theirs: Option<(u64, u64)>,
     /// Not before this moment.
     retry: Option<Deadline>,
+    /// No link to it can be made, and at the next attempt after this moment it is given up.
+    give_up: Option<Deadline>,
 }
 
 /// Links to the daemons of other nodes.
@@ -110,16 +115,26 @@ impl<P: Provider, N: Network> Peers<P, N> {
     }
 
     /// Says by which handle a node is reached. Its links are made when the first message is for it. Another handle than before is of
-    /// another daemon: the links to the one before end.
+    /// another daemon: the links to the one before end, if there are any. Links that the other daemon began itself before stay otherwise.
     pub fn add(&mut self, router: &mut Router, number: NodeNumber, handle: Handle) {
         self.own = router.node();
         router.add_node(number, self.lanes);
         if let Some(way) = self.ways.get_mut(&number) {
-            if core::mem::replace(&mut way.handle, handle) != handle {
-                let now = self.node.within(Duration::ZERO);
-                let given_up = forget(router, (&mut self.ways, &mut self.accepted), number, now);
-                self.close(given_up);
+            if core::mem::replace(&mut way.handle, handle) == handle {
+                return;
             }
+            let now = self.node.network().now();
+            let given_up = if way.lanes.iter().flatten().any(|lane| lane.is_introduced) {
+                forget(router, (&mut self.ways, &mut self.accepted), number, now)
+            } else {
+                // The end of the daemon before was seen already, or nothing was sent to it: only attempts are over.
+                let attempts = way.lanes.iter_mut().filter_map(Option::take);
+                attempts.map(|lane| lane.id).collect()
+            };
+            if let Some(way) = self.ways.get_mut(&number) {
+                (way.retry, way.give_up) = (None, None);
+            }
+            self.close(given_up);
             return;
         }
         let lanes = (0..self.lanes).map(|_| None).collect();
@@ -129,6 +144,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
             epoch: 1,
             theirs: None,
             retry: None,
+            give_up: None,
         };
         self.ways.insert(number, way);
     }
@@ -148,7 +164,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
             router,
             &mut self.ways,
             &mut self.accepted,
-            self.node.within(RETRY_AFTER),
+            self.node.network().now(),
         );
         let polled = self
             .links
@@ -216,12 +232,13 @@ impl<P: Provider, N: Network> Peers<P, N> {
                     false
                 }
             };
-            lane.is_introduced = lane.is_introduced || send(&hello);
+            if !lane.is_introduced && send(&hello) {
+                (lane.is_introduced, way.give_up) = (true, None);
+            }
             lane.is_introduced && send(frame)
         });
-        let retry = self.node.within(RETRY_AFTER);
         for number in lost {
-            let given_up = forget(router, (&mut self.ways, &mut self.accepted), number, retry);
+            let given_up = forget(router, (&mut self.ways, &mut self.accepted), number, now);
             self.close(given_up);
         }
         is_moved
@@ -243,7 +260,8 @@ impl<P: Watched> Peers<P, Tcp> {
     /// As for [`Links::ready_to_sleep`].
     pub fn ready_to_sleep(&mut self, router: &mut Router) -> Result<Option<Deadline>, WaitError> {
         let retry = self.node.within(RETRY_AFTER);
-        let mut hearing = Hearing::new(router, &mut self.ways, &mut self.accepted, retry);
+        let now = self.node.network().now();
+        let mut hearing = Hearing::new(router, &mut self.ways, &mut self.accepted, now);
         let (node, workers) = (&self.node, &mut self.workers);
         let ready = self
             .links
@@ -278,7 +296,7 @@ struct Hearing<'p> {
     router: &'p mut Router,
     ways: &'p mut BTreeMap<NodeNumber, Way>,
     accepted: &'p mut Vec<Accepted>,
-    retry: Deadline,
+    now: Instant,
     /// Links to be closed once they are not borrowed any more.
     given_up: Vec<LinkId>,
     is_moved: bool,
@@ -289,13 +307,13 @@ impl<'p> Hearing<'p> {
         router: &'p mut Router,
         ways: &'p mut BTreeMap<NodeNumber, Way>,
         accepted: &'p mut Vec<Accepted>,
-        retry: Deadline,
+        now: Instant,
     ) -> Self {
         Self {
             router,
             ways,
             accepted,
-            retry,
+            now,
             given_up: Vec::new(),
             is_moved: false,
         }
@@ -317,19 +335,31 @@ impl<'p> Hearing<'p> {
                 _ => {}
             },
             LinkEvent::Session(SessionEvent::Final { .. }) => {
-                let is_lane = |way: &Way| way.lanes.iter().flatten().any(|lane| lane.id == id);
-                let of_lane = self
-                    .ways
-                    .iter()
-                    .find(|(_, way)| is_lane(way))
-                    .map(|(number, _)| *number);
                 self.accepted.retain(|link| link.id != id);
-                if let Some(number) = from.or(of_lane) {
+                if let Some(number) = from.or_else(|| self.end_lane(id)) {
                     self.forget(number);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Ends a link that was begun here. Returns its node if that is lost: something was sent over the link, or the node was tried for long.
+    fn end_lane(&mut self, id: LinkId) -> Option<NodeNumber> {
+        let is_it = |lane: &Option<Lane>| lane.as_ref().is_some_and(|lane| lane.id == id);
+        let mut ways = self.ways.iter_mut();
+        let (number, way) = ways.find(|(_, way)| way.lanes.iter().any(is_it))?;
+        let give_up = way
+            .give_up
+            .get_or_insert(Deadline::after(self.now, REACH_WITHIN))
+            .has_passed(self.now);
+        let lane = way.lanes.iter_mut().find(|lane| is_it(lane))?;
+        if give_up || lane.as_ref().is_some_and(|lane| lane.is_introduced) {
+            return Some(*number);
+        }
+        *lane = None;
+        way.retry = Some(Deadline::after(self.now, RETRY_AFTER));
+        None
     }
 
     /// Takes the first frame of a link.
@@ -352,7 +382,7 @@ impl<'p> Hearing<'p> {
     }
 
     fn forget(&mut self, number: NodeNumber) {
-        let given_up = forget(self.router, (self.ways, self.accepted), number, self.retry);
+        let given_up = forget(self.router, (self.ways, self.accepted), number, self.now);
         self.given_up.extend(given_up);
     }
 }
@@ -362,14 +392,15 @@ fn forget(
     router: &mut Router,
     (ways, accepted): (&mut BTreeMap<NodeNumber, Way>, &mut Vec<Accepted>),
     number: NodeNumber,
-    retry: Deadline,
+    now: Instant,
 ) -> Vec<LinkId> {
     router.lose_node(number);
     let mut given_up = Vec::new();
     if let Some(way) = ways.get_mut(&number) {
         given_up.extend(way.lanes.iter_mut().filter_map(Option::take).map(|lane| lane.id));
         way.epoch = way.epoch.saturating_add(1);
-        (way.retry, way.theirs) = (Some(retry), None);
+        (way.retry, way.theirs) = (Some(Deadline::after(now, RETRY_AFTER)), None);
+        way.give_up = None;
     }
     accepted.retain(|link| {
         let is_of_node = link.from == Some(number);
@@ -395,7 +426,7 @@ mod tests {
     use doorbell::{Node, Trust, WorkerConfig};
     use doorbell_sim::{Fabric, Host};
 
-    use super::{Hearing, Peers, RETRY_AFTER};
+    use super::{Hearing, Peers};
     use crate::frame::Frame;
     use crate::name::NodeNumber;
     use crate::router::{Router, RouterLimits};
@@ -410,9 +441,9 @@ mod tests {
         let mut router = Router::new(NodeNumber(0), &RouterLimits::default());
         peers.add(&mut router, NodeNumber(1), handle);
         let link = peers.links.connect(&peers.node, &peers.workers, &handle).unwrap();
-        let retry = peers.node.within(RETRY_AFTER);
+        let now = doorbell::provider::Instant::from_ns(1);
         let mut hear = |instance, epoch| {
-            let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, retry);
+            let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, now);
             hearing.introduce(link, &Frame::hello(1, instance, epoch).bytes());
             let given_up = hearing.given_up.len();
             (given_up, peers.ways[&NodeNumber(1)].epoch)
@@ -421,7 +452,7 @@ mod tests {
         assert_eq!(hear(5, 1), (0, 1), "another link of the same");
         assert_eq!(hear(5, 2), (2, 2), "both are given up");
         assert_eq!(hear(6, 2), (1, 3));
-        let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, retry);
+        let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, now);
         hearing.introduce(link, &Frame::hello(2, 1, 1).bytes());
         assert_eq!(hearing.given_up, [link], "a node that nobody knows");
     }

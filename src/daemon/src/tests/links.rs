@@ -33,6 +33,7 @@ struct Nodes {
     world: World,
     peers: Vec<OnHost>,
     hosts: Vec<Host>,
+    handles: Vec<Handle>,
 }
 
 impl Nodes {
@@ -53,7 +54,12 @@ impl Nodes {
                 peers.add(&mut world.routers[own], NodeNumber(other as u32), *handle);
             }
         }
-        Self { world, peers, hosts }
+        Self {
+            world,
+            peers,
+            hosts,
+            handles,
+        }
     }
 
     /// Polls everybody until it is done.
@@ -62,17 +68,21 @@ impl Nodes {
             if is_done(&self.world) {
                 return;
             }
-            for node in 0..self.peers.len() {
-                self.world.poll(node);
-                self.peers[node].poll(&mut self.world.routers[node]).unwrap();
-            }
-            for process in 0..self.world.processes.len() {
-                if self.world.processes[process].is_alive && self.world.processes[process].is_reading {
-                    self.world.read(process);
-                }
-            }
+            self.poll();
         }
         panic!("not in time: {what}");
+    }
+
+    fn poll(&mut self) {
+        for node in 0..self.peers.len() {
+            self.world.poll(node);
+            self.peers[node].poll(&mut self.world.routers[node]).unwrap();
+        }
+        for process in 0..self.world.processes.len() {
+            if self.world.processes[process].is_alive && self.world.processes[process].is_reading {
+                self.world.read(process);
+            }
+        }
     }
 }
 
@@ -131,28 +141,48 @@ fn an_end_and_a_refusal_come_from_another_node_with_their_reasons() {
 }
 
 #[test]
-fn a_daemon_that_starts_anew_is_another_and_all_goes_on() {
-    let fabric = Fabric::new();
-    let mut nodes = Nodes::new(&fabric, 2);
-    let near = nodes.world.attach(0, 1, 0).unwrap();
-    let far = nodes.world.attach(1, 1, 0).unwrap();
-    nodes.world.send(near, at(1, 0), 0);
-    nodes.world.send(far, at(0, 0), 0);
-    let both = |world: &World| world.processes[near].received == 1 && world.processes[far].received == 1;
-    nodes.until("a message each way", both);
-    // The daemon of the other node dies with its clients; its successor has another handle.
-    nodes.world.processes[far].is_alive = false;
-    let (next, handle) = peers_on(&nodes.hosts[1]);
-    let mut limits = World::new(2);
-    nodes.world.routers[1] = limits.routers.remove(1);
-    nodes.peers[1] = next;
-    nodes.until("the loss", |world| {
-        world.processes[near].gone == [(at(1, 0), GoneReason::NodeLost)]
-    });
-    let (_, ours) = peers_on(&nodes.hosts[0]);
-    nodes.peers[0].add(&mut nodes.world.routers[0], NodeNumber(1), handle);
-    nodes.peers[1].add(&mut nodes.world.routers[1], NodeNumber(0), ours);
-    let again = nodes.world.attach(1, 1, 0).unwrap();
-    nodes.world.send(near, at(1, 0), 0);
-    nodes.until("a message", |world| world.processes[again].received == 1);
+fn a_daemon_that_starts_anew_is_one_loss_and_all_goes_on() {
+    // The next daemon says so by its first link, by its handle, or by both; something is sent while it is not there, or not.
+    for (speaks_first, is_sent_meanwhile) in [(false, false), (false, true), (true, false), (true, true)] {
+        let fabric = Fabric::new();
+        let mut nodes = Nodes::new(&fabric, 2);
+        let near = nodes.world.attach(0, 1, 0).unwrap();
+        let far = nodes.world.attach(1, 1, 0).unwrap();
+        nodes.world.send(near, at(1, 0), 0);
+        nodes.world.send(far, at(0, 0), 0);
+        let both = |world: &World| world.processes[near].received == 1 && world.processes[far].received == 1;
+        nodes.until("a message each way", both);
+        // The daemon of the other node dies with its clients; its successor has another handle.
+        nodes.world.processes[far].is_alive = false;
+        let (next, handle) = peers_on(&nodes.hosts[1]);
+        let mut limits = World::new(2);
+        nodes.world.routers[1] = limits.routers.remove(1);
+        nodes.peers[1] = next;
+        let loss = [(at(1, 0), GoneReason::NodeLost)];
+        nodes.until("the loss", |world| world.processes[near].gone == loss);
+        let ours = nodes.handles[0];
+        nodes.peers[1].add(&mut nodes.world.routers[1], NodeNumber(0), ours);
+        let again = nodes.world.attach(1, 1, 0).unwrap();
+        if is_sent_meanwhile {
+            nodes.world.send(near, at(1, 0), 0);
+            // An attempt by the handle of before comes to nothing.
+            for _ in 0..2000 {
+                nodes.poll();
+            }
+        }
+        if speaks_first {
+            nodes.world.send(again, at(0, 0), 0);
+            nodes.until("its first word", |world| world.processes[near].received == 2);
+        }
+        nodes.peers[0].add(&mut nodes.world.routers[0], NodeNumber(1), handle);
+        nodes.world.send(near, at(1, 0), 0);
+        let sent = 1 + u64::from(is_sent_meanwhile);
+        nodes.until("a message", |world| world.processes[again].received == sent);
+        assert_eq!(
+            nodes.world.processes[near].gone, loss,
+            "{speaks_first} {is_sent_meanwhile}"
+        );
+        assert_eq!(nodes.world.processes[near].undelivered, []);
+        nodes.world.check();
+    }
 }
