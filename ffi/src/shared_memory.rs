@@ -30,6 +30,9 @@ const FLAGS_BYTES: usize = 4096;
 /// Flags lie so far apart: two cache lines.
 const FLAG_STRIDE_BYTES: usize = 128;
 
+/// The least bytes of a page.
+const PAGE_BYTES: usize = 4096;
+
 /// The most bytes of one mapping.
 const BYTES_MAX: usize = 1 << 30;
 
@@ -115,7 +118,9 @@ impl SharedMemory {
     /// # Errors
     /// The descriptor is of no memfd, or of one with seals, another size, or holes.
     pub fn adopt(descriptor: OwnedFd, words: usize) -> Result<Self, SharedMemoryError> {
-        Mapping::adopt(descriptor, bytes_of(words)).map(|mapping| Self(Arc::new(mapping)))
+        let mapping = Mapping::adopt(descriptor, bytes_of(words))?;
+        mapping.populate(0, mapping.bytes);
+        Ok(Self(Arc::new(mapping)))
     }
 
     /// The descriptor, for another process.
@@ -134,12 +139,19 @@ impl SharedArena {
         Mapping::create(c"doorbell-arena", bytes).map(Self)
     }
 
-    /// Maps and seals the memory that another process created with as many bytes. It takes system calls.
+    /// Maps and seals the memory that another process created with as many bytes. It takes system calls. Each page is found at its first
+    /// touch, unless it is [populated](Self::populate) before.
     ///
     /// # Errors
     /// The descriptor is of no memfd, or of one with seals, another size, or holes.
     pub fn adopt(descriptor: OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
         Mapping::adopt(descriptor, bytes).map(Self)
+    }
+
+    /// Puts the pages of a range into this process's page table, so that no access finds one missing. It takes a system call, whose time goes
+    /// by the bytes. Kernels before 5.14 find each page at its first touch.
+    pub fn populate(&self, offset: usize, bytes: usize) {
+        self.0.populate(offset, bytes);
     }
 
     /// Adds to the aligned word at `offset`, wrapping, and returns its previous value. `None`, and nothing changes, unless there is one.
@@ -277,7 +289,7 @@ impl Mapping {
         let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) };
         errno::from_minus_one("fallocate", status)?;
         let mapping = Self::map(file, bytes)?;
-        mapping.populate();
+        mapping.populate(0, bytes);
         Ok(mapping)
     }
 
@@ -308,7 +320,6 @@ impl Mapping {
                 expected,
             });
         }
-        mapping.populate();
         Ok(mapping)
     }
 
@@ -333,10 +344,15 @@ impl Mapping {
         Ok(Self { base, bytes, file })
     }
 
-    /// Puts the pages into the page table, so that no access finds one missing. Older kernels put them there at the first touch.
-    fn populate(&self) {
-        // SAFETY: this value's own mapping, whose pages stay as they are (madvise(2)).
-        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_POPULATE_WRITE) };
+    /// Puts pages into the page table, from the one with the byte at `offset` on. Nothing if the range is not within.
+    fn populate(&self, offset: usize, bytes: usize) {
+        let within = offset % PAGE_BYTES;
+        let first = offset.saturating_sub(within);
+        let bytes = bytes.saturating_add(within);
+        if let Some(first) = self.at(first, bytes) {
+            // SAFETY: a part of this value's own mapping, whose pages stay as they are (madvise(2)).
+            unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        }
     }
 
     /// The size of the file, and the bytes of it that have pages.

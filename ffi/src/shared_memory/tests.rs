@@ -71,6 +71,42 @@ fn both_sides_see_words_flags_and_bytes() {
     }
 }
 
+/// The page faults of this thread so far.
+fn faults() -> i64 {
+    let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: room for the structure (getrusage(2)).
+    assert_eq!(
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) },
+        0
+    );
+    // SAFETY: integers, written by the call, or zero.
+    unsafe { usage.assume_init() }.ru_minflt
+}
+
+#[test]
+fn populated_pages_are_there_and_the_others_are_found_at_their_first_touch() {
+    let pages = 64;
+    let ours = SharedArena::create(2 * pages * 4096).unwrap();
+    let theirs = SharedArena::adopt(ours.descriptor().try_clone_to_owned().unwrap(), 2 * pages * 4096);
+    let theirs = theirs.unwrap();
+    theirs.populate(1, pages * 4096 - 1);
+    theirs.populate(usize::MAX, 1);
+    theirs.populate(0, usize::MAX);
+    let mut touched = |first: usize| {
+        let before = faults();
+        for page in first..first + pages {
+            assert!(theirs.copy_in(page * 4096, &[1]));
+        }
+        faults() - before
+    };
+    let [populated, other] = [0, pages].map(&mut touched);
+    // A fault of the test's own code may be among them.
+    assert!(
+        populated < 8 && other >= 1 && other > populated,
+        "{populated} {other}"
+    );
+}
+
 #[test]
 fn adopted_memory_keeps_its_size_and_its_pages() {
     let ours = Mapping::create(c"test", BYTES).unwrap();

@@ -20,6 +20,9 @@ use crate::settled::Settled;
 /// Messages and operations of a pair of endpoints on two nodes that are on their way at most: credits that each pair has.
 pub(crate) const PAIR_CREDITS: usize = 16;
 
+/// Bytes whose pages are put into the page table at a time.
+const POPULATED_BYTES: usize = 256 << 10;
+
 /// A message or an operation of another node that waits for room, or behind one that does.
 #[derive(Debug)]
 pub(crate) struct Arrived {
@@ -116,6 +119,8 @@ pub(crate) struct Client {
     settled: Settled,
     /// The position that the client knows to be settled.
     announced: u64,
+    /// The bytes of cells and arena, one behind the other, whose pages are in the page table.
+    populated: usize,
     /// Whether reports were published since slots were handed back last.
     pub(crate) is_told: bool,
 }
@@ -150,8 +155,30 @@ impl Client {
             owed: 0,
             settled: Settled::default(),
             announced: 0,
+            populated: 0,
             is_told: false,
         }
+    }
+
+    /// Puts the next pages into the page table. Returns whether there were any.
+    pub(crate) fn populate(&mut self) -> bool {
+        let (cells, arena) = (self.cells.bytes(), self.arena.as_ref());
+        let of = match arena {
+            Some(arena) if self.populated >= cells => arena,
+            _ => &self.cells,
+        };
+        let offset = if self.populated >= cells && arena.is_some() {
+            self.populated.saturating_sub(cells)
+        } else {
+            self.populated
+        };
+        let bytes = of.bytes().saturating_sub(offset).min(POPULATED_BYTES);
+        if bytes == 0 {
+            return false;
+        }
+        of.populate(offset, bytes);
+        self.populated = self.populated.saturating_add(bytes);
+        true
     }
 
     /// The next submission, checked; it stays in the ring up to [`Client::take`].

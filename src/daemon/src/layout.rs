@@ -91,6 +91,15 @@ impl EndpointLayout {
         self.arena_bytes
     }
 
+    /// The bytes of all memory of this size: rings, cells and arena.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let words = self.words().saturating_mul(8) as u64;
+        words
+            .saturating_add(self.cells_bytes() as u64)
+            .saturating_add(self.arena_bytes)
+    }
+
     /// Creates the memory, with pages of this process's account.
     ///
     /// # Errors

@@ -70,10 +70,10 @@ reasons! {
         Gone = 12, "the process was gone before it was attached";
         /// As many connections of this user wait for their packets as may: try again.
         TooManyPending = 15, "too many connections of this user have not sent their attach packets: try again";
-        /// The arenas of this user's processes may have no more bytes.
-        ArenasOfUser = 13, "the arenas of this user would have more bytes than they may";
-        /// The arenas of this job's processes may have no more bytes.
-        ArenasOfJob = 14, "the arenas of this job would have more bytes than they may";
+        /// The memory of this user's processes may have no more bytes.
+        MemoryOfUser = 13, "the rings, cells and arenas of this user would have more bytes than they may";
+        /// The memory of this job's processes may have no more bytes.
+        MemoryOfJob = 14, "the rings, cells and arenas of this job would have more bytes than they may";
     }
 }
 

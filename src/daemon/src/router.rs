@@ -61,10 +61,13 @@ pub struct RouterLimits {
     pub turn: usize,
     /// The bytes of operations after which a client's turn ends: 256 KiB by default. So a transfer does not hold up the messages of others.
     pub turn_bytes: u64,
-    /// The most bytes of the arenas of one user's processes: 4 GiB by default. Their pages are of the account of each process.
-    pub arenas_of_user_max: u64,
-    /// The most bytes of the arenas of one job's processes on this node: 2 GiB by default.
-    pub arenas_of_job_max: u64,
+    /// The most bytes of the memory of one user's processes, rings and cells included ([`EndpointLayout::bytes`]): 4 GiB by default. Its
+    /// pages are of the account of each process.
+    ///
+    /// [`EndpointLayout::bytes`]: crate::EndpointLayout::bytes
+    pub bytes_of_user_max: u64,
+    /// The most bytes of the memory of one job's processes on this node: 2 GiB by default.
+    pub bytes_of_job_max: u64,
 }
 
 impl Default for RouterLimits {
@@ -75,8 +78,8 @@ impl Default for RouterLimits {
             contacts_max: 1024,
             turn: 32,
             turn_bytes: 256 << 10,
-            arenas_of_user_max: 4 << 30,
-            arenas_of_job_max: 2 << 30,
+            bytes_of_user_max: 4 << 30,
+            bytes_of_job_max: 2 << 30,
         }
     }
 }
@@ -127,6 +130,8 @@ pub struct Router {
     jobs: BTreeMap<(u32, JobNumber), Members>,
     incarnations: u64,
     first: usize,
+    /// Clients whose memory is not in the page table yet: the first one's next part is put there in each poll.
+    unpopulated: VecDeque<ClientId>,
     payload: Vec<u8>,
     cut: VecDeque<(ClientId, CutReason)>,
     /// Nodes that there is a way to.
@@ -150,6 +155,7 @@ impl Router {
             jobs: BTreeMap::new(),
             incarnations: 0,
             first: 0,
+            unpopulated: VecDeque::new(),
             payload: Vec::new(),
             cut: VecDeque::new(),
             nodes: BTreeSet::new(),
@@ -210,15 +216,15 @@ impl Router {
             return Err(AttachRefusal::TooManyOfUser);
         }
         let with_this = |of: &mut dyn Iterator<Item = &Client>| {
-            let arenas = of.map(|client| client.layout.arena_bytes());
-            arenas.fold(request.layout.arena_bytes(), u64::saturating_add)
+            let bytes = of.map(|client| client.layout.bytes());
+            bytes.fold(request.layout.bytes(), u64::saturating_add)
         };
-        if with_this(&mut of_user()) > self.limits.arenas_of_user_max {
-            return Err(AttachRefusal::ArenasOfUser);
+        if with_this(&mut of_user()) > self.limits.bytes_of_user_max {
+            return Err(AttachRefusal::MemoryOfUser);
         }
         let of_job = |client: &&Client| client.job.number == request.job;
-        if with_this(&mut of_user().filter(of_job)) > self.limits.arenas_of_job_max {
-            return Err(AttachRefusal::ArenasOfJob);
+        if with_this(&mut of_user().filter(of_job)) > self.limits.bytes_of_job_max {
+            return Err(AttachRefusal::MemoryOfJob);
         }
         let Some(members) = self.jobs.get(&(who.uid, request.job)) else {
             return Ok(());
@@ -262,6 +268,7 @@ impl Router {
             }
         };
         let id = id_of(index, &client);
+        self.unpopulated.push_back(id);
         if let Some(place) = self.clients.get_mut(index) {
             *place = Some(client);
         }
@@ -297,7 +304,7 @@ impl Router {
 
     /// Does the first so many parts of a poll: a daemon may die behind each.
     pub(crate) fn poll_parts(&mut self, wake: impl FnMut(ClientId), parts: u32) -> bool {
-        let mut is_moved = parts > 0 && self.move_all();
+        let mut is_moved = parts > 0 && (self.move_all() | self.populate());
         if parts > 1 {
             self.publish();
         }
@@ -305,6 +312,19 @@ impl Router {
             is_moved |= self.hand_back(wake);
         }
         is_moved
+    }
+
+    /// Puts some pages of a new client into the page table. The others go on meanwhile. An access that comes first finds the page itself.
+    fn populate(&mut self) -> bool {
+        let Some(id) = self.unpopulated.pop_front() else {
+            return false;
+        };
+        let client = self.client_mut(id.index);
+        let client = client.filter(|client| client.incarnation == id.incarnation);
+        if client.is_some_and(Client::populate) {
+            self.unpopulated.push_back(id);
+        }
+        true
     }
 
     /// Moves messages and operations. Clients see nothing of that yet.

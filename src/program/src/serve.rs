@@ -27,6 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often a file that was found is read again: a daemon that starts anew leaves another handle.
 const READ_AGAIN_EVERY: Duration = Duration::from_millis(250);
 
+/// How long a handle file may hold no handle after the daemon has begun: somebody may be writing it.
+const HALF_WRITTEN: Duration = Duration::from_secs(5);
+
 /// How long the daemon serves at a time if nothing else is to be looked for.
 const A_WHILE: Duration = Duration::from_secs(3600);
 
@@ -91,13 +94,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_of_user_max)]
     clients_of_user: usize,
 
-    /// The most bytes of the arenas of one user's processes
-    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().arenas_of_user_max)]
-    arena_bytes_of_user: u64,
+    /// The most bytes of the rings, cells and arenas of one user's processes
+    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().bytes_of_user_max)]
+    bytes_of_user: u64,
 
-    /// The most bytes of the arenas of one job's processes
-    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().arenas_of_job_max)]
-    arena_bytes_of_job: u64,
+    /// The most bytes of the rings, cells and arenas of one job's processes
+    #[arg(long, value_name = "N", default_value_t = RouterLimits::default().bytes_of_job_max)]
+    bytes_of_job: u64,
 
     /// The rails to use, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
     #[arg(long, value_name = "RULES")]
@@ -142,8 +145,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     config.node = NodeNumber(arguments.node);
     config.limits.clients_max = arguments.clients;
     config.limits.clients_of_user_max = arguments.clients_of_user;
-    config.limits.arenas_of_user_max = arguments.arena_bytes_of_user;
-    config.limits.arenas_of_job_max = arguments.arena_bytes_of_job;
+    config.limits.bytes_of_user_max = arguments.bytes_of_user;
+    config.limits.bytes_of_job_max = arguments.bytes_of_job;
     config.replace = arguments.replace;
     if let Some(folder) = arguments
         .socket
@@ -167,11 +170,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     eprintln!("doorbell: serving at {}", arguments.socket.display());
     let mut known = vec![None; arguments.nodes.len()];
     let mut is_stopped = false;
+    let patience = within(HALF_WRITTEN);
     while !is_stopped {
         for ((number, place), known) in arguments.nodes.iter().zip(&mut known) {
-            // A file that was right once may be half written now.
+            // A file may be half written: one that was right once is read again later, and any other one for some time.
             let found = match handle(place) {
-                Err(_) if known.is_some() => None,
+                Err(_) if known.is_some() || !patience.has_passed(doorbell::now()) => None,
                 found => found?,
             };
             if found.is_some() && found != *known {

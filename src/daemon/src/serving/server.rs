@@ -11,6 +11,7 @@ use doorbell::{Deadline, Handle, WaitError, now, within};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::pace::Pace;
 use super::socket::{Came, PacketSocket, listen};
 use crate::name::{Credentials, NodeNumber};
 use crate::packet::{AttachRequest, Packet};
@@ -138,6 +139,8 @@ pub struct Server {
     /// Until then, nobody is accepted: the process has as many descriptors as it may.
     accept_after: Option<Deadline>,
     peers: Option<Peers>,
+    /// When processes of a user that attached may be followed by the next.
+    pace: Pace,
     /// A number that rises with each daemon of this machine's boot.
     epoch: u64,
     /// Until then, processes of a daemon before may come back.
@@ -171,6 +174,7 @@ impl Server {
             looked: within(Duration::ZERO),
             accept_after: None,
             peers: None,
+            pace: Pace::default(),
             epoch: epoch(),
             expecting: is_expecting.then(|| within(config.reattach_within)),
             successor: None,
@@ -306,7 +310,15 @@ impl Server {
     /// When a connection that has not attached has had its time, or the next is accepted.
     fn wakes(&self) -> Option<Deadline> {
         let pending = self.pending.iter().map(|pending| pending.until);
-        pending.chain(self.accept_after).chain(self.expecting).min()
+        let paced = self
+            .pending
+            .iter()
+            .filter_map(|pending| self.pace.next(pending.who.uid));
+        pending
+            .chain(paced)
+            .chain(self.accept_after)
+            .chain(self.expecting)
+            .min()
     }
 
     /// Waits until a socket has something, or until this moment, and acts on all that is there. Returns whether to stop.
@@ -331,7 +343,9 @@ impl Server {
                     client.process.as_ref().map_or(client.socket.as_fd(), AsFd::as_fd),
                 ));
             }
-            polled.extend(self.pending.iter().map(|pending| input(pending.socket.as_fd())));
+            let is_next = |pending: &&Pending| self.pace.next(pending.who.uid).is_none();
+            let pending = self.pending.iter().filter(is_next);
+            polled.extend(pending.map(|pending| input(pending.socket.as_fd())));
             if let Some(peers) = self.peers.as_ref().filter(|_| self.expecting.is_none()) {
                 for watched in peers.watched().map_err(ServerError::Peers)? {
                     let output = if watched.awaits_room {
@@ -442,7 +456,14 @@ impl Server {
 
     /// Attaches the connections whose packet came, and refuses those that had their time.
     fn take_pending(&mut self) {
+        let time = now();
+        self.pace.forget(time);
         for pending in core::mem::take(&mut self.pending) {
+            // Its packet waits, with the time that it had for it.
+            if self.pace.next(pending.who.uid).is_some() {
+                self.pending.push(pending);
+                continue;
+            }
             match pending.socket.receive() {
                 Ok(Came::Nothing) if pending.until.has_passed(now()) => {
                     let _ = pending.socket.send(&Packet::Refused(AttachRefusal::TooLate), &[]);
@@ -493,6 +514,7 @@ impl Server {
         // Before its memory is mapped, which costs more.
         self.router.admit(who, request)?;
         let process = process_of(who)?;
+        self.pace.attached(who.uid, request.layout.bytes(), now());
         let memory = request.layout.adopt(descriptors)?;
         let id = self.router.attach(who, request, memory)?;
         Ok((id, process))
@@ -513,6 +535,23 @@ fn may_replace(who: Credentials) -> bool {
 
 /// Asks the daemon at a path to end, and waits for that. `false` if there is none.
 fn replace(path: &Path) -> io::Result<bool> {
+    let deadline = within(REPLACED_WITHIN);
+    loop {
+        match ask_for_place(path, deadline) {
+            // Others of this user are about to attach, or as many connections wait as fit: there is a place soon.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if deadline.has_passed(now()) {
+                    return Err(io::Error::from(io::ErrorKind::TimedOut));
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            answered => return answered,
+        }
+    }
+}
+
+/// Asks once. `WouldBlock` if the daemon has no place for the question now.
+fn ask_for_place(path: &Path, deadline: Deadline) -> io::Result<bool> {
     let running = match PacketSocket::connect(path) {
         Ok(running) => running,
         Err(error) => {
@@ -523,11 +562,17 @@ fn replace(path: &Path) -> io::Result<bool> {
             return if is_none { Ok(false) } else { Err(error) };
         }
     };
-    running.send(&Packet::Replace, &[])?;
-    let deadline = within(REPLACED_WITHIN);
+    match running.send(&Packet::Replace, &[]) {
+        // Refused before it was read: the reason is there.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        sent => drop(sent?),
+    }
     loop {
         match running.receive()? {
             Came::End => return Ok(true),
+            Came::Packet(Ok(Packet::Refused(AttachRefusal::TooManyPending)), _) => {
+                return Err(io::Error::from(io::ErrorKind::WouldBlock));
+            }
             Came::Packet(..) => return Err(io::Error::from(io::ErrorKind::PermissionDenied)),
             Came::Nothing if deadline.has_passed(now()) => {
                 return Err(io::Error::from(io::ErrorKind::TimedOut));

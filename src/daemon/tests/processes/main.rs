@@ -284,7 +284,7 @@ fn a_client_that_breaks_the_protocol_learns_why_and_its_peer_too() {
 fn each_refusal_has_its_reason() {
     let daemon = Daemon::start(|config| {
         config.limits.clients_max = 2;
-        config.limits.arenas_of_job_max = 2 * ARENA_BYTES;
+        config.limits.bytes_of_job_max = 2 * request(0).layout.bytes();
     });
     let refused = |request: &AttachRequest| match Client::attach(&daemon.socket, request, soon()) {
         Err(ClientError::Refused(reason)) => reason,
@@ -297,7 +297,7 @@ fn each_refusal_has_its_reason() {
     assert_eq!(refused(&wrong), AttachRefusal::JobKey);
     let mut large = request(1);
     large.layout = large.layout.with_arena(ARENA_BYTES + 4096).unwrap();
-    assert_eq!(refused(&large), AttachRefusal::ArenasOfJob);
+    assert_eq!(refused(&large), AttachRefusal::MemoryOfJob);
     let _other = attach(&daemon.socket, 1);
     assert_eq!(refused(&request(2)), AttachRefusal::TooManyClients);
     let second = ServerConfig::new(&daemon.socket);

@@ -1,0 +1,53 @@
+//! Pace of attaching: mapping and unmapping memory takes the daemon's only thread, so a user that attaches in a loop gets a part of its time.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use doorbell::Deadline;
+use doorbell::provider::Instant;
+
+/// A user waits so long for each byte of the process that attached last, and for the calls. Processes of 4 GiB come back within half a second.
+const BYTES_PER_NANOSECOND: u64 = 8;
+const CALLS: Duration = Duration::from_micros(200);
+
+/// When the next process of each user may attach.
+#[derive(Debug, Default)]
+pub(super) struct Pace(BTreeMap<u32, Deadline>);
+
+impl Pace {
+    /// Notes that a process with so many bytes is attached.
+    pub(super) fn attached(&mut self, user: u32, bytes: u64, now: Instant) {
+        let time = CALLS.saturating_add(Duration::from_nanos(bytes / BYTES_PER_NANOSECOND));
+        self.0.insert(user, Deadline::after(now, time));
+    }
+
+    /// When the next process of a user may attach. `None` if it may now, as far as [`Pace::forget`] knows.
+    pub(super) fn next(&self, user: u32) -> Option<Deadline> {
+        self.0.get(&user).copied()
+    }
+
+    /// Forgets users that have waited.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.0.retain(|_, until| !until.has_passed(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell::Deadline;
+    use doorbell::provider::Instant;
+
+    use super::Pace;
+
+    #[test]
+    fn a_user_waits_by_the_bytes_that_it_attached_and_others_do_not() {
+        let mut pace = Pace::default();
+        pace.attached(1, 1 << 20, Instant::from_ns(1000));
+        let until = Instant::from_ns(1000 + 200_000 + (1 << 17));
+        assert_eq!((pace.next(1), pace.next(2)), (Some(Deadline::at(until)), None));
+        pace.forget(Instant::from_ns(until.to_ns() - 1));
+        assert!(pace.next(1).is_some());
+        pace.forget(until);
+        assert!(pace.next(1).is_none());
+    }
+}
