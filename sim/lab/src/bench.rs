@@ -14,6 +14,7 @@ use crate::scenario::{self, Lab, aligned};
 use crate::steps::say;
 
 mod callgrind;
+mod daemon;
 mod goal;
 mod hold;
 mod hot_loop;

@@ -120,6 +120,20 @@ const fn idle_links(name: &'static str, what: &'static str, figure: &'static str
     }
 }
 
+/// Instructions of a message of 64 bytes between two processes of a node daemon.
+const fn daemon(name: &'static str, what: &'static str, figure: &'static str, most: f64) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/message",
+        whose: None,
+        goal: Goal::AtMost(most),
+        source: Source::Daemon,
+        figure,
+        command: "cargo lab bench daemon",
+    }
+}
+
 /// Instructions of a MiB that a transfer moves, at one of its sides.
 const fn transfer(name: &'static str, what: &'static str, figure: &'static str) -> Row {
     Row {
@@ -172,7 +186,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 51] = [
+pub(super) static ROWS: [Row; 54] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -478,6 +492,24 @@ pub(super) static ROWS: [Row; 51] = [
         "idle-links-listening",
         "an idle `Links::poll` of two links, the side that accepts peers",
         "listening",
+    ),
+    daemon(
+        "daemon-send-16",
+        "64 B message taken and published by a process, 16 at a time",
+        "send",
+        80.0,
+    ),
+    daemon(
+        "daemon-receive-16",
+        "64 B message polled by a process, 16 at a time",
+        "receive",
+        80.0,
+    ),
+    daemon(
+        "daemon-route-16",
+        "64 B message moved by the daemon, 16 at a time",
+        "route",
+        300.0,
     ),
     transfer(
         "transfer-giver",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use super::daemon;
 use super::hot_loop;
 use super::idle;
 use super::links;
@@ -40,6 +41,8 @@ pub(super) enum Source {
     Idle,
     /// Instructions of polling links that have nothing to do.
     IdleLinks,
+    /// Instructions of messages through a node daemon.
+    Daemon,
     /// Instructions of either side of a transfer.
     Transfer,
     /// The memory of a hub with many peers.
@@ -112,6 +115,7 @@ impl Source {
             Self::Posting => native::posting(bench),
             Self::Idle => idle::measure(bench),
             Self::IdleLinks => links::measure(bench),
+            Self::Daemon => daemon::measure(bench),
             Self::Transfer => transfer::measure(bench),
             Self::Memory => memory::measure(),
             Self::Rings => rings::measure(bench),

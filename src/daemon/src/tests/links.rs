@@ -73,6 +73,17 @@ impl Nodes {
         panic!("not in time: {what}");
     }
 
+    /// Polls everybody until the first node has so many links.
+    fn until_links(&mut self, is_right: impl Fn(usize) -> bool) {
+        for _ in 0..POLLS_MAX {
+            if is_right(self.peers[0].links()) {
+                return;
+            }
+            self.poll();
+        }
+        panic!("not in time: links");
+    }
+
     fn poll(&mut self) {
         for node in 0..self.peers.len() {
             self.world.poll(node);
@@ -166,9 +177,8 @@ fn a_daemon_that_starts_anew_is_one_loss_and_all_goes_on() {
         if is_sent_meanwhile {
             nodes.world.send(near, at(1, 0), 0);
             // An attempt by the handle of before comes to nothing.
-            for _ in 0..2000 {
-                nodes.poll();
-            }
+            nodes.until_links(|links| links > 0);
+            nodes.until_links(|links| links == 0);
         }
         if speaks_first {
             nodes.world.send(again, at(0, 0), 0);

@@ -149,6 +149,24 @@ fn processes_attach_exchange_and_learn_of_a_kill() {
 }
 
 #[test]
+fn a_handle_file_that_is_half_written_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, handle] = ["socket", "handle"].map(|name| folder.path().join(name));
+    std::fs::write(&handle, "doorbell:").unwrap();
+    let peer = format!("2=@{}", handle.display());
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--unauthenticated"];
+    let more = ["--listen", "127.0.0.1:0", "--peer", &peer];
+    let daemon = Running::start(program(&[&words[..], &more].concat()));
+    let own = daemon.line_with("doorbell:");
+    daemon.line_with("serving at ");
+    // It serves, so it has read the file.
+    let client = attach(&socket, 0);
+    // A whole handle: its own, for want of another one.
+    std::fs::write(&handle, own).unwrap();
+    client.detach().unwrap();
+}
+
+#[test]
 fn another_daemon_takes_over_and_the_processes_come_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
