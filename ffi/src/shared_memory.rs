@@ -154,6 +154,27 @@ impl SharedArena {
         self.0.populate(offset, bytes);
     }
 
+    /// Copies bytes into another arena. Each is one that was there during the call. `false`, and nothing is copied, unless all lie within
+    /// both, which are two.
+    #[inline]
+    #[must_use]
+    pub fn copy_to(&self, offset: usize, to: &Self, at: usize, bytes: usize) -> bool {
+        let Some((from, into)) = self.0.at(offset, bytes).zip(to.0.at(at, bytes)) else {
+            return false;
+        };
+        if ptr::eq(self, to) {
+            return false;
+        }
+        // The index that named these bytes was read before.
+        fence(Ordering::Acquire);
+        // SAFETY: 1. inside both mappings (`at`), which live as long as both borrows; 2. two mappings of two files, since none is adopted
+        // twice (its seals); 3. no slice lies in a mapping, which nothing borrows.
+        unsafe { access::copy(into.as_ptr(), from.as_ptr(), bytes) };
+        // The index that names these bytes is published afterwards.
+        fence(Ordering::Release);
+        true
+    }
+
     /// Adds to the aligned word at `offset`, wrapping, and returns its previous value. `None`, and nothing changes, unless there is one.
     #[must_use]
     pub fn fetch_add(&self, offset: usize, number: u64) -> Option<u64> {

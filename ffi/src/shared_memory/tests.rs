@@ -48,6 +48,11 @@ fn both_sides_see_words_flags_and_bytes() {
     assert_eq!(&copy, b"hello");
     assert!(!ours.copy_in(BYTES - 4, b"hello") && !theirs.copy_out(usize::MAX, &mut copy));
 
+    let other = SharedArena::create(BYTES).unwrap();
+    assert!(theirs.copy_to(BYTES - 4, &other, 1, 4) && other.copy_out(0, &mut copy));
+    assert_eq!(&copy, b"\0ello");
+    assert!(!theirs.copy_to(BYTES - 3, &other, 0, 4) && !theirs.copy_to(0, &other, BYTES - 3, 4));
+    assert!(!theirs.copy_to(0, &theirs, 64, 4), "to itself");
     assert_eq!(ours.word(8).unwrap().fetch_add(7, Ordering::Relaxed), 0);
     assert_eq!(theirs.word(8).unwrap().load(Ordering::Relaxed), 7);
     let mut copy = [0; 9];

@@ -23,7 +23,12 @@ const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 
 /// The packages whose programs and libraries are measured here. They are chosen and have features together whichever of them is built, so that
 /// what they share is built once.
-const MEASURED: [&str; 4] = ["doorbell-proofs", "doorbell-benches", "doorbell-daemon", "doorbell-fake"];
+const MEASURED: [&str; 4] = [
+    "doorbell-proofs",
+    "doorbell-benches",
+    "doorbell-daemon",
+    "doorbell-fake",
+];
 
 /// Measured programs are built whole: incremental code has other boundaries of inlining, and takes other counts of instructions.
 const INCREMENTAL: (&str, &str) = ("CARGO_INCREMENTAL", "0");

@@ -7,7 +7,7 @@ use doorbell::interprocess::{
     SharedArena, SharedBytes, SharedConsumer, SharedMemory, SharedProducer, SharedWords, must_wake,
 };
 
-use crate::descriptor::{Report, Submission};
+use crate::descriptor::{Report, Submission, message_report};
 use crate::frame::Job;
 use crate::grants::Grants;
 use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout, EndpointMemory};
@@ -261,6 +261,19 @@ impl Client {
             payload.len() <= self.layout.message_bytes() as usize && self.cells.copy_in(cell, payload);
         debug_assert!(is_copied, "a cell lies in the memory");
         self.events.stage(&report.words()).map_err(|_| CutReason::Index)
+    }
+
+    /// Takes the next message of another client, if nothing waits before it, and there is room. `false` if it has to be routed.
+    #[inline]
+    pub(crate) fn take_from(&mut self, sender: &Self, bytes: u32) -> bool {
+        let is_next = bytes <= self.layout.message_bytes() && self.waiting.is_empty();
+        if !is_next || self.has_room() != Ok(true) {
+            return false;
+        }
+        let from = sender.layout.submission_cell(sender.submissions.slot());
+        let to = self.layout.event_cell(self.events.slot());
+        let is_copied = sender.cells.copy_to(from, &self.cells, to, bytes as usize);
+        is_copied && self.events.stage(&message_report(sender.address, bytes)) == Ok(true)
     }
 
     /// Publishes reports. Returns whether there were any.

@@ -127,12 +127,18 @@ fn access(rights: u32) -> Option<RemoteAccess> {
     })
 }
 
+impl Message {
+    #[inline]
+    pub(crate) fn words(&self) -> Words {
+        let head = pair(SEND, self.bytes);
+        [head, word(self.to), self.number, 0, 0, 0, 0, 0]
+    }
+}
+
 impl Submission {
     pub(crate) fn words(&self) -> Words {
         match *self {
-            Self::Message(Message { to, bytes, number }) => {
-                [pair(SEND, bytes), word(to), number, 0, 0, 0, 0, 0]
-            }
+            Self::Message(message) => message.words(),
             Self::Grant(place, granted) => [
                 pair(GRANT, rights(granted.access)),
                 word(granted.to),
@@ -159,16 +165,27 @@ impl Submission {
     }
 
     /// Reads the copy of a descriptor of a client with this layout.
+    #[inline]
     pub(crate) fn parse(words: &Words, layout: &EndpointLayout) -> Result<Self, CutReason> {
+        let [head, to, number, rest @ ..] = words;
+        let (kind, bytes) = halves(*head);
+        if kind != SEND {
+            return Self::parse_other(words, layout);
+        }
+        if bytes > layout.message_bytes() {
+            return Err(CutReason::Length);
+        }
+        if rest.iter().fold(0, |all, word| all | word) != 0 {
+            return Err(CutReason::Descriptor);
+        }
+        let (to, number) = (address(*to), *number);
+        Ok(Self::Message(Message { to, bytes, number }))
+    }
+
+    fn parse_other(words: &Words, layout: &EndpointLayout) -> Result<Self, CutReason> {
         let [head, to, number, place, offset, own, first, second] = *words;
         let (kind, low) = halves(head);
         let submission = match kind {
-            SEND if low > layout.message_bytes() => return Err(CutReason::Length),
-            SEND => Self::Message(Message {
-                to: address(to),
-                bytes: low,
-                number,
-            }),
             GRANT => {
                 let granted = Granted {
                     to: address(to),
@@ -218,10 +235,16 @@ impl Submission {
     }
 }
 
+/// The words of the report of a message.
+#[inline]
+pub(crate) fn message_report(from: EndpointAddress, bytes: u32) -> Words {
+    [pair(MESSAGE, bytes), word(from), 0, 0, 0, 0, 0, 0]
+}
+
 impl Report {
     pub(crate) fn words(&self) -> Words {
         match *self {
-            Self::Message { from, bytes } => [pair(MESSAGE, bytes), word(from), 0, 0, 0, 0, 0, 0],
+            Self::Message { from, bytes } => message_report(from, bytes),
             Self::Undelivered { to, number, reason } => {
                 let reason = reason.number().into();
                 [pair(UNDELIVERED, 0), word(to), number, reason, 0, 0, 0, 0]
@@ -250,6 +273,14 @@ impl Report {
         }
     }
 
+    /// Reads the sender and the bytes of a message. `None` for anything else.
+    #[inline]
+    pub(crate) fn message(words: &Words, message_bytes: u32) -> Option<(EndpointAddress, u32)> {
+        let [head, who, ..] = words;
+        let (kind, bytes) = halves(*head);
+        (kind == MESSAGE && bytes <= message_bytes).then(|| (address(*who), bytes))
+    }
+
     /// Reads the copy of a descriptor of the daemon. `None` if it is none of this version.
     pub(crate) fn parse(words: &Words, message_bytes: u32) -> Option<Self> {
         let [head, who, number, reason, value, _, immediate, _] = *words;
@@ -257,7 +288,7 @@ impl Report {
         let (who, place) = (address(who), GrantPlace::of(reason));
         let reason = || u32::try_from(reason).ok();
         match kind {
-            MESSAGE if bytes <= message_bytes => Some(Self::Message { from: who, bytes }),
+            MESSAGE => Self::message(words, message_bytes).map(|(from, bytes)| Self::Message { from, bytes }),
             UNDELIVERED => {
                 let reason = UndeliveredReason::of(reason()?)?;
                 Some(Self::Undelivered {

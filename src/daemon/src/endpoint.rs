@@ -6,8 +6,8 @@ use core::sync::atomic::AtomicU32;
 use std::os::fd::BorrowedFd;
 
 use doorbell::interprocess::{
-    RingViolation, SharedArena, SharedBytes, SharedConsumer, SharedMemory, SharedMemoryError, SharedProducer,
-    SharedWords, announce_sleep, must_wake, withdraw_sleep,
+    DESCRIPTOR_WORDS, RingViolation, SharedArena, SharedBytes, SharedConsumer, SharedMemory,
+    SharedMemoryError, SharedProducer, SharedWords, announce_sleep, must_wake, withdraw_sleep,
 };
 
 use crate::descriptor::{Message, Report, Submission};
@@ -280,7 +280,7 @@ impl Endpoint {
         if !self.memory.cells.copy_in(cell, message) {
             return Err(EndpointRefusal::Broken);
         }
-        self.submit(&Submission::Message(Message { to, bytes, number }))
+        self.submit_words(&Message { to, bytes, number }.words())
     }
 
     /// The number of the next submission.
@@ -292,7 +292,12 @@ impl Endpoint {
     /// Stages a submission, and returns its number.
     #[inline]
     fn submit(&mut self, submission: &Submission) -> Result<u64, EndpointRefusal> {
-        if !self.submissions.stage(&submission.words())? {
+        self.submit_words(&submission.words())
+    }
+
+    #[inline]
+    fn submit_words(&mut self, words: &[u64; DESCRIPTOR_WORDS]) -> Result<u64, EndpointRefusal> {
+        if !self.submissions.stage(words)? {
             return Err(EndpointRefusal::Full);
         }
         let number = self.sent;
@@ -319,7 +324,23 @@ impl Endpoint {
         for _ in 0..count {
             let slot = self.events.slot();
             let Some(words) = self.events.peek()? else { break };
-            let report = Report::parse(&words, self.layout.message_bytes()).ok_or(EndpointRefusal::Broken)?;
+            let message_bytes = self.layout.message_bytes();
+            // Most are messages.
+            if let Some((from, bytes)) = Report::message(&words, message_bytes) {
+                let cell = self.layout.event_cell(slot);
+                let message = self
+                    .message
+                    .get_mut(..bytes as usize)
+                    .ok_or(EndpointRefusal::Broken)?;
+                if !self.memory.cells.copy_out(cell, message) {
+                    return Err(EndpointRefusal::Broken);
+                }
+                // Before the call: a panic of the caller's loses nothing else.
+                self.events.advance();
+                each(EndpointEvent::Received { from, message });
+                continue;
+            }
+            let report = Report::parse(&words, message_bytes).ok_or(EndpointRefusal::Broken)?;
             if self.has_transfers() && self.transfers.intercept(&report) {
                 if let Report::Revoked(place) = report {
                     self.given.free(place);
@@ -328,17 +349,8 @@ impl Endpoint {
                 continue;
             }
             let event = match report {
-                Report::Message { from, bytes } => {
-                    let cell = self.layout.event_cell(slot);
-                    let message = self
-                        .message
-                        .get_mut(..bytes as usize)
-                        .ok_or(EndpointRefusal::Broken)?;
-                    if !self.memory.cells.copy_out(cell, message) {
-                        return Err(EndpointRefusal::Broken);
-                    }
-                    EndpointEvent::Received { from, message }
-                }
+                // Above.
+                Report::Message { .. } => return Err(EndpointRefusal::Broken),
                 Report::Undelivered { to, number, reason } => {
                     EndpointEvent::Undelivered { to, number, reason }
                 }
@@ -363,7 +375,6 @@ impl Endpoint {
                     EndpointEvent::Revoked { grant }
                 }
             };
-            // Before the call: a panic of the caller's loses nothing else.
             self.events.advance();
             each(event);
         }

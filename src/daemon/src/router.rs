@@ -438,6 +438,15 @@ impl Router {
                 break;
             }
             let Some(submission) = client.peek()? else { break };
+            if let Submission::Message(message) = &submission {
+                if message.to.node == self.node && self.move_known(index, message) {
+                    is_moved = true;
+                    continue;
+                }
+            }
+            let Some(client) = self.client_mut(index) else {
+                break;
+            };
             let (step, to, number) = match submission {
                 Submission::Message(message) => {
                     let step = if message.to.node == self.node {
@@ -505,6 +514,24 @@ impl Router {
             }
         }
         Ok(is_moved)
+    }
+
+    /// Gives a message to a process of this node that its sender has met, and takes it from the sender. `false` if there is more to it.
+    #[inline]
+    fn move_known(&mut self, index: usize, message: &Message) -> bool {
+        let known = self
+            .client(index)
+            .and_then(|client| client.routes.get(message.to.endpoint));
+        let Some(id) = known else { return false };
+        let Some((sender, receiver)) = both(&mut self.clients, index, id.index) else {
+            return false;
+        };
+        let is_moved = receiver.incarnation == id.incarnation && receiver.take_from(sender, message.bytes);
+        if is_moved {
+            sender.take(true);
+            self.counts.local = self.counts.local.saturating_add(1);
+        }
+        is_moved
     }
 
     /// Gives a message to an endpoint of this node.
@@ -606,6 +633,17 @@ impl Router {
         }
         self.remove_away(&client, reason);
     }
+}
+
+/// Two clients. `None` if they are one, or one is not there.
+#[inline]
+fn both(clients: &mut [Option<Client>], one: usize, other: usize) -> Option<(&mut Client, &mut Client)> {
+    let (low, high) = clients.split_at_mut_checked(one.max(other))?;
+    let (low, high) = (
+        low.get_mut(one.min(other))?.as_mut()?,
+        high.first_mut()?.as_mut()?,
+    );
+    Some(if one < other { (low, high) } else { (high, low) })
 }
 
 const fn id_of(index: usize, client: &Client) -> ClientId {
