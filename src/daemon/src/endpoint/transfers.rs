@@ -78,6 +78,10 @@ struct Transfer {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "at most 64, and no memory is allocated while they are polled"
+)]
 enum Side {
     Giver {
         to: EndpointAddress,
@@ -300,7 +304,7 @@ impl Endpoint {
 
     /// Whether transfers are open, so that [`Endpoint::advance`] has work.
     #[must_use]
-    pub const fn has_transfers(&self) -> bool {
+    pub fn has_transfers(&self) -> bool {
         !self.transfers.all.is_empty()
     }
 
@@ -460,7 +464,7 @@ impl Endpoint {
         self.submit(&Submission::Operation(requested)).map(Some)
     }
 
-    const fn check_transfers(&self) -> Result<(), EndpointRefusal> {
+    fn check_transfers(&self) -> Result<(), EndpointRefusal> {
         if self.transfers.all.len() >= TRANSFERS_MAX {
             return Err(EndpointRefusal::TooManyTransfers);
         }
