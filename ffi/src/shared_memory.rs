@@ -167,8 +167,8 @@ impl SharedArena {
         }
         // The index that named these bytes was read before.
         fence(Ordering::Acquire);
-        // SAFETY: 1. inside both mappings (`at`), which live as long as both borrows; 2. two mappings of two files, since none is adopted
-        // twice (its seals); 3. no slice lies in a mapping, which nothing borrows.
+        // SAFETY: 1. inside both mappings (`at`), which live as long as both borrows. 2. Two mappings have no address in common; if both are
+        // of one file, that is as if another process wrote meanwhile. 3. No slice lies in a mapping, which nothing borrows.
         unsafe { access::copy(into.as_ptr(), from.as_ptr(), bytes) };
         // The index that names these bytes is published afterwards.
         fence(Ordering::Release);

@@ -253,7 +253,7 @@ impl Router {
                         break 'refused UndeliveredReason::TooManyPeers;
                     }
                     // An operation waits behind what its pair sent before, and for nobody else's room. One that is reported waits for the
-                    // reports before it. Whatever need not wait is carried out before an end of its process that comes next.
+                    // reports before it. Nothing else waits: the end of its process may come next, and with it the end of the grant.
                     let is_first = client.waiting.is_empty();
                     let at_once =
                         asked.filter(|asked| of_pair == 0 && (is_first || !asked.action.is_reported()));
