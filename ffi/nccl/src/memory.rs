@@ -8,11 +8,15 @@ use doorbell::memory::{Region, StableMemory};
 use doorbell::provider::ProviderError;
 use doorbell::{Node, Worker};
 
+use crate::context::Loan;
+
 /// Registered memory of NCCL's. Nothing here follows its address: bytes are copied by the region, or moved by devices.
 #[derive(Debug)]
 pub(crate) struct Memory {
     address: usize,
     pub(crate) region: Region,
+    /// Its loans to peers, one for each link at most.
+    pub(crate) loans: Vec<Loan>,
     freed: Arc<Freed>,
 }
 
@@ -81,6 +85,7 @@ impl Memory {
         Ok(Self {
             address: base.addr().get(),
             region,
+            loans: Vec::new(),
             freed,
         })
     }

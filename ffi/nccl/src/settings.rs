@@ -16,6 +16,9 @@ const OWN: &str = "DOORBELL_NCCL_";
 /// Bytes up to which a message goes through the link and is copied. Above, it is a transfer.
 const EAGER_BYTES: &str = "DOORBELL_NCCL_EAGER_BYTES";
 
+/// Whether a peer may write to memory of a receive from one transfer to the next, or only for each.
+const LOANS: &str = "DOORBELL_NCCL_LOANS";
+
 /// The file of settings.
 const FILE: &str = "DOORBELL_CONFIG";
 
@@ -35,6 +38,8 @@ pub(crate) struct PluginSettings {
     pub(crate) trust: Trust,
     /// The longest message that goes through the link.
     pub(crate) eager_bytes_max: usize,
+    /// Whether memory is lent to peers.
+    pub(crate) has_loans: bool,
     /// Lines for the log.
     pub(crate) notes: Vec<String>,
     /// Whether the traffic class is set here, so that NCCL's own does not count.
@@ -77,11 +82,17 @@ impl PluginSettings {
         let mut eager_bytes_max = usize::try_from(values.link.session.fragment_bytes).unwrap_or(0);
         eager_bytes_max = eager_bytes_max.saturating_sub(HEADER_BYTES);
         let longest = values.link.message_bytes_max.saturating_sub(HEADER_BYTES);
+        let mut has_loans = true;
         for (name, value) in &own {
+            if name == LOANS {
+                let value = value.to_str().and_then(|value| value.parse().ok());
+                has_loans = value.ok_or_else(|| wrong(format!("{LOANS}: must be true or false")))?;
+                continue;
+            }
             if name != EAGER_BYTES {
                 let name = name.to_string_lossy();
                 return Err(wrong(format!(
-                    "{name}: there is no such setting; {EAGER_BYTES} is"
+                    "{name}: there is no such setting; {EAGER_BYTES} and {LOANS} are"
                 )));
             }
             let bytes = value.to_str().and_then(|value| value.parse().ok());
@@ -99,6 +110,7 @@ impl PluginSettings {
         Ok(Self {
             trust: trust.only_from(&values.only_from.0),
             eager_bytes_max: eager_bytes_max.min(longest),
+            has_loans,
             values,
             notes,
             has_traffic_class,
@@ -282,6 +294,9 @@ mod tests {
             assert!(why.contains("from 0 to 65520"), "{why}");
         }
         assert!(refused(&[OPEN, ("DOORBELL_NCCL_EAGER", "1")]).contains("no such setting"));
+        let loans = |value| read(&[OPEN, ("DOORBELL_NCCL_LOANS", value)]).map(|read| read.has_loans);
+        assert!(read(&[OPEN]).unwrap().has_loans && loans("true").unwrap() && !loans("false").unwrap());
+        assert!(loans("1").unwrap_err().why.unwrap().contains("true or false"));
         assert!(refused(&[OPEN, ("DOORBELL_LINK_DEAD_AFTR", "1s")]).contains("DOORBELL_LINK_DEAD_AFTR"));
     }
 

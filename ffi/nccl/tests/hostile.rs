@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::time::Duration;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use doorbell::link::{LinkConfig, LinkEvent, LinkId, Links, SessionEvent, TransferEvent, TransferOptions};
@@ -14,6 +14,9 @@ use doorbell::{Handle, Node, Trust, Worker, WorkerConfig};
 use doorbell_nccl::abi::tables::NetV12;
 use doorbell_nccl::abi::{Logger, NcclResult, PTR_HOST, Profiler};
 use doorbell_nccl::ncclNetPlugin_v12 as NET;
+
+/// Faults and counts of the fake are the process's: one test at a time.
+static SERIAL: Mutex<()> = Mutex::new(());
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -25,6 +28,9 @@ macro_rules! call {
         unsafe { (table.$slot.unwrap())($($argument),*) }
     }};
 }
+
+#[path = "hostile/loans.rs"]
+mod loans;
 
 fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -136,6 +142,7 @@ struct Hostile {
     link: LinkId,
     heard: Vec<Vec<u8>>,
     is_over: bool,
+    was_without_rail: bool,
 }
 
 impl Hostile {
@@ -153,14 +160,21 @@ impl Hostile {
             link,
             heard: Vec::new(),
             is_over: false,
+            was_without_rail: false,
         }
     }
 
     fn poll(&mut self) {
-        let Self { heard, is_over, .. } = self;
+        let Self {
+            heard,
+            is_over,
+            was_without_rail,
+            ..
+        } = self;
         let each = |_, event: LinkEvent<'_>| match event {
             LinkEvent::Received { message } => heard.push(message.to_vec()),
             LinkEvent::Session(SessionEvent::Final { .. }) => *is_over = true,
+            LinkEvent::Session(SessionEvent::Recovering) => *was_without_rail = true,
             _ => {}
         };
         self.links.poll(&self.node, &mut self.workers, each).unwrap();
@@ -185,8 +199,14 @@ impl Hostile {
 
     /// A message of this kind.
     fn hear(&mut self, kind: u8) -> Vec<u8> {
+        self.hear_beside(kind, || {})
+    }
+
+    /// The same, while something else goes on.
+    fn hear_beside(&mut self, kind: u8, mut beside: impl FnMut()) -> Vec<u8> {
         eventually("a message of the plugin", || {
             self.poll();
+            beside();
             let found = self.heard.iter().position(|message| message[0] == kind)?;
             Some(self.heard.remove(found))
         })
@@ -273,6 +293,7 @@ fn changes_nothing(plugin: &Plugin, message: impl Fn([u8; 4], [u8; 4]) -> Vec<u8
 
 #[test]
 fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
+    let _guard = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     fake();
     let plugin = Plugin::new();
     // One that says nothing, all the time.

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::Context;
+use super::loans::{ENDED_WITHIN, Loan};
 use super::state::Moving;
 use crate::abi::NcclResult;
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ impl Context {
         let none = || Failure::argument("there is no such registration: it was given up, or never made");
         let memory = self.state.memories.remove(key).ok_or_else(none)?;
         let code = NcclResult::INVALID_USAGE;
+        let is_into = |moving: &&Moving| moving.memory == key;
+        let under_way: Vec<_> = self.state.moving.iter().filter(is_into).copied().collect();
         let mut ended = self.cancel_moving(|moving| moving.memory == key, Some(code));
         for (_, comm) in self.state.comms.iter_mut() {
             ended = ended.saturating_add(comm.fail_waiting_for(key, code));
@@ -44,6 +47,7 @@ impl Context {
                 "memory was deregistered, and {ended} requests that have a part of it end"
             ));
         }
+        self.revoke(&memory.loans, &under_way);
         let freed = memory.give_up();
         let deadline = self.node.within(FREED_WITHIN);
         while !freed.wait(LOOK_EVERY) {
@@ -56,6 +60,23 @@ impl Context {
             let _ = self.poll();
         }
         Ok(())
+    }
+
+    /// Takes memory out of the reach of those that it is lent to, once the transfers that were under way have ended: a peer that writes to
+    /// memory that is withdrawn loses a rail's connection.
+    fn revoke(&mut self, loans: &[Loan], under_way: &[Moving]) {
+        let until = self.node.within(ENDED_WITHIN);
+        let is_open = |context: &Self| {
+            let counts = |moving: &Moving| context.links.transfer_counts(moving.link, moving.transfer);
+            under_way.iter().any(|moving| counts(moving).is_some())
+        };
+        while !loans.is_empty() && is_open(self) && !until.has_passed(doorbell::now()) {
+            let _ = self.poll();
+        }
+        for loan in loans {
+            // One that is revoked, or whose link is over, is on its way.
+            let _ = self.links.revoke(&self.node, (loan.link, loan.id));
+        }
     }
 
     /// Ends transfers of these requests, and the requests as this, if they are to be heard of. Returns how many there were.

@@ -5,6 +5,7 @@
 
 mod comm;
 mod connecting;
+mod loans;
 mod memories;
 mod receiving;
 mod sending;
@@ -25,6 +26,7 @@ use crate::handle::INNER_BYTES_MAX;
 use crate::lifeline::Lifelines;
 use crate::log;
 use crate::settings::PluginSettings;
+pub(crate) use loans::Loan;
 pub(crate) use receiving::Incoming;
 pub(crate) use sending::Outgoing;
 
@@ -70,6 +72,10 @@ pub(crate) struct Context {
     door: Handle,
     state: State,
     eager_bytes_max: usize,
+    /// Whether transfers come into memory that is lent to the peer.
+    has_loans: bool,
+    /// Transfers that registered memory for themselves, since the link had no loan left.
+    unlent: u64,
     timeout: Duration,
     /// Messages are put together here.
     buffer: Vec<u8>,
@@ -115,6 +121,8 @@ impl Context {
             door,
             state: State::new(),
             eager_bytes_max: settings.eager_bytes_max,
+            has_loans: settings.has_loans,
+            unlent: 0,
             timeout: values.timeout,
             buffer: Vec::with_capacity(values.link.message_bytes_max),
             polls: 0,
@@ -239,12 +247,14 @@ impl Context {
         } = *join;
         self.is_dirty = true;
         let place = self.state.place_of(target);
+        let loan = place.and_then(|(key, _)| self.loan(link, key));
         let memory = place.and_then(|(key, offset)| Some((key, offset, self.state.memories.get(key)?)));
         let Some((memory, offset, of)) = memory else {
             let _ = self.links.cancel(&self.node, (link, transfer));
             return;
         };
-        let options = TransferOptions::default();
+        let mut options = TransferOptions::default();
+        options.loan = loan;
         match self
             .links
             .join(&self.node, (link, transfer), (&of.region, offset), &options)
@@ -354,6 +364,12 @@ impl Context {
 
     /// Ends all links, once their peers have what was sent, and by a deadline in any case.
     pub(crate) fn close(mut self) {
+        if self.unlent > 0 {
+            log::info(format_args!(
+                "{} transfers registered memory for themselves, since their links had no loan left",
+                self.unlent
+            ));
+        }
         if self.state.is_owing {
             self.pay();
         }

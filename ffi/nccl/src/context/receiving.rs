@@ -92,8 +92,9 @@ impl Context {
     pub(crate) fn test_receive(&mut self, key: Key, (slot, serial): Slot) -> Result<Tested, Failure> {
         let mut is_polled = false;
         loop {
-            let comm = self.state.comms.get_mut(key);
-            let Some(Side::Receive(receives)) = comm.map(|comm| &mut comm.side) else {
+            let comm = self.state.comms.get_mut(key).ok_or_else(no_request)?;
+            let link = comm.link;
+            let Side::Receive(receives) = &mut comm.side else {
                 return Err(no_request());
             };
             let request = receives.request(slot, serial).ok_or_else(no_request)?;
@@ -110,14 +111,27 @@ impl Context {
                     return Ok(Tested::Done { count, sizes });
                 }
                 Some(Err(code)) => {
-                    receives.free(slot);
-                    return Err(Failure::logged(code));
+                    let entries = request.entries;
+                    if !self.end_loans(link, entries.iter().map(|entry| entry.memory)) {
+                        self.free_receive(key, slot);
+                        return Err(Failure::logged(code));
+                    }
+                    // The peer may write there until it is told: devices see to it that it cannot.
+                    if is_polled {
+                        return Ok(Tested::Pending);
+                    }
                 }
                 None if is_polled => return Ok(Tested::Pending),
                 None => {}
             }
             is_polled = true;
             self.poll()?;
+        }
+    }
+
+    fn free_receive(&mut self, key: Key, slot: u8) {
+        if let Some(Side::Receive(receives)) = self.state.comms.get_mut(key).map(|comm| &mut comm.side) {
+            receives.free(slot);
         }
     }
 

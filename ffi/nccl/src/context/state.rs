@@ -171,6 +171,7 @@ impl State {
                 }
                 _ => {}
             },
+            LinkEvent::Revoked { loan, .. } => self.revoked(link, loan),
             LinkEvent::Session(event) => self.hear_session(link, event),
             _ => {}
         }

@@ -66,14 +66,14 @@ fn version_12_over_two_devices() {
 
 #[test]
 fn every_message_by_a_transfer_and_none() {
-    for eager in ["0", "65520"] {
-        let ran = drive(
-            11,
-            &[("DOORBELL_NCCL_EAGER_BYTES", eager)],
-            &["messages", "grouped", "in_flight"],
-        );
+    for (eager, loans) in [("0", "true"), ("0", "false"), ("65520", "true")] {
+        let variables = [
+            ("DOORBELL_NCCL_EAGER_BYTES", eager),
+            ("DOORBELL_NCCL_LOANS", loans),
+        ];
+        let ran = drive(11, &variables, &["messages", "grouped", "in_flight"]);
         let told = String::from_utf8_lossy(&ran.stdout);
-        assert!(ran.status.success(), "{eager}: {told}");
+        assert!(ran.status.success(), "{eager} {loans}: {told}");
     }
 }
 
