@@ -214,43 +214,74 @@ impl<'m> Frame<'m> {
         })
     }
 
-    /// Writes it over what is in `buffer`.
-    pub(crate) fn write(&self, buffer: &mut Vec<u8>) {
-        buffer.clear();
-        let mut begin = |kind: u8, count: u8, to: Key, number: u32| {
-            buffer.extend_from_slice(&[kind, VERSION, count, 0]);
-            buffer.extend_from_slice(&to.0.to_be_bytes());
-            buffer.extend_from_slice(&number.to_be_bytes());
-            buffer.extend_from_slice(&[0; 4]);
-        };
+    /// Writes it to the beginning of a buffer, which has room for it. Returns its length.
+    pub(crate) fn write(&self, buffer: &mut [u8]) -> usize {
         match *self {
-            Self::Open { listener, number } => begin(OPEN, 0, listener, number.0),
-            Self::Opened { to, number } => begin(OPENED, 0, to, number.0),
-            Self::Refused { to, reason } => begin(REFUSED, 0, to, reason.0),
-            Self::Close { to, is_given_up } => begin(CLOSE, 0, to, is_given_up.into()),
+            Self::Open { listener, number } => begin(buffer, (OPEN, 0), listener, number.0),
+            Self::Opened { to, number } => begin(buffer, (OPENED, 0), to, number.0),
+            Self::Refused { to, reason } => begin(buffer, (REFUSED, 0), to, reason.0),
+            Self::Close { to, is_given_up } => begin(buffer, (CLOSE, 0), to, is_given_up.into()),
             Self::Clear {
                 to,
                 request,
                 receives,
                 count,
-            } => {
-                begin(CLEAR, count, to, request.0);
-                for receive in receives.iter().take(usize::from(count)) {
-                    buffer.extend_from_slice(&receive.tag.to_be_bytes());
-                    buffer.extend_from_slice(&receive.bytes.to_be_bytes());
-                }
-            }
+            } => write_clear(
+                buffer,
+                (to, request),
+                receives.get(..count.into()).unwrap_or_default(),
+            ),
             Self::Eager { target, payload } => {
-                begin(EAGER, target.index, target.to, target.request.0);
-                buffer.extend_from_slice(payload);
+                let begun = write_eager(buffer, &target);
+                put(buffer, begun, payload)
             }
             Self::Excess { target, bytes } => {
-                begin(EXCESS, target.index, target.to, target.request.0);
-                buffer.extend_from_slice(&bytes.to_be_bytes());
+                let begun = begin(buffer, (EXCESS, target.index), target.to, target.request.0);
+                put(buffer, begun, &bytes.to_be_bytes())
             }
-            Self::Hello { port } => begin(HELLO, 0, Key(0), port.get().into()),
+            Self::Hello { port } => begin(buffer, (HELLO, 0), Key(0), port.get().into()),
         }
     }
+}
+
+/// Writes the beginning of the message that brings the bytes of one receive: they follow. Returns its length.
+#[inline]
+pub(crate) fn write_eager(buffer: &mut [u8], target: &Target) -> usize {
+    begin(buffer, (EAGER, target.index), target.to, target.request.0)
+}
+
+/// Writes the message that the sender has memory for these, eight at most. Returns its length.
+#[inline]
+pub(crate) fn write_clear(
+    buffer: &mut [u8],
+    (to, request): (Key, RequestNumber),
+    receives: &[Receive],
+) -> usize {
+    let count = u8::try_from(receives.len()).unwrap_or(0);
+    let mut length = begin(buffer, (CLEAR, count), to, request.0);
+    for receive in receives {
+        let [a, b, c, d] = receive.tag.to_be_bytes();
+        let [e, f, g, h, i, j, k, l] = receive.bytes.to_be_bytes();
+        length = put(buffer, length, &[a, b, c, d, e, f, g, h, i, j, k, l]);
+    }
+    length
+}
+
+#[inline]
+fn begin(buffer: &mut [u8], (kind, count): (u8, u8), to: Key, number: u32) -> usize {
+    let ([a, b, c, d], [e, f, g, h]) = (to.0.to_be_bytes(), number.to_be_bytes());
+    let header = [kind, VERSION, count, 0, a, b, c, d, e, f, g, h, 0, 0, 0, 0];
+    put(buffer, 0, &header)
+}
+
+/// Writes bytes at an offset. Returns the offset behind them.
+#[inline]
+fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    let end = at.saturating_add(bytes.len());
+    if let Some(room) = buffer.get_mut(at..end) {
+        room.copy_from_slice(bytes);
+    }
+    end
 }
 
 fn receives(count: u8, body: &[u8]) -> Option<[Receive; RECEIVES_MAX]> {
@@ -336,20 +367,23 @@ mod tests {
         ]
     }
 
+    fn written(frame: &Frame<'_>) -> Vec<u8> {
+        let mut buffer = [0xff; 256];
+        let length = frame.write(&mut buffer);
+        buffer[..length].to_vec()
+    }
+
     #[test]
     fn what_is_written_is_read() {
-        let mut buffer = vec![1, 2, 3];
         for frame in samples() {
-            frame.write(&mut buffer);
-            assert_eq!(Frame::parse(&buffer), Some(frame));
+            assert_eq!(Frame::parse(&written(&frame)), Some(frame));
         }
     }
 
     #[test]
     fn a_message_cut_short_or_changed_in_its_header_is_none_or_another() {
-        let mut buffer = Vec::new();
         for frame in samples() {
-            frame.write(&mut buffer);
+            let mut buffer = written(&frame);
             for length in 0..buffer.len() {
                 let cut = Frame::parse(&buffer[..length]);
                 let is_eager = matches!(frame, Frame::Eager { .. }) && length >= HEADER_BYTES;
@@ -377,8 +411,7 @@ mod tests {
 
     #[test]
     fn there_are_one_to_eight_receives_and_their_indexes() {
-        let mut buffer = Vec::new();
-        samples()[5].write(&mut buffer);
+        let mut buffer = written(&samples()[5]);
         for (count, is_some) in [(0, false), (1, true), (8, true), (9, false), (255, false)] {
             buffer[2] = count;
             buffer.resize(HEADER_BYTES + usize::from(count) * 12, 0);
@@ -388,14 +421,13 @@ mod tests {
             target: target(7),
             payload: b"",
         };
-        frame.write(&mut buffer);
+        let mut buffer = written(&frame);
         buffer[2] = 8;
         assert_eq!(Frame::parse(&buffer), None);
     }
 
     #[test]
     fn the_bytes_are_as_the_table_says() {
-        let mut buffer = Vec::new();
         let target = Target {
             to: Key(0x0102_0304),
             request: RequestNumber(0x0506_0708),
@@ -405,7 +437,9 @@ mod tests {
             target,
             payload: &[0xaa],
         };
-        frame.write(&mut buffer);
-        assert_eq!(buffer, [6, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0xaa]);
+        assert_eq!(
+            written(&frame),
+            [6, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0xaa]
+        );
     }
 }

@@ -55,20 +55,21 @@ impl Opaque {
     }
 
     /// The object that a pointer stands for; `None` if it is none of these kinds.
+    #[inline]
     pub(crate) fn of(pointer: *const c_void) -> Option<Self> {
         let word = u64::try_from(pointer.addr()).ok()?;
-        let kinds = [
-            Kind::Context,
-            Kind::Listener,
-            Kind::SendComm,
-            Kind::ReceiveComm,
-            Kind::Memory,
-            Kind::Send,
-            Kind::Receive,
-        ];
         let [low, next, above, ..] = word.to_le_bytes();
         Some(Self {
-            kind: kinds.into_iter().find(|kind| *kind as u8 == low & 15)?,
+            kind: match low & 15 {
+                2 => Kind::Context,
+                3 => Kind::Listener,
+                4 => Kind::SendComm,
+                5 => Kind::ReceiveComm,
+                6 => Kind::Memory,
+                7 => Kind::Send,
+                8 => Kind::Receive,
+                _ => return None,
+            },
             context: low >> 4 | next << 4,
             slot: next >> 4 | above << 4,
             number: word >> 20,

@@ -53,17 +53,19 @@ impl<T, const BITS: u32> Places<T, BITS> {
         Some(Key(*generation << BITS | place))
     }
 
-    /// The key of the entry of a place.
-    pub(crate) fn key_at(&self, place: u32) -> Option<Key> {
-        let (generation, entry) = self.entries.get(usize::try_from(place).ok()?)?;
-        entry.as_ref().map(|_| Key(*generation << BITS | place))
+    /// The entry of a place.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.entries.get_mut(place)?.1.as_mut()
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let (generation, entry) = self.entries.get(Self::place(key))?;
         entry.as_ref().filter(|_| *generation == key.0 >> BITS)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let (generation, entry) = self.entries.get_mut(Self::place(key))?;
         entry.as_mut().filter(|_| *generation == key.0 >> BITS)

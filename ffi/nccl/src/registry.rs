@@ -73,6 +73,7 @@ pub(crate) fn shared() -> Result<u8, Failure> {
 }
 
 /// Calls a context.
+#[inline]
 pub(crate) fn with<T>(
     place: u8,
     call: impl FnOnce(&mut Context) -> Result<T, Failure>,

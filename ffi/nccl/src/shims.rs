@@ -11,7 +11,7 @@ use std::panic::catch_unwind;
 
 use crate::abi::properties::{CommConfig, NetAttributes, NetDeviceHandle};
 use crate::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_HOST, Profiler};
-use crate::context::{Context, Incoming, Outgoing, Tested};
+use crate::context::{Context, Incoming, Outgoing};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
@@ -44,8 +44,14 @@ fn call(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> NcclResult {
 }
 
 /// A pointer of the caller's that is not NULL.
+#[inline]
 fn given<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
-    NonNull::new(pointer).ok_or_else(|| Failure::argument(format_args!("{name} is NULL")))
+    NonNull::new(pointer).ok_or_else(|| is_null(name))
+}
+
+#[cold]
+fn is_null(name: &str) -> Failure {
+    Failure::argument(format_args!("{name} is NULL"))
 }
 
 /// Writes a result of the caller's.
@@ -71,9 +77,15 @@ unsafe fn element<T: Copy>(array: NonNull<T>, place: usize) -> T {
 }
 
 /// The object that a pointer names, of one of these kinds.
+#[inline]
 fn object(pointer: *mut c_void, kinds: &[Kind], name: &str) -> Result<Opaque, Failure> {
     let object = Opaque::of(pointer).filter(|object| kinds.contains(&object.kind));
-    object.ok_or_else(|| Failure::argument(format_args!("{name} {pointer:p} is none of this plugin's")))
+    object.ok_or_else(|| no_object(pointer, name))
+}
+
+#[cold]
+fn no_object(pointer: *mut c_void, name: &str) -> Failure {
+    Failure::argument(format_args!("{name} {pointer:p} is none of this plugin's"))
 }
 
 fn check_device(device: c_int) -> Result<(), Failure> {
@@ -351,6 +363,7 @@ pub(crate) unsafe extern "C" fn deregister(comm: *mut c_void, memory: *mut c_voi
 }
 
 /// The registration that a pointer of the caller's names; none for NULL.
+#[inline]
 fn registration(memory: *mut c_void, context: u8) -> Result<Option<Key>, Failure> {
     if memory.is_null() {
         return Ok(None);
@@ -458,6 +471,16 @@ pub(crate) unsafe extern "C" fn isend_v10(
     unsafe { isend_v9(comm, data, bytes, tag, memory, result) }
 }
 
+#[cold]
+fn no_such_count() -> Failure {
+    Failure::argument(format_args!("irecv: 1 to {RECEIVES_MAX} messages are possible"))
+}
+
+#[cold]
+fn negative() -> Failure {
+    Failure::argument("irecv: a size is negative")
+}
+
 /// # Safety
 /// The pointers are NULL or valid, each array for `count` elements.
 unsafe fn receive<S: Copy + TryInto<usize>>(
@@ -472,20 +495,12 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     // SAFETY: valid for writing, by this function's contract.
     unsafe { result.write(core::ptr::null_mut()) };
     let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
-    let count = usize::try_from(count)
-        .ok()
-        .filter(|count| (1..=RECEIVES_MAX).contains(count));
-    let count = count
-        .ok_or_else(|| Failure::argument(format_args!("irecv: 1 to {RECEIVES_MAX} messages are possible")))?;
+    let count = u8::try_from(count).ok();
+    let count = count.filter(|count| (1..=RECEIVES_MAX).contains(&usize::from(*count)));
+    let count = count.ok_or_else(no_such_count)?;
     let (data, sizes) = (given(data, "data")?, given(sizes, "sizes")?);
     let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
-    let mut incoming = [Incoming {
-        address: 0,
-        bytes: 0,
-        memory: None,
-        tag: 0,
-    }; RECEIVES_MAX];
-    for (place, one) in incoming.iter_mut().take(count).enumerate() {
+    let incoming = |place| {
         // SAFETY: an element of an array of so many, by this function's contract.
         let address = unsafe { element(data, place) };
         // SAFETY: as above.
@@ -494,16 +509,16 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
         let tag = unsafe { element(tags, place) };
         // SAFETY: as above.
         let memory = unsafe { element(memories, place) };
-        let bytes = size.try_into();
-        *one = Incoming {
+        Ok(Incoming {
             address: address.addr(),
-            bytes: bytes.map_err(|_| Failure::argument("irecv: a size is negative"))?,
+            bytes: size.try_into().map_err(|_| negative())?,
             memory: registration(memory, comm.context)?,
             tag,
-        };
-    }
-    let incoming = incoming.get(..count).unwrap_or_default();
-    let received = registry::with(comm.context, |context| context.receive(comm.key(), incoming))?;
+        })
+    };
+    let received = registry::with(comm.context, |context| {
+        context.receive(comm.key(), count, incoming)
+    })?;
     if let Some(slot) = received {
         // SAFETY: as above.
         unsafe { result.write(request(Kind::Receive, comm, slot)) };
@@ -594,21 +609,18 @@ pub(crate) unsafe extern "C" fn test(
         // SAFETY: valid for writing, by this function's contract.
         unsafe { done.write(0) };
         let request = object(pointer, &[Kind::Send, Kind::Receive], "request")?;
-        let place = u32::try_from(request.number & COMM_PLACE).unwrap_or(0);
+        let at = usize::try_from(request.number & COMM_PLACE).unwrap_or(0);
         let slot = (request.slot, u32::try_from(request.number >> 12).unwrap_or(0));
-        let tested = registry::with(request.context, |context| {
-            let comm = context.comm_at(place)?;
-            match request.kind {
-                Kind::Send => context.test_send(comm, slot),
-                _ => context.test_receive(comm, slot),
-            }
+        let each = |place, size| {
+            let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+            // SAFETY: NULL, or one of as many as the request has messages, by this function's contract.
+            unsafe { give(sizes.wrapping_add(if sizes.is_null() { 0 } else { place }), size) };
+        };
+        let is_done = registry::with(request.context, |context| match request.kind {
+            Kind::Send => context.test_send(at, slot, each),
+            _ => context.test_receive(at, slot, each),
         })?;
-        if let Tested::Done { count, sizes: of } = tested {
-            for (place, size) in of.into_iter().take(count).enumerate() {
-                let size = c_int::try_from(size).unwrap_or(c_int::MAX);
-                // SAFETY: NULL, or one of as many as the request has messages, by this function's contract.
-                unsafe { give(sizes.wrapping_add(if sizes.is_null() { 0 } else { place }), size) };
-            }
+        if is_done {
             // SAFETY: as above.
             unsafe { done.write(1) };
         }

@@ -29,6 +29,8 @@ macro_rules! call {
     }};
 }
 
+#[path = "hostile/killed.rs"]
+mod killed;
 #[path = "hostile/loans.rs"]
 mod loans;
 

@@ -9,6 +9,8 @@ use crate::abi::{NcclResult, REQUESTS_MAX};
 use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target};
 use crate::places::Key;
 
+const _: () = assert!(REQUESTS_MAX == u32::BITS as usize);
+
 /// Send requests of a comm at most: one for each receive that the other side may have open.
 pub(super) const SENDS_MAX: usize = REQUESTS_MAX * RECEIVES_MAX;
 
@@ -67,6 +69,8 @@ pub(super) enum Side {
 pub(super) struct Sends {
     /// The peer's open receives, the oldest first.
     clear: VecDeque<Clear>,
+    /// A bit for each slot without a request.
+    free: [u64; SENDS_MAX / 64],
     requests: [SendRequest; SENDS_MAX],
 }
 
@@ -120,6 +124,7 @@ impl Sends {
     pub(super) fn new() -> Box<Self> {
         Box::new(Self {
             clear: VecDeque::with_capacity(REQUESTS_MAX),
+            free: [u64::MAX; SENDS_MAX / 64],
             requests: [SendRequest {
                 serial: 0,
                 state: SendState::Free,
@@ -139,40 +144,70 @@ impl Sends {
     }
 
     /// The oldest receive of this tag that no send has taken.
+    #[inline]
     pub(super) fn find(&self, tag: i32) -> Option<Match> {
-        self.clear.iter().enumerate().find_map(|(place, clear)| {
-            let mut receives = clear.receives.iter().enumerate();
-            let (index, receive) =
-                receives.find(|(index, receive)| clear.open >> index & 1 != 0 && receive.tag == tag)?;
-            Some(Match {
-                place,
-                index,
-                bytes: receive.bytes,
-                request: clear.request,
-            })
-        })
+        for (place, clear) in self.clear.iter().enumerate() {
+            let mut open = clear.open;
+            for (index, receive) in clear.receives.iter().enumerate() {
+                if open & 1 != 0 && receive.tag == tag {
+                    return Some(Match {
+                        place,
+                        index,
+                        bytes: receive.bytes,
+                        request: clear.request,
+                    });
+                }
+                open >>= 1;
+                if open == 0 {
+                    break;
+                }
+            }
+        }
+        None
     }
 
     /// A send takes a receive that was just found.
+    #[inline]
     pub(super) fn take(&mut self, found: &Match) {
         let Some(clear) = self.clear.get_mut(found.place) else {
             return;
         };
         clear.open &= !(1_u8 << found.index);
         if clear.open == 0 {
-            self.clear.remove(found.place);
+            match found.place {
+                0 => drop(self.clear.pop_front()),
+                place => drop(self.clear.remove(place)),
+            }
         }
     }
 
     /// A slot without a request.
+    #[inline]
     pub(super) fn free_slot(&self) -> Option<u8> {
-        let mut slots = (0..=u8::MAX).zip(&self.requests);
-        slots.find_map(|(slot, request)| (request.state == SendState::Free).then_some(slot))
+        let (place, word) = (0_u32..).zip(&self.free).find(|(_, word)| **word != 0)?;
+        u8::try_from(place << 6 | word.trailing_zeros()).ok()
     }
 
+    #[inline]
     pub(super) fn set(&mut self, slot: u8, request: SendRequest) {
+        self.mark(slot, false);
         if let Some(place) = self.requests.get_mut(usize::from(slot)) {
             *place = request;
+        }
+    }
+
+    #[inline]
+    pub(super) fn free(&mut self, slot: u8) {
+        self.mark(slot, true);
+        if let Some(place) = self.requests.get_mut(usize::from(slot)) {
+            place.state = SendState::Free;
+        }
+    }
+
+    fn mark(&mut self, slot: u8, is_free: bool) {
+        if let Some(word) = self.free.get_mut(usize::from(slot / 64)) {
+            let bit = 1 << (slot % 64);
+            *word = if is_free { *word | bit } else { *word & !bit };
         }
     }
 
@@ -186,6 +221,8 @@ impl Sends {
 /// The receiving side.
 #[derive(Debug)]
 pub(super) struct Receives {
+    /// A bit for each slot without a request.
+    free: u32,
     requests: [ReceiveRequest; REQUESTS_MAX],
 }
 
@@ -239,45 +276,55 @@ impl ReceiveRequest {
     }
 
     /// How it ended; `None` if devices may still write for it, or bytes are to come.
+    #[inline]
     pub(super) fn end(&self) -> Option<Result<(), NcclResult>> {
-        if self.entries().any(|entry| entry.state == EntryState::Moving) {
-            return None;
+        let (mut failed, mut is_waiting) = (None, false);
+        for entry in self.entries() {
+            match entry.state {
+                EntryState::Moving => return None,
+                EntryState::Waiting => is_waiting = true,
+                EntryState::Failed(code) => failed = failed.or(Some(code)),
+                EntryState::Done(_) => {}
+            }
         }
-        let mut failed = self.entries().filter_map(|entry| match entry.state {
-            EntryState::Failed(code) => Some(code),
-            _ => None,
-        });
-        if let Some(code) = failed.next() {
-            return Some(Err(code));
+        match failed {
+            Some(code) => Some(Err(code)),
+            None => (!is_waiting).then_some(Ok(())),
         }
-        let mut states = self.entries().map(|entry| entry.state);
-        states
-            .all(|state| matches!(state, EntryState::Done(_)))
-            .then_some(Ok(()))
     }
 }
 
 impl Receives {
     pub(super) fn new() -> Box<Self> {
         Box::new(Self {
+            free: u32::MAX,
             requests: [ReceiveRequest::FREE; REQUESTS_MAX],
         })
     }
 
-    /// A slot without a request.
-    pub(super) fn free_slot(&self) -> Option<u8> {
-        let mut slots = (0..=u8::MAX).zip(&self.requests);
-        slots.find_map(|(slot, request)| (request.count == 0).then_some(slot))
+    /// A slot without a request, and where its receives go.
+    #[inline]
+    pub(super) fn free_slot(&mut self) -> Option<(u8, &mut [Entry; RECEIVES_MAX])> {
+        let slot = self.free.trailing_zeros();
+        let request = self.requests.get_mut(usize::try_from(slot).ok()?)?;
+        Some((u8::try_from(slot).ok()?, &mut request.entries))
     }
 
-    pub(super) fn set(&mut self, slot: u8, request: ReceiveRequest) {
-        if let Some(place) = self.requests.get_mut(usize::from(slot)) {
-            *place = request;
+    /// A slot has a request, whose receives are there.
+    #[inline]
+    pub(super) fn set(&mut self, slot: u8, (serial, count): (u32, u8)) {
+        self.free &= !1_u32.wrapping_shl(slot.into());
+        if let Some(request) = self.requests.get_mut(usize::from(slot)) {
+            (request.serial, request.count) = (serial, count);
         }
     }
 
+    #[inline]
     pub(super) fn free(&mut self, slot: u8) {
-        self.set(slot, ReceiveRequest::FREE);
+        if let Some(request) = self.requests.get_mut(usize::from(slot)) {
+            request.count = 0;
+            self.free |= 1_u32.wrapping_shl(slot.into());
+        }
     }
 
     /// The request of a slot, if it has this serial number.
@@ -338,8 +385,8 @@ impl Comm {
 #[cfg(test)]
 mod tests {
     use super::{
-        EntryState, Match, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, RequestNumber,
-        SENDS_MAX, Sends,
+        EntryState, Match, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, Receives,
+        RequestNumber, SENDS_MAX, SendRequest, SendState, Sends,
     };
 
     fn receives(tags: &[i32]) -> ([Receive; RECEIVES_MAX], u8) {
@@ -410,8 +457,30 @@ mod tests {
 
     #[test]
     fn there_is_a_slot_for_each_receive_that_the_peer_may_open() {
-        let sends = Sends::new();
+        let mut sends = Sends::new();
         assert_eq!(SENDS_MAX, 256);
-        assert_eq!(sends.free_slot(), Some(0));
+        let request = |serial| SendRequest {
+            serial,
+            state: SendState::Moving,
+        };
+        for slot in 0..=u8::MAX {
+            assert_eq!(sends.free_slot(), Some(slot));
+            sends.set(slot, request(slot.into()));
+        }
+        assert_eq!(sends.free_slot(), None);
+        for slot in [200, 3] {
+            sends.free(slot);
+            assert_eq!(sends.free_slot(), Some(slot));
+            assert!(sends.request(slot, slot.into()).is_none());
+        }
+        let mut receives = Receives::new();
+        for slot in 0..REQUESTS_MAX as u8 {
+            assert_eq!(receives.free_slot().unwrap().0, slot);
+            receives.set(slot, (slot.into(), 1));
+        }
+        assert!(receives.free_slot().is_none());
+        receives.free(31);
+        assert_eq!(receives.free_slot().unwrap().0, 31);
+        assert!(receives.request(31, 31).is_none() && receives.request(30, 30).is_some());
     }
 }

@@ -9,7 +9,7 @@ use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::log;
 use crate::memory::Memory;
-use crate::places::Key;
+use crate::places::{Key, Places};
 
 /// How long devices may take to let go of memory.
 const FREED_WITHIN: Duration = Duration::from_secs(20);
@@ -102,4 +102,32 @@ impl Context {
         }
         count
     }
+}
+
+/// The memory that bytes lie in, and their offset there; no memory if there are no bytes.
+#[inline]
+pub(super) fn place(
+    memories: &Places<Memory, 16>,
+    key: Option<Key>,
+    (address, bytes): (usize, usize),
+) -> Result<(Key, usize), Failure> {
+    if bytes == 0 {
+        return Ok((Key(0), 0));
+    }
+    let of = key.and_then(|key| Some((key, memories.get(key)?)));
+    let (key, of) = of.ok_or_else(not_registered)?;
+    let offset = of.offset_of(address, bytes);
+    Ok((key, offset.ok_or_else(|| outside(address, bytes))?))
+}
+
+#[cold]
+fn not_registered() -> Failure {
+    Failure::argument("the memory is not registered")
+}
+
+#[cold]
+fn outside(address: usize, bytes: usize) -> Failure {
+    Failure::argument(format_args!(
+        "{bytes} bytes at {address:#x} do not lie within the memory that is registered"
+    ))
 }

@@ -25,6 +25,7 @@ use crate::frame::Frame;
 use crate::handle::INNER_BYTES_MAX;
 use crate::lifeline::Lifelines;
 use crate::log;
+use crate::places::{Key, Places};
 use crate::settings::PluginSettings;
 pub(crate) use loans::Loan;
 pub(crate) use receiving::Incoming;
@@ -41,17 +42,6 @@ const LEFT_WITHIN: Duration = Duration::from_millis(5);
 
 /// How long a comm that is closed waits for its peer to have what was sent.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
-
-/// A request that was tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tested {
-    Pending,
-    /// The sizes of its messages, as many as there are.
-    Done {
-        count: usize,
-        sizes: [usize; crate::frame::RECEIVES_MAX],
-    },
-}
 
 /// Whether a message was taken to be sent.
 enum Said {
@@ -78,7 +68,7 @@ pub(crate) struct Context {
     unlent: u64,
     timeout: Duration,
     /// Messages are put together here.
-    buffer: Vec<u8>,
+    buffer: Box<[u8]>,
     /// How often it was polled.
     pub(crate) polls: u64,
     /// Whether anything waits for the next poll to go out.
@@ -124,7 +114,7 @@ impl Context {
             has_loans: settings.has_loans,
             unlent: 0,
             timeout: values.timeout,
-            buffer: Vec::with_capacity(values.link.message_bytes_max),
+            buffer: vec![0; values.link.message_bytes_max].into_boxed_slice(),
             polls: 0,
             is_dirty: false,
             broken: None,
@@ -406,13 +396,8 @@ impl Context {
     }
 
     /// A comm of this number, if it is of use.
-    fn comm(&mut self, key: crate::places::Key) -> Result<&mut Comm, Failure> {
-        let comm = self
-            .state
-            .comms
-            .get_mut(key)
-            .filter(|comm| comm.stage != Stage::Closing);
-        comm.ok_or_else(|| Failure::argument("there is no such comm: it was closed, or never opened"))
+    fn comm(&mut self, key: Key) -> Result<&mut Comm, Failure> {
+        open_comm(&mut self.state.comms, key)
     }
 
     fn say(&mut self, link: LinkId, frame: &Frame<'_>) -> Said {
@@ -420,11 +405,24 @@ impl Context {
     }
 }
 
-fn say(links: &mut Links, buffer: &mut Vec<u8>, link: LinkId, frame: &Frame<'_>) -> Said {
-    frame.write(buffer);
-    said(links.send(link, buffer))
+/// A comm of this number, if it is of use.
+#[inline]
+fn open_comm(comms: &mut Places<Comm>, key: Key) -> Result<&mut Comm, Failure> {
+    let comm = comms.get_mut(key).filter(|comm| comm.stage != Stage::Closing);
+    comm.ok_or_else(no_comm)
 }
 
+#[cold]
+fn no_comm() -> Failure {
+    Failure::argument("there is no such comm: it was closed, or never opened")
+}
+
+fn say(links: &mut Links, buffer: &mut [u8], link: LinkId, frame: &Frame<'_>) -> Said {
+    let length = frame.write(buffer);
+    said(links.send(link, buffer.get(..length).unwrap_or_default()))
+}
+
+#[inline]
 fn said(sent: Result<Sequence, PushRefusal>) -> Said {
     match sent {
         Ok(sequence) => Said::Taken(sequence),

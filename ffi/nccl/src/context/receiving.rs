@@ -1,11 +1,13 @@
 //! Receives: each is cleared with the peer, and filled by a message or by a transfer.
 
-use super::comm::{Entry, EntryState, ReceiveRequest, Side, Stage};
+use super::comm::{Entry, EntryState, Side, Stage};
+use super::memories::place;
 use super::sending::{Slot, no_request};
-use super::{Context, Said, Tested};
+use super::state::State;
+use super::{Context, Said, open_comm, said};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
-use crate::frame::{Frame, RECEIVES_MAX, Receive, RequestNumber};
+use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, write_clear};
 use crate::places::Key;
 
 /// Memory for one message.
@@ -19,125 +21,119 @@ pub(crate) struct Incoming {
 }
 
 impl Context {
-    /// Receives these messages; `None` if that is to be tried again.
-    pub(crate) fn receive(&mut self, key: Key, incoming: &[Incoming]) -> Result<Option<Slot>, Failure> {
-        let count = u8::try_from(incoming.len()).unwrap_or(u8::MAX);
-        if incoming.is_empty() || incoming.len() > RECEIVES_MAX {
-            return Err(Failure::argument(format_args!(
-                "irecv of {count} messages: 1 to {RECEIVES_MAX} are possible"
-            )));
-        }
-        let mut entries = [Entry {
-            bytes: 0,
-            memory: Key(0),
-            offset: 0,
-            state: EntryState::Waiting,
-        }; RECEIVES_MAX];
-        let mut receives = [Receive::default(); RECEIVES_MAX];
-        for ((entry, receive), one) in entries.iter_mut().zip(&mut receives).zip(incoming) {
-            if one.bytes > MESSAGE_BYTES_MAX {
-                return Err(Failure::argument(format_args!(
-                    "irecv of {} bytes: {MESSAGE_BYTES_MAX} is the limit",
-                    one.bytes
-                )));
-            }
-            if let Some((memory, offset)) = self.place(one.memory, one.address, one.bytes)? {
-                (entry.memory, entry.offset) = (memory, offset);
-            }
-            entry.bytes = one.bytes;
-            receive.tag = one.tag;
-            receive.bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
-        }
-        let comm = self.comm(key)?;
+    /// Receives so many messages, each as this says; `None` if that is to be tried again.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        key: Key,
+        count: u8,
+        mut incoming: impl FnMut(usize) -> Result<Incoming, Failure>,
+    ) -> Result<Option<Slot>, Failure> {
+        let Self {
+            links,
+            buffer,
+            state:
+                State {
+                    comms,
+                    memories,
+                    serial,
+                    ..
+                },
+            ..
+        } = self;
+        let comm = open_comm(comms, key)?;
+        let Side::Receive(open) = &mut comm.side else {
+            return Err(Failure::argument("irecv on a comm that sends"));
+        };
         if let Stage::Failed(code) = comm.stage {
             return Err(Failure::logged(code));
         }
-        let Side::Receive(open) = &comm.side else {
-            return Err(Failure::argument("irecv on a comm that sends"));
-        };
-        let (link, Some(slot), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
+        let (link, Some((slot, entries)), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
             return Ok(None);
         };
-        let serial = self.state.next_serial();
-        let frame = Frame::Clear {
-            to,
-            request: RequestNumber::new(slot.into(), serial),
-            receives,
-            count,
-        };
-        match self.say(link, &frame) {
-            Said::Taken(_) => self.is_dirty = true,
-            Said::Later => {
-                self.poll()?;
-                return Ok(None);
+        let mut receives = [Receive::default(); RECEIVES_MAX];
+        let receives = receives.get_mut(..count.into()).unwrap_or_default();
+        for ((index, entry), receive) in entries.iter_mut().enumerate().zip(receives.iter_mut()) {
+            let one = incoming(index)?;
+            if one.bytes > MESSAGE_BYTES_MAX {
+                return Err(too_long(one.bytes));
+            }
+            let (memory, offset) = place(memories, one.memory, (one.address, one.bytes))?;
+            *entry = Entry {
+                bytes: one.bytes,
+                memory,
+                offset,
+                state: EntryState::Waiting,
+            };
+            receive.tag = one.tag;
+            receive.bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
+        }
+        *serial = serial.wrapping_add(1);
+        let serial = *serial;
+        let length = write_clear(buffer, (to, RequestNumber::new(slot.into(), serial)), receives);
+        match said(links.send(link, buffer.get(..length).unwrap_or_default())) {
+            Said::Taken(_) => {
+                open.set(slot, (serial, count));
+                self.is_dirty = true;
+                Ok(Some((slot, serial)))
             }
             // The end of the link is reported with the next poll.
-            Said::Over => {
+            Said::Later | Said::Over => {
                 self.poll()?;
-                return Ok(None);
+                Ok(None)
             }
         }
-        if let Side::Receive(open) = &mut self.comm(key)?.side {
-            let request = ReceiveRequest {
-                serial,
-                count,
-                entries,
-            };
-            open.set(slot, request);
-        }
-        Ok(Some((slot, serial)))
     }
 
-    /// Whether all messages of a receive are there.
-    pub(crate) fn test_receive(&mut self, key: Key, (slot, serial): Slot) -> Result<Tested, Failure> {
+    /// Whether all messages of a receive of the comm in this place are there. Each one's size is given, if they are.
+    #[inline]
+    pub(crate) fn test_receive(
+        &mut self,
+        at: usize,
+        (slot, serial): Slot,
+        mut each: impl FnMut(usize, usize),
+    ) -> Result<bool, Failure> {
         let mut is_polled = false;
         loop {
-            let comm = self.state.comms.get_mut(key).ok_or_else(no_request)?;
-            let link = comm.link;
+            let comm = self.state.comms.at_mut(at).ok_or_else(no_request)?;
             let Side::Receive(receives) = &mut comm.side else {
                 return Err(no_request());
             };
             let request = receives.request(slot, serial).ok_or_else(no_request)?;
             match request.end() {
                 Some(Ok(())) => {
-                    let mut sizes = [0; RECEIVES_MAX];
-                    for (size, entry) in sizes.iter_mut().zip(request.entries()) {
+                    for (index, entry) in request.entries().enumerate() {
                         if let EntryState::Done(bytes) = entry.state {
-                            *size = bytes;
+                            each(index, bytes);
                         }
                     }
-                    let count = request.count.into();
                     receives.free(slot);
-                    return Ok(Tested::Done { count, sizes });
+                    return Ok(true);
                 }
                 Some(Err(code)) => {
-                    let entries = request.entries;
-                    if !self.end_loans(link, entries.iter().map(|entry| entry.memory)) {
-                        self.free_receive(key, slot);
+                    let (link, mut memories) = (comm.link, [Key(0); RECEIVES_MAX]);
+                    for (memory, entry) in memories.iter_mut().zip(request.entries()) {
+                        *memory = entry.memory;
+                    }
+                    if !self.end_loans(link, memories.into_iter()) {
+                        self.free_receive(at, slot);
                         return Err(Failure::logged(code));
                     }
-                    // The peer may write there until it is told: devices see to it that it cannot.
-                    if is_polled {
-                        return Ok(Tested::Pending);
-                    }
                 }
-                None if is_polled => return Ok(Tested::Pending),
                 None => {}
+            }
+            if is_polled {
+                return Ok(false);
             }
             is_polled = true;
             self.poll()?;
         }
     }
 
-    fn free_receive(&mut self, key: Key, slot: u8) {
-        if let Some(Side::Receive(receives)) = self.state.comms.get_mut(key).map(|comm| &mut comm.side) {
+    fn free_receive(&mut self, at: usize, slot: u8) {
+        if let Some(Side::Receive(receives)) = self.state.comms.at_mut(at).map(|comm| &mut comm.side) {
             receives.free(slot);
         }
-    }
-
-    /// The comm of a place, for a request that has its number.
-    pub(crate) fn comm_at(&self, place: u32) -> Result<Key, Failure> {
-        self.state.comms.key_at(place).ok_or_else(no_request)
     }
 
     /// Whether a comm can be used: neither closed, nor another side's.
@@ -149,4 +145,11 @@ impl Context {
             )),
         }
     }
+}
+
+#[cold]
+fn too_long(bytes: usize) -> Failure {
+    Failure::argument(format_args!(
+        "irecv of {bytes} bytes: {MESSAGE_BYTES_MAX} is the limit"
+    ))
 }

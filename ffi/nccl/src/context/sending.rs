@@ -1,13 +1,14 @@
 //! Sends: of short messages through the link, and of others by transfers. A send takes a receive that the peer has cleared.
 
-use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
+use doorbell::link::{LinkId, Sequence, TransferOptions, TransferRefusal};
 
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
+use super::memories::place;
 use super::state::{Moving, MovingOf};
-use super::{Context, Said, Tested, said};
+use super::{Context, Said, said};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
-use crate::frame::{Frame, HEADER_BYTES, RECEIVES_MAX};
+use crate::frame::{Frame, write_eager};
 use crate::log;
 use crate::places::Key;
 use crate::settings::TRANSFERS_MAX;
@@ -27,55 +28,39 @@ pub(crate) type Slot = (u8, u32);
 
 impl Context {
     /// Sends bytes; `None` if that is to be tried again.
+    #[inline]
     pub(crate) fn send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Slot>, Failure> {
-        let place = self.place(outgoing.memory, outgoing.address, outgoing.bytes)?;
-        let Some((link, slot, found)) = self.find_receive(key, outgoing.tag)? else {
-            return Ok(None);
-        };
-        let Some(to) = self.comm(key)?.peer else {
-            return Ok(None);
-        };
-        let serial = self.state.next_serial();
         let bytes = outgoing.bytes;
+        let place = place(&self.state.memories, outgoing.memory, (outgoing.address, bytes))?;
+        let Some((link, to, slot, found)) = self.find_receive(key, outgoing.tag)? else {
+            return Ok(None);
+        };
+        let serial = self.state.serial.wrapping_add(1);
+        self.state.serial = serial;
+        let mut sequence = None;
         let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.bytes {
-            self.send_excess((key, link, to), &found, bytes)
+            self.send_excess((link, to), &found, bytes)
         } else if bytes <= self.eager_bytes_max {
-            self.send_eager((key, link, to), &found, (place, bytes))
+            self.send_eager((link, to), &found, (place, bytes), &mut sequence)
         } else {
             self.send_transfer((key, link, to), &found, (place, bytes), (slot, serial))?
         };
-        let Some(state) = state else {
+        let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(key)) else {
             return Ok(None);
         };
-        if let Side::Send(sends) = &mut self.comm(key)?.side {
+        if sequence.is_some() {
+            comm.last_sent = sequence;
+        }
+        if let Side::Send(sends) = &mut comm.side {
             sends.take(&found);
             sends.set(slot, SendRequest { serial, state });
         }
         Ok(Some((slot, serial)))
     }
 
-    /// The memory that bytes lie in, and their offset there; `None` if there are no bytes.
-    pub(super) fn place(
-        &self,
-        memory: Option<Key>,
-        address: usize,
-        bytes: usize,
-    ) -> Result<Option<(Key, usize)>, Failure> {
-        if bytes == 0 {
-            return Ok(None);
-        }
-        let of = memory.and_then(|key| Some((key, self.state.memories.get(key)?)));
-        let (key, of) = of.ok_or_else(|| Failure::argument("the memory is not registered"))?;
-        let outside = || {
-            Failure::argument(format_args!(
-                "{bytes} bytes at {address:#x} do not lie within the memory that is registered"
-            ))
-        };
-        Ok(Some((key, of.offset_of(address, bytes).ok_or_else(outside)?)))
-    }
-
-    /// A receive of this tag, and a slot for the request that fills it.
-    fn find_receive(&mut self, key: Key, tag: i32) -> Result<Option<(LinkId, u8, Match)>, Failure> {
+    /// A receive of this tag, a slot for the request that fills it, and the peer's number of the comm.
+    #[inline]
+    fn find_receive(&mut self, key: Key, tag: i32) -> Result<Option<(LinkId, Key, u8, Match)>, Failure> {
         let mut is_polled = false;
         loop {
             let comm = self.comm(key)?;
@@ -85,8 +70,8 @@ impl Context {
             let Side::Send(sends) = &comm.side else {
                 return Err(Failure::argument("isend on a comm that receives"));
             };
-            if let (Some(found), Some(slot)) = (sends.find(tag), sends.free_slot()) {
-                return Ok(Some((comm.link, slot, found)));
+            if let (Some(found), Some(slot), Some(to)) = (sends.find(tag), sends.free_slot(), comm.peer) {
+                return Ok(Some((comm.link, to, slot, found)));
             }
             if is_polled {
                 return Ok(None);
@@ -97,12 +82,7 @@ impl Context {
     }
 
     /// The peer's receive has no room for so many bytes: both sides' requests end.
-    fn send_excess(
-        &mut self,
-        (_, link, to): (Key, LinkId, Key),
-        found: &Match,
-        bytes: usize,
-    ) -> Option<SendState> {
+    fn send_excess(&mut self, (link, to): (LinkId, Key), found: &Match, bytes: usize) -> Option<SendState> {
         let frame = Frame::Excess {
             target: found.target(to),
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
@@ -118,32 +98,27 @@ impl Context {
         Some(SendState::Failed(NcclResult::INVALID_USAGE))
     }
 
+    #[inline]
     fn send_eager(
         &mut self,
-        (key, link, to): (Key, LinkId, Key),
+        (link, to): (LinkId, Key),
         found: &Match,
-        (place, bytes): (Option<(Key, usize)>, usize),
+        ((memory, offset), bytes): ((Key, usize), usize),
+        sequence: &mut Option<Sequence>,
     ) -> Option<SendState> {
-        let frame = Frame::Eager {
-            target: found.target(to),
-            payload: &[],
-        };
-        frame.write(&mut self.buffer);
-        if let Some((memory, offset)) = place {
-            self.buffer.resize(HEADER_BYTES.saturating_add(bytes), 0);
-            let room = self.buffer.get_mut(HEADER_BYTES..)?;
+        let begun = write_eager(&mut self.buffer, &found.target(to));
+        let message = self.buffer.get_mut(..begun.saturating_add(bytes))?;
+        if bytes > 0 {
             let region = &self.state.memories.get(memory)?.region;
-            if let Err(outside) = region.copy_out(offset, room) {
+            if let Err(outside) = region.copy_out(offset, message.get_mut(begun..)?) {
                 log::warn(outside);
                 return Some(SendState::Failed(NcclResult::INTERNAL_ERROR));
             }
         }
-        match said(self.links.send(link, &self.buffer)) {
-            Said::Taken(sequence) => {
+        match said(self.links.send(link, message)) {
+            Said::Taken(taken) => {
                 self.is_dirty = true;
-                if let Ok(comm) = self.comm(key) {
-                    comm.last_sent = Some(sequence);
-                }
+                *sequence = Some(taken);
                 Some(SendState::Done(bytes))
             }
             Said::Later => None,
@@ -155,12 +130,9 @@ impl Context {
         &mut self,
         (key, link, to): (Key, LinkId, Key),
         found: &Match,
-        (place, bytes): (Option<(Key, usize)>, usize),
+        ((memory, offset), bytes): ((Key, usize), usize),
         (slot, serial): Slot,
     ) -> Result<Option<SendState>, Failure> {
-        let Some((memory, offset)) = place else {
-            return Ok(None);
-        };
         let Some(peer) = self.state.peer_mut(link) else {
             return Ok(None);
         };
@@ -200,31 +172,36 @@ impl Context {
         }
     }
 
-    /// Whether a send is done.
-    pub(crate) fn test_send(&mut self, key: Key, (slot, serial): Slot) -> Result<Tested, Failure> {
+    /// Whether a send of the comm in this place is done. Its size is given, if it is.
+    #[inline]
+    pub(crate) fn test_send(
+        &mut self,
+        at: usize,
+        (slot, serial): Slot,
+        mut each: impl FnMut(usize, usize),
+    ) -> Result<bool, Failure> {
         // Messages that were taken go out with the next poll.
         let (mut is_polled, mut is_looked_at) = (!self.is_dirty, false);
         loop {
-            let comm = self.state.comms.get_mut(key);
+            let comm = self.state.comms.at_mut(at);
             let Some(Side::Send(sends)) = comm.map(|comm| &mut comm.side) else {
                 return Err(no_request());
             };
-            let request = sends.request(slot, serial).ok_or_else(no_request)?;
-            let is_moving = request.state == SendState::Moving;
+            let state = sends.request(slot, serial).ok_or_else(no_request)?.state;
+            let is_moving = state == SendState::Moving;
             if is_polled && !is_moving {
-                let ended = core::mem::replace(&mut request.state, SendState::Free);
-                let mut sizes = [0; RECEIVES_MAX];
-                return match (ended, sizes.first_mut()) {
-                    (SendState::Done(bytes), Some(size)) => {
-                        *size = bytes;
-                        Ok(Tested::Done { count: 1, sizes })
+                sends.free(slot);
+                return match state {
+                    SendState::Done(bytes) => {
+                        each(0, bytes);
+                        Ok(true)
                     }
-                    (SendState::Failed(code), _) => Err(Failure::logged(code)),
-                    _ => Err(no_request()),
+                    SendState::Failed(code) => Err(Failure::logged(code)),
+                    SendState::Free | SendState::Moving => Err(no_request()),
                 };
             }
             if is_looked_at {
-                return Ok(Tested::Pending);
+                return Ok(false);
             }
             (is_polled, is_looked_at) = (true, is_moving);
             self.poll()?;
@@ -233,6 +210,7 @@ impl Context {
 }
 
 /// The error of a request that is none.
+#[cold]
 pub(super) fn no_request() -> Failure {
     Failure::argument("there is no such request: it was done, or never made")
 }

@@ -116,7 +116,7 @@ pub(super) struct State {
     /// Whether any comm may owe its peer a message.
     pub(super) is_owing: bool,
     /// The serial number of the last request.
-    serial: u32,
+    pub(super) serial: u32,
 }
 
 impl State {
@@ -136,12 +136,6 @@ impl State {
             is_owing: false,
             serial: 0,
         }
-    }
-
-    /// A serial number for a request.
-    pub(super) fn next_serial(&mut self) -> u32 {
-        self.serial = self.serial.wrapping_add(1);
-        self.serial
     }
 
     pub(super) fn peer_mut(&mut self, link: LinkId) -> Option<&mut PeerLink> {
