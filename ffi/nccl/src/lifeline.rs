@@ -5,8 +5,11 @@
 //! firewall may. A process that is stopped keeps both its port and its streams,
 //! and a host that is silent refuses nothing: the rails and their deadlines are for those.
 //!
-//! Each link has a thread, which sleeps in the kernel.
+//! Each link has a thread, which sleeps in the kernel. One more thread holds the streams of peers, in a table of descriptors of its own: a
+//! process that is killed gives back its memory before its descriptors, which takes long where it has much, and a thread with a table of
+//! its own closes that as soon as it ends itself.
 
+use core::ffi::{c_int, c_uint};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU16;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +17,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -23,8 +28,12 @@ use doorbell::link::LinkId;
 /// Streams of peers that are held at most; beyond, the oldest is closed, and its peer connects again.
 const HELD_MAX: usize = 256;
 
-/// Streams that are taken at a time: the callers of the context wait meanwhile.
+/// Streams that are taken at a time, and the wait between: strangers that connect get no more of a processor.
 const TAKEN_MAX: usize = 16;
+const TAKEN_EVERY: Duration = Duration::from_millis(10);
+
+/// How long the thread that holds streams may run on after its context.
+const LOOK_EVERY_MS: c_int = 250;
 
 /// How long one attempt to connect may take.
 const DIALED_WITHIN: Duration = Duration::from_millis(200);
@@ -41,10 +50,9 @@ const STACK_BYTES: usize = 64 << 10;
 /// The lifelines of a context, both ways.
 #[derive(Debug)]
 pub(crate) struct Lifelines {
-    listener: TcpListener,
     port: NonZeroU16,
-    /// Streams of peers: closed at this process's end, by the kernel.
-    held: VecDeque<TcpStream>,
+    /// Whether the thread that holds streams is to end.
+    is_over: Arc<AtomicBool>,
     watches: Vec<(LinkId, Arc<Watch>)>,
     gone: Arc<Gone>,
 }
@@ -81,15 +89,17 @@ enum Dialed {
 impl Lifelines {
     /// Listens at a port of the system's choice.
     pub(crate) fn open() -> std::io::Result<Self> {
-        let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-        let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let listener = TcpListener::bind(both).or_else(|_| TcpListener::bind(ipv4))?;
-        listener.set_nonblocking(true)?;
-        let port = NonZeroU16::new(listener.local_addr()?.port());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (said, port) = channel();
+        let until = Arc::clone(&is_over);
+        let thread = thread::Builder::new()
+            .name("doorbell-lines".into())
+            .stack_size(STACK_BYTES);
+        thread.spawn(move || hold(&until, &said))?;
+        let port = port.recv().map_err(|_| ErrorKind::Other)?;
         Ok(Self {
-            port: port.ok_or(ErrorKind::AddrNotAvailable)?,
-            listener,
-            held: VecDeque::with_capacity(HELD_MAX),
+            port: port?,
+            is_over,
             watches: Vec::new(),
             gone: Arc::default(),
         })
@@ -98,29 +108,6 @@ impl Lifelines {
     /// The port that peers connect to.
     pub(crate) const fn port(&self) -> NonZeroU16 {
         self.port
-    }
-
-    /// Takes the streams of peers that have connected, some at a time. A system call: for a thread that is no caller's.
-    pub(crate) fn accept(&mut self) {
-        let mut came = (0..TAKEN_MAX)
-            .map_while(|_| self.listener.accept().ok())
-            .peekable();
-        if came.peek().is_some() {
-            // Nothing is ever sent, so what can be read is the end.
-            self.held.retain(|held| {
-                let peeked = held.peek(&mut [0]);
-                peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-            });
-        }
-        for (stream, _) in came {
-            if stream.set_nonblocking(true).is_err() {
-                continue;
-            }
-            if self.held.len() >= HELD_MAX {
-                self.held.pop_front();
-            }
-            self.held.push_back(stream);
-        }
     }
 
     /// Watches the process at a port of these addresses.
@@ -184,8 +171,98 @@ impl Lifelines {
 
 impl Drop for Lifelines {
     fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
         for (_, watch) in &self.watches {
             watch.end();
+        }
+    }
+}
+
+/// The streams of peers, which the kernel closes at the end of the thread that holds them.
+#[derive(Debug)]
+struct Held {
+    listener: TcpListener,
+    streams: VecDeque<TcpStream>,
+}
+
+/// Holds the streams of peers until it is over. First it says where they connect.
+fn hold(is_over: &AtomicBool, said: &Sender<std::io::Result<NonZeroU16>>) {
+    own_table();
+    let (mut held, port) = match Held::open() {
+        Ok(opened) => opened,
+        Err(error) => {
+            let _ = said.send(Err(error));
+            return;
+        }
+    };
+    let _ = said.send(Ok(port));
+    while !is_over.load(Ordering::Relaxed) {
+        if held.wait() {
+            held.accept();
+            thread::sleep(TAKEN_EVERY);
+        }
+    }
+}
+
+/// Gives this thread a table of descriptors of its own, without those of the process. Without that, the process's table has its streams.
+///
+/// From here on it makes no use of descriptors of the process: it logs nothing, since its standard streams lead nowhere.
+fn own_table() {
+    let (first, last) = (0_u32, c_uint::MAX);
+    // SAFETY: the table becomes this thread's own before anything is closed (close_range(2)): it is shared with the thread that waits for
+    // the port. This thread has no descriptor yet, and all threads else keep theirs.
+    let is_own = unsafe { libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_UNSHARE) } == 0;
+    for _ in 0..if is_own { 3 } else { 0 } {
+        // In place of the standard streams, so that no stream of a peer gets the text of a panic.
+        // SAFETY: a new descriptor, which stays open (eventfd(2)).
+        unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    }
+}
+
+impl Held {
+    fn open() -> std::io::Result<(Self, NonZeroU16)> {
+        let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let listener = TcpListener::bind(both).or_else(|_| TcpListener::bind(ipv4))?;
+        listener.set_nonblocking(true)?;
+        let port = NonZeroU16::new(listener.local_addr()?.port());
+        let port = port.ok_or(ErrorKind::AddrNotAvailable)?;
+        let streams = VecDeque::with_capacity(HELD_MAX);
+        Ok((Self { listener, streams }, port))
+    }
+
+    /// Waits for a peer to connect, some time at most. Says whether one may have.
+    fn wait(&self) -> bool {
+        let mut polled = libc::pollfd {
+            fd: self.listener.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one descriptor of this thread's, which stays open through the call (poll(2)).
+        let count = unsafe { libc::poll(&raw mut polled, 1, LOOK_EVERY_MS) };
+        count != 0
+    }
+
+    /// Takes the streams of peers that have connected, some at a time.
+    fn accept(&mut self) {
+        let mut came = (0..TAKEN_MAX)
+            .map_while(|_| self.listener.accept().ok())
+            .peekable();
+        if came.peek().is_some() {
+            // Nothing is ever sent, so what can be read is the end.
+            self.streams.retain(|held| {
+                let peeked = held.peek(&mut [0]);
+                peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            });
+        }
+        for (stream, _) in came {
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            if self.streams.len() >= HELD_MAX {
+                self.streams.pop_front();
+            }
+            self.streams.push_back(stream);
         }
     }
 }
@@ -273,14 +350,15 @@ fn dial(addresses: &[SocketAddr]) -> Dialed {
 mod tests {
     use core::net::{Ipv4Addr, SocketAddr};
     use core::time::Duration;
-    use std::io::{Read as _, Write as _};
+    use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
+    use std::process::{Command, Stdio};
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread;
     use std::time::Instant;
 
-    use super::{HELD_MAX, Lifelines, Watch};
+    use super::{HELD_MAX, Held, Lifelines, Watch};
 
     /// A watch of a listener, and its outcome.
     fn watched(listener: &TcpListener) -> (Arc<Watch>, Receiver<bool>) {
@@ -315,14 +393,14 @@ mod tests {
 
     #[test]
     fn strangers_have_so_many_streams_and_no_more() {
-        let mut lifelines = Lifelines::open().unwrap();
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, lifelines.port().get()));
+        let (mut held, port) = Held::open().unwrap();
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.get()));
         // The kernel may have a stream some time after its peer does.
-        let mut accept_until = |holds: &mut dyn FnMut(&Lifelines) -> bool| {
+        let mut accept_until = |holds: &mut dyn FnMut(&Held) -> bool| {
             let began = Instant::now();
-            while !holds(&lifelines) {
-                assert!(began.elapsed() < LONG, "{} are held", lifelines.held.len());
-                lifelines.accept();
+            while !holds(&held) {
+                assert!(began.elapsed() < LONG, "{} are held", held.streams.len());
+                held.accept();
                 thread::sleep(Duration::from_millis(1));
             }
         };
@@ -330,7 +408,7 @@ mod tests {
             .map(|count| {
                 let stream = TcpStream::connect(to).unwrap();
                 stream.set_nonblocking(true).unwrap();
-                accept_until(&mut |lifelines| lifelines.held.len() > count);
+                accept_until(&mut |held| held.streams.len() > count);
                 stream
             })
             .collect();
@@ -341,10 +419,113 @@ mod tests {
         assert!(last.read(&mut [0]).is_err() && streams[1].read(&mut [0]).is_err());
         // Streams that their peers close are held no longer than until others come.
         drop(streams);
-        accept_until(&mut |lifelines| {
+        accept_until(&mut |held| {
             drop(TcpStream::connect(to));
-            lifelines.held.len() < HELD_MAX / 2
+            held.streams.len() < HELD_MAX / 2
         });
+    }
+
+    /// Sockets of this process that listen at a port, by the descriptors of this thread.
+    fn has_socket_at(port: u16) -> bool {
+        let listening = std::fs::read_to_string("/proc/self/net/tcp6").unwrap_or_default()
+            + &std::fs::read_to_string("/proc/self/net/tcp").unwrap_or_default();
+        let at = format!(":{port:04X}");
+        let inodes: Vec<_> = listening
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .filter(|words| words.len() > 9 && words[1].ends_with(&at) && words[3] == "0A")
+            .map(|words| format!("socket:[{}]", words[9]))
+            .collect();
+        assert!(!inodes.is_empty(), "nobody listens at {port}");
+        let descriptors = std::fs::read_dir("/proc/thread-self/fd").unwrap();
+        let mut links = descriptors.filter_map(|of| std::fs::read_link(of.ok()?.path()).ok());
+        links.any(|link| inodes.iter().any(|inode| link.as_os_str() == inode.as_str()))
+    }
+
+    #[test]
+    fn streams_are_in_no_table_but_that_of_the_thread_that_holds_them() {
+        let lifelines = Lifelines::open().unwrap();
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        assert!(has_socket_at(listener.local_addr().unwrap().port()));
+        assert!(!has_socket_at(lifelines.port().get()));
+        // What it holds is open as long as it lives, and no longer.
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, lifelines.port().get()));
+        let mut stream = TcpStream::connect(to).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        thread::sleep(Duration::from_millis(30));
+        assert!(stream.read(&mut [0]).is_err());
+        drop(lifelines);
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        // It may not have been accepted yet.
+        let end = stream.read(&mut [0]).map_err(|error| error.kind());
+        assert!(matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset)), "{end:?}");
+        let began = Instant::now();
+        while TcpStream::connect(to).is_ok() {
+            assert!(began.elapsed() < LONG, "the port is open still");
+        }
+    }
+
+    /// The mebibytes of a process that another test kills.
+    const HOLDS_MIB: &str = "DOORBELL_TEST_HOLDS_MIB";
+
+    /// Holds streams, memory and threads, as a rank does, until it is killed.
+    fn hold_much(mib: usize) {
+        let lifelines = Lifelines::open().unwrap();
+        let memory = vec![1_u8; mib << 20];
+        for _ in 0..16 {
+            thread::spawn(|| thread::sleep(LONG));
+        }
+        println!("port {}.", lifelines.port());
+        thread::sleep(LONG);
+        drop(core::hint::black_box(memory));
+    }
+
+    /// Times from the kill of a process until its peer knows, and until the kernel has ended it.
+    fn killed(mib: usize) -> [Duration; 2] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["a_peer_that_is_killed_is_gone", "--nocapture"])
+            .env(HOLDS_MIB, mib.to_string())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| {
+            let line = line.unwrap();
+            let (_, port) = line.split_once("port ")?;
+            port.strip_suffix('.')?.parse::<u16>().ok()
+        });
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.unwrap()));
+        let (_watch, outcome) = watched_at(vec![address]);
+        assert!(outcome.recv_timeout(Duration::from_millis(100)).is_err());
+        let began = Instant::now();
+        child.kill().unwrap();
+        let ended = thread::spawn(move || {
+            child.wait().unwrap();
+            began.elapsed()
+        });
+        assert_eq!(outcome.recv_timeout(LONG), Ok(true));
+        let known = began.elapsed();
+        [known, ended.join().unwrap()]
+    }
+
+    #[test]
+    fn a_peer_that_is_killed_is_gone() {
+        if let Ok(mib) = std::env::var(HOLDS_MIB) {
+            hold_much(mib.parse().unwrap());
+            return;
+        }
+        for mib in [1, 256] {
+            let times = [0; 3].map(|_| killed(mib));
+            let [known, ended] = [0, 1].map(|which| {
+                let mut all = times.map(|times| times[which]);
+                all.sort_unstable();
+                all[1]
+            });
+            println!(
+                "a process of {mib} MiB is killed: its peer knows after {known:.1?}, its kernel is done with it after {ended:.1?}"
+            );
+        }
     }
 
     #[test]

@@ -108,7 +108,6 @@ fn poll_idle() {
                 Err(TryLockError::WouldBlock) => continue,
             };
             let Some(context) = &mut *entry else { continue };
-            context.accept_lifelines();
             if context.polls == *seen {
                 let poll = core::panic::AssertUnwindSafe(|| context.poll());
                 if std::panic::catch_unwind(poll).is_err() {

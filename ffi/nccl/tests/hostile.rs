@@ -29,8 +29,6 @@ macro_rules! call {
     }};
 }
 
-#[path = "hostile/killed.rs"]
-mod killed;
 #[path = "hostile/loans.rs"]
 mod loans;
 

@@ -390,11 +390,6 @@ impl Context {
         }
     }
 
-    /// Takes the lifelines of peers: for a thread that is no caller's.
-    pub(crate) fn accept_lifelines(&mut self) {
-        self.lifelines.accept();
-    }
-
     /// A comm of this number, if it is of use.
     fn comm(&mut self, key: Key) -> Result<&mut Comm, Failure> {
         open_comm(&mut self.state.comms, key)
