@@ -319,9 +319,10 @@ pub(crate) unsafe extern "C" fn register(
                 "memory of type {kind}: host memory alone ({PTR_HOST}) is supported"
             )));
         }
-        if bytes == 0 || isize::try_from(bytes).is_err() {
+        let end = base.addr().checked_add(bytes);
+        if bytes == 0 || isize::try_from(bytes).is_err() || end.is_none() {
             return Err(Failure::argument(format_args!(
-                "{bytes} bytes cannot be registered"
+                "{bytes} bytes at {base:p} cannot be registered"
             )));
         }
         let key = registry::with(comm.context, |context| {

@@ -22,6 +22,7 @@ mod idle;
 mod links;
 mod memory;
 mod native;
+mod nccl;
 mod record;
 mod rings;
 mod rows;

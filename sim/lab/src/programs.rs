@@ -89,6 +89,16 @@ pub(crate) fn build_example(example: &str) -> Result<PathBuf> {
     build_one("--example", example)
 }
 
+/// Builds an example of the plugin for NCCL that is measured here; gives its path.
+///
+/// # Errors
+///
+/// It does not build.
+pub(crate) fn build_nccl_example(example: &str) -> Result<PathBuf> {
+    let built = build_of(&["doorbell-nccl"], &["--example", example], Profile::Release)?;
+    executable_of(built, example)
+}
+
 /// Builds a program that is measured here; gives its path.
 ///
 /// # Errors
@@ -99,7 +109,10 @@ pub(crate) fn build_program(program: &str) -> Result<PathBuf> {
 }
 
 fn build_one(kind: &str, name: &str) -> Result<PathBuf> {
-    let built = measured(&[kind, name])?;
+    executable_of(measured(&[kind, name])?, name)
+}
+
+fn executable_of(built: Vec<Artifact>, name: &str) -> Result<PathBuf> {
     built
         .into_iter()
         .filter(|artifact| artifact.target.name == name)

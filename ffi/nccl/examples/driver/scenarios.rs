@@ -27,6 +27,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("grouped", messages::grouped),
     ("tags", messages::tags),
     ("excess", messages::excess),
+    ("registrations", messages::registrations),
     ("reuse_listener", reuse_listener),
     ("ring", rings::ring),
     ("all_reduce", rings::all_reduce),

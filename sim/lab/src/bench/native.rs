@@ -120,6 +120,19 @@ pub(super) fn without_provider(
     Ok(ours)
 }
 
+/// The instructions of a program's functions `measured_…`, which call no provider.
+///
+/// # Errors
+///
+/// As for [`profile`]; or nothing was counted, or a provider was called.
+pub(super) fn of_program(program: &Path, arguments: &[&str], library: &Path, out: &Path) -> Result<u64> {
+    let profile = profile(program, arguments, "*::measured_*", Some(library), out)?;
+    let ours = profile.total_without(PROVIDER);
+    ensure!(ours > 0, "nothing was counted of {}", program.display());
+    ensure!(ours == profile.total(), "{PROVIDER} was called");
+    Ok(ours)
+}
+
 /// Instructions of posting and polling through the fake libibverbs: `ffi` alone and the public `Channel`, by cells and by
 /// slots, each beside the loop by hand; and of receiving.
 ///

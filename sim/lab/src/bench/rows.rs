@@ -134,6 +134,20 @@ const fn daemon(name: &'static str, what: &'static str, figure: &'static str, mo
     }
 }
 
+/// Instructions of one call of the plugin for NCCL, of a message of 8 bytes.
+const fn nccl(name: &'static str, what: &'static str, figure: &'static str) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/call",
+        whose: None,
+        goal: Goal::AtMost(250.0),
+        source: Source::Nccl,
+        figure,
+        command: "cargo lab bench nccl",
+    }
+}
+
 /// Instructions of a MiB that a transfer moves, at one of its sides.
 const fn transfer(name: &'static str, what: &'static str, figure: &'static str) -> Row {
     Row {
@@ -186,7 +200,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 54] = [
+pub(super) static ROWS: [Row; 57] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -510,6 +524,21 @@ pub(super) static ROWS: [Row; 54] = [
         "64 B message moved by the daemon, 16 at a time",
         "route",
         300.0,
+    ),
+    nccl(
+        "nccl-isend-8",
+        "`isend` of 8 bytes whose receive is known, the link's part included",
+        "isend",
+    ),
+    nccl(
+        "nccl-irecv-8",
+        "`irecv` of 8 bytes, the link's part included",
+        "irecv",
+    ),
+    nccl(
+        "nccl-test-8",
+        "`test` of a receive of 8 bytes that have come",
+        "test",
     ),
     transfer(
         "transfer-giver",

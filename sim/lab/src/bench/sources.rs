@@ -11,6 +11,7 @@ use super::idle;
 use super::links;
 use super::memory;
 use super::native;
+use super::nccl;
 use super::record::{Interval, Measured};
 use super::rings;
 use super::transfer;
@@ -43,6 +44,8 @@ pub(super) enum Source {
     IdleLinks,
     /// Instructions of messages through a node daemon.
     Daemon,
+    /// Instructions of calls of the plugin for NCCL.
+    Nccl,
     /// Instructions of either side of a transfer.
     Transfer,
     /// The memory of a hub with many peers.
@@ -98,7 +101,10 @@ impl Findings {
 impl Source {
     /// Whether it counts instructions on this machine, so that any tree can be compared with its record.
     pub(super) const fn is_held(self) -> bool {
-        matches!(self, Self::Posting | Self::Handle | Self::Idle | Self::IdleLinks)
+        matches!(
+            self,
+            Self::Posting | Self::Handle | Self::Idle | Self::IdleLinks | Self::Nccl
+        )
     }
 
     /// Measures.
@@ -116,6 +122,7 @@ impl Source {
             Self::Idle => idle::measure(bench),
             Self::IdleLinks => links::measure(bench),
             Self::Daemon => daemon::measure(bench),
+            Self::Nccl => nccl::measure(bench),
             Self::Transfer => transfer::measure(bench),
             Self::Memory => memory::measure(),
             Self::Rings => rings::measure(bench),

@@ -3,7 +3,7 @@
 use doorbell_nccl::abi::NcclResult;
 
 use super::Outcome;
-use crate::peers::{Pair, eventually, fails, finish, receive, refused, send, told};
+use crate::peers::{Memory, Pair, eventually, fails, finish, receive, refused, send, told};
 use crate::plugin::{Net, Object, Part};
 
 /// Bytes sent, and bytes of the receive.
@@ -283,4 +283,70 @@ pub(crate) fn one_by_one(net: &Net, arguments: &[String]) -> Outcome {
     to.deregister()?;
     pair.close()?;
     Ok(format!("{rounds} messages of {bytes} bytes"))
+}
+
+/// Ranges that overlap are registrations of their own, and go one by one. What is no range is refused.
+pub(super) fn registrations(net: &Net) -> Outcome {
+    const BYTES: usize = 8192;
+    let pair = Pair::connect(net)?;
+    let (mut from, mut to) = pair.memory(8 * BYTES)?;
+    let at = to.buffer.at(0);
+    let top = core::ptr::without_provenance_mut(usize::MAX - 4095);
+    let wrong = [
+        ("no bytes", at, 0),
+        ("NULL", core::ptr::null_mut(), BYTES),
+        ("too many bytes", at, usize::MAX),
+        ("one byte too many", at, 1 << 63),
+        ("a range that wraps", top, BYTES),
+    ];
+    for (what, data, bytes) in wrong {
+        let registered = net.register(pair.receive, data, bytes);
+        refused(what, registered, NcclResult::INVALID_ARGUMENT)?;
+    }
+    // The middle of the first one, and all of it once more.
+    let inner = told(
+        "regMr",
+        net.register(pair.receive, to.buffer.at(2 * BYTES), 4 * BYTES),
+    )?;
+    let same = told("regMr", net.register(pair.receive, at, 8 * BYTES))?;
+    let all = [to.handle, inner, same];
+    let mut seed = 0;
+    let mut message = |to: &mut Memory, memory: Object, place: usize| {
+        seed += 1;
+        from.buffer.fill(0, BYTES, seed);
+        let part = Part {
+            memory,
+            ..to.part(place * BYTES, BYTES, 0)
+        };
+        let receiving = receive(net, pair.receive, &[part])?;
+        let sending = send(net, pair.send, from.part(0, BYTES, 0))?;
+        finish(net, &[receiving, sending])?;
+        if told("iflush", net.flush(pair.receive))?.is_some() {
+            return Err("a flush of host memory has a request".to_owned());
+        }
+        to.buffer.check(place * BYTES, BYTES, seed)
+    };
+    for place in [2, 5, 2, 3] {
+        for memory in all {
+            message(&mut to, memory, place)?;
+        }
+    }
+    told("deregMr", net.deregister(pair.receive, same))?;
+    for memory in [to.handle, inner] {
+        message(&mut to, memory, 3)?;
+    }
+    for (memory, place) in [(same, 3), (inner, 1), (inner, 6)] {
+        let part = Part {
+            memory,
+            ..to.part(place * BYTES, BYTES, 0)
+        };
+        let posted = net.receive(pair.receive, &[part]);
+        refused("irecv", posted, NcclResult::INVALID_ARGUMENT)?;
+    }
+    told("deregMr", net.deregister(pair.receive, inner))?;
+    message(&mut to, all[0], 0)?;
+    from.deregister()?;
+    to.deregister()?;
+    pair.close()?;
+    Ok("three registrations of one range".to_owned())
 }
