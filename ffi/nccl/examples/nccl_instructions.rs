@@ -155,8 +155,13 @@ fn main() -> Result<(), Failure> {
             is_done = done(receiving)?;
             Ok(())
         })?;
-        if !is_done {
+        if !is_done && is("test-receive") {
             return Err("a message of which all was polled has not come".into());
+        }
+        // The memory of a transfer may be withdrawn after its sender knows of its end.
+        while !is_done {
+            here.poll()?;
+            is_done = done(receiving)?;
         }
     }
     println!("{messages} messages of {bytes} bytes, {what}");

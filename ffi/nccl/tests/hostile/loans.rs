@@ -19,7 +19,7 @@ const ROOM: usize = 65_536;
 const LONG: usize = 5000;
 
 /// Polls in which something that may happen would have happened.
-const WHILE: u32 = 3000;
+const WHILE: u32 = 1000;
 
 fn control() -> Control {
     Control::of(&doorbell_fake::library_path().unwrap()).unwrap()
