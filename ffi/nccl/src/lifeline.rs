@@ -448,7 +448,7 @@ mod tests {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         assert!(has_socket_at(listener.local_addr().unwrap().port()));
         assert!(!has_socket_at(lifelines.port().get()));
-        // What it holds is open as long as it lives, and no longer.
+        // The streams are open as long as the thread lives, and no longer.
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, lifelines.port().get()));
         let mut stream = TcpStream::connect(to).unwrap();
         stream.set_nonblocking(true).unwrap();

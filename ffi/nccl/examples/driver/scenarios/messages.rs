@@ -285,7 +285,7 @@ pub(crate) fn one_by_one(net: &Net, arguments: &[String]) -> Outcome {
     Ok(format!("{rounds} messages of {bytes} bytes"))
 }
 
-/// Ranges that overlap are registrations of their own, and go one by one. What is no range is refused.
+/// Ranges that overlap are registrations of their own, and go one by one. A range without bytes, or that wraps, is refused.
 pub(super) fn registrations(net: &Net) -> Outcome {
     const BYTES: usize = 8192;
     let pair = Pair::connect(net)?;
