@@ -5,9 +5,9 @@
 //! firewall may. A process that is stopped keeps both its port and its streams,
 //! and a host that is silent refuses nothing: the rails and their deadlines are for those.
 //!
-//! Each link has a thread, which sleeps in the kernel. One more thread holds the streams of peers, in a table of descriptors of its own: a
-//! process that is killed gives back its memory before its descriptors, which takes long where it has much, and a thread with a table of
-//! its own closes that as soon as it ends itself.
+//! Each link has a thread, which sleeps in the kernel. One more thread holds the streams of peers, in a table of descriptors of its own.
+//! The kernel takes back the memory of a killed process before its descriptors, which takes long if there is much. A thread with a table
+//! of its own closes that as soon as it ends itself.
 
 use core::ffi::{c_int, c_uint};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
