@@ -414,7 +414,13 @@ fn no_comm() -> Failure {
 
 fn say(links: &mut Links, buffer: &mut [u8], link: LinkId, frame: &Frame<'_>) -> Said {
     let length = frame.write(buffer);
-    said(links.send(link, buffer.get(..length).unwrap_or_default()))
+    push(links, link, buffer.get(..length).unwrap_or_default())
+}
+
+/// Sends a message over a link: every one goes this way.
+#[inline]
+fn push(links: &mut Links, link: LinkId, message: &[u8]) -> Said {
+    said(links.send(link, message))
 }
 
 #[inline]

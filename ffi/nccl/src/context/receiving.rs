@@ -4,7 +4,7 @@ use super::comm::{Entry, EntryState, Side, Stage};
 use super::memories::place;
 use super::sending::{Slot, no_request};
 use super::state::State;
-use super::{Context, Said, open_comm, said};
+use super::{Context, Said, open_comm, push};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, write_clear};
@@ -71,7 +71,7 @@ impl Context {
         *serial = serial.wrapping_add(1);
         let serial = *serial;
         let length = write_clear(buffer, (to, RequestNumber::new(slot.into(), serial)), receives);
-        match said(links.send(link, buffer.get(..length).unwrap_or_default())) {
+        match push(links, link, buffer.get(..length).unwrap_or_default()) {
             Said::Taken(_) => {
                 open.set(slot, (serial, count));
                 self.is_dirty = true;

@@ -5,7 +5,7 @@ use doorbell::link::{LinkId, Sequence, TransferOptions, TransferRefusal};
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
 use super::memories::place;
 use super::state::{Moving, MovingOf};
-use super::{Context, Said, said};
+use super::{Context, Said, push};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::frame::{Frame, write_eager};
@@ -115,7 +115,7 @@ impl Context {
                 return Some(SendState::Failed(NcclResult::INTERNAL_ERROR));
             }
         }
-        match said(self.links.send(link, message)) {
+        match push(&mut self.links, link, message) {
             Said::Taken(taken) => {
                 self.is_dirty = true;
                 *sequence = Some(taken);
