@@ -57,7 +57,10 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
         &["doorbell", "rustix", "serde", "serde_json", "toml"],
     ),
     ("src/daemon", &["doorbell", "rustix", "zerocopy"]),
-    ("src/broker", &["doorbell-sandbox", "rustix", "serde", "toml"]),
+    (
+        "src/broker",
+        &["doorbell-sandbox", "rustix", "serde", "serde_json", "toml"],
+    ),
     ("src/program", &["*"]),
     ("sim/swarm", &["*"]),
     ("sim/lab", &["*"]),

@@ -56,6 +56,65 @@ impl Reserved {
     }
 }
 
+/// Numbers that the profile of a container keeps for devices. They are a power of two, which one comparison of libseccomp tests.
+const OF_CONTAINERS: Range<u32> = 512..1024;
+
+impl Reserved {
+    /// Numbers for `count` devices, at most 512, of those that [`profile_rules`] keeps. They end below 1024, the usual limit of open files.
+    #[must_use]
+    pub fn of_containers(count: u32) -> Self {
+        let Range { start, end } = OF_CONTAINERS;
+        Self(end.saturating_sub(count).max(start)..end)
+    }
+}
+
+/// A rule of the filter for the profile of a container. Source: `linux.seccomp.syscalls` of the OCI runtime specification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProfileRule {
+    /// The name of the call.
+    pub call: &'static str,
+    /// The error that the call is answered with. `None` traps it (`SCMP_ACT_NOTIFY`).
+    pub error: Option<u16>,
+    /// Arguments that are tested, each for a value under a mask (`SCMP_CMP_MASKED_EQ`). All hold.
+    pub arguments: Vec<MaskedArgument>,
+}
+
+/// A test of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MaskedArgument {
+    /// The number of the argument, from 0.
+    pub index: u32,
+    /// The bits that count.
+    pub mask: u64,
+    /// Their value.
+    pub value: u64,
+}
+
+/// The rules by which a container runtime makes a filter that traps as the filter of a launched program does.
+#[must_use]
+pub fn profile_rules() -> Vec<ProfileRule> {
+    let Range { start, end } = OF_CONTAINERS;
+    let number = is_but_for(0, end.saturating_sub(start).saturating_sub(1), start);
+    let masked = |condition: &Condition| match condition.compared {
+        Compared::Equal(value) => Some(MaskedArgument {
+            index: condition.argument,
+            mask: (!condition.ignored).into(),
+            value: value.into(),
+        }),
+        Compared::AtLeast(_) | Compared::Below(_) => None,
+    };
+    let rules = rules(&[number]).into_iter();
+    rules
+        .map(|rule| ProfileRule {
+            call: rule.name,
+            error: (rule.action != SECCOMP_RET_USER_NOTIF).then_some(rule.action as u16),
+            arguments: rule.conditions.iter().filter_map(masked).collect(),
+        })
+        .collect()
+}
+
 /// A test of the low word of an argument. The kernel takes no more of each argument that is tested.
 #[derive(Clone, Copy)]
 struct Condition {
@@ -91,6 +150,8 @@ const fn is_but_for(argument: u32, ignored: u32, value: u32) -> Condition {
 #[derive(Clone)]
 pub(crate) struct Rule {
     call: libc::c_long,
+    /// The call's name in a profile. Empty for a rule that is in none.
+    name: &'static str,
     conditions: Vec<Condition>,
     action: u32,
 }
@@ -99,60 +160,68 @@ pub(crate) struct Rule {
 pub(crate) fn allow(call: libc::c_long, descriptor: Option<u32>) -> Rule {
     Rule {
         call,
+        name: "",
         conditions: descriptor.map(|number| is(0, number)).into_iter().collect(),
         action: SECCOMP_RET_ALLOW,
     }
 }
 
-fn trap(call: libc::c_long, conditions: &[Condition]) -> Rule {
+fn trap(call: libc::c_long, name: &'static str, conditions: &[Condition]) -> Rule {
     Rule {
         call,
+        name,
         conditions: conditions.to_vec(),
         action: SECCOMP_RET_USER_NOTIF,
     }
 }
 
+/// The test of a write for a descriptor of a device.
+fn is_reserved(reserved: &Reserved) -> [Condition; 2] {
+    let of = |compared| Condition {
+        argument: 0,
+        ignored: 0,
+        compared,
+    };
+    [
+        of(Compared::AtLeast(reserved.0.start)),
+        of(Compared::Below(reserved.0.end)),
+    ]
+}
+
 /// The rules. The first that a call meets holds.
-fn rules(reserved: &Reserved) -> Vec<Rule> {
+fn rules(is_reserved: &[Condition]) -> Vec<Rule> {
+    let is_doorbell = [is_reserved, &[is(2, DOORBELL_BYTES as u32)]].concat();
     let mut rules = vec![
-        trap(
-            libc::SYS_write,
-            &[
-                Condition {
-                    argument: 0,
-                    ignored: 0,
-                    compared: Compared::AtLeast(reserved.0.start),
-                },
-                Condition {
-                    argument: 0,
-                    ignored: 0,
-                    compared: Compared::Below(reserved.0.end),
-                },
-                is(2, DOORBELL_BYTES as u32),
-            ],
-        ),
+        trap(libc::SYS_write, "write", &is_doorbell),
         trap(
             libc::SYS_openat,
+            "openat",
             &[is(0, HERE), is_but_for(2, LARGE_FILE, OPEN_FLAGS)],
         ),
-        trap(libc::SYS_newfstatat, &[is(0, HERE), is(3, 0)]),
+        trap(libc::SYS_newfstatat, "newfstatat", &[is(0, HERE), is(3, 0)]),
         // AT_NO_AUTOMOUNT is what a C library adds.
         trap(
             libc::SYS_statx,
+            "statx",
             &[is(0, HERE), is_but_for(2, libc::AT_NO_AUTOMOUNT as u32, 0)],
         ),
         // libibverbs waits for udev in vain, and by this call alone.
-        trap(libc::SYS_inotify_add_watch, &[is(2, libc::IN_CREATE)]),
+        trap(
+            libc::SYS_inotify_add_watch,
+            "inotify_add_watch",
+            &[is(2, libc::IN_CREATE)],
+        ),
     ];
     #[cfg(target_arch = "x86_64")]
     rules.extend([
-        trap(libc::SYS_open, &[is_but_for(1, LARGE_FILE, OPEN_FLAGS)]),
-        trap(libc::SYS_stat, &[]),
+        trap(libc::SYS_open, "open", &[is_but_for(1, LARGE_FILE, OPEN_FLAGS)]),
+        trap(libc::SYS_stat, "stat", &[]),
     ]);
     // A lock of an open file tells the broker that a device is still open: the program must not take it away.
     for command in [libc::F_OFD_SETLK, libc::F_OFD_SETLKW] {
         rules.push(Rule {
             call: libc::SYS_fcntl,
+            name: "fcntl",
             conditions: vec![is(1, command as u32)],
             action: SECCOMP_RET_ERRNO | libc::EINVAL as u32,
         });
@@ -191,7 +260,7 @@ const fn answer(action: u32) -> sock_filter {
 /// The whole filter of the broker. Calls of a foreign ABI do not exist for the program, since their numbers are others.
 pub(crate) fn program(reserved: &Reserved) -> Vec<sock_filter> {
     let absent = SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-    assemble(&rules(reserved), absent, SECCOMP_RET_ALLOW)
+    assemble(&rules(&is_reserved(reserved)), absent, SECCOMP_RET_ALLOW)
 }
 
 /// A filter of these rules, with its answers to calls of a foreign ABI and to those that meet no rule.

@@ -4,11 +4,13 @@
 
 use core::fmt;
 use core::mem::MaybeUninit;
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libc::{SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, c_int};
@@ -22,6 +24,7 @@ use crate::capabilities;
 use crate::filter::{self, Reserved};
 use crate::listener::Listener;
 use crate::signals::{BlockedSignals, set_blocked};
+use crate::tree::{self, Tree};
 
 /// The network of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +49,12 @@ pub struct Launch {
     pub namespaces: Option<Network>,
     /// Numbers of descriptors that are kept for devices.
     pub reserved: Reserved,
+    /// The folder of a cgroup that the program joins.
+    pub cgroup: Option<PathBuf>,
+    /// Bytes that each process may pin, if the limit of before is not lower.
+    pub pinned_bytes: Option<u64>,
+    /// Files that the program finds, in a mount namespace of its own.
+    pub tree: Option<Tree>,
 }
 
 /// A program that runs under the filter.
@@ -61,12 +70,18 @@ pub struct Launched {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
+    /// The cgroup is joined.
+    Cgroup,
+    /// The limit of pinned memory is set.
+    Pinned,
     /// Namespaces are made.
     Namespaces,
     /// The user and the group are mapped into the user namespace.
     Users,
     /// `/dev/infiniband` is hidden.
     Mounts,
+    /// The tree is mounted.
+    Tree,
     /// Capabilities are dropped.
     Privileges,
     /// The filter is installed.
@@ -77,10 +92,13 @@ pub enum Step {
     Program,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 10] = [
+    Step::Cgroup,
+    Step::Pinned,
     Step::Namespaces,
     Step::Users,
     Step::Mounts,
+    Step::Tree,
     Step::Privileges,
     Step::Filter,
     Step::Listener,
@@ -100,12 +118,18 @@ impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = &self.error;
         match self.step {
+            Step::Cgroup => write!(f, "cannot join the cgroup: {error}"),
+            Step::Pinned => write!(f, "cannot limit pinned memory: {error}"),
             Step::Namespaces => write!(
                 f,
                 "cannot make user and mount namespaces: {error}; allow user namespaces (user.max_user_namespaces), or leave them to the program"
             ),
             Step::Users => write!(f, "cannot map the user into its namespace: {error}"),
             Step::Mounts => write!(f, "cannot hide /dev/infiniband: {error}"),
+            Step::Tree => write!(
+                f,
+                "cannot mount the topology: {error}; make its folder, and leave mount namespaces to this user"
+            ),
             Step::Privileges => write!(f, "cannot drop capabilities: {error}"),
             Step::Filter => write!(
                 f,
@@ -125,8 +149,11 @@ impl core::error::Error for LaunchError {
 
 /// All that the new process needs, made before the fork.
 struct Preparation {
+    cgroup: Option<CString>,
+    pinned_bytes: Option<u64>,
     namespaces: Option<Network>,
     hides: bool,
+    tree: Option<tree::Prepared>,
     uid_map: Vec<u8>,
     gid_map: Vec<u8>,
     program: Vec<libc::sock_filter>,
@@ -143,9 +170,21 @@ impl Launch {
         let at = |step| move |error| LaunchError { step, error };
         let (ours, theirs) = UnixStream::pair().map_err(at(Step::Listener))?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let processes = |folder: &PathBuf| {
+            let file = folder.join("cgroup.procs").into_os_string();
+            CString::new(file.into_vec()).map_err(|error| at(Step::Cgroup)(error.into()))
+        };
         let preparation = Preparation {
+            cgroup: self.cgroup.as_ref().map(processes).transpose()?,
+            pinned_bytes: self.pinned_bytes,
             namespaces: self.namespaces,
-            hides: std::path::Path::new("/dev/infiniband").is_dir(),
+            tree: self
+                .tree
+                .as_ref()
+                .map(Tree::prepared)
+                .transpose()
+                .map_err(at(Step::Tree))?,
+            hides: Path::new("/dev/infiniband").is_dir(),
             uid_map: format!("{0} {0} 1", uid.as_raw()).into_bytes(),
             gid_map: format!("{0} {0} 1", gid.as_raw()).into_bytes(),
             program: filter::program(&self.reserved),
@@ -165,7 +204,7 @@ impl Launch {
         unsafe { command.pre_exec(prepare) };
         let spawned = command.spawn();
         drop(command);
-        let child = match spawned {
+        let mut child = match spawned {
             Ok(child) => child,
             Err(error) => {
                 let mut step = [0; 1];
@@ -177,12 +216,17 @@ impl Launch {
                 return Err(at(step.unwrap_or(Step::Program))(error));
             }
         };
-        let listener = received_descriptor(ours.as_fd()).map_err(at(Step::Listener))?;
-        let pid = Pid::from_child(&child);
-        Ok(Launched {
-            pid,
-            listener: Listener::new(listener),
-        })
+        match received_descriptor(ours.as_fd()) {
+            Ok(listener) => Ok(Launched {
+                pid: Pid::from_child(&child),
+                listener: Listener::new(listener),
+            }),
+            Err(error) => {
+                // A program without a supervisor finds no device.
+                let _ = child.kill().and_then(|()| child.wait());
+                Err(at(Step::Listener)(error))
+            }
+        }
     }
 }
 
@@ -215,6 +259,12 @@ fn checked(status: c_int) -> io::Result<()> {
 /// Makes the namespaces of this new process, drops its privileges, and installs the filter.
 fn prepare(preparation: &Preparation) -> Result<(), (Step, io::Error)> {
     let at = |step| move |error| (step, error);
+    if let Some(processes) = &preparation.cgroup {
+        write_file(processes, b"0").map_err(at(Step::Cgroup))?;
+    }
+    if let Some(bytes) = preparation.pinned_bytes {
+        limit_pinned(bytes).map_err(|error| (Step::Pinned, error.into()))?;
+    }
     if let Some(network) = preparation.namespaces {
         let more = match network {
             Network::Host => 0,
@@ -228,8 +278,14 @@ fn prepare(preparation: &Preparation) -> Result<(), (Step, io::Error)> {
         write_file(c"/proc/self/setgroups", b"deny").map_err(at(Step::Users))?;
         write_file(c"/proc/self/uid_map", &preparation.uid_map).map_err(at(Step::Users))?;
         write_file(c"/proc/self/gid_map", &preparation.gid_map).map_err(at(Step::Users))?;
+        alone().map_err(at(Step::Mounts))?;
         if preparation.hides {
-            hide(c"/dev/infiniband").map_err(at(Step::Mounts))?;
+            cover(c"/dev/infiniband", c"size=4k,mode=0755", libc::MS_RDONLY).map_err(at(Step::Mounts))?;
+        }
+        if let Some(tree) = &preparation.tree {
+            cover(tree.at(), c"size=64m,mode=0755", 0).map_err(at(Step::Tree))?;
+            tree.write().map_err(at(Step::Tree))?;
+            cover(tree.at(), c"", libc::MS_REMOUNT | libc::MS_RDONLY).map_err(at(Step::Tree))?;
         }
         capabilities::drop_all().map_err(at(Step::Privileges))?;
     }
@@ -254,6 +310,15 @@ fn prepare(preparation: &Preparation) -> Result<(), (Step, io::Error)> {
     Ok(())
 }
 
+/// Lowers the limit of pinned memory, for good: a process without privileges cannot raise it.
+fn limit_pinned(bytes: u64) -> Result<(), rustix::io::Errno> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Memlock);
+    let lower = |limit: Option<u64>| Some(limit.unwrap_or(u64::MAX).min(bytes));
+    let (current, maximum) = (lower(before.current), lower(before.maximum));
+    setrlimit(Resource::Memlock, Rlimit { current, maximum })
+}
+
 /// Writes a file of `/proc` in one call.
 fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
@@ -262,16 +327,20 @@ fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts an empty folder over this one, in a mount namespace that sends nothing to others.
-fn hide(folder: &CStr) -> io::Result<()> {
+/// Has mounts of this mount namespace sent to no other.
+fn alone() -> io::Result<()> {
     let none = core::ptr::null();
     let alone = libc::MS_REC | libc::MS_SLAVE;
     // SAFETY: a path; the other texts are not looked at for a change of propagation (mount(2)).
-    checked(unsafe { libc::mount(none, c"/".as_ptr(), none, alone, none.cast()) })?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RDONLY;
-    let (kind, data) = (c"tmpfs".as_ptr(), c"size=4k,mode=0755".as_ptr());
+    checked(unsafe { libc::mount(none, c"/".as_ptr(), none, alone, none.cast()) })
+}
+
+/// Mounts an empty folder over this one, or with `MS_REMOUNT` changes that one.
+fn cover(folder: &CStr, data: &CStr, more: libc::c_ulong) -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | more;
+    let kind = c"tmpfs".as_ptr();
     // SAFETY: texts that end with zero (mount(2)).
-    checked(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, data.cast()) })
+    checked(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, data.as_ptr().cast()) })
 }
 
 /// Installs the filter, and returns its listener.

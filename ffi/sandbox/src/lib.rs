@@ -14,11 +14,13 @@ mod launch;
 mod listener;
 mod process;
 mod signals;
+mod tree;
 
 pub use confinement::Confinement;
 pub use device::{DescriptorKind, Doorbell, Driver, Mark, StatForm, node_facts, open_node};
-pub use filter::{DOORBELL_BYTES, Reserved};
+pub use filter::{DOORBELL_BYTES, MaskedArgument, ProfileRule, Reserved, profile_rules};
 pub use launch::{Launch, LaunchError, Launched, Network, Step};
 pub use listener::{Call, Listener, Trapped};
 pub use process::Process;
 pub use signals::{BlockedSignals, Received};
+pub use tree::{Tree, TreeEntry};

@@ -101,6 +101,19 @@ fn call(data: &libc::seccomp_data) -> Call {
 }
 
 impl Listener {
+    /// Takes the listener of a filter that another process made, as a container runtime hands it over.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a descriptor of anything else; or `/proc` is not there.
+    pub fn from_descriptor(descriptor: OwnedFd) -> io::Result<Self> {
+        let file = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+        if file.as_os_str() == "anon_inode:seccomp notify" {
+            Ok(Self::new(descriptor))
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
+    }
+
     /// Takes the listener that a filter gave: no other descriptor, since its requests mean something else there.
     pub(crate) fn new(descriptor: OwnedFd) -> Self {
         // The supervisor runs where the program waits, and the other way round: half of the time. Kernels before 6.6 do not have it.

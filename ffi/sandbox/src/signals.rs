@@ -22,8 +22,8 @@ pub struct BlockedSignals {
     before: libc::sigset_t,
 }
 
-/// The signals that are read: the end of a child, and those by which a program is asked to end.
-const READ: [i32; 7] = [
+/// The signals that are read: the end of a child, and those by which a program is asked to end, to stop or to go on.
+const READ: [i32; 9] = [
     libc::SIGCHLD,
     libc::SIGTERM,
     libc::SIGINT,
@@ -31,6 +31,8 @@ const READ: [i32; 7] = [
     libc::SIGQUIT,
     libc::SIGUSR1,
     libc::SIGUSR2,
+    libc::SIGTSTP,
+    libc::SIGCONT,
 ];
 
 /// An empty set of signals.

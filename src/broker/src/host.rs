@@ -1,6 +1,6 @@
 //! Device nodes of this host, and the contexts that were opened of them.
 
-use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -32,15 +32,15 @@ pub(crate) struct Opened {
 #[derive(Debug)]
 pub(crate) struct Host {
     stand_ins: BTreeMap<String, PathBuf>,
-    /// Contexts that were opened: a mark has their number.
-    opened: Cell<u32>,
 }
+
+/// Contexts that this process opened, for all sandboxes: a mark has their number, and no two have the same.
+static OPENED: AtomicU32 = AtomicU32::new(0);
 
 impl Host {
     pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             stand_ins: policy.stand_ins.clone(),
-            opened: Cell::new(0),
         }
     }
 
@@ -68,8 +68,7 @@ impl Host {
                 return Err(Errno::NODEV);
             }
         }
-        let number = self.opened.get();
-        self.opened.set(number.wrapping_add(1));
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let mark = Mark::set(descriptor.as_fd(), number);
         Ok(Opened {
             descriptor,

@@ -3,12 +3,26 @@
 //! The program runs under a seccomp filter. The broker answers the few calls that the filter traps. [`Decider`] decides, without a system call of its own.
 //! [`run`] starts a program and supervises it until the last of its processes ended.
 
+mod container_state;
+mod containers;
 mod decider;
 mod host;
+mod limits;
+mod policies;
 mod policy;
+mod profile;
+mod sandbox;
 mod supervisor;
+mod topology;
 
+pub use container_state::StateError;
+pub use containers::{ContainerRefusal, Event, ListenError, Listening, listen};
 pub use decider::{Decider, Decision, Facts, NodeName, PATH_BYTES, Refusal};
 pub use doorbell_sandbox::{LaunchError, Network, Step};
+pub use limits::LimitsError;
+pub use policies::PoliciesError;
 pub use policy::{Policy, PolicyError};
-pub use supervisor::{BrokerError, Counts, End, Program, Report, run};
+pub use profile::{Profile, container_profile};
+pub use sandbox::Counts;
+pub use supervisor::{BrokerError, End, Program, Report, run};
+pub use topology::{TopologyError, write_topology};

@@ -21,6 +21,15 @@ pub struct Policy {
     pub devices: Vec<String>,
     /// Contexts open at once, of all processes of the sandbox: 1 to 512. Default: 8.
     pub contexts: u32,
+    /// Objects of each device at once, such as queue pairs, completion queues and memory regions. The `rdma` controller of cgroup2 holds it. Default: no
+    /// limit.
+    pub objects: Option<u32>,
+    /// Bytes that each process may pin, and so register. Default: the limit of the user (`ulimit -l`).
+    pub pinned_bytes: Option<u64>,
+    /// The folder of cgroup2 in which the cgroup of the sandbox is made, for `objects`. Default: the cgroup of the broker.
+    pub cgroup: Option<PathBuf>,
+    /// A folder at which the program finds the facts of its devices, as a tree of sysfs. Default: none.
+    pub topology: Option<PathBuf>,
     /// Nodes instead of those of the host, for tests: `uverbs0 = "/dev/null"`. The device is then of the node's name.
     pub stand_ins: BTreeMap<String, PathBuf>,
 }
@@ -30,6 +39,10 @@ impl Default for Policy {
         Self {
             devices: Vec::new(),
             contexts: CONTEXTS,
+            objects: None,
+            pinned_bytes: None,
+            cgroup: None,
+            topology: None,
             stand_ins: BTreeMap::new(),
         }
     }
@@ -47,7 +60,27 @@ pub enum PolicyError {
     Wildcard(String),
     /// This number of contexts is not 1 to 512.
     Contexts(u32),
+    /// A limit that nothing would hold.
+    Unheld(&'static str),
+    /// The folder of the topology is not named from the root.
+    Topology(PathBuf),
 }
+
+/// Limits that a reader may expect here, and what there is instead.
+const UNHELD: [(&str, &str); 3] = [
+    (
+        "queue_pairs",
+        "the kernel limits objects of all kinds together (`objects`)",
+    ),
+    (
+        "registrations",
+        "the kernel limits objects of all kinds together (`objects`)",
+    ),
+    (
+        "destinations",
+        "a device sends to any address that its network reaches; filter there, or give the program a device of its own",
+    ),
+];
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,6 +88,12 @@ impl fmt::Display for PolicyError {
             Self::Syntax(text) => f.write_str(text.trim_end()),
             Self::NoDevice => f.write_str("the policy allows no device; name one in `devices`"),
             Self::Wildcard(name) => write!(f, "device {name:?}: a * stands at the end alone"),
+            Self::Unheld(field) => {
+                let instead = UNHELD.iter().find(|(name, _)| name == field);
+                let instead = instead.map_or("", |(_, instead)| instead);
+                write!(f, "nothing would hold `{field}`: {instead}")
+            }
+            Self::Topology(path) => write!(f, "topology {path:?} is no path from the root"),
             Self::Contexts(count) => write!(f, "{count} contexts: not 1 to {CONTEXTS_MAX}"),
         }
     }
@@ -68,7 +107,14 @@ impl Policy {
     /// # Errors
     /// [`PolicyError::Syntax`]. The values are checked by [`Policy::check`].
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        toml::from_str(text).map_err(|error: toml::de::Error| PolicyError::Syntax(error.to_string()))
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let fields = text.parse::<toml::Table>().unwrap_or_default();
+            let unheld = UNHELD.iter().find(|(name, _)| fields.contains_key(*name));
+            unheld.map_or_else(
+                || PolicyError::Syntax(error.to_string()),
+                |(name, _)| PolicyError::Unheld(name),
+            )
+        })
     }
 
     /// Checks the values.
@@ -85,6 +131,9 @@ impl Policy {
         }
         if !(1..=CONTEXTS_MAX).contains(&self.contexts) {
             return Err(PolicyError::Contexts(self.contexts));
+        }
+        if let Some(path) = self.topology.as_ref().filter(|path| !path.is_absolute()) {
+            return Err(PolicyError::Topology(path.clone()));
         }
         Ok(())
     }
@@ -136,6 +185,19 @@ mod tests {
             ("devices = ['a']\ncontexts = 513", "513 contexts"),
             ("devices = ['a']\ndevice = 'b'", "line 2"),
             ("devices = 'a'", "line 1"),
+            (
+                "devices = ['a']\nqueue_pairs = 4",
+                "nothing would hold `queue_pairs`: the kernel",
+            ),
+            (
+                "devices = ['a']\ndestinations = ['10.0.0.0/8']",
+                "nothing would hold `destinations`",
+            ),
+            ("devices = ['a']\nobjects = -1", "line 2"),
+            (
+                "devices = ['a']\ntopology = 'run'",
+                "\"run\" is no path from the root",
+            ),
         ] {
             let error = of(text).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");

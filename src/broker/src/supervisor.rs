@@ -1,25 +1,22 @@
 //! The loop that answers the trapped calls of one sandbox, in one thread, until its last process ended.
 
 use core::fmt;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
-use doorbell_sandbox::{
-    BlockedSignals, Call, DOORBELL_BYTES, DescriptorKind, Doorbell, Driver, Launch, LaunchError, Launched,
-    Listener, Network, Process, Reserved, StatForm, Trapped, node_facts,
-};
+use doorbell_sandbox::{BlockedSignals, Launch, LaunchError, Launched, Network, Reserved, Tree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Signal, WaitOptions, getrlimit, pidfd_open, pidfd_send_signal,
-    set_child_subreaper, wait,
+    Pid, PidfdFlags, Resource, Signal, WaitOptions, getpgid, getpgrp, getpid, getrlimit, kill_process,
+    pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
 };
 
-use crate::decider::{Decider, Decision, PATH_BYTES, Refusal};
-use crate::host::Host;
+use crate::limits::{Limits, LimitsError};
 use crate::policy::{Policy, PolicyError};
+use crate::sandbox::{Counts, Sandbox};
+use crate::topology::{self, TopologyError};
 
 /// How often orphans are looked for once the program ended.
 const REAP_EVERY: Timespec = Timespec {
@@ -36,6 +33,8 @@ pub struct Program {
     pub arguments: Vec<OsString>,
     /// Namespaces of its own, in which it has no privileges and no `/dev/infiniband`. `None` leaves namespaces to the program.
     pub namespaces: Option<Network>,
+    /// The document `topology.json` of the policy's topology. None if it is empty.
+    pub snapshot: Vec<u8>,
 }
 
 /// How the program ended.
@@ -46,21 +45,6 @@ pub enum End {
     Exited(i32),
     /// By this signal.
     Killed(i32),
-}
-
-/// Counts of a sandbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Contexts that were given.
-    pub opened: u64,
-    /// Opens that were refused: by the policy, or since the open failed.
-    pub refused: u64,
-    /// Device nodes that were looked at and are there for the program.
-    pub found: u64,
-    /// Doorbells that were rung.
-    pub doorbells: u64,
-    /// Trapped calls that were the kernel's.
-    pub native: u64,
 }
 
 /// The end of a sandbox.
@@ -80,6 +64,10 @@ pub enum BrokerError {
     Policy(PolicyError),
     /// The program did not start.
     Launch(LaunchError),
+    /// The topology of the policy cannot be made.
+    Topology(TopologyError),
+    /// A limit of the policy cannot be held.
+    Limits(LimitsError),
     /// The limit of open files leaves no numbers for devices.
     OpenFiles {
         /// The limit.
@@ -96,6 +84,8 @@ impl fmt::Display for BrokerError {
         match self {
             Self::Policy(error) => error.fmt(f),
             Self::Launch(error) => error.fmt(f),
+            Self::Topology(error) => error.fmt(f),
+            Self::Limits(error) => error.fmt(f),
             Self::OpenFiles { limit, contexts } => write!(
                 f,
                 "the limit of open files is {limit}: {contexts} contexts leave fewer than 64 to the program; raise it (ulimit -n)"
@@ -133,254 +123,134 @@ pub fn run(policy: &Policy, program: &Program) -> Result<Report, BrokerError> {
     let reserved = Reserved::below(limit, contexts).ok_or(BrokerError::OpenFiles { limit, contexts })?;
     let signals = BlockedSignals::new()?;
     // A process that outlives its parent is this one's: its memory may be looked at, and its end ends the filter.
-    set_child_subreaper(Some(rustix::process::getpid()))?;
+    set_child_subreaper(Some(getpid()))?;
+    if policy.pinned_bytes.is_some() && program.namespaces.is_none() {
+        return Err(BrokerError::Limits(LimitsError::Privileges));
+    }
+    let limits = Limits::of(policy).map_err(BrokerError::Limits)?;
+    let cgroup = limits.cgroup().map_err(BrokerError::Limits)?;
+    let mut policy = policy.clone();
+    limits.narrow(&mut policy);
+    let tree = topology(&policy, program).map_err(BrokerError::Topology)?;
     let launch = Launch {
+        tree,
         program: program.program.clone(),
         arguments: program.arguments.clone(),
         namespaces: program.namespaces,
         reserved: reserved.clone(),
+        cgroup: cgroup.as_ref().map(|cgroup| cgroup.folder().to_owned()),
+        pinned_bytes: policy.pinned_bytes,
     };
     let Launched { pid, listener } = launch.start(&signals).map_err(BrokerError::Launch)?;
-    let mut sandbox = Sandbox {
-        listener,
-        reserved,
-        decider: Decider::new(policy.clone(), Host::new(policy)),
-        drivers: BTreeMap::new(),
-        counts: Counts::default(),
-    };
-    let end = sandbox.serve(pid, &signals)?;
+    let mut sandbox = Sandbox::new(listener, reserved, policy);
+    let end = pidfd_open(pid, PidfdFlags::empty())
+        .map_err(BrokerError::from)
+        .and_then(|process| serve(&mut sandbox, pid, &process, &signals));
+    if end.is_err() {
+        // It was not waited for, so that its number is its own.
+        let _ = kill_process(pid, Signal::KILL);
+    }
     Ok(Report {
-        end,
+        end: end?,
         counts: sandbox.counts,
     })
 }
 
-struct Sandbox {
-    listener: Listener,
-    reserved: Reserved,
-    decider: Decider<Host>,
-    /// The driver of each device that was rung.
-    drivers: BTreeMap<u64, Driver>,
-    counts: Counts,
+/// The topology of a policy that has one. Its folder is made if this user may.
+fn topology(policy: &Policy, program: &Program) -> Result<Option<Tree>, TopologyError> {
+    let Some(at) = &policy.topology else {
+        return Ok(None);
+    };
+    if program.namespaces.is_none() {
+        return Err(TopologyError::Namespaces);
+    }
+    std::fs::create_dir_all(at).map_err(|error| TopologyError::File {
+        path: at.clone(),
+        error,
+    })?;
+    topology::tree(policy, at, &program.snapshot).map(Some)
 }
 
-impl Sandbox {
-    fn serve(&mut self, program: Pid, signals: &BlockedSignals) -> Result<End, BrokerError> {
-        let process = pidfd_open(program, PidfdFlags::empty())?;
-        let mut end = None;
-        loop {
-            let (woken, trapped) = {
-                let mut watched = [
-                    PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
-                    PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
-                    PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN),
-                ];
-                // The process is always ready once it ended. Its orphans are waited for: a filter has users until then.
-                let (count, timeout) = if end.is_some() {
-                    (2, Some(&REAP_EVERY))
-                } else {
-                    (3, None)
-                };
-                poll(watched.get_mut(..count).unwrap_or_default(), timeout)?;
-                let [of_signals, of_listener, of_process] = &watched;
-                let is_idle = of_listener.revents().is_empty();
-                let woken = is_idle || !(of_signals.revents() | of_process.revents()).is_empty();
-                (woken, of_listener.revents())
-            };
-            if woken {
-                while let Some(received) = signals.next() {
-                    if received.is_sent && received.signal != Signal::CHILD.as_raw() {
-                        if let Some(signal) = Signal::from_named_raw(received.signal) {
-                            // By its descriptor: its number may be another process's by now.
-                            let _ = pidfd_send_signal(&process, signal);
-                        }
-                    }
-                }
-                end = end.or(reaped(program));
-            }
-            if trapped.contains(PollFlags::IN) {
-                if let Some(trapped) = self.listener.next()? {
-                    // A thread that is gone needs no answer.
-                    let _ = self.answer(&trapped);
-                }
-            } else if trapped.contains(PollFlags::HUP) {
-                // No process has the filter any more, the program neither.
-                let mut ended = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
-                poll(&mut ended, None)?;
-                return end.or_else(|| reaped(program)).ok_or(Errno::CHILD.into());
-            }
-        }
-    }
-
-    /// Copies bytes of the program once. `None` if the call is gone, so that the bytes may be another's.
-    fn copied<const BYTES: usize>(&self, trapped: &Trapped, address: u64) -> Option<[u8; BYTES]> {
-        let mut bytes = [0; BYTES];
-        let count = Process::read(trapped.thread, address, &mut bytes);
-        // Bytes that were not read are not looked at: a path without its end is none.
-        bytes.get_mut(count..)?.fill(u8::MAX);
-        self.listener.is_waiting(trapped).then_some(bytes)
-    }
-
-    fn answer(&mut self, trapped: &Trapped) -> Result<(), Errno> {
-        match trapped.call {
-            Call::Open { path } => {
-                let Some(path) = self.copied::<PATH_BYTES>(trapped, path) else {
-                    return Ok(());
-                };
-                match self.decider.open(&path) {
-                    Decision::Allow(node) => {
-                        let given = self.give(trapped, node);
-                        if let Err(error) = given {
-                            self.counts.refused = self.counts.refused.saturating_add(1);
-                            return self.listener.refuse(trapped, error);
-                        }
-                        Ok(())
-                    }
-                    Decision::Refuse(refusal) => {
-                        self.counts.refused = self.counts.refused.saturating_add(1);
-                        self.listener.refuse(trapped, errno(refusal))
-                    }
-                    Decision::Native => self.native(trapped),
-                }
-            }
-            Call::Stat { path, into, form } => {
-                let Some(path) = self.copied::<PATH_BYTES>(trapped, path) else {
-                    return Ok(());
-                };
-                match self.decider.look(&path) {
-                    Decision::Allow(node) => match self.facts(trapped, node, into, form) {
-                        Ok(()) => {
-                            self.counts.found = self.counts.found.saturating_add(1);
-                            self.listener.answer(trapped, 0)
-                        }
-                        Err(error) => self.listener.refuse(trapped, error),
-                    },
-                    Decision::Refuse(refusal) => self.listener.refuse(trapped, errno(refusal)),
-                    Decision::Native => self.native(trapped),
-                }
-            }
-            Call::Watch { path } => {
-                let Some(path) = self.copied::<PATH_BYTES>(trapped, path) else {
-                    return Ok(());
-                };
-                match self.decider.watch(&path) {
-                    Decision::Refuse(refusal) => self.listener.refuse(trapped, errno(refusal)),
-                    _ => self.native(trapped),
-                }
-            }
-            Call::Write { descriptor, bytes } => {
-                let Some(bytes) = self.copied::<DOORBELL_BYTES>(trapped, bytes) else {
-                    return Ok(());
-                };
-                match self.ring(trapped, descriptor, &bytes) {
-                    Some(Ok(())) => {
-                        self.counts.doorbells = self.counts.doorbells.saturating_add(1);
-                        self.listener.answer(trapped, DOORBELL_BYTES)
-                    }
-                    Some(Err(error)) => self.listener.refuse(trapped, error),
-                    None => self.native(trapped),
-                }
-            }
-            _ => self.native(trapped),
-        }
-    }
-
-    fn native(&mut self, trapped: &Trapped) -> Result<(), Errno> {
-        self.counts.native = self.counts.native.saturating_add(1);
-        self.listener.resume(trapped)
-    }
-
-    /// Opens a node and gives the descriptor to the program. An error is the program's.
-    fn give(&mut self, trapped: &Trapped, node: crate::decider::NodeName) -> Result<(), Errno> {
-        let process = self.process(trapped)?;
-        // The first free number. Another thread of the program that takes it meanwhile loses it, and harms nobody else.
-        let is_free = |number: &u32| process.descriptor(*number).err() == Some(Errno::BADF);
-        let number = self
-            .reserved
-            .numbers()
-            .clone()
-            .find(is_free)
-            .ok_or(Errno::MFILE)?;
-        let opened = self.decider.facts().open(node)?;
-        self.listener.give(trapped, opened.descriptor.as_fd(), number)?;
-        self.decider.given(opened.context, opened.device);
-        self.counts.opened = self.counts.opened.saturating_add(1);
-        Ok(())
-    }
-
-    /// The process of a trapped call.
-    fn process(&self, trapped: &Trapped) -> Result<Process, Errno> {
-        let process = Process::of(trapped.thread).map_err(|_| Errno::PERM)?;
-        // The number was this thread's when its process was opened.
-        self.listener
-            .is_waiting(trapped)
-            .then_some(process)
-            .ok_or(Errno::SRCH)
-    }
-
-    /// Writes the facts of a node into the program.
-    fn facts(
-        &self,
-        trapped: &Trapped,
-        node: crate::decider::NodeName,
-        into: u64,
-        form: StatForm,
-    ) -> Result<(), Errno> {
-        let facts = node_facts(&self.decider.facts().path(node), form)?;
-        let memory = Process::memory(trapped.thread).map_err(|_| Errno::PERM)?;
-        if !self.listener.is_waiting(trapped) {
-            return Err(Errno::SRCH);
-        }
-        Process::write(&memory, into, &facts)
-    }
-
-    /// Rings a doorbell of the program on a duplicate of its descriptor. `None` if the write is none.
-    fn ring(
-        &mut self,
-        trapped: &Trapped,
-        number: u32,
-        bytes: &[u8; DOORBELL_BYTES],
-    ) -> Option<Result<(), Errno>> {
-        let doorbell = Doorbell::parse(bytes)?;
-        let descriptor = match self.process(trapped) {
-            Ok(process) => process.descriptor(number).ok()?,
-            Err(error) => return Some(Err(error)),
+/// Answers the sandbox until the filter has no user and the end of the program is known.
+fn serve(
+    sandbox: &mut Sandbox,
+    program: Pid,
+    process: &OwnedFd,
+    signals: &BlockedSignals,
+) -> Result<End, BrokerError> {
+    let (mut end, mut has_exited, mut is_unused) = (None, false, false);
+    loop {
+        // Each stays ready once it is over. A program that a tracer holds is over before its end is known.
+        let of = |is_over: bool, other| if is_over { signals.as_fd() } else { other };
+        let mut watched = [
+            signals.as_fd(),
+            of(is_unused, sandbox.as_fd()),
+            of(has_exited, process.as_fd()),
+        ]
+        .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        // Orphans are looked for: a filter has users until they are taken.
+        let timeout = (has_exited || is_unused).then_some(&REAP_EVERY);
+        poll(&mut watched, timeout)?;
+        let [of_signals, of_listener, of_process] = watched.each_ref().map(PollFd::revents);
+        let trapped = if is_unused {
+            PollFlags::empty()
+        } else {
+            of_listener
         };
-        let DescriptorKind::Device(device) = DescriptorKind::of(descriptor.as_fd()) else {
-            return None;
-        };
-        if !self.decider.has_given(device) {
-            return None;
+        if trapped.is_empty() || !(of_signals | of_process).is_empty() {
+            forward(signals, process);
+            has_exited |= !has_exited && !of_process.is_empty();
+            match reaped(program) {
+                Ok(found) => end = end.or(found),
+                Err(error) if end.is_none() => return Err(error.into()),
+                Err(_) => {}
+            }
         }
-        let known = self.drivers.get(&device).copied();
-        let mut rung = doorbell.ring(descriptor.as_fd(), known.unwrap_or(Driver::Rxe));
-        let mut driver = Driver::Rxe;
-        if known.is_none() && rung == Err(Errno::INVAL) {
-            driver = Driver::Siw;
-            rung = doorbell.ring(descriptor.as_fd(), driver);
+        if trapped.contains(PollFlags::IN) {
+            sandbox.answer_next()?;
+        } else if trapped.contains(PollFlags::HUP) {
+            is_unused = true;
         }
-        if known.is_none() && rung.is_ok() {
-            self.drivers.insert(device, driver);
+        if let Some(end) = end.filter(|_| is_unused) {
+            return Ok(end);
         }
-        Some(rung)
     }
 }
 
-const fn errno(refusal: Refusal) -> Errno {
-    match refusal {
-        Refusal::NoSuchDevice => Errno::NOENT,
-        Refusal::TooManyContexts => Errno::MFILE,
+/// Sends the program what other processes sent to this one.
+fn forward(signals: &BlockedSignals, process: &OwnedFd) {
+    while let Some(received) = signals.next() {
+        if received.is_sent && received.signal != Signal::CHILD.as_raw() {
+            if let Some(signal) = Signal::from_named_raw(received.signal) {
+                // By its descriptor: its number may be another process's by now.
+                let _ = pidfd_send_signal(process, signal);
+            }
+        }
     }
 }
 
-/// Takes all children that ended, and returns the end of the program if it is one of them.
-fn reaped(program: Pid) -> Option<End> {
+/// Takes all children that ended, and returns the end of the program if it is one of them. This process stops if a terminal stopped the program: the
+/// shell that continues the job waits for this process.
+fn reaped(program: Pid) -> Result<Option<End>, Errno> {
     let mut end = None;
-    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-        if pid == program {
-            let code = status.exit_status().map(End::Exited);
-            end = code.or_else(|| status.terminating_signal().map(End::Killed));
+    loop {
+        let (pid, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(Some(child)) => child,
+            Err(Errno::CHILD) if end.is_some() => return Ok(end),
+            other => return other.map(|_| end),
+        };
+        if pid != program {
+            continue;
         }
+        if let Some(signal) = status.stopping_signal() {
+            let of_jobs = [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(Signal::as_raw);
+            // A program with a process group of its own is another job.
+            if of_jobs.contains(&signal) && getpgid(Some(program)) == Ok(getpgrp()) {
+                kill_process(getpid(), Signal::STOP)?;
+            }
+            continue;
+        }
+        let code = status.exit_status().map(End::Exited);
+        end = code.or_else(|| status.terminating_signal().map(End::Killed));
     }
-    end
 }

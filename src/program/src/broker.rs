@@ -1,17 +1,18 @@
-//! `doorbell broker`: a verbs program without `/dev/infiniband` reaches the devices that a policy allows.
+//! `doorbell broker`: a verbs program without `/dev/infiniband`, or a container, reaches the devices that a policy allows.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Read as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use doorbell_broker::{End, Network, Policy, Program, Report, run as supervise};
+use doorbell::Rdma;
+use doorbell_broker::{
+    Counts, End, Event, Listening, Network, Policy, Profile, Program, Report, container_profile, listen,
+    run as supervise, write_topology,
+};
+use doorbell_operation::Topology;
 
 use crate::report::Failure;
-
-/// Bytes of a policy at most.
-const POLICY_BYTES_MAX: u64 = 1 << 20;
 
 /// Run a verbs program in a sandbox, with the RDMA devices that a policy allows
 ///
@@ -23,13 +24,18 @@ const POLICY_BYTES_MAX: u64 = 1 << 20;
 /// contexts open at once. Options override it.
 ///
 /// The broker ends with the code of the program, or 128 and the number of its signal, when no process of the sandbox is left.
+///
+/// With --listen it serves containers instead: their runtimes (crun, runc) hand their filters over at the socket, which config.json names
+/// as linux.seccomp.listenerPath. --oci-config prints that part of config.json.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     doorbell broker --device rxe0 -- ibv_devinfo\n  \
     doorbell broker --policy sandbox.toml -- ibv_rc_pingpong -d rxe0 -g 1\n  \
-    doorbell broker --device 'mlx5_*' --contexts 2 --network none -- ibv_devices")]
+    doorbell broker --device 'mlx5_*' --contexts 2 --network none -- ibv_devices\n  \
+    doorbell broker --listen /run/doorbell-broker.sock --policy policies/\n  \
+    doorbell broker --listen /run/doorbell-broker.sock --policy sandbox.toml --oci-config")]
 pub(crate) struct Arguments {
-    /// The file with the policy
+    /// The file with the policy. With --listen it may be a folder of NAME.toml, of which listenerMetadata names one, and default.toml
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
@@ -40,6 +46,10 @@ pub(crate) struct Arguments {
     /// The most contexts open at once, 1 to 512 [default: 8]
     #[arg(long, value_name = "N")]
     contexts: Option<u32>,
+
+    /// A folder at which the program finds the facts of its devices, as a tree of sysfs
+    #[arg(long, value_name = "FOLDER")]
+    topology: Option<PathBuf>,
 
     /// The network of the program
     #[arg(long, value_enum, default_value_t = Net::Host)]
@@ -53,8 +63,37 @@ pub(crate) struct Arguments {
     #[arg(long)]
     counts: bool,
 
+    /// Serve container runtimes at this socket, until SIGTERM or SIGINT
+    #[arg(long, value_name = "SOCKET", requires = "policy",
+        conflicts_with_all = ["program", "devices", "contexts", "topology", "network", "no_namespaces", "write_topology"])]
+    listen: Option<PathBuf>,
+
+    /// With --listen: the most containers at once
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "listen")]
+    containers: usize,
+
+    /// With --listen: print the part of config.json that a container needs, and end
+    #[arg(long, requires = "listen")]
+    oci_config: bool,
+
+    /// With --oci-config: the listenerMetadata, which is the name of a policy of the folder
+    #[arg(long, value_name = "NAME", requires = "oci_config")]
+    metadata: Option<String>,
+
+    /// With --oci-config: the folder on the host that --write-topology made, to be mounted at the `topology` of the policy
+    #[arg(long, value_name = "FOLDER", requires = "oci_config")]
+    topology_source: Option<PathBuf>,
+
+    /// With --oci-config: trap no doorbell of Soft-RoCE; runc refuses profiles that do, and cards need none
+    #[arg(long, requires = "oci_config")]
+    without_doorbells: bool,
+
+    /// Write the facts of the allowed devices to this new folder, and end
+    #[arg(long, value_name = "FOLDER", conflicts_with = "program")]
+    write_topology: Option<PathBuf>,
+
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(last = true, required_unless_present_any = ["listen", "write_topology"], value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -67,35 +106,41 @@ enum Net {
     None,
 }
 
-/// Runs the program, and ends this process as the program ended.
+/// Runs the program, and ends this process as the program ended; or serves containers.
 ///
 /// # Errors
-/// The policy is invalid, or the program does not start.
+/// The policy is invalid, the program does not start, or the socket cannot be made.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut policy = match &arguments.policy {
-        Some(path) => read(path).map_err(|error| format!("{}: {error}", path.display()))?,
-        None => Policy::default(),
-    };
-    if !arguments.devices.is_empty() {
-        policy.devices.clone_from(&arguments.devices);
+    if let (Some(socket), Some(policies)) = (&arguments.listen, &arguments.policy) {
+        return if arguments.oci_config {
+            print_profile(arguments, socket, policies)
+        } else {
+            serve(arguments, socket, policies)
+        };
     }
-    policy.contexts = arguments.contexts.unwrap_or(policy.contexts);
+    let policy = policy(arguments)?;
+    if let Some(folder) = &arguments.write_topology {
+        policy.check()?;
+        return Ok(write_topology(&policy, folder, &snapshot(&policy)?)?);
+    }
     let network = match arguments.network {
         Net::Host => Network::Host,
         Net::None => Network::None,
+    };
+    let snapshot = match policy.topology {
+        Some(_) => snapshot(&policy)?,
+        None => Vec::new(),
     };
     let mut words = arguments.program.iter().cloned();
     let program = Program {
         program: words.next().unwrap_or_default(),
         arguments: words.collect(),
         namespaces: (!arguments.no_namespaces).then_some(network),
+        snapshot,
     };
     let Report { end, counts } = supervise(&policy, &program)?;
     if arguments.counts {
-        eprintln!(
-            "doorbell: contexts opened: {}, opens refused: {}, nodes found: {}, doorbells: {}, calls left to the kernel: {}",
-            counts.opened, counts.refused, counts.found, counts.doorbells, counts.native
-        );
+        eprintln!("doorbell: {}", text_of(&counts));
     }
     match end {
         End::Exited(0) => Ok(()),
@@ -104,18 +149,75 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn read(path: &Path) -> Result<Policy, Failure> {
-    let mut text = String::new();
-    File::open(path)?
-        .take(POLICY_BYTES_MAX.saturating_add(1))
-        .read_to_string(&mut text)?;
-    // A part of a policy may be another policy.
-    if text.len() as u64 > POLICY_BYTES_MAX {
-        return Err(format!(
-            "{}: a policy has {POLICY_BYTES_MAX} bytes at most",
-            path.display()
-        )
-        .into());
+/// The policy of the file, as options change it.
+fn policy(arguments: &Arguments) -> Result<Policy, Failure> {
+    let mut policy = match &arguments.policy {
+        Some(path) => Policy::read(path)?,
+        None => Policy::default(),
+    };
+    if !arguments.devices.is_empty() {
+        policy.devices.clone_from(&arguments.devices);
     }
-    Ok(Policy::parse(&text)?)
+    policy.contexts = arguments.contexts.unwrap_or(policy.contexts);
+    policy.topology = arguments.topology.clone().or(policy.topology);
+    Ok(policy)
+}
+
+/// The document of `doorbell topo --save`, of the devices that a policy allows.
+fn snapshot(policy: &Policy) -> Result<Vec<u8>, Failure> {
+    let here = Topology::of_this_host(&Rdma::load()?)?.of_devices(|device| policy.allows(device));
+    let mut text = here.to_json()?;
+    text.push('\n');
+    Ok(text.into_bytes())
+}
+
+fn print_profile(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Failure> {
+    let name = arguments.metadata.as_deref();
+    let path = if policies.is_dir() {
+        policies.join(format!("{}.toml", name.unwrap_or("default")))
+    } else {
+        policies.to_owned()
+    };
+    let mut profile = Profile::new(socket);
+    profile.metadata = name;
+    profile.has_doorbells = !arguments.without_doorbells;
+    profile.topology = arguments.topology_source.as_deref();
+    let text = container_profile(&profile, &Policy::read(&path)?)?;
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Serves containers until a signal ends it.
+fn serve(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Failure> {
+    let listening = Listening {
+        socket: socket.to_owned(),
+        policies: policies.to_owned(),
+        containers: arguments.containers,
+    };
+    let counts = arguments.counts;
+    let ready = || eprintln!("doorbell: serves container runtimes at {}", socket.display());
+    Ok(listen(&listening, ready, move |event| match event {
+        Event::Supervised { container, policy } => {
+            eprintln!("doorbell: container {container:?} is supervised by policy {policy}");
+        }
+        Event::Ended {
+            container,
+            counts: counted,
+        } => {
+            let counted = if counts {
+                format!("; {}", text_of(&counted))
+            } else {
+                String::new()
+            };
+            eprintln!("doorbell: container {container:?} ended{counted}");
+        }
+        Event::Refused(reason) => eprintln!("doorbell: refused: {reason}"),
+        _ => {}
+    })?)
+}
+
+fn text_of(counts: &Counts) -> String {
+    format!(
+        "contexts opened: {}, opens refused: {}, nodes found: {}, doorbells: {}, calls left to the kernel: {}",
+        counts.opened, counts.refused, counts.found, counts.doorbells, counts.native
+    )
 }

@@ -5,7 +5,7 @@ use libc::{
     SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF,
 };
 
-use super::{NATIVE, Reserved, X32, program};
+use super::{NATIVE, Reserved, X32, profile_rules, program};
 
 const HERE: u64 = libc::AT_FDCWD as u64;
 const OPEN: u64 = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
@@ -159,4 +159,56 @@ fn reserved_numbers_leave_the_program_most_of_its_own() {
     assert!(Reserved::below(72, 8).is_some());
     assert!(Reserved::below(71, 8).is_none());
     assert!(Reserved::below(4, 8).is_none());
+}
+
+#[test]
+fn the_profile_of_a_container_traps_what_the_filter_of_a_program_traps() {
+    let rules = profile_rules();
+    let answer = |call: &str, arguments: &[u64]| {
+        let mut all = [0x7777; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        let met = rules.iter().find(|rule| {
+            let holds = |test: &super::MaskedArgument| all[test.index as usize] & test.mask == test.value;
+            rule.call == call && rule.arguments.iter().all(holds)
+        });
+        met.map_or(ALLOW, |rule| match rule.error {
+            Some(error) => SECCOMP_RET_ERRNO | u32::from(error),
+            None => TRAP,
+        })
+    };
+    // The filter keeps the last 8 numbers below 1024: all of these are of the 512 that a profile keeps, or of neither.
+    let calls: [(&str, i64, &[u64]); 16] = [
+        ("openat", libc::SYS_openat, &[HERE, 0, OPEN]),
+        (
+            "openat",
+            libc::SYS_openat,
+            &[HERE & 0xFFFF_FFFF, 0, OPEN | 1 << 32],
+        ),
+        ("openat", libc::SYS_openat, &[HERE, 0, OPEN | 0x8000]),
+        ("openat", libc::SYS_openat, &[HERE, 0, 2]),
+        ("openat", libc::SYS_openat, &[3, 0, OPEN]),
+        ("newfstatat", libc::SYS_newfstatat, &[HERE, 0, 0, 0]),
+        ("newfstatat", libc::SYS_newfstatat, &[HERE, 0, 0, 0x1000]),
+        ("statx", libc::SYS_statx, &[HERE, 0, 0x800]),
+        ("statx", libc::SYS_statx, &[HERE, 0, 0x100]),
+        ("inotify_add_watch", libc::SYS_inotify_add_watch, &[0, 0, 0x100]),
+        ("inotify_add_watch", libc::SYS_inotify_add_watch, &[0, 0, 0x101]),
+        ("fcntl", libc::SYS_fcntl, &[0, 37]),
+        ("fcntl", libc::SYS_fcntl, &[0, 6]),
+        ("write", libc::SYS_write, &[1023, 0, 32]),
+        ("write", libc::SYS_write, &[1024, 0, 32]),
+        ("write", libc::SYS_write, &[1023, 0, 31]),
+    ];
+    for (name, call, arguments) in calls {
+        assert_eq!(
+            answer(name, arguments),
+            of(call, arguments),
+            "{name} {arguments:?}"
+        );
+    }
+    assert_eq!(answer("write", &[512, 0, 32]), TRAP);
+    assert_eq!(answer("write", &[511, 0, 32]), ALLOW);
+    for (count, first) in [(1, 1023), (8, 1016), (512, 512), (4096, 512)] {
+        assert_eq!(*Reserved::of_containers(count).numbers(), first..1024);
+    }
 }

@@ -45,6 +45,7 @@ fn part_of_a_broker() {
         program: command.get_program().to_owned(),
         arguments: command.get_args().map(ToOwned::to_owned).collect(),
         namespaces: Some(Network::Host),
+        snapshot: b"{}\n".to_vec(),
     };
     match run(&policy, &program) {
         Ok(report) => println!("ended as {:?}, {:?}", report.end, report.counts),

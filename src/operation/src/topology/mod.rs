@@ -147,6 +147,63 @@ pub enum NeighbourState {
 }
 
 impl Topology {
+    /// The part of it that concerns some devices: their ports, the interfaces of these, and the neighbours, routes and failures of those. Nothing
+    /// of another device is left.
+    #[must_use]
+    pub fn of_devices(&self, is_kept: impl Fn(&str) -> bool) -> Self {
+        let ports = self.ports.iter();
+        let ports: Vec<PortFacts> = ports
+            .filter(|port| is_kept(port.report.device.as_str()))
+            .cloned()
+            .collect();
+        let is_of_ports = |name: &str| {
+            ports.iter().any(|port| {
+                let of_gids = port
+                    .report
+                    .gids
+                    .iter()
+                    .filter_map(|entry| entry.interface.as_deref());
+                let mut all = port.netdevs.iter().map(String::as_str).chain(of_gids);
+                all.any(|netdev| netdev == name)
+            })
+        };
+        let interfaces = self.interfaces.iter();
+        let interfaces: Vec<InterfaceFacts> = interfaces
+            .filter(|interface| is_of_ports(&interface.name))
+            .cloned()
+            .collect();
+        let neighbours = self.neighbours.iter();
+        let is_own = |address: IpAddr| {
+            let mut addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
+            addresses.any(|own| own.address() == address)
+        };
+        let routes = self.routes.iter();
+        let routes = routes
+            .filter(|route| is_own(route.from) && route.netdev.as_deref().is_none_or(is_of_ports))
+            .cloned()
+            .collect();
+        let is_told = |failure: &&String| {
+            let subject = failure.split(':').next().unwrap_or_default();
+            let is_general = ["RDMA devices", "neighbours", "routes"].contains(&subject);
+            is_general || is_kept(subject) || is_of_ports(subject)
+        };
+        Self {
+            neighbours: neighbours
+                .filter(|neighbour| is_of_ports(&neighbour.netdev))
+                .cloned()
+                .collect(),
+            routes,
+            failures: self.failures.iter().filter(is_told).cloned().collect(),
+            peers: Vec::new(),
+            rail_filter: RailFilter::default(),
+            host: self.host.clone(),
+            kernel: self.kernel.clone(),
+            taken_unix_s: self.taken_unix_s,
+            interfaces,
+            ports,
+        }
+    }
+
     /// Its rails in the order they are offered to peers, those that are not used last, each with its reason.
     #[must_use]
     pub fn rails(&self) -> Vec<LocalRail> {

@@ -1,0 +1,176 @@
+//! The policies of a listener: one file for all containers, or a folder of which each container names one.
+
+use core::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::policy::{Policy, PolicyError};
+
+/// Bytes of a policy at most.
+const POLICY_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of the name of a policy at most.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The name of the policy of a container that names none.
+const DEFAULT: &str = "default";
+
+/// The policies of a listener. A file is read for each container, so that a change is for those that come later.
+#[derive(Debug)]
+pub(crate) struct Policies(Place);
+
+#[derive(Debug)]
+enum Place {
+    File(PathBuf),
+    Folder(PathBuf),
+}
+
+/// A container has no policy.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PoliciesError {
+    /// The file cannot be read.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+    /// The policy is invalid.
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        error: PolicyError,
+    },
+    /// A name has other characters than letters, digits, `-` and `_`, or more than 64.
+    Name(String),
+    /// A container names a policy, and there is one for all.
+    OneForAll(String),
+}
+
+impl fmt::Display for PoliciesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Policy { path, error } => write!(f, "{}: {error}", path.display()),
+            Self::Name(name) => write!(
+                f,
+                "listenerMetadata {name:?} is no name of a policy: up to {NAME_BYTES_MAX} letters, digits, - and _"
+            ),
+            Self::OneForAll(name) => {
+                write!(
+                    f,
+                    "listenerMetadata names policy {name:?}, and --policy is no folder of policies"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for PoliciesError {}
+
+impl Policies {
+    /// The policies of a file or of a folder. That of a file is checked at once.
+    pub(crate) fn new(path: &Path) -> Result<Self, PoliciesError> {
+        if path.is_dir() {
+            return Ok(Self(Place::Folder(path.to_owned())));
+        }
+        read(path)?;
+        Ok(Self(Place::File(path.to_owned())))
+    }
+
+    /// The policy of a container with this `listenerMetadata`, and its name.
+    pub(crate) fn choose(&self, metadata: &str) -> Result<(String, Policy), PoliciesError> {
+        let name = if metadata.is_empty() { DEFAULT } else { metadata };
+        let shortened = || name.chars().take(NAME_BYTES_MAX).collect();
+        match &self.0 {
+            Place::File(_) if !metadata.is_empty() => Err(PoliciesError::OneForAll(shortened())),
+            Place::File(path) => Ok((path.display().to_string(), read(path)?)),
+            Place::Folder(folder) => {
+                let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+                // It becomes a part of a path.
+                if name.len() > NAME_BYTES_MAX || !name.bytes().all(is_of_names) {
+                    return Err(PoliciesError::Name(shortened()));
+                }
+                Ok((name.to_owned(), read(&folder.join(format!("{name}.toml")))?))
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Policy, PoliciesError> {
+    Policy::read(path)
+}
+
+impl Policy {
+    /// Reads a policy from a file, and checks its values.
+    ///
+    /// # Errors
+    /// The file cannot be read, has more than a mebibyte, or is no valid policy.
+    pub fn read(path: &Path) -> Result<Self, PoliciesError> {
+        let at = |error| PoliciesError::File {
+            path: path.to_owned(),
+            error,
+        };
+        let mut text = String::new();
+        let file = File::open(path).map_err(at)?;
+        let mut file = file.take(POLICY_BYTES_MAX.saturating_add(1));
+        file.read_to_string(&mut text).map_err(at)?;
+        // A part of a policy may be another policy.
+        if text.len() as u64 > POLICY_BYTES_MAX {
+            return Err(at(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!("a policy has {POLICY_BYTES_MAX} bytes at most"),
+            )));
+        }
+        let checked = Self::parse(&text).and_then(|policy| policy.check().map(|()| policy));
+        checked.map_err(|error| PoliciesError::Policy {
+            path: path.to_owned(),
+            error,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Policies;
+
+    #[test]
+    fn metadata_name_a_policy_of_the_folder_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let policies = folder.path().join("policies");
+        fs::create_dir(&policies).unwrap();
+        fs::write(folder.path().join("outside.toml"), "devices = ['secret']").unwrap();
+        fs::write(policies.join("train.toml"), "devices = ['mlx5_0']").unwrap();
+        fs::write(policies.join("bad.toml"), "devices = []").unwrap();
+        let of_folder = Policies::new(&policies).unwrap();
+        let (name, policy) = of_folder.choose("train").unwrap();
+        assert_eq!(
+            (name.as_str(), policy.devices),
+            ("train", vec!["mlx5_0".to_owned()])
+        );
+        for (metadata, said) in [
+            ("", "default.toml: No such file"),
+            ("other", "other.toml: No such file"),
+            ("../outside", "is no name of a policy"),
+            ("a/b", "is no name of a policy"),
+            ("train\0", "is no name of a policy"),
+            ("bad", "bad.toml: the policy allows no device"),
+            (&"x".repeat(65), "is no name of a policy"),
+        ] {
+            let error = of_folder.choose(metadata).unwrap_err().to_string();
+            assert!(error.contains(said), "{metadata}: {error}");
+        }
+        fs::write(policies.join("default.toml"), "devices = ['rxe0']").unwrap();
+        assert_eq!(of_folder.choose("").unwrap().1.devices, ["rxe0"]);
+        let of_file = Policies::new(&policies.join("train.toml")).unwrap();
+        assert_eq!(of_file.choose("").unwrap().1.devices, ["mlx5_0"]);
+        let error = of_file.choose("train").unwrap_err().to_string();
+        assert!(error.contains("no folder of policies"), "{error}");
+        assert!(Policies::new(&policies.join("bad.toml")).is_err());
+    }
+}
