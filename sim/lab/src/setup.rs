@@ -58,7 +58,7 @@ const PERFTEST: [&str; 7] = [
 ];
 
 /// All of them.
-pub(crate) const NEEDS: [Need; 21] = [
+pub(crate) const NEEDS: [Need; 22] = [
     need(
         "qemu-system-x86_64",
         "qemu-system-x86",
@@ -100,6 +100,12 @@ pub(crate) const NEEDS: [Need; 21] = [
             "perftest is not there to compare with",
         )
     },
+    need(
+        "crun",
+        "crun",
+        false,
+        "the broker is not tested with a container runtime",
+    ),
     on_demand("mpirun", "openmpi-bin", "Open MPI is not there to compare with"),
     // The compiler of `openmpi-bin` is there without it, and finds no header.
     on_demand(

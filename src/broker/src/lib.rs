@@ -22,7 +22,7 @@ pub use doorbell_sandbox::{LaunchError, Network, Step};
 pub use limits::LimitsError;
 pub use policies::PoliciesError;
 pub use policy::{Policy, PolicyError};
-pub use profile::{Profile, container_profile};
+pub use profile::{Profile, ProfileError, container_profile};
 pub use sandbox::Counts;
 pub use supervisor::{BrokerError, End, Program, Report, run};
 pub use topology::{TopologyError, write_topology};

@@ -2,6 +2,7 @@
 //!
 //! Source: the OCI runtime specification, `config.md` and `config-linux.md`.
 
+use core::fmt;
 use std::path::Path;
 
 use doorbell_sandbox::profile_rules;
@@ -44,17 +45,80 @@ const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     "SCMP_ARCH_AARCH64"
 };
 
-/// The part of `config.json` for containers of this policy, as JSON to be merged.
-///
-/// # Errors
-/// No device of the policy is there to be limited.
-pub fn container_profile(profile: &Profile<'_>, policy: &Policy) -> Result<String, LimitsError> {
-    let mut policy = policy.clone();
-    Limits::of(&policy)?.narrow(&mut policy);
-    Ok(config(profile, &policy))
+/// A part of `config.json` cannot be made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// No device of the policy is there to be limited.
+    Limits(LimitsError),
+    /// This is no JSON. The text names the line.
+    Syntax(String),
+    /// A field is there with another value, or is of another type. Two filters are one program's only if one person wrote both.
+    Taken(String),
 }
 
-fn config(profile: &Profile<'_>, policy: &Policy) -> String {
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limits(error) => error.fmt(f),
+            Self::Syntax(text) => write!(f, "this is no config.json: {text}"),
+            Self::Taken(field) => write!(f, "config.json has a {field} of its own; merge it by hand"),
+        }
+    }
+}
+
+impl core::error::Error for ProfileError {}
+
+/// The part of `config.json` for containers of this policy, as JSON to be merged; or `base` with that part, if it is the text of a `config.json`.
+///
+/// # Errors
+/// No device of the policy is there to be limited; or `base` is invalid, or has a field of the part with another value.
+pub fn container_profile(
+    profile: &Profile<'_>,
+    policy: &Policy,
+    base: Option<&str>,
+) -> Result<String, ProfileError> {
+    let mut policy = policy.clone();
+    let limits = Limits::of(&policy).map_err(ProfileError::Limits)?;
+    limits.narrow(&mut policy);
+    let part = config(profile, &policy);
+    let whole = match base {
+        Some(base) => {
+            let mut whole =
+                serde_json::from_str(base).map_err(|error| ProfileError::Syntax(error.to_string()))?;
+            merge(&mut whole, part, "")?;
+            whole
+        }
+        None => part,
+    };
+    Ok(format!("{whole:#}\n"))
+}
+
+/// Adds fields that are not there, and entries to lists. `linux.seccomp` is added whole.
+fn merge(into: &mut Value, part: Value, place: &str) -> Result<(), ProfileError> {
+    match (into, part) {
+        (Value::Object(fields), Value::Object(part)) if place != "linux.seccomp" => {
+            for (name, value) in part {
+                let place = format!("{place}{}{name}", if place.is_empty() { "" } else { "." });
+                match fields.get_mut(&name) {
+                    Some(field) => merge(field, value, &place)?,
+                    None => {
+                        fields.insert(name, value);
+                    }
+                }
+            }
+            Ok(())
+        }
+        (Value::Array(entries), Value::Array(part)) => {
+            entries.extend(part);
+            Ok(())
+        }
+        (into, part) if *into == part => Ok(()),
+        _ => Err(ProfileError::Taken(place.to_owned())),
+    }
+}
+
+fn config(profile: &Profile<'_>, policy: &Policy) -> Value {
     let rules = profile_rules().into_iter();
     let calls: Vec<Value> = rules
         .filter(|rule| profile.has_doorbells || rule.call != "write")
@@ -87,7 +151,13 @@ fn config(profile: &Profile<'_>, policy: &Policy) -> String {
         let limit = json!({"hcaHandles": policy.contexts, "hcaObjects": objects});
         let devices = policy.devices.iter();
         let limits = devices.map(|device| (device.clone(), limit.clone())).collect();
-        insert(&mut linux, "resources", json!({"rdma": Value::Object(limits)}));
+        let mut resources = json!({"rdma": Value::Object(limits)});
+        // crun knows files of cgroup2 alone, and the kernel takes one device a write.
+        if let [device] = policy.devices.as_slice() {
+            let line = format!("{device} hca_handle={} hca_object={objects}", policy.contexts);
+            insert(&mut resources, "unified", json!({"rdma.max": line}));
+        }
+        insert(&mut linux, "resources", resources);
     }
     let mut process = json!({"noNewPrivileges": true});
     if let Some(bytes) = policy.pinned_bytes {
@@ -100,7 +170,7 @@ fn config(profile: &Profile<'_>, policy: &Policy) -> String {
         let mount = json!({"destination": inside, "source": outside, "type": "none", "options": options});
         insert(&mut config, "mounts", json!([mount]));
     }
-    format!("{config:#}\n")
+    config
 }
 
 fn insert(object: &mut Value, name: &str, value: Value) {
@@ -115,12 +185,11 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::{Profile, config};
+    use super::{Profile, config, container_profile};
     use crate::policy::Policy;
 
     fn of(profile: &Profile<'_>, policy: &str) -> Value {
-        let text = config(profile, &Policy::parse(policy).unwrap());
-        serde_json::from_str(&text).unwrap()
+        config(profile, &Policy::parse(policy).unwrap())
     }
 
     #[test]
@@ -154,8 +223,56 @@ mod tests {
         assert!(calls.iter().all(|call| call["names"] != json!(["write"])));
         let limit = json!({"rxe0": {"hcaHandles": 2, "hcaObjects": 50}});
         assert_eq!(full["linux"]["resources"]["rdma"], limit);
+        let unified = &full["linux"]["resources"]["unified"]["rdma.max"];
+        assert_eq!(unified, "rxe0 hca_handle=2 hca_object=50");
+        let two = of(&profile, "devices = ['a', 'b']\nobjects = 1");
+        assert!(
+            two["linux"]["resources"].get("unified").is_none(),
+            "a write has one device"
+        );
         assert_eq!(full["process"]["rlimits"][0]["hard"], 4096);
         assert_eq!(full["mounts"][0]["destination"], "/run/t");
         assert_eq!(full["mounts"][0]["source"], "/var/lib/t");
+    }
+
+    #[test]
+    fn a_profile_is_added_to_a_config_and_changes_nothing_of_it() {
+        let profile = Profile::new(Path::new("/run/b.sock"));
+        let policy = Policy::parse("devices = ['rxe0']\npinned_bytes = 4096").unwrap();
+        let base = json!({
+            "process": {"args": ["sh"], "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]},
+            "linux": {"namespaces": [{"type": "pid"}]},
+        });
+        let merged = |base: &Value| container_profile(&profile, &policy, Some(&base.to_string()));
+        let whole: Value = serde_json::from_str(&merged(&base).unwrap()).unwrap();
+        assert_eq!(whole["process"]["args"], json!(["sh"]));
+        assert_eq!(whole["process"]["rlimits"].as_array().unwrap().len(), 2);
+        assert_eq!(whole["process"]["noNewPrivileges"], true);
+        assert_eq!(whole["linux"]["namespaces"], base["linux"]["namespaces"]);
+        assert_eq!(whole["linux"]["seccomp"]["listenerPath"], "/run/b.sock");
+        for (field, value) in [
+            (
+                "linux.seccomp",
+                json!({"linux": {"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}}}),
+            ),
+            (
+                "process.noNewPrivileges",
+                json!({"process": {"noNewPrivileges": false}}),
+            ),
+            ("linux", json!({"linux": 7})),
+        ] {
+            let error = merged(&value).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("config.json has a {field} of its own; merge it by hand")
+            );
+        }
+        let error = container_profile(&profile, &policy, Some("{"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("this is no config.json: EOF"), "{error}");
+        let alone: Value =
+            serde_json::from_str(&container_profile(&profile, &policy, None).unwrap()).unwrap();
+        assert_eq!(alone, config(&profile, &policy));
     }
 }

@@ -76,6 +76,10 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "listen")]
     oci_config: bool,
 
+    /// With --oci-config: print this config.json with that part in it
+    #[arg(long, value_name = "FILE", requires = "oci_config")]
+    merge: Option<PathBuf>,
+
     /// With --oci-config: the listenerMetadata, which is the name of a policy of the folder
     #[arg(long, value_name = "NAME", requires = "oci_config")]
     metadata: Option<String>,
@@ -182,7 +186,13 @@ fn print_profile(arguments: &Arguments, socket: &Path, policies: &Path) -> Resul
     profile.metadata = name;
     profile.has_doorbells = !arguments.without_doorbells;
     profile.topology = arguments.topology_source.as_deref();
-    let text = container_profile(&profile, &Policy::read(&path)?)?;
+    let base = match &arguments.merge {
+        Some(path) => {
+            Some(std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?)
+        }
+        None => None,
+    };
+    let text = container_profile(&profile, &Policy::read(&path)?, base.as_deref())?;
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
