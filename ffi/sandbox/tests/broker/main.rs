@@ -3,6 +3,7 @@
 //! A test starts this program again as a broker, which starts it again as the program in the sandbox.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod containers;
 mod program;
 
 use core::time::Duration;
@@ -28,7 +29,13 @@ const POLICY: &str = "devices = ['uverbs0']\n\
 /// This program again, with one of its tests alone.
 fn again(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    let is_here = ["part_of_a_broker", "part_of_a_program"].contains(&test);
+    let test = if is_here {
+        test.to_owned()
+    } else {
+        format!("containers::{test}")
+    };
+    command.args(["--exact", &test, "--nocapture", "--test-threads=1"]);
     command
 }
 

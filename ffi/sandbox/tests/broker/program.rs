@@ -58,6 +58,9 @@ pub(crate) fn run(part: &str) {
         "threads" => threads(),
         "privileges" => privileges(),
         "orphan" => orphan(),
+        "absent" => absent(),
+        "limit-of-two" => limit_of_two(),
+        "unsupervised" => unsupervised(),
         _ => panic!("{part}"),
     }
     println!("part {part} is done");
@@ -375,4 +378,23 @@ fn orphan() {
         });
     });
     call(libc::SYS_wait4, &[parent, 0, 0, 0]).unwrap();
+}
+
+fn absent() {
+    assert!(fs::metadata(ALLOWED.to_str().unwrap()).is_err());
+    assert_eq!(open(ALLOWED), Err(libc::ENOENT));
+}
+
+fn limit_of_two() {
+    for _ in 0..100 {
+        let both = [open(ALLOWED).unwrap(), open(ALLOWED).unwrap()];
+        assert_eq!(open(ALLOWED), Err(libc::EMFILE));
+        both.into_iter().for_each(close);
+    }
+}
+
+/// A trapped call waits until the listener is closed, and is none then.
+fn unsupervised() {
+    assert_eq!(open(ALLOWED), Err(libc::ENOSYS));
+    assert_eq!(open(c"/dev/zero"), Err(libc::ENOSYS));
 }

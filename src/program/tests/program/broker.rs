@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, waitpid};
 use tempfile::NamedTempFile;
 
 use crate::started::{PATIENCE, Running, ended, program};
@@ -110,7 +112,7 @@ fn a_program_that_cannot_start_and_a_policy_that_is_none_are_errors() {
     assert!(said.contains("line 2") && said.contains("queues"), "{said}");
 }
 
-/// A broker whose program is this shell, and the first line that the program says.
+/// A broker whose program is this shell, in a process group of its own, and the first line that the program says.
 fn shell(text: &str) -> Option<(Running, String)> {
     let file = policy();
     let words = [
@@ -122,7 +124,9 @@ fn shell(text: &str) -> Option<(Running, String)> {
         "-c",
         text,
     ];
-    let broker = Running::start(program(&words));
+    let mut command = program(&words);
+    command.process_group(0);
+    let broker = Running::start(command);
     let said = broker.said().next();
     is_possible(&said).then_some((broker, said))
 }
@@ -131,15 +135,182 @@ fn of(id: u32) -> Pid {
     Pid::from_raw(i32::try_from(id).unwrap()).unwrap()
 }
 
+/// The next change of a child, by the time there is patience for.
+fn changed(child: Pid, options: WaitOptions) -> WaitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some((_, status)) = waitpid(Some(child), options | WaitOptions::NOHANG).unwrap() {
+            return status;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the broker neither ends nor stops");
+        std::thread::sleep(core::time::Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn a_signal_for_the_broker_reaches_the_program() {
     let text = "trap 'exit 7' TERM; echo ready >&2; while :; do sleep 0.01; done";
     let Some((broker, _)) = shell(text) else { return };
     kill_process(of(broker.id()), Signal::TERM).unwrap();
-    let (_, status) = waitpid(Some(of(broker.id())), WaitOptions::empty())
-        .unwrap()
-        .unwrap();
+    let status = changed(of(broker.id()), WaitOptions::empty());
     assert_eq!(status.exit_status(), Some(7));
+}
+
+#[test]
+fn a_broker_stops_and_goes_on_with_its_program() {
+    // As a terminal does, for the program; the broker blocks the signal.
+    let text = "echo ready >&2; kill -TSTP $$; test -c /dev/infiniband/uverbs0 && echo on >&2; exit 5";
+    let Some((broker, _)) = shell(text) else { return };
+    let id = of(broker.id());
+    let status = changed(id, WaitOptions::UNTRACED);
+    assert!(status.stopped(), "{status:?}");
+    kill_process(id, Signal::CONT).unwrap();
+    broker.line_with("on");
+    assert_eq!(changed(id, WaitOptions::empty()).exit_status(), Some(5));
+    // A program that another process stopped for good is no job of a terminal.
+    let text = "echo ready >&2; sh -c 'sleep 0.1; kill -CONT '$$ & kill -STOP $$; exit 6";
+    let Some((broker, _)) = shell(text) else { return };
+    let status = changed(of(broker.id()), WaitOptions::UNTRACED);
+    assert_eq!(status.exit_status(), Some(6), "{status:?}");
+}
+
+#[test]
+fn a_listener_refuses_what_is_no_container_and_ends_by_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, file) = (folder.path().join("socket"), policy());
+    let words = [
+        "broker",
+        "--listen",
+        socket.to_str().unwrap(),
+        "--policy",
+        file.path().to_str().unwrap(),
+    ];
+    for _ in 0..2 {
+        let broker = Running::start(program(&words));
+        broker.line_with("serves container runtimes at ");
+        let mut runtime = UnixStream::connect(&socket).unwrap();
+        runtime.write_all(b"{\"pid\": 1}").unwrap();
+        broker.line_with("refused: this is no container process state: missing field `state`");
+        // A second one does not take the place of the first.
+        let (code, said) = ended(program(&words), Stdio::null());
+        assert_eq!(code, Some(1));
+        assert!(
+            said.starts_with("doorbell: cannot listen at ") && said.contains("in use"),
+            "{said}"
+        );
+        // One that was killed leaves its socket, which the next takes over.
+        kill_process(of(broker.id()), Signal::KILL).unwrap();
+        changed(of(broker.id()), WaitOptions::empty());
+        assert!(socket.exists());
+    }
+    let broker = Running::start(program(&words));
+    broker.line_with("serves container runtimes at ");
+    kill_process(of(broker.id()), Signal::TERM).unwrap();
+    assert_eq!(
+        changed(of(broker.id()), WaitOptions::empty()).exit_status(),
+        Some(0)
+    );
+    assert!(!socket.exists());
+}
+
+#[test]
+fn the_part_of_a_config_is_printed_with_the_config_or_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.json");
+    fs::write(&config, r#"{"root": {"path": "rootfs"}}"#).unwrap();
+    let (out, file) = (folder.path().join("out.json"), policy());
+    let words = [
+        "broker",
+        "--listen",
+        "/run/b.sock",
+        "--policy",
+        file.path().to_str().unwrap(),
+        "--oci-config",
+    ];
+    for (more, root) in [
+        (&[][..], None),
+        (&["--merge", config.to_str().unwrap()], Some("rootfs")),
+    ] {
+        let to = Stdio::from(fs::File::create(&out).unwrap());
+        let (code, said) = ended(program(&[&words[..], more].concat()), to);
+        assert_eq!((code, said.as_str()), (Some(0), ""));
+        let printed: serde_json::Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        assert_eq!(printed["root"]["path"].as_str(), root);
+        assert_eq!(printed["linux"]["seccomp"]["listenerPath"], "/run/b.sock");
+    }
+    let words = [&words[..], &["--", "true"]].concat();
+    let (code, said) = ended(program(&words), Stdio::null());
+    assert!(code == Some(2) && said.contains("cannot be used with"), "{said}");
+}
+
+#[test]
+fn a_topology_is_there_for_the_program_alone_and_cannot_be_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().to_str().unwrap();
+    let text = "cat topology.json; ls class; test -z \"$(ls class/infiniband)\" || exit 3; \
+                touch new 2>/dev/null && exit 4; exit 5";
+    let text = format!("cd {at} && {{ {text}; }} >&2");
+    let (code, said) = run(&["--topology", at, "--", "sh", "-c", &text]);
+    if !is_possible(&said) {
+        return;
+    }
+    assert_eq!(code, Some(5), "{said}");
+    assert!(
+        said.contains("\"ports\":") && said.contains("infiniband_verbs"),
+        "{said}"
+    );
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        0,
+        "outside it is as it was"
+    );
+    let (code, said) = run(&["--topology", at, "--no-namespaces", "--", "true"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("without a mount namespace of its own has no topology"),
+        "{said}"
+    );
+    let new = folder.path().join("new");
+    let (code, said) = run(&["--write-topology", new.to_str().unwrap()]);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    assert!(new.join("topology.json").exists() && new.join("class/infiniband").exists());
+}
+
+#[test]
+fn limits_that_nothing_holds_are_refused_and_pinned_memory_is_limited() {
+    let file = NamedTempFile::new().unwrap();
+    let head = ["broker", "--policy", file.path().to_str().unwrap()];
+    let with = |limits: &str, words: &[&str]| {
+        fs::write(file.path(), format!("devices = ['absent']\n{limits}\n")).unwrap();
+        ended(program(&[&head[..], words].concat()), Stdio::null())
+    };
+    let text = "ulimit -Hl >&2";
+    let (code, said) = with("pinned_bytes = 8192", &["--", "bash", "-c", text]);
+    if !is_possible(&said) {
+        return;
+    }
+    assert_eq!((code, said.trim()), (Some(0), "8"));
+    for (limits, words, expected) in [
+        (
+            "objects = 3",
+            &["--", "true"][..],
+            "no device of the policy is there, and `objects`",
+        ),
+        (
+            "pinned_bytes = 1",
+            &["--no-namespaces", "--", "true"],
+            "no limit for a program that keeps its privileges",
+        ),
+        (
+            "queue_pairs = 3",
+            &["--", "true"],
+            "nothing would hold `queue_pairs`",
+        ),
+    ] {
+        let (code, said) = with(limits, words);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 #[test]
