@@ -213,7 +213,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// What comes of these pieces, the first with this many descriptors.
+    /// The state that these pieces make, the first with this many descriptors.
     fn of(pieces: &[&[u8]], descriptors: usize) -> Result<(String, String, u32), StateError> {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let file = File::open("/dev/null").unwrap();

@@ -72,7 +72,7 @@ impl fmt::Display for PoliciesError {
 impl core::error::Error for PoliciesError {}
 
 impl Policies {
-    /// The policies of a file or of a folder. That of a file is checked at once.
+    /// The policies of a file or of a folder. A file is checked at once.
     pub(crate) fn new(path: &Path) -> Result<Self, PoliciesError> {
         if path.is_dir() {
             return Ok(Self(Place::Folder(path.to_owned())));
