@@ -279,20 +279,22 @@ impl<R: Fn(Event)> Shared<R> {
                 container: container.clone(),
                 error,
             })?;
-        let (name, policy) =
+        let (name, mut policy) =
             self.policies
                 .choose(state.metadata())
                 .map_err(|error| ContainerRefusal::Policy {
                     container: container.clone(),
                     error,
                 })?;
-        let checked = Limits::of(&policy).and_then(|limits| limits.check(state.process()));
-        let policy = checked
-            .map(|()| policy)
-            .map_err(|error| ContainerRefusal::Limits {
-                container: container.clone(),
-                error,
-            })?;
+        let checked = Limits::of(&policy).and_then(|limits| {
+            limits.check(state.process())?;
+            limits.narrow(&mut policy);
+            Ok(())
+        });
+        checked.map_err(|error| ContainerRefusal::Limits {
+            container: container.clone(),
+            error,
+        })?;
         (self.report)(Event::Supervised {
             container: container.clone(),
             policy: name,
