@@ -90,3 +90,41 @@ fn what_is_no_snapshot_is_refused_with_its_place() {
     let many = vec![entry; 65].join(",");
     assert!(bent(entry, &many).contains("at most 64"));
 }
+
+#[test]
+fn a_part_has_the_values_of_the_whole_and_nothing_of_another_device() {
+    let ports = [
+        ("mlx5_0", "eth0", "10.0.0.1/24"),
+        ("mlx5_1", "eth1", "10.0.0.2/24"),
+    ];
+    let mut whole = host("a", &ports);
+    for (netdev, from) in [("eth0", "10.0.0.1"), ("eth1", "10.0.0.2")] {
+        whole.neighbours.push(NeighbourFacts {
+            netdev: netdev.into(),
+            address: "10.0.0.9".parse().unwrap(),
+            state: NeighbourState::Known,
+        });
+        whole.routes.push(RouteFacts {
+            from: from.parse().unwrap(),
+            to: "10.0.0.3".parse().unwrap(),
+            netdev: Some(netdev.into()),
+        });
+        whole.failures.push(format!("{netdev}: no sysfs"));
+    }
+    whole.failures.push("mlx5_0: no port".into());
+    whole.failures.push("routes: no netlink".into());
+    whole.peers.push("10.0.0.9".parse().unwrap());
+    let part = whole.of_devices(|device| device == "mlx5_1");
+    assert_eq!(part.ports, [whole.ports[1].clone()]);
+    assert_eq!(part.interfaces, [whole.interfaces[1].clone()]);
+    assert_eq!(part.neighbours, [whole.neighbours[1].clone()]);
+    assert_eq!(part.routes, [whole.routes[1].clone()]);
+    assert_eq!(part.failures, ["eth1: no sysfs", "routes: no netlink"]);
+    let text = part.to_json().unwrap();
+    for other in ["mlx5_0", "eth0", "10.0.0.1"] {
+        assert!(!text.contains(&format!("\"{other}")), "{other}: {text}");
+    }
+    // A route by an interface of another device is not told.
+    whole.routes[1].netdev = Some("eth0".into());
+    assert!(whole.of_devices(|device| device == "mlx5_1").routes.is_empty());
+}
