@@ -1,7 +1,7 @@
 //! Moves messages over a link, for callgrind to count: `message_instructions WAY SIDE BYTES COUNT`, with a libibverbs whose queue pairs find
 //! each other in one process.
 //!
-//! WAY is `fragments`, by `Links::send`, or `transfers`, by one transfer for each message. SIDE is `sender` or `receiver`. Its calls are
+//! WAY is `fragments`, by `Links::send` in fragments of slots, `placed`, by `Links::send` into memory that the receiver lent, or `transfers`, by one transfer for each message. SIDE is `sender` or `receiver`. Its calls are
 //! counted: the functions `measured_…` hold them, and nothing else. Both sides have default settings, but for the times that a program
 //! needs under an instrument.
 
@@ -37,8 +37,11 @@ struct Side {
 }
 
 impl Side {
-    fn new(bytes: usize) -> Result<Self, Failure> {
-        let (node, workers, links) = open(|_| {})?;
+    fn new(bytes: usize, is_placed: bool) -> Result<Self, Failure> {
+        let (node, workers, links) = open(|config| {
+            config.placed_bytes = if is_placed { config.placed_bytes } else { 0 };
+            config.place_messages_over = bytes.saturating_sub(1);
+        })?;
         let region = node.region(&workers, bytes, &PlacementConfig::DEFAULT)?;
         Ok(Self {
             node,
@@ -158,16 +161,17 @@ fn main() -> Result<(), Failure> {
     let (way, side) = (word()?, word()?);
     let (bytes, count) = (word()?.parse::<usize>()?, word()?.parse::<u64>()?);
     let is_transfer = match way.as_str() {
-        "fragments" => false,
+        "fragments" | "placed" => false,
         "transfers" => true,
         other => return Err(format!("there is no way {other}").into()),
     };
+    let is_placed = way == "placed";
     let counts_sender = match side.as_str() {
         "sender" => true,
         "receiver" => false,
         other => return Err(format!("there is no side {other}").into()),
     };
-    let (mut sender, mut receiver) = (Side::new(bytes)?, Side::new(bytes)?);
+    let (mut sender, mut receiver) = (Side::new(bytes, is_placed)?, Side::new(bytes, is_placed)?);
     let handle = receiver
         .links
         .listen_polled(&receiver.node, &receiver.workers, "0.0.0.0:0".parse()?)?;
@@ -178,6 +182,19 @@ fn main() -> Result<(), Failure> {
         poll(&mut receiver)?;
     }
     let message = vec![7; bytes];
+    let mut warm = 0_u64;
+    while is_placed && sender.links.counts(link).placed == 0 {
+        // Memory is made by threads, after the first message.
+        let was_sent = send(&mut sender, &message, false)?;
+        warm = warm.saturating_add(u64::from(was_sent));
+        poll(&mut sender)?;
+        poll(&mut receiver)?;
+    }
+    while receiver.done < warm {
+        poll(&mut sender)?;
+        poll(&mut receiver)?;
+    }
+    receiver.done = 0;
     let (mut sent, mut polls) = (0_u64, 0_u64);
     while receiver.done < count || (is_transfer && sender.done < count) {
         let has_room = !is_transfer || sent.saturating_sub(sender.done) < AHEAD;

@@ -47,6 +47,13 @@ pub struct LinkConfig {
     /// One-sided requests longer than a fragment, of a link at most, that have no end yet. Default 2, so that one is under way while
     /// another ends. Each has memory of `request_bytes_max`, which is touched when it is first used. 0 limits requests to a fragment.
     pub long_requests: u32,
+    /// Messages of more bytes are written into memory that the peer lends for them, if it does: [`LinkConfig::placed_bytes`]. Default
+    /// 16 KiB: fragments of slots take more instructions from there on, and the bytes are there as soon.
+    pub place_messages_over: usize,
+    /// Memory that a link lends its peer for such messages, and that it uses at most for those that it sends. Default 2 MiB each, nearly two of
+    /// the longest messages. It is made, registered and locked once a message of more than `place_messages_over` bytes came, or once the
+    /// peer has lent some. 0 lends none and writes none.
+    pub placed_bytes: usize,
     /// Transfers of each link.
     pub transfers: TransferConfig,
     /// Peers that may be connecting at a time, where links are listened for. Default as of [`HandshakeLimits`].
@@ -75,6 +82,8 @@ impl Default for LinkConfig {
             requests: 16,
             request_bytes_max: 1 << 20,
             long_requests: 2,
+            place_messages_over: 16 << 10,
+            placed_bytes: 2 << 20,
             transfers: TransferConfig::default(),
             handshakes: HandshakeLimits::default(),
         }

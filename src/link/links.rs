@@ -233,6 +233,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             ended: Ended::default(),
             chance: 0,
             moved: None,
+            parting: Vec::new(),
             taken: Taken::default(),
         };
         core.chance = drawn(node)?;
@@ -586,7 +587,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         let door = self.door.as_ref().and_then(Door::deadline);
         let unclaimed = self.core.routes.unclaimed().map(|(_, until)| until);
         let all = sessions.chain(connecting).chain(questions).chain(finding);
-        all.chain(door).chain(unclaimed).min()
+        let parting = self.core.parting.iter().map(|(until, _)| *until);
+        all.chain(door).chain(unclaimed).chain(parting).min()
     }
 
     /// Descriptors of this process's own threads, to be watched for input: a part of [`Links::watched`], which has all. If handshakes have a thread, a peer that is

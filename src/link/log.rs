@@ -1,5 +1,6 @@
 //! Log events about links.
 
+use doorbell_core::provider::ProviderError;
 use doorbell_core::session::SessionEvent;
 use doorbell_core::wire::RefusalReason;
 
@@ -11,6 +12,11 @@ use crate::worker::event::ChannelState;
 /// It was begun here.
 pub(super) fn log_begun(link: LinkId) {
     log!(info, "link begun", link = link);
+}
+
+/// Memory for long messages cannot be had: they go in fragments of slots.
+pub(super) fn log_unplaced(error: ProviderError) {
+    log!(warn, "no memory for long messages", reason = error);
 }
 
 /// Our ports are looked at once more.

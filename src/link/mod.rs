@@ -24,6 +24,7 @@
 //! reason may be lost. If no connection stands, nobody is notified, and the side that is connected to waits its time to recover.
 
 mod arrivals;
+mod assembly;
 mod classes;
 mod config;
 mod dialing;
@@ -36,6 +37,7 @@ mod links;
 mod log;
 mod moved;
 mod one_sided;
+mod placing;
 mod question;
 mod rail;
 mod report;

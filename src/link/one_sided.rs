@@ -220,7 +220,7 @@ impl OneSided {
                 self.long.fetched(id, data);
                 None
             }
-            Carried::Piece(..) | Carried::Part(_) => None,
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) => None,
         }
     }
 
@@ -303,7 +303,7 @@ impl OneSided {
         let asked = match what {
             Carried::Request(id) => *self.asked.get(id.place())?,
             Carried::Stretch(id) => self.long.asked(id)?,
-            Carried::Piece(..) | Carried::Part(_) => return None,
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) => return None,
         };
         let range = (asked.offset, u64::from(asked.bytes));
         let remote: RemoteAddress = self.theirs.address(window, over, range)?;
@@ -363,7 +363,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         let owed = self.one_sided.fences.is_any_to_go().then_some(soon);
         let transfers = self.transfers.wake(now);
         let class = self.in_class.wake(now);
+        let making = (!self.placing.is_at_rest()).then_some(soon);
         core::iter::once(session)
+            .chain(making)
             .chain(requests)
             .chain(owed)
             .chain(transfers)
@@ -424,7 +426,12 @@ impl<P: Provider, N: Network> Link<P, N> {
             SessionFrame::Fenced(fence) => {
                 self.one_sided.fenced(fence.rail, fence.through);
                 self.transfers.fenced(fence.rail, fence.through);
+                self.placing.fenced(fence.rail, fence.through);
             }
+            SessionFrame::Lend(lend) => match self.placing.heard(rail, lend) {
+                Ok(()) => self.session.lent(rail, lend.epoch),
+                Err(violation) => self.session.fail(FinalReason::Violation(violation)),
+            },
             SessionFrame::Open(_)
             | SessionFrame::Take(_)
             | SessionFrame::Landed(_)
@@ -474,6 +481,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             self.post_requests(workers, turn);
         }
         self.go_on_with_transfers(workers, turn);
+        self.go_on_with_placing(workers, makers, turn);
         let OneSided { ours, seen, .. } = &mut self.one_sided;
         ours.forget(seen);
         self.session.await_beside(self.awaits_beside());
@@ -501,7 +509,10 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.one_sided.rail_lost(index, now);
                 self.one_sided.ours.lost(index);
                 let fence_by = Deadline::after(now, self.session.config().recover_within.saturating_mul(2));
-                let must_fence = self.transfers.lost(index, fence_by);
+                let mut must_fence = self.transfers.lost(index, fence_by);
+                if let Some(lost) = seen {
+                    must_fence |= self.placing.lost(index, lost);
+                }
                 if let Some(lost) = seen.filter(|_| must_fence) {
                     self.one_sided.requests.fence(index, lost);
                 }
@@ -514,8 +525,17 @@ impl<P: Provider, N: Network> Link<P, N> {
                 let before = Epoch::from_wire(epoch.to_u32().saturating_sub(1));
                 self.one_sided.fenced(index, before);
                 self.transfers.fenced(index, before);
+                self.placing.fenced(index, before);
             }
         }
+    }
+
+    /// Whether the connections are there that were looked at last. Otherwise what is owed for a lost one is not known yet.
+    pub(super) fn has_noted_rails(&self) -> bool {
+        let rails = (0_u8..).zip(&self.rails).zip(&self.one_sided.seen);
+        let mut epochs =
+            rails.map(|((index, rail), seen)| (rail.at.map(|_| self.session.rail_epoch(index)), seen));
+        epochs.all(|(epoch, seen)| epoch == *seen)
     }
 
     /// The channel of a rail, if something may be posted there now.

@@ -85,6 +85,8 @@ pub(super) enum Carried {
     Piece(TransferId, u32),
     /// An earlier part of a piece.
     Part(TransferId),
+    /// A fragment that is written into this place at the peer.
+    Placed(u32),
 }
 
 pub(super) struct LinkRail<P: Provider, N: Network> {

@@ -126,10 +126,12 @@ impl<P: Provider, N: Network> Link<P, N> {
             || self.rails.iter().any(is_connecting)
             || self.in_class.wake(now).is_some();
         let is_at_rest = !awaits_others
+            && self.has_noted_rails()
             && self.last_event.is_none()
             && self.one_sided.is_at_rest()
             && !self.awaits_beside()
-            && self.transfers.is_at_rest();
+            && self.transfers.is_at_rest()
+            && self.placing.is_at_rest();
         if !is_at_rest {
             return None;
         }

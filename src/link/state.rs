@@ -7,19 +7,21 @@ use doorbell_core::session::{
     Sequence, Session, SessionEvent, SessionId, Violation,
 };
 use doorbell_core::wire::{
-    Attach, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
+    Attach, Handle, InstanceId, Placed, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
 };
 use doorbell_core::{Instant, Ticket};
 
 use super::arrivals::Who;
+use super::assembly::Assembly;
 use super::classes::InClass;
 use super::config::{LinkConfig, LinkError};
 use super::dialing::Finding;
 use super::moved::SentMoves;
 use super::one_sided::OneSided;
+use super::placing::Placing;
 use super::question::Question;
 use super::rail::{At, Carried, LinkRail, NotConnected};
-use super::store::{Store, room_for};
+use super::store::Store;
 use super::transfers::Transfers;
 use crate::worker::Worker;
 use crate::worker::channel::{Channel, SendError, SendErrorKind};
@@ -42,13 +44,13 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) peer: Option<InstanceId>,
     out: Store,
     held: Store,
-    /// The fragments so far of a message in several fragments.
-    assembly: Vec<u8>,
-    message_bytes_max: usize,
+    assembly: Assembly,
     fragment_bytes: u32,
     /// One-sided requests and grants, beside messages.
     pub(super) one_sided: OneSided,
     pub(super) transfers: Transfers<P>,
+    /// Long messages.
+    pub(super) placing: Placing<P>,
     /// Its class, and its turn among the links of that.
     pub(super) in_class: InClass,
     /// The end, until it is reported: behind all else.
@@ -95,11 +97,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             peer: None,
             out: Store::new(retained, config.fragment_bytes())?,
             held: Store::new(ahead, config.fragment_bytes())?,
-            assembly: room_for(config.message_bytes_max)?,
-            message_bytes_max: config.message_bytes_max,
+            assembly: Assembly::new(config.message_bytes_max)?,
             fragment_bytes: config.session.fragment_bytes.max(1),
             one_sided: OneSided::new(config)?,
             transfers: Transfers::new(config.transfers, role),
+            placing: Placing::new(config),
             in_class: InClass::new(config.channel.class),
             last_event: None,
             sent_moves: SentMoves::default(),
@@ -134,8 +136,11 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Takes in a message to be sent: a copy of it.
     pub(super) fn push(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
-        if message.len() > self.message_bytes_max {
+        if message.len() > self.assembly.bytes_max() {
             return Err(PushRefusal::TooLong);
+        }
+        if let Some(taken) = self.push_placed(message) {
+            return taken;
         }
         let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
         let taken = self.session.push(bytes, self.fragment_bytes)?;
@@ -172,25 +177,42 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Ok(received) = self.session.received(rail, &frame, now) else {
             return;
         };
-        let SessionFrame::Data(header, payload) = frame else {
-            if received == Received::Beside {
-                self.hear_beside(rail, &frame, turn);
-            }
-            return;
-        };
-        let is_well = match received {
-            Received::Nothing | Received::Beside => true,
-            Received::Early { place } => self.held.put(place, payload),
-            Received::InOrder => {
+        let is_well = match (&frame, received) {
+            (SessionFrame::Data(header, payload), Received::InOrder) => {
                 let (first, last) = (header.is_first(), header.is_last());
-                let assembly = (&mut self.assembly, self.message_bytes_max);
-                deliver_fragment(assembly, payload, first && last, last, &mut deliver)
-                    && self.deliver_held(deliver)
+                let into = (&mut self.assembly, &mut self.placing);
+                add(into, payload, first && last, last, &mut deliver) && self.deliver_held(deliver)
             }
+            (SessionFrame::Data(_, payload), Received::Early { place }) => self.held.put(place, payload),
+            (SessionFrame::Placed(_, placed), Received::InOrder | Received::Early { .. })
+                if !self.placing.holds(*placed) =>
+            {
+                self.session.fail(FinalReason::Violation(Violation::OutOfPlace));
+                true
+            }
+            (SessionFrame::Placed(header, placed), Received::InOrder) => {
+                self.add_placed(header.is_last(), *placed, &mut deliver) && self.deliver_held(deliver)
+            }
+            (SessionFrame::Placed(_, placed), Received::Early { place }) => self.placing.keep(place, *placed),
+            (_, Received::Beside) => {
+                self.hear_beside(rail, &frame, turn);
+                true
+            }
+            _ => true,
         };
         if !is_well {
             self.session.fail(FinalReason::Violation(Violation::TooLong));
         }
+    }
+
+    /// Adds a fragment that was written into memory that is lent.
+    fn add_placed(&mut self, is_last: bool, placed: Placed, deliver: &mut impl FnMut(&[u8])) -> bool {
+        let Self {
+            assembly, placing, ..
+        } = self;
+        let bytes = usize::try_from(placed.bytes).unwrap_or(usize::MAX);
+        let copy = |room: &mut [u8]| placing.copy_out(placed, room);
+        assembly.extend(bytes, is_last, copy, deliver)
     }
 
     /// All up to a request that was posted on a rail are done.
@@ -199,8 +221,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             rails,
             one_sided,
             transfers,
+            placing,
+            session,
             ..
         } = self;
+        let epoch = session.rail_epoch(rail);
         let Some(of) = rails.get_mut(usize::from(rail)) else {
             return;
         };
@@ -209,8 +234,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             Carried::Stretch(stretch) => one_sided.stretch_completed(stretch),
             Carried::Piece(transfer, bytes) => transfers.completed(rail, (transfer, bytes), now),
             Carried::Part(_) => {}
+            Carried::Placed(place) => placing.completed(place, (rail, epoch)),
         });
-        let epoch = self.session.rail_epoch(rail);
         one_sided.ours.completed(rail, epoch, through);
         self.session.completed(rail, requests, bytes, now);
     }
@@ -228,6 +253,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             Some(Carried::Request(request)) => self.one_sided.denied(request),
             Some(Carried::Stretch(stretch)) => self.one_sided.stretch_denied(stretch),
             Some(Carried::Piece(id, _) | Carried::Part(id)) => self.transfers.denied(id),
+            Some(Carried::Placed(_)) => self.denied_placed(),
             None => {}
         }
     }
@@ -241,10 +267,19 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     fn deliver_held(&mut self, mut deliver: impl FnMut(&[u8])) -> bool {
         while let Ok(Some(held)) = self.session.take_held() {
-            let payload = self.held.get(held.place, held.bytes);
-            let assembly = (&mut self.assembly, self.message_bytes_max);
-            let is_whole = held.is_first && held.is_last;
-            if !deliver_fragment(assembly, payload, is_whole, held.is_last, &mut deliver) {
+            let is_well = match held.is_placed {
+                true => match self.placing.kept(held.place) {
+                    Some(placed) => self.add_placed(held.is_last, placed, &mut deliver),
+                    None => false,
+                },
+                false => {
+                    let payload = self.held.get(held.place, held.bytes);
+                    let into = (&mut self.assembly, &mut self.placing);
+                    let is_whole = held.is_first && held.is_last;
+                    add(into, payload, is_whole, held.is_last, &mut deliver)
+                }
+            };
+            if !is_well {
                 return false;
             }
         }
@@ -265,7 +300,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Posts what the session asks for on a rail's channel.
-    pub(super) fn post(&mut self, action: &Action, workers: &mut [Worker<P>]) -> Posted {
+    pub(super) fn post(&mut self, action: &Action, workers: &mut [Worker<P>], now: Instant) -> Posted {
         let (Action::Attach { rail, .. }
         | Action::Transmit { rail, .. }
         | Action::Acknowledge { rail, .. }
@@ -275,6 +310,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             return Posted::Failed;
         };
         let at = self.rails.get(usize::from(rail)).and_then(|rail| rail.at);
+        if let Action::Transmit { header, fragment, .. } = action {
+            if let Some(at) = at.filter(|_| fragment.is_placed) {
+                return self.post_placed((rail, at), header, fragment, workers, now);
+            }
+        }
         let Some((at, worker)) = at.and_then(|at| Some((at, workers.get_mut(at.worker)?))) else {
             return Posted::Failed;
         };
@@ -310,29 +350,18 @@ pub(super) fn frame_bytes(action: &Action) -> u64 {
         .saturating_add(action.backlog_bytes())
 }
 
-/// Adds a fragment to its message, and delivers that where it is the last. Says whether the message is short enough. A message
-/// is delivered though `deliver` panics, and nothing of it stays for the next.
-fn deliver_fragment(
-    (assembly, bytes_max): (&mut Vec<u8>, usize),
+/// Adds a fragment of a slot to its message. Says whether the message is short enough.
+fn add<P: Provider>(
+    (assembly, placing): (&mut Assembly, &mut Placing<P>),
     payload: &[u8],
     is_whole: bool,
     is_last: bool,
     deliver: &mut impl FnMut(&[u8]),
 ) -> bool {
-    let length = assembly.len().saturating_add(payload.len());
-    if length > bytes_max {
-        return false;
+    if is_last && !is_whole {
+        placing.note_long(assembly.length().saturating_add(payload.len()));
     }
-    if is_whole {
-        deliver(payload);
-        return true;
-    }
-    assembly.extend_from_slice(payload);
-    if is_last {
-        let mut whole = scopeguard::guard(assembly, |assembly| assembly.clear());
-        deliver(&mut whole);
-    }
-    true
+    assembly.add(payload, is_whole, is_last, deliver)
 }
 
 /// Sends a copy of a fragment, since the fragment may have to be retransmitted.

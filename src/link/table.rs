@@ -13,12 +13,14 @@ use super::dispatch::{Routes, Whose};
 use super::ended::Ended;
 use super::links::{LinkEvent, LinkId};
 use super::log::log_session;
+use super::placing::Lent;
 use super::rail::{At, NotConnected};
 use super::report::Gone;
 use super::resting::{NEVER, Resting};
 use super::sleeping::Taken;
 use super::state::{Link, Posted, frame_bytes};
 use crate::connect::node::Node;
+use crate::machine::reaper::Reaped;
 use crate::worker::Worker;
 
 /// State of the links that polling the Workers needs.
@@ -45,6 +47,8 @@ pub(super) struct Core<P: Provider, N: Network> {
     pub(super) chance: u64,
     /// New handle of this process, if it is not the first one any more, and its number among the handles.
     pub(super) moved: Option<(Handle, Sequence)>,
+    /// Memory that was lent to peers of links that are over, until their channels are closed.
+    pub(super) parting: Vec<(Deadline, Reaped<Lent<P>>)>,
     /// Completions that the poll under way took, or the last one.
     pub(super) taken: Taken,
 }
@@ -169,6 +173,11 @@ impl<P: Provider, N: Network> Core<P, N> {
         }
         if let (Some(who), Some(reason)) = (link.who(), link.session.over()) {
             self.ended.note(who, reason.to_refusal());
+        }
+        if let Some(lent) = link.placing.take_lent() {
+            // A peer that is refused a WRITE loses the connection, and with it what it is to hear.
+            let until = Deadline::after(now, self.config.session.dead_after);
+            self.parting.push((until, lent));
         }
         self.gone.add(&link);
         let Self { gone, entries, .. } = self;
@@ -345,6 +354,9 @@ impl<P: Provider, N: Network> Core<P, N> {
     /// Closes what is to be closed, channels nobody has claimed in time among it.
     #[inline]
     pub(super) fn close_channels(&mut self, workers: &mut [Worker<P>], now: Instant) {
+        if !self.parting.is_empty() {
+            self.parting.retain(|(until, _)| !until.has_passed(now));
+        }
         if self.routes.is_any_unclaimed() || !self.closing.is_empty() {
             self.close_late_and_ended(workers, now);
         }
@@ -455,7 +467,7 @@ pub(super) fn act<P: Provider, N: Network>(
         link.session.blocked(rail);
         return false;
     }
-    match link.post(action, around.workers) {
+    match link.post(action, around.workers, now) {
         Posted::Done(ticket) => {
             if let Some(rail) = link.rail_mut(rail) {
                 rail.posted(ticket, action.backlog_bytes(), None);

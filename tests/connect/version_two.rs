@@ -1,4 +1,4 @@
-//! Links with a peer that speaks version 2 of the wire format, which has no transfers: messages pass, and no frame of a transfer is sent.
+//! Links with a peer that speaks an older version of the wire format: messages pass, and no frame is sent that the peer does not know.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -141,4 +141,26 @@ fn a_peer_of_version_3_is() {
     sides[1].begin(false).unwrap();
     run(&fabric, &mut sides, 100);
     assert!(sides.iter().all(|side| side.offered == 1 && side.ends.is_empty()));
+}
+
+#[test]
+fn long_messages_are_written_into_memory_of_a_peer_of_version_4_and_of_none_before() {
+    for (newest, is_lent) in [(2, false), (3, false), (4, true)] {
+        let (fabric, mut sides) = sides(newest);
+        run(&fabric, &mut sides, 50);
+        for _ in 0..3 {
+            for side in &mut sides {
+                side.links.send(side.link.unwrap(), &[7; 100_000]).unwrap();
+            }
+            run(&fabric, &mut sides, 50);
+        }
+        for side in &sides {
+            let counts = side.links.counts(side.link.unwrap());
+            assert_eq!(
+                (side.messages, counts.placed > 0),
+                (3, is_lent),
+                "version {newest}"
+            );
+        }
+    }
 }

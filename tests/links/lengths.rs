@@ -1,4 +1,4 @@
-//! Times of long messages, by fragments and by a transfer for each, over two rails of 100 Gb/s: the figures of `docs/performance.md`.
+//! Times of long messages, by fragments of slots, by fragments that are written, and by a transfer for each, over two rails of 100 Gb/s: the figures of `docs/performance.md`.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use doorbell::link::{
     LinkConfig, LinkEvent, LinkId, Links, SessionEvent, TransferEnd, TransferEvent, TransferOptions,
 };
 use doorbell::memory::Region;
-use doorbell::provider::PlacementConfig;
+use doorbell::provider::{Clock as _, PlacementConfig};
 use doorbell::{Node, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
 
@@ -21,6 +21,8 @@ const COUNT: u64 = 8;
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Fragments,
+    /// Written into memory that the receiver lent.
+    Placed,
     /// With pieces of so many bytes.
     Transfers(u32),
 }
@@ -115,8 +117,10 @@ fn time_ns(way: Way, bytes: usize, count: u64) -> u64 {
     let fabric = Fabric::builder().link(wire).driven().build();
     let hosts = [("a", A), ("b", B)].map(|(name, at)| fabric.host(name, ports(at, 2, MBPS)).unwrap());
     let mut config = LinkConfig::default();
-    if let Way::Transfers(piece_bytes) = way {
-        config.transfers.piece_bytes = piece_bytes;
+    match way {
+        Way::Fragments => config.placed_bytes = 0,
+        Way::Placed => {}
+        Way::Transfers(piece_bytes) => config.transfers.piece_bytes = piece_bytes,
     }
     let mut sides = hosts.map(|host| Side::new(host, &config));
     let [_, b] = &mut sides;
@@ -129,6 +133,18 @@ fn time_ns(way: Way, bytes: usize, count: u64) -> u64 {
     run(&fabric, &mut sides, |sides| {
         sides.iter().all(|side| side.rails == 2)
     });
+    let is_placed = matches!(way, Way::Placed);
+    let link = sides[A].link.unwrap();
+    if is_placed {
+        // The first one came in fragments, and has memory lent.
+        sides[A].links.send(link, &[7; LONGEST]).unwrap();
+        run(&fabric, &mut sides, |sides| sides[B].done == 1);
+        let until = fabric.now().to_ns() + 100_000;
+        run(&fabric, &mut sides, |sides| {
+            sides[A].node.network().now().to_ns() >= until
+        });
+        sides[B].done = 0;
+    }
     let begun = fabric.now();
     let message = vec![7; bytes];
     let mut sent = 0;
@@ -137,8 +153,8 @@ fn time_ns(way: Way, bytes: usize, count: u64) -> u64 {
         while sent < count {
             let link = a.link.unwrap();
             match way {
-                Way::Fragments if a.links.send(link, &message).is_err() => break,
-                Way::Fragments => {}
+                Way::Fragments | Way::Placed if a.links.send(link, &message).is_err() => break,
+                Way::Fragments | Way::Placed => {}
                 Way::Transfers(_) => {
                     let part = (&a.region, 0, bytes as u64);
                     a.links
@@ -150,19 +166,21 @@ fn time_ns(way: Way, bytes: usize, count: u64) -> u64 {
         }
         sides[B].done == count
     });
+    assert_eq!(sides[A].links.counts(link).placed > 0, is_placed);
     fabric.audit().unwrap();
     fabric.now().to_ns() - begun.to_ns()
 }
 
 #[test]
-fn fragments_are_sooner_than_a_transfer_for_each_message() {
-    for bytes in [16, 64, 256, 1024].map(|kib: usize| kib << 10) {
+fn messages_are_sooner_than_a_transfer_for_each() {
+    for bytes in [17, 32, 64, 256, 1024].map(|kib: usize| kib << 10) {
         let ways = [
             Way::Fragments,
+            Way::Placed,
             Way::Transfers(256 << 10),
             Way::Transfers(64 << 10),
         ];
-        let [fragments, transfers, small] = ways.map(|way| {
+        let [fragments, placed, transfers, small] = ways.map(|way| {
             let times = (time_ns(way, bytes, 1), time_ns(way, bytes, COUNT) / COUNT);
             println!(
                 "{bytes} {way:?}: {} ns alone, {} ns each of {COUNT}",
@@ -175,6 +193,10 @@ fn fragments_are_sooner_than_a_transfer_for_each_message() {
         assert!(
             fragments.0 >= least && fragments.0 < 2 * least + 10_000,
             "{bytes}: {fragments:?}"
+        );
+        assert!(
+            placed.0 >= least && placed.0 < 2 * least + 10_000,
+            "{bytes}: {placed:?}"
         );
         assert!(transfers.0 > fragments.0 && small.0 > fragments.0, "{bytes}");
     }

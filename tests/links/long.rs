@@ -447,5 +447,6 @@ fn whatever_fails_long_requests_end_and_no_late_write_undoes_a_later_one() {
         }
         two.fabric.audit().unwrap();
     }
-    assert!(all > 500 && lost > 0, "{all} {lost}");
+    let count = seeds().end - seeds().start;
+    assert!(all > 80 * count && (lost > 0 || count < 6), "{all} {lost}");
 }

@@ -20,6 +20,7 @@ mod moved;
 mod one_sided;
 mod panics;
 mod peers;
+mod placed;
 mod ports;
 mod processes;
 mod sleeping;

@@ -9,6 +9,7 @@ pub struct Kept {
     is_here: bool,
     is_first: bool,
     is_last: bool,
+    is_placed: bool,
     bytes: u32,
 }
 
@@ -24,6 +25,8 @@ pub struct Held {
     pub is_first: bool,
     /// Whether a message ends with it.
     pub is_last: bool,
+    /// Whether its bytes were written into memory that was lent to the peer: the place has where.
+    pub is_placed: bool,
 }
 
 /// Decision on a fragment that arrived.
@@ -91,6 +94,7 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
         bytes: u32,
         is_first: bool,
         is_last: bool,
+        is_placed: bool,
     ) -> Option<Verdict> {
         if sequence < self.expected {
             self.duplicates = self.duplicates.saturating_add(1);
@@ -113,6 +117,7 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
             is_here: true,
             is_first,
             is_last,
+            is_placed,
             bytes,
         };
         self.early = self.early.saturating_add(1);
@@ -137,6 +142,7 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
             bytes: kept.bytes,
             is_first: kept.is_first,
             is_last: kept.is_last,
+            is_placed: kept.is_placed,
         };
         if self.advance(held.is_first, held.is_last) {
             Ok(Some(held))
@@ -173,7 +179,7 @@ mod tests {
     }
 
     fn whole(inbox: &mut Inbox<[Kept; 4]>, sequence: u64) -> Option<Verdict> {
-        inbox.offer(Sequence(sequence), 1, true, true)
+        inbox.offer(Sequence(sequence), 1, true, true, false)
     }
 
     #[test]
@@ -190,6 +196,7 @@ mod tests {
                 bytes: 1,
                 is_first: true,
                 is_last: true,
+                is_placed: false,
             };
             assert_eq!(inbox.take_held(), Ok(Some(held)));
         }
@@ -227,15 +234,24 @@ mod tests {
     #[test]
     fn a_message_begins_once_and_ends_before_the_next() {
         let mut inbox = inbox();
-        assert_eq!(inbox.offer(Sequence(0), 1, false, true), None);
-        assert_eq!(inbox.offer(Sequence(0), 1, true, false), Some(Verdict::InOrder));
-        assert_eq!(inbox.offer(Sequence(1), 1, true, true), None);
-        assert_eq!(inbox.offer(Sequence(1), 1, false, false), Some(Verdict::InOrder));
+        assert_eq!(inbox.offer(Sequence(0), 1, false, true, false), None);
         assert_eq!(
-            inbox.offer(Sequence(3), 1, false, true),
+            inbox.offer(Sequence(0), 1, true, false, false),
+            Some(Verdict::InOrder)
+        );
+        assert_eq!(inbox.offer(Sequence(1), 1, true, true, false), None);
+        assert_eq!(
+            inbox.offer(Sequence(1), 1, false, false, false),
+            Some(Verdict::InOrder)
+        );
+        assert_eq!(
+            inbox.offer(Sequence(3), 1, false, true, false),
             Some(Verdict::Early { place: 3 })
         );
-        assert_eq!(inbox.offer(Sequence(2), 1, false, true), Some(Verdict::InOrder));
+        assert_eq!(
+            inbox.offer(Sequence(2), 1, false, true, false),
+            Some(Verdict::InOrder)
+        );
         assert_eq!(inbox.take_held(), Err(()));
     }
 }

@@ -9,6 +9,7 @@ pub struct Retained {
     bytes: u32,
     is_first: bool,
     is_last: bool,
+    is_placed: bool,
     was_sent: bool,
     /// The rail it is in flight on, from 1; 0: it waits.
     rail: u8,
@@ -28,6 +29,8 @@ pub struct Fragment {
     pub is_first: bool,
     /// Whether a message ends with it.
     pub is_last: bool,
+    /// Whether it is written into memory that the peer lent.
+    pub is_placed: bool,
     /// Whether it was sent over some rail: then the peer may have it.
     pub was_sent: bool,
 }
@@ -92,7 +95,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
     }
 
     /// Takes a fragment in; `None` where there is no room.
-    pub fn push(&mut self, bytes: u32, is_first: bool, is_last: bool) -> Option<Sequence> {
+    pub fn push(&mut self, bytes: u32, is_first: bool, is_last: bool, is_placed: bool) -> Option<Sequence> {
         if self.room() == 0 {
             return None;
         }
@@ -101,6 +104,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
             bytes,
             is_first,
             is_last,
+            is_placed,
             was_sent: false,
             rail: 0,
         };
@@ -121,6 +125,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
             bytes: kept.bytes,
             is_first: kept.is_first,
             is_last: kept.is_last,
+            is_placed: kept.is_placed,
             was_sent: kept.was_sent,
         })
     }
@@ -207,22 +212,22 @@ mod tests {
     fn holds_as_many_as_it_has_places_and_no_more() {
         let mut outbox = outbox();
         for sequence in 0..4 {
-            assert_eq!(outbox.push(1, true, true), Some(Sequence(sequence)));
+            assert_eq!(outbox.push(1, true, true, false), Some(Sequence(sequence)));
         }
-        assert_eq!(outbox.push(1, true, true), None);
+        assert_eq!(outbox.push(1, true, true, false), None);
         assert_eq!(all(&mut outbox, 0), [0, 1, 2, 3]);
         assert_eq!(outbox.acknowledge(Sequence(1)), Some(1));
-        assert_eq!(outbox.push(1, true, true), Some(Sequence(4)));
-        assert_eq!(outbox.push(1, true, true), None);
+        assert_eq!(outbox.push(1, true, true, false), Some(Sequence(4)));
+        assert_eq!(outbox.push(1, true, true, false), None);
         let none: [Retained; 0] = [];
-        assert_eq!(Outbox::new(none).push(1, true, true), None);
+        assert_eq!(Outbox::new(none).push(1, true, true, false), None);
     }
 
     #[test]
     fn what_a_rail_had_goes_again_oldest_first() {
         let mut outbox = outbox();
         for _ in 0..4 {
-            outbox.push(1, true, true);
+            outbox.push(1, true, true, false);
         }
         for (sequence, rail) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
             assert_eq!(
@@ -243,8 +248,8 @@ mod tests {
     #[test]
     fn nothing_is_acknowledged_that_was_not_sent() {
         let mut outbox = outbox();
-        outbox.push(1, true, true);
-        outbox.push(1, true, true);
+        outbox.push(1, true, true, false);
+        outbox.push(1, true, true, false);
         assert_eq!(outbox.acknowledge(Sequence(1)), None);
         outbox.sent(Sequence(0), 0);
         assert_eq!(outbox.acknowledge(Sequence(2)), None);
@@ -258,8 +263,8 @@ mod tests {
     #[test]
     fn nothing_goes_beyond_what_the_peer_takes() {
         let mut outbox = outbox();
-        outbox.push(1, true, true);
-        outbox.push(1, true, true);
+        outbox.push(1, true, true, false);
+        outbox.push(1, true, true, false);
         outbox.sent(Sequence(0), 0);
         assert_eq!(outbox.next_waiting(Sequence(1)), None);
         assert_eq!(outbox.next_waiting(Sequence(2)).unwrap().sequence, Sequence(1));

@@ -35,6 +35,8 @@ pub(super) struct Rail {
     pub(super) is_blocked: bool,
     /// Whether the caller holds messages back from it.
     pub(super) is_held: bool,
+    /// Whether the peer lent memory over its connection, for fragments that are written there.
+    pub(super) takes_placed: bool,
     /// Attempts to connect that failed since it was up.
     pub(super) attempts_failed: u32,
     /// Whether, when it was last to be connected, another process than the peer's was there.
@@ -60,6 +62,7 @@ impl Rail {
             backlog_bytes: 0,
             is_blocked: false,
             is_held: false,
+            takes_placed: false,
             attempts_failed: 0,
             leads_elsewhere: false,
             has_failed: false,
@@ -116,5 +119,6 @@ impl Rail {
         self.outstanding = 0;
         self.backlog_bytes = 0;
         self.is_blocked = false;
+        self.takes_placed = false;
     }
 }

@@ -3,19 +3,31 @@
 use super::HealthState;
 use super::rail::Rail;
 
+/// How a fragment goes over a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It is a message in one piece.
+    Whole,
+    /// It is a part of a longer message.
+    Part,
+    /// It is written into memory that the peer lent over the rail's connection.
+    Placed,
+}
+
 /// The rail for a fragment of so many bytes, among those that may be used; `None` where it has to wait.
 ///
 /// A message in one piece goes over the fastest rail, and waits for it. Messages on one rail keep their order, so none
 /// has to wait for another. A fragment of a longer message goes over the rail that will be done with it first, by the
-/// rail's backlog and speed.
-pub(super) fn choose(rails: &[Rail], bytes: u32, is_whole: bool) -> Option<u8> {
-    let tier = best_tier(rails)?;
+/// rail's backlog and speed. One that is written waits until the peer has lent memory over some rail.
+pub(super) fn choose(rails: &[Rail], bytes: u32, way: Way) -> Option<u8> {
+    let may_take = |rail: &Rail| rail.is_usable() && (way != Way::Placed || rail.takes_placed);
+    let tier = best_tier(rails, may_take)?;
     let candidates = || {
         (0_u8..)
             .zip(rails)
-            .filter(move |(_, rail)| rail.is_usable() && tier_of(rail) == tier)
+            .filter(move |(_, rail)| may_take(rail) && tier_of(rail) == tier)
     };
-    if is_whole {
+    if way == Way::Whole {
         let fastest = candidates().min_by_key(|(index, rail)| (core::cmp::Reverse(rail.speed_mbps), *index));
         let (index, rail) = fastest?;
         return rail.takes_messages().then_some(index);
@@ -34,9 +46,9 @@ pub(super) fn done_after(rail: &Rail, bytes: u32) -> u128 {
     (bytes << 32).checked_div(speed).unwrap_or(u128::MAX)
 }
 
-/// The best any rail is, of those that may be used; the lower the better.
-fn best_tier(rails: &[Rail]) -> Option<u8> {
-    rails.iter().filter(|rail| rail.is_usable()).map(tier_of).min()
+/// The best any rail is, of those that may take it; the lower the better.
+fn best_tier(rails: &[Rail], may_take: impl Fn(&Rail) -> bool) -> Option<u8> {
+    rails.iter().filter(|rail| may_take(rail)).map(tier_of).min()
 }
 
 fn tier_of(rail: &Rail) -> u8 {
@@ -59,7 +71,7 @@ pub(super) fn choose_any(rails: &[Rail]) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{choose, choose_any};
+    use super::{Way, choose, choose_any};
     use crate::Instant;
     use crate::session::rail::{Rail, RailPhase};
 
@@ -73,7 +85,7 @@ mod tests {
     /// How many of so many fragments each rail gets that completes nothing.
     fn shares(rails: &mut [Rail], fragments: u32) -> std::vec::Vec<u64> {
         for _ in 0..fragments {
-            let chosen = choose(rails, 1000, false).unwrap();
+            let chosen = choose(rails, 1000, Way::Part).unwrap();
             rails[usize::from(chosen)].backlog_bytes += 1000;
         }
         rails.iter().map(|rail| rail.backlog_bytes / 1000).collect()
@@ -93,10 +105,10 @@ mod tests {
     fn a_message_in_one_piece_stays_on_the_fastest() {
         let mut rails = [up(10_000), up(40_000), up(40_000)];
         rails[1].backlog_bytes = u64::MAX;
-        assert_eq!(choose(&rails, 1, true), Some(1));
+        assert_eq!(choose(&rails, 1, Way::Whole), Some(1));
         rails[1].is_blocked = true;
-        assert_eq!(choose(&rails, 1, true), None);
-        assert_eq!(choose(&rails, 1, false), Some(2));
+        assert_eq!(choose(&rails, 1, Way::Whole), None);
+        assert_eq!(choose(&rails, 1, Way::Part), Some(2));
         assert_eq!(choose_any(&rails), Some(2));
     }
 
@@ -105,15 +117,15 @@ mod tests {
         let mut rails = [up(10_000), up(10_000)];
         rails[0].attach(RailPhase::Attached { has_said: true }, 3, Instant::from_ns(0));
         assert_eq!(
-            (choose(&rails, 1, true), choose(&rails, 1, false)),
+            (choose(&rails, 1, Way::Whole), choose(&rails, 1, Way::Part)),
             (Some(1), Some(1))
         );
         rails[1].detach(None);
         assert_eq!(
-            (choose(&rails, 1, true), choose(&rails, 1, false)),
+            (choose(&rails, 1, Way::Whole), choose(&rails, 1, Way::Part)),
             (Some(0), Some(0))
         );
         rails[0].phase = RailPhase::Attached { has_said: false };
-        assert_eq!((choose(&rails, 1, true), choose_any(&rails)), (None, None));
+        assert_eq!((choose(&rails, 1, Way::Whole), choose_any(&rails)), (None, None));
     }
 }

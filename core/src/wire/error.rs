@@ -202,6 +202,10 @@ pub enum Field {
     Question,
     /// The set of pieces that landed.
     PieceSet,
+    /// Where a fragment was written, in memory of its receiver.
+    PlacedOffset,
+    /// Bytes of a fragment that was written.
+    PlacedBytes,
     /// Why a transfer ended.
     EndReason,
 }
@@ -393,6 +397,8 @@ impl fmt::Display for Field {
             Self::PieceCount => "piece count",
             Self::Question => "question number",
             Self::PieceSet => "set of pieces",
+            Self::PlacedOffset => "offset of a written fragment",
+            Self::PlacedBytes => "bytes of a written fragment",
             Self::EndReason => "reason of the end",
         })
     }

@@ -26,6 +26,7 @@ mod resumption;
 mod ring;
 mod session;
 mod session_beside;
+mod session_placed;
 mod session_transfer;
 pub(crate) mod stage;
 mod tag;
@@ -58,6 +59,9 @@ pub use session::{
     SESSION_REFUSAL_BYTES, SessionFrame, SessionHeader, SessionKind,
 };
 pub use session_beside::{Fence, FenceFrame, Grant, Granted, SESSION_FENCE_BYTES, SESSION_GRANT_BYTES};
+pub use session_placed::{
+    Lend, LendFrame, PLACED_BYTES_MAX, Placed, PlacedFrame, SESSION_LEND_BYTES, SESSION_PLACED_BYTES,
+};
 pub use session_transfer::{
     End, EndFrame, EndReason, Landed, LandedFrame, Open, OpenFrame, Progress, ProgressFrame,
     SESSION_END_BYTES, SESSION_LANDED_BYTES, SESSION_OPEN_BYTES, SESSION_PROGRESS_BYTES, SESSION_TAKE_BYTES,
@@ -66,5 +70,6 @@ pub use session_transfer::{
 pub use tag::{KeyId, TAG_BYTES, Tag};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
 pub use version::{
-    InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VERSION_TRANSFERS, VersionRange,
+    InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VERSION_PLACED, VERSION_TRANSFERS,
+    VersionRange,
 };

@@ -10,10 +10,11 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::session_beside::{FenceFrame, Grant};
+use super::session_placed::{LendFrame, PlacedFrame};
 use super::session_transfer::{EndFrame, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
 use super::{
-    End, Fence, Field, Granted, Handle, HandleRef, Landed, Open, Part, Progress, Reason, SessionId, Take,
-    WireError,
+    End, Fence, Field, Granted, Handle, HandleRef, Landed, Lend, Open, Part, Placed, Progress, Reason,
+    SessionId, Take, WireError,
 };
 use crate::sequence::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 
@@ -64,6 +65,10 @@ pub enum SessionKind {
     Progress = 13,
     /// The end of a transfer.
     End = 14,
+    /// Memory that the sender lends the peer, for fragments that are written there.
+    Lend = 15,
+    /// A fragment that was written into memory of the receiver.
+    Placed = 16,
 }
 
 /// The first 24 bytes of every frame of a session.
@@ -71,8 +76,8 @@ pub enum SessionKind {
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 1 | version | 1 |
-/// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell, 6: moved, 7: grant, 8: fence, 9: fenced, 10: open, 11: take, 12: landed, 13: progress, 14: end |
-/// | 2 | 1 | flags | of data, bit 0: the first fragment, bit 1: the last; of attach, bit 2: the session begins |
+/// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell, 6: moved, 7: grant, 8: fence, 9: fenced, 10: open, 11: take, 12: landed, 13: progress, 14: end, 15: lend, 16: placed |
+/// | 2 | 1 | flags | of data and placed, bit 0: the first fragment, bit 1: the last; of attach, bit 2: the session begins |
 /// | 3 | 1 | reserved | 0 |
 /// | 4 | 4 | epoch | of the connection it is sent over; not 0 |
 /// | 8 | 8 | sequence | by the kind |
@@ -129,6 +134,20 @@ impl SessionHeader {
         let first = if is_first { FIRST } else { 0 };
         let last = if is_last { LAST } else { 0 };
         Self::new(SessionKind::Data, first | last, epoch, sequence, expected)
+    }
+
+    /// In front of the place of a fragment that was written into memory of the receiver; else as [`SessionHeader::data`].
+    #[must_use]
+    pub const fn placed(
+        epoch: Epoch,
+        sequence: Sequence,
+        expected: Sequence,
+        is_first: bool,
+        is_last: bool,
+    ) -> Self {
+        let mut header = Self::data(epoch, sequence, expected, is_first, is_last);
+        header.kind = SessionKind::Placed as u8;
+        header
     }
 
     /// By itself: how far was received.
@@ -211,6 +230,8 @@ impl SessionHeader {
             12 => (SessionKind::Landed, 0),
             13 => (SessionKind::Progress, 0),
             14 => (SessionKind::End, 0),
+            15 => (SessionKind::Lend, 0),
+            16 => (SessionKind::Placed, FIRST | LAST),
             _ => return Err(Self::wrong(Field::Kind, Reason::Unknown)),
         };
         if self.flags & !flags_known != 0 {
@@ -224,7 +245,11 @@ impl SessionHeader {
         }
         let has_sequence = matches!(
             kind,
-            SessionKind::Data | SessionKind::Attach | SessionKind::Farewell | SessionKind::Moved
+            SessionKind::Data
+                | SessionKind::Placed
+                | SessionKind::Attach
+                | SessionKind::Farewell
+                | SessionKind::Moved
         );
         if !has_sequence && self.sequence.get() != 0 {
             return Err(Self::wrong(Field::Sequence, Reason::NotZero));
@@ -468,6 +493,10 @@ pub enum SessionFrame<'a> {
     Progress(Progress),
     /// The end of a transfer.
     End(End),
+    /// Memory of the peer that fragments may be written into.
+    Lend(Lend),
+    /// A fragment that was written into memory of the receiver.
+    Placed(&'a SessionHeader, Placed),
 }
 
 impl fmt::Display for SessionFrame<'_> {
@@ -481,6 +510,15 @@ impl fmt::Display for SessionFrame<'_> {
                     header.expected().0
                 )
             }
+            Self::Placed(header, placed) => {
+                let sequence = header.sequence().0;
+                write!(
+                    f,
+                    "fragment {sequence} of {placed}, expecting {}",
+                    header.expected().0
+                )
+            }
+            Self::Lend(lend) => write!(f, "lends {} bytes", lend.window.length_bytes()),
             Self::Acknowledgement(header) => {
                 write!(f, "acknowledgement, expecting {}", header.expected().0)
             }
@@ -591,6 +629,8 @@ impl<'a> SessionFrame<'a> {
             SessionKind::Landed => Ok(Self::Landed(header.alone::<LandedFrame>(bytes)?.check()?)),
             SessionKind::Progress => Ok(Self::Progress(header.alone::<ProgressFrame>(bytes)?.check()?)),
             SessionKind::End => Ok(Self::End(header.alone::<EndFrame>(bytes)?.check()?)),
+            SessionKind::Lend => Ok(Self::Lend(header.alone::<LendFrame>(bytes)?.check()?)),
+            SessionKind::Placed => Ok(Self::Placed(header, PlacedFrame::whole(bytes)?.check()?)),
         }
     }
 }

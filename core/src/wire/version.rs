@@ -5,7 +5,7 @@ use core::fmt;
 use super::number::drawn_number;
 
 /// The newest version of the wire format this code speaks, and the one it writes wherever the peer speaks it.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// The oldest version it speaks, with peers of old and only where no key is demanded.
 pub const VERSION_OLDEST: u8 = 1;
@@ -15,6 +15,9 @@ pub const VERSION_AUTHENTICATED: u8 = 2;
 
 /// The first version whose sides know the frames of transfers. Its bytes are those of version 2.
 pub const VERSION_TRANSFERS: u8 = 3;
+
+/// The first version whose sides know fragments that are written into memory of the receiver. Its bytes are those of version 2.
+pub const VERSION_PLACED: u8 = 4;
 
 /// The versions a side speaks, both ends included. The oldest is never above the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,8 +114,8 @@ mod tests {
         for (asked, without, with) in [
             (range(1, 2), (1, 2), (2, 2)),
             (range(1, 1), (1, 1), (2, 2)),
-            (range(2, 9), (2, 3), (2, 3)),
-            (range(7, 9), (3, 3), (3, 3)),
+            (range(2, 9), (2, 4), (2, 4)),
+            (range(7, 9), (4, 4), (4, 4)),
         ] {
             assert_eq!(asked.spoken(false), range(without.0, without.1));
             assert_eq!(asked.spoken(true), range(with.0, with.1));

@@ -13,6 +13,7 @@
 mod faults;
 mod hostile;
 mod plain;
+mod placed;
 mod rails;
 mod side;
 mod world;

@@ -95,8 +95,8 @@ fn each_tag_is_of_all_that_was_said() {
             (&down[turn / 2], 2)
         };
         if turn == 0 {
-            // Hello, from version 2 to version 3, with the key's id at its end.
-            assert_eq!((frame[7], frame[10], frame[11]), (0, 2, 3));
+            // Hello, from version 2 to version 4, with the key's id at its end.
+            assert_eq!((frame[7], frame[10], frame[11]), (0, 2, 4));
             assert!(frame.ends_with(&[0, 0, 0, 7]));
             said.extend(frame);
             continue;
@@ -116,7 +116,7 @@ fn each_tag_is_of_all_that_was_said() {
     assert_eq!(last, LAST_TAG);
 }
 
-const LAST_TAG: &str = "0bb65e91e65544728b48eeb29866f63913657114a6c049e862b0077b466982e9";
+const LAST_TAG: &str = "5642e9bcabddd04498b4ad39c25c40bf7675b63d215456cd8409335f588af1bb";
 
 #[test]
 fn keys_that_do_not_fit_are_refused_by_name() {
@@ -330,11 +330,12 @@ fn nobody_is_talked_down() {
     // Without the key in it, or with the versions changed, in whatever way it still reads well.
     for (oldest, newest, key) in [
         (1, 2, 0),
-        (2, 3, 0),
+        (2, 4, 0),
         (1, 2, 7),
         (1, 3, 7),
         (2, 2, 7),
-        (2, 4, 7),
+        (2, 3, 7),
+        (2, 5, 7),
         (2, 9, 7),
     ] {
         let mut pair = self::pair(&one_key(), &one_key());
@@ -353,7 +354,7 @@ fn nobody_is_talked_down() {
         ));
     }
     // A Welcome of one without keys, in either version, for one who has a key.
-    for version in [1, 2, 3] {
+    for version in [1, 2, 3, 4] {
         let mut pair = self::pair(&one_key(), &without());
         let _ = pair.poll_initiator();
         let mut welcome = crate::samples::welcome(version);

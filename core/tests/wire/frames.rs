@@ -158,7 +158,7 @@ fn what_is_wrong_is_named() {
             (Part::Welcome, Field::Version, 10, Reason::Mismatch),
         ),
         (&newer_hello, 4, 2, (header, Field::Version, 4, Reason::Unknown)),
-        (&newer_welcome, 4, 4, (header, Field::Version, 4, Reason::Unknown)),
+        (&newer_welcome, 4, 5, (header, Field::Version, 4, Reason::Unknown)),
         (&newer_welcome, 7, 2, (header, Field::Flags, 6, Reason::NotZero)),
         // Neither version 1 nor a Hello has a place for a tag.
         (&connect, 7, 1, (header, Field::Flags, 6, Reason::NotZero)),
@@ -368,7 +368,7 @@ fn sixty_four_of_the_longest_rails_fit_and_no_more() {
 fn of_a_newer_hello_the_unknown_is_passed_over() {
     let newer_hello = {
         let mut hello = samples::hello(2);
-        hello.versions = VersionRange::new(1, 4).unwrap();
+        hello.versions = VersionRange::new(1, 5).unwrap();
         hello.key = Some(samples::key_id());
         hello
     };

@@ -24,7 +24,7 @@ const ENDPOINT: &str = "
 #[test]
 fn handle() {
     let golden = bytes(&format!(
-        "44424c48 03 68 00 04 4853 01 00 0102030405060708 {RAILS}"
+        "44424c48 04 68 00 04 4853 01 00 0102030405060708 {RAILS}"
     ));
     assert_eq!(golden.len(), 20 + 7 + 19 + 23 + 35);
     let handle = samples::handle(&samples::rails());
@@ -52,7 +52,7 @@ fn handle_of_version_1() {
 #[test]
 fn handle_text() {
     let handle = samples::handle(&samples::rails()[..1]);
-    let text = "doorbell:44424c48031b00014853010001020304050607080118510a0102036d5b";
+    let text = "doorbell:44424c48041b00014853010001020304050607080118510a010203464b";
     assert_eq!(handle.to_string(), text);
 }
 
@@ -77,7 +77,7 @@ fn hello() {
         (&oldest[0], "01 01", "0078", ""),
         (&newest[0], "01 02", "007c", "00000000"),
         (&samples::frames_in(3)[0], "01 03", "007c", "00000000"),
-        (&samples::keyed_frames()[0], "02 03", "007c", "51525354"),
+        (&samples::keyed_frames()[0], "02 04", "007c", "51525354"),
     ] {
         let golden = bytes(&format!(
             "44424c46 01 01 0000 {length} {versions} 04 00 {greeting} {RAILS} {key}"
@@ -186,7 +186,7 @@ fn session_frames() {
         "01 04 00 00 00000009 0000000000000000 0000000000000000 02 00000000000000",
         "01 05 00 00 00000009 0000000000000006 0000000000000005",
         "01 06 00 00 00000009 0000000000000002 0000000000000000 \
-         44424c48 03 1b 00 01 4853 01 00 0102030405060708 01 18 51 0a010203",
+         44424c48 04 1b 00 01 4853 01 00 0102030405060708 01 18 51 0a010203",
         "01 07 00 00 00000009 0000000000000000 0000000000000000 00000005 03 00000000000000 1112131415161718 0022232425262728 31323334",
         "01 07 00 00 00000009 0000000000000000 0000000000000000 00000005 00 00000000000000 0000000000000000 0000000000000000 00000000",
         "01 08 00 00 00000009 0000000000000000 0000000000000000 03 000000 00000007",
@@ -201,6 +201,8 @@ fn session_frames() {
         ),
         "01 0e 00 00 00000009 0000000000000000 0000000000000000 01020304 02 00 0000",
         "01 0e 00 00 00000009 0000000000000000 0000000000000000 01020304 01 01 0000",
+        "01 0f 00 00 00000009 0000000000000000 0000000000000000 1112131415161718 0022232425262728 31323334",
+        "01 10 01 00 00000009 0123456789abcdef 0000000000000005 61626364 00010000",
     ];
     assert_eq!(samples::session_frames().len(), golden.len());
     for ((name, written), golden) in samples::session_frames().iter().zip(golden) {
@@ -232,6 +234,8 @@ fn frames_print_in_one_line() {
         "transfer 16909060 up to piece 555885348, answer to question 1094861636",
         "end of transfer 16909060: cancelled",
         "answer to the end of transfer 16909060: all of it arrived",
+        "lends 9608787357214504 bytes",
+        "fragment 81985529216486895 of 65536 bytes at offset 1633837924, expecting 5",
     ];
     assert_eq!(samples::session_frames().len(), texts.len());
     for ((_, written), text) in samples::session_frames().iter().zip(texts) {

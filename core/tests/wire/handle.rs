@@ -77,7 +77,7 @@ fn what_is_wrong_is_named() {
         (7, 0, (Field::RailCount, 7, Reason::Zero)),
         (7, 3, (Field::Length, 5, Reason::Mismatch)),
         (10, 0, (Field::VersionMin, 10, Reason::Zero)),
-        (10, 4, (Field::VersionMin, 10, Reason::Mismatch)),
+        (10, 5, (Field::VersionMin, 10, Reason::Mismatch)),
         (11, 1, (Field::Reserved, 11, Reason::NotZero)),
         (20, 0x03, (Field::RailTag, 20, Reason::Unknown)),
         (20, 0x81, (Field::RailTag, 20, Reason::Unknown)),
@@ -161,7 +161,7 @@ fn of_a_newer_version_the_unknown_is_passed_over() {
     newer.extend_from_slice(&[0x01, 16, 0, 10, 9, 8, 7]);
     newer.extend_from_slice(&[1, 2, 3]);
     let length = u8::try_from(newer.len()).unwrap();
-    newer[4] = 4;
+    newer[4] = 5;
     newer[5] = length;
     newer[6] = 0x81;
     newer[7] = 4;
@@ -170,13 +170,13 @@ fn of_a_newer_version_the_unknown_is_passed_over() {
     let rails: Vec<_> = handle.rails().iter().collect();
     assert_eq!(rails, [samples::rails()[0], samples::rail("10.9.8.7/16", 0)]);
     assert!(handle.has_more());
-    assert_eq!(handle.versions().newest(), 4);
+    assert_eq!(handle.versions().newest(), 5);
     oracle::handle::check(&newer);
     for length in 0..newer.len() {
         assert!(Handle::parse(&newer[..length]).is_err());
     }
     // With this version's number, the same bytes are wrong, and so is an unknown length class.
-    for known in [1, 2, 3] {
+    for known in [1, 2, 3, 4] {
         let mut lying = newer.clone();
         lying[4] = known;
         assert!(Handle::parse(&lying).is_err());
@@ -184,7 +184,7 @@ fn of_a_newer_version_the_unknown_is_passed_over() {
     newer[27] = 0x85;
     assert_eq!(refusal(&newer), (Field::RailTag, 27, Reason::Unknown));
     // A listener that no longer speaks this version says so in its oldest version.
-    newer[10] = 4;
+    newer[10] = 5;
     assert_eq!(refusal(&newer), (Field::VersionMin, 10, Reason::Unknown));
 }
 
@@ -193,7 +193,7 @@ fn an_explicit_length_covers_its_own_two_bytes() {
     for (length, is_good) in [(0, false), (1, false), (2, true)] {
         let mut newer = samples::handle(&samples::rails()[..1]).as_bytes().to_vec();
         newer.extend_from_slice(&[0xe9, length]);
-        newer[4] = 4;
+        newer[4] = 5;
         newer[5] += 2;
         newer[7] = 2;
         assert_eq!(Handle::parse(&newer).is_ok(), is_good, "{length}");

@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn hellos_and_welcomes_survive(rails in vec(rail(), 0..=64), version in 1..=3_u8) {
+    fn hellos_and_welcomes_survive(rails in vec(rail(), 0..=64), version in 1..=4_u8) {
         let list = rails.iter().copied().collect();
         let (hello, welcome) = (
             FrameBuffer::hello(&samples::hello(version), &list),

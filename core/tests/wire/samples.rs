@@ -9,9 +9,10 @@ use doorbell_core::transfer::{Pieces, TransferId, TransferRole};
 use doorbell_core::wire::{
     AdvertisedRail, Attach, AttachParameters, Connect, CreditWord, End, EndFrame, EndReason, Endpoint,
     EndpointParameters, Fence, FenceFrame, FrameBuffer, Grant, Granted, Handle, Hello, InstanceId, KeyId,
-    Landed, LandedFrame, Nonce, Open, OpenFrame, PrivateData, Progress, ProgressFrame, Publication, Refusal,
-    RefusalReason, Reject, RejectReason, RemoteWindow, Resumption, RingInvitation, SessionHeader, SessionId,
-    SpeedClass, TAG_BYTES, Tag, Take, TakeFrame, VersionRange, Welcome,
+    Landed, LandedFrame, Lend, LendFrame, Nonce, Open, OpenFrame, Placed, PlacedFrame, PrivateData, Progress,
+    ProgressFrame, Publication, Refusal, RefusalReason, Reject, RejectReason, RemoteWindow, Resumption,
+    RingInvitation, SessionHeader, SessionId, SpeedClass, TAG_BYTES, Tag, Take, TakeFrame, VersionRange,
+    Welcome,
 };
 use doorbell_core::{Gid, Grh, IpPrefix, Mtu, Psn, Qpn, Rkey};
 
@@ -165,7 +166,9 @@ pub(crate) fn keyed_frames() -> [FrameBuffer; 5] {
 
 /// All of these.
 pub(crate) fn frames() -> Vec<FrameBuffer> {
-    let without = [frames_in(1), frames_in(2), frames_in(3)].into_iter().flatten();
+    let without = [frames_in(1), frames_in(2), frames_in(3), frames_in(4)]
+        .into_iter()
+        .flatten();
     without.chain(keyed_frames()).collect()
 }
 
@@ -322,6 +325,17 @@ pub(crate) fn session_frames() -> Vec<(&'static str, Vec<u8>)> {
         ("fenced", FenceFrame::answer(&fence()).to_bytes().to_vec()),
     ];
     frames.extend(transfer_frames());
+    let window = RemoteWindow::new(0x1112_1314_1516_1718, 0x0022_2324_2526_2728, Rkey(0x3132_3334));
+    let header = SessionHeader::placed(epoch, Sequence(0x0123_4567_89ab_cdef), Sequence(5), true, false);
+    let placed = Placed {
+        offset: 0x6162_6364,
+        bytes: 1 << 16,
+    };
+    frames.push((
+        "lend",
+        LendFrame::new(&Lend { epoch, window }).to_bytes().to_vec(),
+    ));
+    frames.push(("placed", PlacedFrame::new(header, placed).to_bytes().to_vec()));
     frames
 }
 

@@ -93,6 +93,9 @@ pub(crate) struct LinksCase {
     /// The run checks how many bytes each rail carries, once faults have stopped.
     #[serde(default)]
     pub(crate) is_weighed: bool,
+    /// Places in memory that each end lends the other, for messages that are written there; none as it was before there were such.
+    #[serde(default)]
+    pub(crate) places: u8,
 }
 
 /// How one host makes its links. Spans are in nanoseconds.

@@ -294,6 +294,10 @@ pub(crate) fn channel_config(
     Ok(config)
 }
 
+/// Messages of more bytes are written, by places of so many: the longest ones have two.
+const PLACED_OVER: usize = 2000;
+const PLACE_BYTES: u32 = 4096;
+
 /// How a host makes its links.
 pub(crate) fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig> {
     let links = case.links.context("it is not about links")?;
@@ -303,6 +307,11 @@ pub(crate) fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig
     config.ahead = links.ahead;
     config.session.fragment_bytes = links.fragment_bytes;
     config.message_bytes_max = MESSAGE_BYTES_MAX;
+    config.place_messages_over = PLACED_OVER;
+    config.placed_bytes = PLACE_BYTES as usize * usize::from(links.places);
+    if links.places > 0 {
+        config.transfers.piece_bytes = PLACE_BYTES;
+    }
     config.channel.send_depth = line.send_depth;
     config.channel.receive_depth = line.receive_depths[0];
     config.channel.repost_batch = line.repost_batch;

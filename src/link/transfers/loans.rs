@@ -143,11 +143,11 @@ impl<P: Provider> Loans<P> {
 
     /// Looks at memory that threads work on. Returns a loan that the device did not register now, if there is one: it is revoked, and
     /// there may be more.
-    pub(super) fn look(&mut self, (makers, whom): (&Makers, Whom)) -> Option<LoanId> {
+    pub(super) fn look(&mut self, (makers, whom): (&Makers, Whom)) -> Option<(LoanId, ProviderError)> {
         for loan in &mut self.list {
             if let Err(error) = loan.reach.look() {
                 (loan.error, loan.is_revoked) = (Some(error), true);
-                return Some(loan.id);
+                return Some((loan.id, error));
             }
             if loan.is_revoked {
                 loan.reach.fence((makers, whom));

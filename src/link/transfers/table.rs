@@ -126,6 +126,11 @@ impl<P: Provider> Transfers<P> {
         }
     }
 
+    /// The lowest version that the peer spoke on a connection.
+    pub(in super::super) const fn version(&self) -> u8 {
+        self.version
+    }
+
     /// Notes the version that is spoken on a new connection. A peer that knows no transfers is sent nothing of them: those that were begun
     /// before it was met end.
     pub(in super::super) fn met(&mut self, version: u8, now: Instant) {
@@ -277,14 +282,20 @@ impl<P: Provider> Transfers<P> {
         if !self.loans.revoke(loan) {
             return Err(TransferRefusal::NoLoan);
         }
-        self.end_lent(loan, EndReason::CANCELLED, Deadline::at(now));
+        self.end_lent(loan, (EndReason::CANCELLED, None), Deadline::at(now));
         Ok(())
     }
 
     /// Ends the transfers into a loan.
-    fn end_lent(&mut self, loan: LoanId, reason: EndReason, until: Deadline) {
+    fn end_lent(
+        &mut self,
+        loan: LoanId,
+        (reason, error): (EndReason, Option<ProviderError>),
+        until: Deadline,
+    ) {
         for entry in &mut self.entries {
             if matches!(entry.memory, Memory::Lent(of, _) if of == loan) {
+                entry.error = entry.error.or(error);
                 entry.machine.end(reason, until);
             }
         }
@@ -456,8 +467,8 @@ impl<P: Provider> Transfers<P> {
     /// Looks at the deadlines and at memory that threads work on.
     pub(in super::super) fn look(&mut self, now: Instant, makers: &Makers, whom: Whom) {
         let until = self.config.drain_by(now);
-        while let Some(failed) = self.loans.look((makers, whom)) {
-            self.end_lent(failed, EndReason::NO_MEMORY, until);
+        while let Some((failed, error)) = self.loans.look((makers, whom)) {
+            self.end_lent(failed, (EndReason::NO_MEMORY, Some(error)), until);
         }
         for entry in &mut self.entries {
             entry.machine.look(now, until);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::{Action, FinalReason, Owed, Phase, Role, Session};
 use crate::session::health::Due;
 use crate::session::rail::{Rail, RailPhase};
-use crate::session::striping::{choose, choose_any, done_after};
+use crate::session::striping::{Way, choose, choose_any, done_after};
 use crate::session::{Epoch, Kept, Retained, SESSION_RAILS_MAX};
 use crate::wire::{SESSION_HEADER_BYTES, SessionHeader};
 use crate::{Deadline, Instant};
@@ -149,8 +149,13 @@ where
     fn transmit(&mut self) -> Option<Action> {
         let end = self.outbox.oldest().plus(self.peer_window);
         let fragment = self.outbox.next_waiting(end)?;
-        let rail = choose(&self.rails, fragment.bytes, fragment.is_first && fragment.is_last)?;
-        let header = SessionHeader::data(
+        let (way, header): (_, fn(_, _, _, _, _) -> _) = match fragment.is_placed {
+            true => (Way::Placed, SessionHeader::placed),
+            false if fragment.is_first && fragment.is_last => (Way::Whole, SessionHeader::data),
+            false => (Way::Part, SessionHeader::data),
+        };
+        let rail = choose(&self.rails, fragment.bytes, way)?;
+        let header = header(
             self.rail_epoch(rail),
             fragment.sequence,
             self.inbox.expected(),
@@ -201,6 +206,7 @@ where
                 let again = u64::from(fragment.was_sent);
                 self.counts.sent = self.counts.sent.saturating_add(1);
                 self.counts.sent_again = self.counts.sent_again.saturating_add(again);
+                self.counts.placed = self.counts.placed.saturating_add(u64::from(fragment.is_placed));
                 self.outbox.sent(fragment.sequence, rail);
                 self.owed = Owed::default();
                 rail
@@ -259,6 +265,13 @@ where
     pub fn takes_beside(&self, rail: u8) -> bool {
         let rail = self.rails.get(usize::from(rail));
         rail.is_some_and(|rail| rail.is_usable() && !rail.is_blocked) && self.is_connected()
+    }
+
+    /// Notes that the peer lent memory over a rail's connection of this epoch: fragments that are written may go over it.
+    pub fn lent(&mut self, rail: u8, epoch: Epoch) {
+        if let Some(rail) = self.rail_mut(rail).filter(|rail| rail.epoch == epoch) {
+            rail.takes_placed = rail.is_attached();
+        }
     }
 
     /// Gives up a rail's connection of this epoch or an earlier one, as the peer has done. Without such a connection,

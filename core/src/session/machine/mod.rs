@@ -281,6 +281,8 @@ pub struct SessionCounts {
     pub sent: u64,
     /// Fragments that were retransmitted after their rail failed; `sent` counts them, too.
     pub sent_again: u64,
+    /// Fragments that were written into memory that the peer lent, each time; `sent` counts them, too.
+    pub placed: u64,
     /// Fragments that arrived before one that they follow.
     pub early: u64,
     /// Fragments that arrived again.
@@ -304,6 +306,7 @@ impl SessionCounts {
         Self {
             sent: self.sent.saturating_add(other.sent),
             sent_again: self.sent_again.saturating_add(other.sent_again),
+            placed: self.placed.saturating_add(other.placed),
             early: self.early.saturating_add(other.early),
             duplicates: self.duplicates.saturating_add(other.duplicates),
             old_epoch: self.old_epoch.saturating_add(other.old_epoch),
@@ -450,6 +453,22 @@ where
     /// # Errors
     /// [`PushRefusal`]: nothing was taken in.
     pub fn push(&mut self, bytes: u64, fragment_bytes: u32) -> Result<Unsent, PushRefusal> {
+        self.take_in((bytes, fragment_bytes), false)
+    }
+
+    /// Takes in a message as [`Session::push`] does, whose fragments are written into memory that the peer lent.
+    ///
+    /// # Errors
+    /// [`PushRefusal`]: nothing was taken in.
+    pub fn push_placed(&mut self, bytes: u64, fragment_bytes: u32) -> Result<Unsent, PushRefusal> {
+        self.take_in((bytes, fragment_bytes), true)
+    }
+
+    fn take_in(
+        &mut self,
+        (bytes, fragment_bytes): (u64, u32),
+        is_placed: bool,
+    ) -> Result<Unsent, PushRefusal> {
         match self.phase {
             Phase::Over(reason) => return Err(PushRefusal::Over(reason)),
             _ if self.closing.is_some() => return Err(PushRefusal::Closing),
@@ -472,7 +491,7 @@ where
             let is_last = number.saturating_add(1) == count;
             // Below 2^32, being no more than a fragment's.
             let these = u32::try_from(these).unwrap_or(u32::MAX);
-            if self.outbox.push(these, number == 0, is_last).is_none() {
+            if self.outbox.push(these, number == 0, is_last, is_placed).is_none() {
                 return Err(PushRefusal::Full);
             }
             number = number.saturating_add(1);

@@ -5,7 +5,7 @@ use crate::Instant;
 use crate::session::rail::RailPhase;
 use crate::session::{Epoch, Held, Kept, Retained, Sequence, Verdict};
 use crate::wire::{
-    End, Fence, Granted, Landed, Open, Progress, RefusalReason, SessionFrame, SessionHeader, Take,
+    End, Fence, Granted, Landed, Lend, Open, Progress, RefusalReason, SessionFrame, SessionHeader, Take,
 };
 
 impl<O, I> Session<O, I>
@@ -65,7 +65,14 @@ where
                 }
                 self.acknowledged(header, phase, now)?;
                 let bytes = u32::try_from(payload.len()).map_err(|_| Violation::TooLong)?;
-                self.take_data(header, bytes, now)
+                self.take_data(header, (bytes, false), now)
+            }
+            SessionFrame::Placed(header, placed) => {
+                if !self.is_of(header.epoch(), epoch) {
+                    return Ok(Received::Nothing);
+                }
+                self.acknowledged(header, phase, now)?;
+                self.take_data(header, (placed.bytes, true), now)
             }
             SessionFrame::Acknowledgement(header) => {
                 if self.is_of(header.epoch(), epoch) {
@@ -88,7 +95,8 @@ where
             | SessionFrame::Take(Take { epoch: said, .. })
             | SessionFrame::Landed(Landed { epoch: said, .. })
             | SessionFrame::Progress(Progress { epoch: said, .. })
-            | SessionFrame::End(End { epoch: said, .. }) => self.take_beside((*said, epoch), phase),
+            | SessionFrame::End(End { epoch: said, .. })
+            | SessionFrame::Lend(Lend { epoch: said, .. }) => self.take_beside((*said, epoch), phase),
         }
     }
 
@@ -135,7 +143,12 @@ where
         Ok(())
     }
 
-    fn take_data(&mut self, header: &SessionHeader, bytes: u32, now: Instant) -> Result<Received, Violation> {
+    fn take_data(
+        &mut self,
+        header: &SessionHeader,
+        (bytes, is_placed): (u32, bool),
+        now: Instant,
+    ) -> Result<Received, Violation> {
         let sequence = header.sequence();
         if self.peer_end.is_some_and(|end| sequence >= end) {
             return Err(Violation::FarewellEarly);
@@ -143,9 +156,13 @@ where
         // A fragment that comes again is acknowledged again: the first acknowledgement may be lost.
         self.owed.fragments = self.owed.fragments.saturating_add(1);
         self.owed.since.get_or_insert(now);
+        if is_placed && header.is_last() {
+            // The peer writes no other message into that memory before it knows.
+            self.owed.fragments = self.owed.fragments.max(self.config.acknowledge_fragments);
+        }
         let verdict = self
             .inbox
-            .offer(sequence, bytes, header.is_first(), header.is_last())
+            .offer(sequence, bytes, header.is_first(), header.is_last(), is_placed)
             .ok_or(Violation::OutOfPlace)?;
         Ok(match verdict {
             Verdict::InOrder => Received::InOrder,

@@ -69,7 +69,7 @@ fn both_connect_and_know_the_same() {
         (initiator.peer_instance, responder.peer_instance),
         (instance(2), instance(1))
     );
-    assert_eq!((initiator.version, responder.version), (3, 3));
+    assert_eq!((initiator.version, responder.version), (4, 4));
     assert_eq!((initiator.key, responder.key), (None, None));
     assert_eq!(
         (

@@ -15,10 +15,10 @@ use crate::samples;
 fn versions_that_do_not_meet_are_reported_to_both() {
     let mut pair = pair();
     assert_eq!(pair.poll_initiator(), Step::Pending);
-    // The Hello of a peer that speaks 4 and 5 only.
-    (pair.up.bytes[10], pair.up.bytes[11]) = (4, 5);
+    // The Hello of a peer that speaks 5 and 6 only.
+    (pair.up.bytes[10], pair.up.bytes[11]) = (5, 6);
     let error = failed(pair.poll_responder());
-    let theirs = VersionRange::new(4, 5).unwrap();
+    let theirs = VersionRange::new(5, 6).unwrap();
     assert_eq!(
         error.cause,
         Cause::Version {
@@ -29,7 +29,7 @@ fn versions_that_do_not_meet_are_reported_to_both() {
     assert_eq!(error.fault(), Fault::Both);
     let reject = Reject {
         reason: RejectReason::VERSION,
-        detail: 0x0103,
+        detail: 0x0104,
     };
     assert_eq!(failed(pair.poll_initiator()).cause, Cause::RejectedByPeer(reject));
 }
@@ -38,11 +38,11 @@ fn versions_that_do_not_meet_are_reported_to_both() {
 fn with_a_newer_initiator_the_lower_version_wins() {
     let mut pair = pair();
     assert_eq!(pair.poll_initiator(), Step::Pending);
-    pair.up.bytes[11] = 4;
+    pair.up.bytes[11] = 5;
     let (initiator, responder) = run(&mut pair, [endpoint(1), endpoint(2)], 10);
     assert_eq!(
         (connected(initiator).version, connected(responder).version),
-        (3, 3)
+        (4, 4)
     );
 }
 
@@ -71,7 +71,8 @@ fn two_versions_meet_in_the_lower_and_the_session_is_there_where_it_has_a_place(
         ([(1, 3), (1, 2)], 2),
         ([(2, 2), (1, 3)], 2),
         ([(1, 3), (1, 1)], 1),
-        ([(1, 3), (2, 3)], 3),
+        ([(1, 3), (2, 4)], 3),
+        ([(1, 4), (2, 4)], 4),
     ] {
         let mut pair = of_versions(versions);
         let mut local = [endpoint(1), endpoint(2)];
@@ -138,7 +139,7 @@ fn a_responder_that_chooses_a_version_we_did_not_offer_is_refused() {
     let (mut pair, _) = at(Stage::Welcome);
     let _ = pair.poll_responder();
     // Neither in the header nor in the body, nor only in one of them.
-    for (index, value) in [(4, 4), (10, 4), (4, 2), (10, 2), (4, 1), (10, 1)] {
+    for (index, value) in [(4, 5), (10, 5), (4, 2), (10, 2), (4, 1), (10, 1)] {
         let mut other = pair.initiator.clone();
         let mut down = Lane::default();
         down.bytes.extend(&pair.down.bytes);

@@ -557,7 +557,7 @@ fn made_up(choices: &mut Choices<'_>) -> Vec<u8> {
     }
     if changes & 8 != 0 {
         if let Some(newest) = bytes.get_mut(11) {
-            *newest = 4;
+            *newest = 5;
         }
     }
     let body = u16::try_from(bytes.len() - 10).unwrap().to_be_bytes();

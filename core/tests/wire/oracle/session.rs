@@ -2,8 +2,8 @@
 
 use doorbell_core::transfer::TransferRole;
 use doorbell_core::wire::{
-    Attach, EndFrame, Fence, FenceFrame, Grant, LandedFrame, OpenFrame, ProgressFrame, Refusal, SessionFrame,
-    SessionHeader, TakeFrame,
+    Attach, EndFrame, Fence, FenceFrame, Grant, LandedFrame, LendFrame, OpenFrame, PlacedFrame,
+    ProgressFrame, Refusal, SessionFrame, SessionHeader, TakeFrame,
 };
 
 use super::plain;
@@ -151,6 +151,24 @@ pub(crate) fn check(bytes: &[u8]) {
             let found = (u64::from(end.epoch.to_u32()), of_transfer(end.transfer.0, &more));
             assert_eq!(found, (plain.epoch, plain.more.clone()));
             (14, EndFrame::new(&end).to_bytes().to_vec())
+        }
+        SessionFrame::Lend(lend) => {
+            let window = lend.window;
+            let more = vec![window.address(), window.length_bytes(), window.rkey().0.into()];
+            assert_eq!(
+                (u64::from(lend.epoch.to_u32()), more),
+                (plain.epoch, plain.more.clone())
+            );
+            (15, LendFrame::new(&lend).to_bytes().to_vec())
+        }
+        SessionFrame::Placed(header, placed) => {
+            assert_eq!(fields(header), plainly);
+            assert_eq!([placed.offset, placed.bytes].map(u64::from)[..], plain.more[..]);
+            let (is_first, is_last) = (header.is_first(), header.is_last());
+            assert_eq!(u64::from(is_first) + 2 * u64::from(is_last), plain.flags);
+            let (epoch, sequence, expected) = (header.epoch(), header.sequence(), header.expected());
+            let again = SessionHeader::placed(epoch, sequence, expected, is_first, is_last);
+            (16, PlacedFrame::new(again, placed).to_bytes().to_vec())
         }
         other => panic!("{other:?}"),
     };

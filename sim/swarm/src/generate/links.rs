@@ -86,6 +86,7 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
             polls_every_ns: one_of(random, &[5_000, 50_000, 500_000]),
             is_one_device,
             is_weighed: shape.is_weighed,
+            places: 0,
         }),
         operations: operations(random, lines.len(), may_end, shape.trouble_ns),
         plan: plan(random, &lines[0], &hosts, is_one_device, shape),
@@ -100,6 +101,10 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
     };
     transfers::add(&mut case);
     classes::add(&mut case);
+    if let Some(links) = case.links.as_mut().filter(|_| !shape.is_weighed) {
+        // Few, so that each is used again soon.
+        links.places = one_of(random, &[0, 2, 3, 8]);
+    }
     case
 }
 

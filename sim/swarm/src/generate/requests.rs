@@ -58,6 +58,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
             polls_every_ns: 0,
             is_one_device: false,
             is_weighed: false,
+            places: 0,
         }),
         classes: None,
         panics_every: panics_every(random),

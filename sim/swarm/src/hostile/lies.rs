@@ -72,8 +72,8 @@ pub(super) const LIES: &[Lie] = &[
     },
     Lie {
         reason: NO_VERSION,
-        detail: Some(0x0103),
-        ..of_new(malformed(HELLO, 10, &[4, 5], 0))
+        detail: Some(0x0104),
+        ..of_new(malformed(HELLO, 10, &[5, 6], 0))
     },
     // Another frame than the one whose turn it is.
     out_of_turn(HELLO, b"DBLF\x01\x05\0\0\0\0"),

@@ -14,7 +14,7 @@ pub(crate) mod session;
 pub(crate) mod text;
 
 /// The newest version that is spoken; the oldest is 1.
-pub(crate) const VERSION: u64 = 3;
+pub(crate) const VERSION: u64 = 4;
 
 /// Bytes, read from the first to the last.
 pub(crate) struct Cursor<'a> {

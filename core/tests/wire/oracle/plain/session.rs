@@ -11,7 +11,7 @@ pub(crate) struct SessionFrame {
     pub(crate) sequence: u64,
     pub(crate) acknowledgement: u64,
     /// The further fields, by the kind. Attach: the session, the window and the rail. Refusal: the reason. Grant: its
-    /// number, the access and the window. Fence: the rail and the epoch. Frames of a transfer: its number, and the fields
+    /// number, the access and the window. Lend: the window. Placed: the offset and the bytes. Fence: the rail and the epoch. Frames of a transfer: its number, and the fields
     /// behind that, in order.
     pub(crate) more: Vec<u64>,
     /// The bytes of data, or the set of pieces.
@@ -84,6 +84,18 @@ pub(crate) fn read(bytes: &[u8]) -> Option<SessionFrame> {
             only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
             more.push(cursor.number(4)?);
             transfer(kind, &mut cursor, &mut more, &mut payload)?;
+        }
+        15 => {
+            only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
+            let (address, length, key) = (cursor.number(8)?, cursor.number(8)?, cursor.number(4)?);
+            only_if(length > 0 && length < 1 << 56)?;
+            more.extend([address, length, key]);
+        }
+        16 => {
+            only_if(flags < 4)?;
+            let (offset, bytes) = (cursor.number(4)?, cursor.number(4)?);
+            only_if((1..=1 << 24).contains(&bytes) && offset + bytes < 1 << 32)?;
+            more.extend([offset, bytes]);
         }
         _ => return None,
     }

@@ -1,0 +1,78 @@
+//! The message that is being put together, in memory that is there from the beginning.
+
+use super::config::LinkError;
+use super::store::room_for;
+
+/// The fragments so far of a message in several fragments.
+#[derive(Debug)]
+pub(super) struct Assembly {
+    /// Behind the message, bytes of longer ones before.
+    bytes: Vec<u8>,
+    length: usize,
+    bytes_max: usize,
+}
+
+impl Assembly {
+    /// Room for the longest message.
+    pub(super) fn new(bytes_max: usize) -> Result<Self, LinkError> {
+        Ok(Self {
+            bytes: room_for(bytes_max)?,
+            length: 0,
+            bytes_max,
+        })
+    }
+
+    /// The longest message that is taken.
+    pub(super) const fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// The bytes so far.
+    pub(super) const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Adds a fragment to its message, and delivers the message where it is the last. Says whether the message is short enough.
+    pub(super) fn add(
+        &mut self,
+        payload: &[u8],
+        is_whole: bool,
+        is_last: bool,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> bool {
+        if is_whole && payload.len() <= self.bytes_max {
+            deliver(payload);
+            return true;
+        }
+        let copy = |room: &mut [u8]| room.copy_from_slice(payload);
+        self.extend(payload.len(), is_last, copy, deliver)
+    }
+
+    /// Adds a fragment of so many bytes, which `copy` puts in. A message is delivered though `deliver` panics, and nothing of it stays for the
+    /// next.
+    pub(super) fn extend(
+        &mut self,
+        bytes: usize,
+        is_last: bool,
+        copy: impl FnOnce(&mut [u8]),
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> bool {
+        let start = self.length;
+        let Some(end) = start.checked_add(bytes).filter(|end| *end <= self.bytes_max) else {
+            return false;
+        };
+        if self.bytes.len() < end {
+            // Within the room that it has had from the beginning.
+            self.bytes.resize(end, 0);
+        }
+        if let Some(room) = self.bytes.get_mut(start..end) {
+            copy(room);
+        }
+        self.length = end;
+        if is_last {
+            let whole = scopeguard::guard(self, |assembly| assembly.length = 0);
+            deliver(whole.bytes.get(..end).unwrap_or_default());
+        }
+        true
+    }
+}

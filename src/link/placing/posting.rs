@@ -1,0 +1,210 @@
+//! Long messages that are taken in, and posting of their fragments.
+
+use doorbell_core::Instant;
+use doorbell_core::network::Network;
+use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
+use doorbell_core::session::{Epoch, Fragment, PushRefusal, SESSION_RAILS_MAX, Sequence};
+use doorbell_core::wire::{LendFrame, Placed, PlacedFrame, RemoteWindow, SessionHeader, VERSION_PLACED};
+
+use super::{Placing, SHARE_BYTES_MIN};
+use crate::link::one_sided::posting::posted_now;
+use crate::link::rail::{At, Carried};
+use crate::link::state::{Link, Posted};
+use crate::machine::makers::Makers;
+use crate::worker::Worker;
+
+/// Fragments are cut at cache lines.
+const LINE_BYTES: usize = 64;
+
+impl<P: Provider> Placing<P> {
+    /// The peer's key on a rail's connection.
+    fn key(&self, (rail, epoch): (u8, Epoch)) -> Option<RemoteWindow> {
+        let (of, window) = self.keys.get(usize::from(rail)).copied().flatten()?;
+        (of == epoch).then_some(window)
+    }
+
+    /// The bytes of each fragment but the last of a message that goes over so many rails.
+    fn cut(&self, bytes: usize, rails: usize) -> usize {
+        let shares = rails.min(bytes.checked_div(SHARE_BYTES_MIN).unwrap_or(1));
+        let count = bytes.div_ceil(self.each()).max(shares).max(1);
+        let each = bytes.div_ceil(count).next_multiple_of(LINE_BYTES);
+        each.min(self.each()).max(1)
+    }
+}
+
+/// How a long message goes.
+enum Way {
+    /// In fragments of slots.
+    Slots,
+    /// In fragments of so many bytes, that are written.
+    Placed(usize),
+    /// Places are awaited.
+    Full,
+}
+
+impl<P: Provider, N: Network> Link<P, N> {
+    /// Takes in a message that is long enough to be written into the peer's memory. `None` if it goes in fragments of slots.
+    pub(in crate::link) fn push_placed(&mut self, message: &[u8]) -> Option<Result<Sequence, PushRefusal>> {
+        if message.len() <= self.placing.messages_over {
+            return None;
+        }
+        match self.way_of(message.len()) {
+            Way::Slots => None,
+            Way::Full => Some(Err(PushRefusal::Full)),
+            Way::Placed(each) => Some(self.place(message, each)),
+        }
+    }
+
+    fn way_of(&mut self, bytes: usize) -> Way {
+        let Self {
+            placing,
+            session,
+            rails,
+            ..
+        } = self;
+        let is_open = |rail: &u8| {
+            let is_there = rails
+                .get(usize::from(*rail))
+                .is_some_and(|rail| rail.at.is_some());
+            is_there && placing.key((*rail, session.rail_epoch(*rail))).is_some()
+        };
+        let open = (0..SESSION_RAILS_MAX).filter(is_open).count();
+        if open == 0 || session.over().is_some() || session.is_closing() {
+            return Way::Slots;
+        }
+        let each = placing.cut(bytes, open);
+        let count = bytes.div_ceil(each);
+        let Some(places) = placing.places.as_mut() else {
+            return Way::Slots;
+        };
+        places.let_go(|sequence| session.kept(sequence).is_some());
+        match places.free() >= count {
+            true => Way::Placed(each),
+            // Places that wait for a fence may do so for long.
+            false if places.expected() >= count => Way::Full,
+            false => Way::Slots,
+        }
+    }
+
+    fn place(&mut self, message: &[u8], each: usize) -> Result<Sequence, PushRefusal> {
+        let (bytes, of) = (u64::try_from(message.len()), u32::try_from(each));
+        let (Ok(bytes), Ok(of)) = (bytes, of) else {
+            return Err(PushRefusal::TooLong);
+        };
+        let taken = self.session.push_placed(bytes, of)?;
+        let stride = self.placing.each();
+        let Placing { out, places, .. } = &mut self.placing;
+        let mut at = taken.first;
+        for these in message.chunks(each) {
+            let place = places.as_mut().and_then(|places| places.take(at));
+            let place = place.and_then(|place| usize::try_from(place).ok());
+            if let (Some(place), Some(out)) = (place, out.there()) {
+                // A place is as long as the longest fragment.
+                let _ = out.copy_in(place.saturating_mul(stride), these);
+            }
+            at = at.plus(1);
+        }
+        Ok(taken.last)
+    }
+
+    /// Posts the WRITE of a fragment, and its frame behind it.
+    pub(in crate::link) fn post_placed(
+        &mut self,
+        (rail, at): (u8, At),
+        header: &SessionHeader,
+        fragment: &Fragment,
+        workers: &mut [Worker<P>],
+        now: Instant,
+    ) -> Posted {
+        let on = (rail, self.session.rail_epoch(rail));
+        let stride = self.placing.place_bytes;
+        let Placing { out, places, .. } = &self.placing;
+        let place = places.as_ref().and_then(|places| places.of(fragment.sequence));
+        let (Some(place), Some(out), Some(key)) = (place, out.there(), self.placing.key(on)) else {
+            return Posted::Failed;
+        };
+        let offset = place.saturating_mul(stride);
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let range = out.range(at.worker, from, fragment.bytes);
+        let to = RemoteAddress::within(&key, offset.into(), fragment.bytes.into());
+        let worker = workers.get_mut(at.worker);
+        let channel = worker.and_then(|worker| worker.channel(at.channel));
+        let (Some(range), Some(to), Some(channel)) = (range, to, channel) else {
+            return Posted::Failed;
+        };
+        if channel.room() < 2 {
+            return Posted::Blocked;
+        }
+        let written = posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED));
+        let placed = Placed {
+            offset,
+            bytes: fragment.bytes,
+        };
+        let frame = PlacedFrame::new(*header, placed).to_bytes();
+        let outcome = match &written {
+            Posted::Done(_) => match posted_now(channel.post_inline(Operation::Send, &frame)) {
+                Posted::Done(ticket) => Posted::Done(ticket),
+                // The WRITE is posted: the rail is given up.
+                _ => Posted::InDoubt,
+            },
+            Posted::InDoubt => Posted::InDoubt,
+            Posted::Blocked => return Posted::Blocked,
+            Posted::Failed => Posted::Failed,
+        };
+        if matches!(outcome, Posted::Failed) {
+            self.denied_placed();
+            return outcome;
+        }
+        if let Some(places) = &mut self.placing.places {
+            places.posted(place, on);
+        }
+        if let Posted::Done(ticket) = written {
+            let bytes = u64::from(fragment.bytes);
+            if let Some(rail) = self.rail_mut(rail) {
+                // Its bytes are the backlog of the frame.
+                rail.posted(ticket, 0, Some(Carried::Placed(place)));
+                rail.did_send(bytes);
+            }
+            self.session.posted_beside(rail, 0, now);
+        }
+        outcome
+    }
+
+    /// Notes that a device refused the WRITE of a fragment.
+    pub(in crate::link) fn denied_placed(&mut self) {
+        if !self.placing.denied() {
+            let violation = doorbell_core::session::Violation::LetGo;
+            self.session
+                .fail(doorbell_core::session::FinalReason::Violation(violation));
+        }
+    }
+
+    /// Has memory made for long messages, and lends the peer what is there.
+    pub(in crate::link) fn go_on_with_placing(
+        &mut self,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+        turn: (Instant, u64),
+    ) {
+        let is_known = self.session.is_connected() && self.transfers.version() >= VERSION_PLACED;
+        let whom = self.whom();
+        self.placing.go_on(workers, makers, (whom, is_known));
+        if !self.placing.has_lent() {
+            return;
+        }
+        for rail in 0..SESSION_RAILS_MAX {
+            while let Some((at, epoch)) = self.open_rail(rail) {
+                let Some(lend) = self.placing.unsent(rail, at.worker, epoch) else {
+                    break;
+                };
+                let bytes = LendFrame::new(&lend).to_bytes();
+                if !self.may_have_said((rail, at), &bytes, workers, turn) {
+                    break;
+                }
+                if let Some(sent) = self.placing.sent.get_mut(usize::from(rail)) {
+                    *sent = epoch;
+                }
+            }
+        }
+    }
+}
