@@ -220,7 +220,7 @@ impl OneSided {
                 self.long.fetched(id, data);
                 None
             }
-            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) => None,
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => None,
         }
     }
 
@@ -303,7 +303,7 @@ impl OneSided {
         let asked = match what {
             Carried::Request(id) => *self.asked.get(id.place())?,
             Carried::Stretch(id) => self.long.asked(id)?,
-            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) => return None,
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => return None,
         };
         let range = (asked.offset, u64::from(asked.bytes));
         let remote: RemoteAddress = self.theirs.address(window, over, range)?;

@@ -85,8 +85,10 @@ pub(super) enum Carried {
     Piece(TransferId, u32),
     /// An earlier part of a piece.
     Part(TransferId),
-    /// A fragment that is written into this place at the peer.
+    /// A fragment that is written into this place at the peer; or its last part.
     Placed(u32),
+    /// An earlier part of such a fragment.
+    PlacedPart,
 }
 
 pub(super) struct LinkRail<P: Provider, N: Network> {

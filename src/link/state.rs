@@ -233,7 +233,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             Carried::Request(request) => one_sided.completed(request),
             Carried::Stretch(stretch) => one_sided.stretch_completed(stretch),
             Carried::Piece(transfer, bytes) => transfers.completed(rail, (transfer, bytes), now),
-            Carried::Part(_) => {}
+            Carried::Part(_) | Carried::PlacedPart => {}
             Carried::Placed(place) => placing.completed(place, (rail, epoch)),
         });
         one_sided.ours.completed(rail, epoch, through);
@@ -253,7 +253,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             Some(Carried::Request(request)) => self.one_sided.denied(request),
             Some(Carried::Stretch(stretch)) => self.one_sided.stretch_denied(stretch),
             Some(Carried::Piece(id, _) | Carried::Part(id)) => self.transfers.denied(id),
-            Some(Carried::Placed(_)) => self.denied_placed(),
+            Some(Carried::Placed(_) | Carried::PlacedPart) => self.denied_placed(),
             None => {}
         }
     }

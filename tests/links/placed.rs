@@ -5,14 +5,19 @@ use core::time::Duration;
 use doorbell::link::{FinalReason, LinkConfig, PushRefusal, SessionEvent};
 
 use crate::anything::{Chance, plan, seeds};
-use crate::processes::{A, B, Process, Two, config, ms};
+use crate::processes::{A, B, Process, Two, config, ms, ports};
 
 /// The default threshold.
 const LONG: usize = 16 << 10;
 
 /// Two processes with a link over so many rails, both configured so.
 fn two_with(config: &LinkConfig, rails: usize, plan: &str) -> Two {
-    let mut two = Two::waiting(rails, plan);
+    two_at(None, config, rails, plan)
+}
+
+/// The same, by rails of so many megabits a second.
+fn two_at(mbps: Option<u32>, config: &LinkConfig, rails: usize, plan: &str) -> Two {
+    let mut two = Two::apart([A, B].map(|at| ports(at, rails, 10_000)), plan, mbps);
     for at in [A, B] {
         two.processes[at] = None;
         two.processes[at] = Some(Process::on(&two.hosts[at], config, at == B));
@@ -279,4 +284,14 @@ fn a_callback_that_panics_loses_none() {
         }
         two.fabric.audit().unwrap();
     }
+}
+
+#[test]
+fn a_slow_rail_that_carries_them_is_not_taken_for_dead() {
+    let mut two = two_at(Some(3), &with_places(4), 1, "");
+    lent(&mut two);
+    send_and_settle(&mut two, A, 120_000);
+    let counts = two.counts(A);
+    assert_eq!((counts.placed, counts.sent_again, counts.rails_dead), (2, 0, 0));
+    two.fabric.audit().unwrap();
 }

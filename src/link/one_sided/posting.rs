@@ -177,7 +177,7 @@ impl OneSided {
         match what {
             Carried::Request(id) => self.payloads.get(id.place(), bytes),
             Carried::Stretch(id) => self.long.payload(id),
-            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) => &[],
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => &[],
         }
     }
 
@@ -185,7 +185,7 @@ impl OneSided {
         match what {
             Carried::Request(id) => self.requests.posted(id, rail, epoch),
             Carried::Stretch(id) => self.long.posted(id, rail, epoch),
-            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) => {}
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => {}
         }
     }
 
@@ -193,7 +193,7 @@ impl OneSided {
         match what {
             Carried::Request(id) => self.requests.refused(id, now),
             Carried::Stretch(id) => self.long.refused(id, now),
-            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) => {}
+            Carried::Piece(..) | Carried::Part(_) | Carried::Placed(_) | Carried::PlacedPart => {}
         }
     }
 }

@@ -34,6 +34,13 @@ const RAILS: usize = SESSION_RAILS_MAX as usize;
 /// those of the WRITE cost a fiftieth of what fragments of slots do.
 const PLACE_BYTES: u32 = 64 << 10;
 
+/// The most bytes of a WRITE. A rail that carries these within [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after) is not
+/// taken for dead: 2 Mbit/s, by default. With each part that is done the rail gives a sign of life.
+const PART_BYTES: u32 = 32 << 10;
+
+/// The requests of a fragment at most: its parts, and its frame.
+const REQUESTS_MAX: u32 = PLACE_BYTES / PART_BYTES + 1;
+
 /// The bytes below which another rail does not get a share of a message.
 const SHARE_BYTES_MIN: usize = 8 << 10;
 
@@ -113,10 +120,10 @@ impl<P: Provider> Placing<P> {
     pub(super) fn new(config: &LinkConfig) -> Self {
         Self {
             messages_over: config.place_messages_over,
-            // A fragment needs two requests at a time.
-            bytes: match config.channel.send_depth {
-                0 | 1 => 0,
-                _ => config.placed_bytes,
+            // The requests of a fragment are posted together.
+            bytes: match config.channel.send_depth < REQUESTS_MAX {
+                true => 0,
+                false => config.placed_bytes,
             },
             // A fragment goes as a whole, as a piece of a transfer does.
             place_bytes: PLACE_BYTES.min(config.transfers.piece_bytes()),

@@ -6,12 +6,13 @@ use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
 use doorbell_core::session::{Epoch, Fragment, PushRefusal, SESSION_RAILS_MAX, Sequence};
 use doorbell_core::wire::{LendFrame, Placed, PlacedFrame, RemoteWindow, SessionHeader, VERSION_PLACED};
 
-use super::{Placing, SHARE_BYTES_MIN};
+use super::{PART_BYTES, Placing, SHARE_BYTES_MIN};
 use crate::link::one_sided::posting::posted_now;
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted};
 use crate::machine::makers::Makers;
 use crate::worker::Worker;
+use crate::worker::channel::Channel;
 
 /// Fragments are cut at cache lines.
 const LINE_BYTES: usize = 64;
@@ -21,6 +22,25 @@ impl<P: Provider> Placing<P> {
     fn key(&self, (rail, epoch): (u8, Epoch)) -> Option<RemoteWindow> {
         let (of, window) = self.keys.get(usize::from(rail)).copied().flatten()?;
         (of == epoch).then_some(window)
+    }
+
+    /// Posts a WRITE of bytes at this offset of our memory, to the same one of the peer's.
+    fn write(
+        &self,
+        (on, at): ((u8, Epoch), At),
+        (offset, bytes): (u32, u32),
+        workers: &mut [Worker<P>],
+    ) -> Posted {
+        let (Some(out), Some(key)) = (self.out.there(), self.key(on)) else {
+            return Posted::Failed;
+        };
+        let range = usize::try_from(offset).ok();
+        let range = range.and_then(|from| out.range(at.worker, from, bytes));
+        let to = RemoteAddress::within(&key, offset.into(), bytes.into());
+        let (Some(range), Some(to), Some(channel)) = (range, to, channel(workers, at)) else {
+            return Posted::Failed;
+        };
+        posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED))
     }
 
     /// The bytes of each fragment but the last of a message that goes over so many rails.
@@ -107,7 +127,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         Ok(taken.last)
     }
 
-    /// Posts the WRITE of a fragment, and its frame behind it.
+    /// Posts a fragment: its bytes by WRITEs, and its frame behind them.
     pub(in crate::link) fn post_placed(
         &mut self,
         (rail, at): (u8, At),
@@ -117,57 +137,57 @@ impl<P: Provider, N: Network> Link<P, N> {
         now: Instant,
     ) -> Posted {
         let on = (rail, self.session.rail_epoch(rail));
-        let stride = self.placing.place_bytes;
-        let Placing { out, places, .. } = &self.placing;
-        let place = places.as_ref().and_then(|places| places.of(fragment.sequence));
-        let (Some(place), Some(out), Some(key)) = (place, out.there(), self.placing.key(on)) else {
+        let places = self.placing.places.as_ref();
+        let Some(place) = places.and_then(|places| places.of(fragment.sequence)) else {
             return Posted::Failed;
         };
-        let offset = place.saturating_mul(stride);
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        let range = out.range(at.worker, from, fragment.bytes);
-        let to = RemoteAddress::within(&key, offset.into(), fragment.bytes.into());
-        let worker = workers.get_mut(at.worker);
-        let channel = worker.and_then(|worker| worker.channel(at.channel));
-        let (Some(range), Some(to), Some(channel)) = (range, to, channel) else {
-            return Posted::Failed;
-        };
-        if channel.room() < 2 {
+        let room = channel(workers, at).map_or(0, |channel| channel.room());
+        if room <= fragment.bytes.div_ceil(PART_BYTES) {
             return Posted::Blocked;
         }
-        let written = posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED));
+        let offset = place.saturating_mul(self.placing.place_bytes);
+        let mut done = 0_u32;
+        while done < fragment.bytes {
+            let bytes = PART_BYTES.min(fragment.bytes.saturating_sub(done));
+            let part = (offset.saturating_add(done), bytes);
+            let outcome = self.placing.write((on, at), part, workers);
+            if let (Posted::Done(_) | Posted::InDoubt, Some(places)) = (&outcome, &mut self.placing.places) {
+                places.posted(place, on);
+            }
+            let is_begun = done > 0;
+            done = done.saturating_add(bytes);
+            match outcome {
+                Posted::Done(ticket) => {
+                    let carried = match done < fragment.bytes {
+                        true => Carried::PlacedPart,
+                        false => Carried::Placed(place),
+                    };
+                    if let Some(rail) = self.rail_mut(rail) {
+                        // Its bytes are the backlog of the frame.
+                        rail.posted(ticket, 0, Some(carried));
+                        rail.did_send(bytes.into());
+                    }
+                    self.session.posted_beside(rail, 0, now);
+                }
+                // A part in front of it is posted: the rail is given up.
+                _ if is_begun => return Posted::InDoubt,
+                Posted::Failed => {
+                    self.denied_placed();
+                    return Posted::Failed;
+                }
+                outcome => return outcome,
+            }
+        }
         let placed = Placed {
             offset,
             bytes: fragment.bytes,
         };
         let frame = PlacedFrame::new(*header, placed).to_bytes();
-        let outcome = match &written {
-            Posted::Done(_) => match posted_now(channel.post_inline(Operation::Send, &frame)) {
-                Posted::Done(ticket) => Posted::Done(ticket),
-                // The WRITE is posted: the rail is given up.
-                _ => Posted::InDoubt,
-            },
-            Posted::InDoubt => Posted::InDoubt,
-            Posted::Blocked => return Posted::Blocked,
-            Posted::Failed => Posted::Failed,
-        };
-        if matches!(outcome, Posted::Failed) {
-            self.denied_placed();
-            return outcome;
+        let posted = channel(workers, at).map(|channel| channel.post_inline(Operation::Send, &frame));
+        match posted.map(posted_now) {
+            Some(Posted::Done(ticket)) => Posted::Done(ticket),
+            _ => Posted::InDoubt,
         }
-        if let Some(places) = &mut self.placing.places {
-            places.posted(place, on);
-        }
-        if let Posted::Done(ticket) = written {
-            let bytes = u64::from(fragment.bytes);
-            if let Some(rail) = self.rail_mut(rail) {
-                // Its bytes are the backlog of the frame.
-                rail.posted(ticket, 0, Some(Carried::Placed(place)));
-                rail.did_send(bytes);
-            }
-            self.session.posted_beside(rail, 0, now);
-        }
-        outcome
     }
 
     /// Notes that a device refused the WRITE of a fragment.
@@ -207,4 +227,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
         }
     }
+}
+
+/// The channel of a rail, if it is there.
+fn channel<P: Provider>(workers: &mut [Worker<P>], at: At) -> Option<&mut Channel<P>> {
+    workers.get_mut(at.worker)?.channel(at.channel)
 }

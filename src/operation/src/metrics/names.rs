@@ -54,6 +54,7 @@ counters! {
     of_link(SessionCounts) {
         sent: "doorbell_link_sent_fragments_total", "Fragments sent, each time.";
         sent_again: "doorbell_link_sent_again_fragments_total", "Fragments sent again after their rail failed.";
+        placed: "doorbell_link_placed_fragments_total", "Fragments written into memory that the peer lent.";
         early: "doorbell_link_early_fragments_total", "Fragments that arrived before one that they follow.";
         duplicates: "doorbell_link_duplicate_fragments_total", "Fragments that arrived again.";
         old_epoch: "doorbell_link_old_epoch_frames_total", "Frames of another epoch than their connection.";
