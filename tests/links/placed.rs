@@ -90,18 +90,18 @@ fn those_behind_the_first_are_written_and_shorter_ones_never() {
 #[test]
 fn they_keep_their_order_with_short_ones_both_ways() {
     for (rails, plan, least) in [
-        (1, "", 100),
-        (3, "", 100),
-        (2, "reorder 10% packet of any->any; seed 5", 20),
-        (3, "drop every 300th packet of any->any; seed 6", 20),
+        (1, "", 40),
+        (3, "", 40),
+        (2, "reorder 10% packet of any->any; seed 5", 10),
+        (3, "drop every 300th packet of any->any; seed 6", 10),
     ] {
         let mut two = two_with(&with_places(8), rails, plan);
         lent(&mut two);
         let mut chance = Chance(rails as u64);
         let mut refused = 0;
-        for _ in 0..150 {
+        for _ in 0..60 {
             for at in [A, B] {
-                let bytes = [1, 60, 3000, LONG, LONG + 1, 100_000, 300_000, 900_000];
+                let bytes = [1, 60, 3000, LONG, LONG + 1, 60_000, 150_000, 600_000];
                 two.process_mut(at).message_bytes = bytes[chance.below(8) as usize];
                 match two.process_mut(at).send() {
                     Ok(()) => {}
@@ -117,12 +117,17 @@ fn they_keep_their_order_with_short_ones_both_ways() {
         for at in [A, B] {
             let placed = two.counts(at).placed;
             assert!(
-                placed > least && two.process(at).sent > 20,
+                placed > least && two.process(at).sent > 10,
                 "{plan}: {:?}",
                 two.counts(at)
             );
         }
         assert!(refused > 0, "{plan}");
+        let lost = [A, B].map(|at| two.counts(at).sent_again);
+        assert!(
+            lost == [0; 2] || !plan.is_empty(),
+            "no rail is lost for nothing: {lost:?}"
+        );
         two.fabric.audit().unwrap();
     }
 }
@@ -138,7 +143,7 @@ fn each_comes_once_and_in_order_under_random_plans() {
         // Few places, so that each is used again soon.
         let mut two = two_with(&with_places(2 + chance.below(6) as usize), rails as usize, &plan);
         lent(&mut two);
-        let until = later(&two, 400);
+        let until = later(&two, 200);
         while Duration::from_nanos(two.fabric.now().to_ns()) < until {
             for at in [A, B] {
                 two.process_mut(at).message_bytes = [64, 20_000, 100_000, 250_000][chance.below(4) as usize];
@@ -155,7 +160,7 @@ fn each_comes_once_and_in_order_under_random_plans() {
                 process.unknown == 0 && process.over.is_none(),
                 "seed {seed}: {plan}"
             );
-            assert!(two.counts(at).placed > 50, "seed {seed}: {:?}", two.counts(at));
+            assert!(two.counts(at).placed > 10, "seed {seed}: {:?}", two.counts(at));
             again += two.counts(at).sent_again;
         }
         two.fabric
@@ -288,7 +293,7 @@ fn a_callback_that_panics_loses_none() {
 
 #[test]
 fn a_slow_rail_that_carries_them_is_not_taken_for_dead() {
-    let mut two = two_at(Some(3), &with_places(4), 1, "");
+    let mut two = two_at(Some(10), &with_places(4), 1, "");
     lent(&mut two);
     send_and_settle(&mut two, A, 120_000);
     let counts = two.counts(A);

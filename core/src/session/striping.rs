@@ -3,7 +3,7 @@
 use super::HealthState;
 use super::rail::Rail;
 
-/// How a fragment goes over a rail.
+/// Kinds of fragments, by the rails that they may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// It is a message in one piece.

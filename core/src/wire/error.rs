@@ -202,7 +202,7 @@ pub enum Field {
     Question,
     /// The set of pieces that landed.
     PieceSet,
-    /// Where a fragment was written, in memory of its receiver.
+    /// Offset of a fragment that was written, in memory of its receiver.
     PlacedOffset,
     /// Bytes of a fragment that was written.
     PlacedBytes,

@@ -51,7 +51,7 @@ fn they_wait_for_a_rail_over_which_memory_was_lent() {
     session.push(8, 16).unwrap();
     session.push_placed(20_000, 10_000).unwrap();
     session.push(8, 16).unwrap();
-    // Those behind them wait, too: the peer takes them in order.
+    // Fragments behind them wait, too: the peer takes them in order.
     assert_eq!(transmitted(&mut session), [(0, 1)]);
     session.lent(1, Epoch::from_wire(9));
     assert_eq!(transmitted(&mut session), [], "that was another connection");

@@ -34,12 +34,15 @@ const RAILS: usize = SESSION_RAILS_MAX as usize;
 /// those of the WRITE cost a fiftieth of what fragments of slots do.
 const PLACE_BYTES: u32 = 64 << 10;
 
-/// The most bytes of a WRITE. A rail that carries these within [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after) is not
-/// taken for dead: 2 Mbit/s, by default. With each part that is done the rail gives a sign of life.
+/// The most bytes of a WRITE. With each that is done the rail gives a sign of life, and one of 16 Mbit/s does one within
+/// the timeout of its transport, 16.8 ms by default.
 const PART_BYTES: u32 = 32 << 10;
 
-/// The requests of a fragment at most: its parts, and its frame.
-const REQUESTS_MAX: u32 = PLACE_BYTES / PART_BYTES + 1;
+/// The requests of a fragment behind its parts: its frame, and announcements of receives that posts bring along.
+const BEHIND_PARTS: u32 = 3;
+
+/// The requests of a fragment at most.
+const REQUESTS_MAX: u32 = PLACE_BYTES / PART_BYTES + BEHIND_PARTS;
 
 /// The bytes below which another rail does not get a share of a message.
 const SHARE_BYTES_MIN: usize = 8 << 10;
@@ -121,7 +124,7 @@ impl<P: Provider> Placing<P> {
         Self {
             messages_over: config.place_messages_over,
             // The requests of a fragment are posted together.
-            bytes: match config.channel.send_depth < REQUESTS_MAX {
+            bytes: match config.channel.send_depth <= REQUESTS_MAX {
                 true => 0,
                 false => config.placed_bytes,
             },
@@ -204,7 +207,7 @@ impl<P: Provider> Placing<P> {
         self.lent.there().is_some()
     }
 
-    /// What is to be said of the memory over a rail's connection, of this Worker's.
+    /// The frame that is owed for the memory over a rail's connection, of this Worker's.
     fn unsent(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Lend> {
         let lent = self.lent.there()?;
         let window = lent.granted.key(worker)?;

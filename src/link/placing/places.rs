@@ -53,12 +53,12 @@ impl Places {
         }
     }
 
-    /// How many are free.
+    /// The number of free ones.
     pub(super) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// How many will be free without a fence's answer: the peer need only go on.
+    /// The number that will be free without a fence's answer: the peer need only go on.
     pub(super) fn expected(&self) -> usize {
         let all = self.taken.iter().map(|(_, place)| place).chain(&self.leaving);
         let lost = |place: &&u32| {
@@ -191,7 +191,7 @@ mod tests {
             (None, Some(of[1]))
         );
         assert_eq!((places.free(), places.expected()), (0, 2));
-        // Those of other connections say nothing.
+        // Completions of other connections say nothing.
         places.completed(of[0], on(0, 3));
         places.completed(of[0], on(1, 1));
         places.let_go(|_| true);

@@ -6,7 +6,7 @@ use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
 use doorbell_core::session::{Epoch, Fragment, PushRefusal, SESSION_RAILS_MAX, Sequence};
 use doorbell_core::wire::{LendFrame, Placed, PlacedFrame, RemoteWindow, SessionHeader, VERSION_PLACED};
 
-use super::{PART_BYTES, Placing, SHARE_BYTES_MIN};
+use super::{BEHIND_PARTS, PART_BYTES, Placing, SHARE_BYTES_MIN};
 use crate::link::one_sided::posting::posted_now;
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted};
@@ -52,7 +52,7 @@ impl<P: Provider> Placing<P> {
     }
 }
 
-/// How a long message goes.
+/// Ways of a long message.
 enum Way {
     /// In fragments of slots.
     Slots,
@@ -141,8 +141,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(place) = places.and_then(|places| places.of(fragment.sequence)) else {
             return Posted::Failed;
         };
-        let room = channel(workers, at).map_or(0, |channel| channel.room());
-        if room <= fragment.bytes.div_ceil(PART_BYTES) {
+        // All parts and the frame, or none: what is written is written once on a connection.
+        let requests = fragment.bytes.div_ceil(PART_BYTES).saturating_add(BEHIND_PARTS);
+        let has_room = |channel: &mut Channel<P>| channel.room() >= requests && channel.credits() > 0;
+        if !channel(workers, at).is_some_and(has_room) {
             return Posted::Blocked;
         }
         let offset = place.saturating_mul(self.placing.place_bytes);
