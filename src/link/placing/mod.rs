@@ -4,8 +4,8 @@
 //! fragment go by a WRITE into a place of that memory, and the fragment's frame follows the WRITE on the same connection. So the bytes are
 //! there when the frame comes (InfiniBand Architecture volume 1, section 9.5), and a fragment that is early waits in its place.
 //!
-//! The sender decides what is written where. It uses a place again once the peer's session has the fragment, which copies it out, and once
-//! no WRITE into the place may yet be carried out: each is done, or the peer takes nothing more of its connection (the session's fence).
+//! The sender decides what is written where. It uses a place again once the peer's session has the fragment, which copies it out. And no
+//! WRITE into the place may yet be carried out: each is done, or the peer takes nothing more of its connection (the session's fence).
 //!
 //! A side lends memory once a long message came in fragments of slots, and makes memory of its own once the peer has lent some. A device that
 //! does not register it costs nothing but that: messages go in fragments of slots then.
