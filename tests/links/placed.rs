@@ -90,10 +90,10 @@ fn those_behind_the_first_are_written_and_shorter_ones_never() {
 #[test]
 fn they_keep_their_order_with_short_ones_both_ways() {
     for (rails, plan, least) in [
-        (1, "", 40),
-        (3, "", 40),
-        (2, "reorder 10% packet of any->any; seed 5", 10),
-        (3, "drop every 300th packet of any->any; seed 6", 10),
+        (1, "", 20),
+        (3, "", 20),
+        (2, "reorder 10% packet of any->any; seed 5", 5),
+        (3, "drop every 300th packet of any->any; seed 6", 5),
     ] {
         let mut two = two_with(&with_places(8), rails, plan);
         lent(&mut two);
