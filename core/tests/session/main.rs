@@ -12,8 +12,8 @@
 
 mod faults;
 mod hostile;
-mod plain;
 mod placed;
+mod plain;
 mod rails;
 mod side;
 mod world;
