@@ -179,7 +179,7 @@ impl<P: Provider> Placing<P> {
             let bytes = self.bytes;
             self.lent = make(workers, makers, whom, move |domains, reaper| {
                 let region = region(domains, reaper, bytes)?;
-                let granted = region.grant(0, bytes)?;
+                let granted = region.grant((0, bytes), RemoteAccess::WRITE)?;
                 Ok(Lent { region, granted })
             });
         }
