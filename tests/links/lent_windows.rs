@@ -159,12 +159,7 @@ fn whatever_fails_nothing_is_written_to_a_window_behind_its_revocation() {
             read(&memory) == bytes_of(9, 4000),
             "seed {seed}: {plan}: written behind the revocation"
         );
-        denied += two
-            .process(A)
-            .asides
-            .iter()
-            .filter(|aside| is_denied(aside))
-            .count();
+        denied += two.process(A).asides.iter().filter(is_denied).count();
         two.fabric.audit().unwrap();
     }
     assert!(denied > 0, "no WRITE was under way when its window was revoked");

@@ -342,7 +342,7 @@ fn a_taker_whose_giver_says_nothing_gets_its_memory_back_by_the_deadline() {
 }
 
 #[test]
-fn pieces_that_are_announced_again_are_counted() {
+fn pieces_that_are_announced_again_are_counted_and_the_last_question_is_answered_again() {
     let mut taker = Side::take(&open(10_000, TransferRole::Taker));
     let on = (0, Epoch::from_wire(1));
     let landed = |first, count, question| Landed {
@@ -360,6 +360,15 @@ fn pieces_that_are_announced_again_are_counted() {
     for (first, duplicates) in [(1, 0), (1, 1), (0, 1), (0, 2)] {
         taker.heard_landed(&landed(first, 1, 0)).unwrap();
         assert_eq!(taker.counts().duplicates, duplicates, "{first}");
+    }
+    // The last question is answered each time it comes, and an older one never.
+    while let Some(word) = taker.word_for(on, Some(window(10_000))) {
+        taker.said(&word, on);
+    }
+    for (question, is_answered) in [(1, false), (2, true)] {
+        taker.heard_landed(&landed(0, 0, question)).unwrap();
+        let word = taker.word_for(on, Some(window(10_000)));
+        assert_eq!(matches!(word, Some(Word::Progress(_))), is_answered, "{question}");
     }
 }
 

@@ -80,10 +80,8 @@ fn both_sides_see_words_flags_and_bytes() {
 fn faults() -> i64 {
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: room for the structure (getrusage(2)).
-    assert_eq!(
-        unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) },
-        0
-    );
+    let status = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    assert_eq!(status, 0);
     // SAFETY: integers, written by the call, or zero.
     unsafe { usage.assume_init() }.ru_minflt
 }

@@ -4,8 +4,8 @@
 //! batch, `measured_route` is one poll of the router that finds it, and `measured_receive` one poll of the receiver. Further ENDPOINTS are
 //! attached and idle. Their own sides are closed, so memory that is in use at the end is the router's.
 use core::error::Error;
+use core::hint::black_box;
 use std::env;
-use std::hint::black_box;
 
 use doorbell_daemon::{
     AttachRequest, Credentials, Endpoint, EndpointAddress, EndpointEvent, EndpointLayout, JobKey, JobNumber,

@@ -139,14 +139,14 @@ impl World {
             .ends
             .push((transfer, end, bytes));
         let slots = &mut self.processes[process].transfers;
-        let is_it = |place: &&mut Place| place.open.as_ref().is_some_and(|(id, _)| *id == transfer);
-        let place = |places: &mut [Place; PLACES]| places.iter_mut().position(|mut place| is_it(&&mut place));
-        if let Some(place) = place(&mut slots.given) {
+        let is_it = |place: &Place| place.open.as_ref().is_some_and(|(id, _)| *id == transfer);
+        if let Some(place) = slots.given.iter().position(is_it) {
             slots.given[place].open = None;
             self.fill(process, GIVE + place * BYTES, &[SPOILED; BYTES]);
             return;
         }
-        let place = place(&mut slots.taken).expect("the end of a transfer that is open");
+        let place = slots.taken.iter().position(is_it);
+        let place = place.expect("the end of a transfer that is open");
         let (_, offered) = slots.taken[place].open.take().unwrap();
         let offered = offered.unwrap();
         let there = self.bytes_of(process, TAKE + place * BYTES, BYTES);
