@@ -4,12 +4,14 @@
 //! again. Registering it is no earlier than that, since most ranges that NCCL registers are of senders or of short messages, and a link has
 //! so many loans. A transfer that gets no loan registers its part for itself.
 //!
-//! A request that ends with an error ends once the peer reaches none of its memory. `deregMr` returns once nobody does.
+//! A request that ends with an error ends once the peer reaches none of its memory. `deregMr` returns once nobody does. A comm that is
+//! closed under a transfer ends the loan of its memory.
 
 use core::time::Duration;
 
 use doorbell::Deadline;
 use doorbell::link::{LinkId, LoanId, TransferRefusal};
+use doorbell::provider::ProviderError;
 
 use super::Context;
 use super::state::{MovingOf, State};
@@ -34,6 +36,8 @@ enum Stage {
     Ending(Deadline),
     /// Devices take it out of the peer's reach.
     Revoked,
+    /// A device did not register it: nothing is lent, and transfers over the link register their parts.
+    Refused,
 }
 
 impl Context {
@@ -74,18 +78,44 @@ impl Context {
     pub(super) fn end_loans(&mut self, link: LinkId, memories: impl Iterator<Item = Key>) -> bool {
         let mut is_reached = false;
         for key in memories {
-            is_reached |= self.end_loan(link, key);
+            let is_this = self.end_loan(link, key);
+            if is_this && !self.state.ending.contains(&(link, key)) {
+                self.state.ending.push((link, key));
+            }
+            is_reached |= is_this;
         }
         is_reached
     }
 
+    /// Goes on with the loans that end, whose requests nobody may test any more.
+    pub(super) fn go_on_ending(&mut self) {
+        if self.state.ending.is_empty() && self.state.left.is_empty() {
+            return;
+        }
+        let mut ending = core::mem::take(&mut self.state.ending);
+        ending.retain(|(link, key)| self.end_loan(*link, *key));
+        self.state.ending.append(&mut ending);
+        let Self { links, state, .. } = self;
+        state
+            .left
+            .retain(|one| links.transfer_counts(one.link, one.transfer).is_some());
+    }
+
     fn end_loan(&mut self, link: LinkId, key: Key) -> bool {
         let now = doorbell::now();
-        let State { memories, moving, .. } = &mut self.state;
+        let State {
+            memories,
+            moving,
+            left,
+            ..
+        } = &mut self.state;
         let loans = memories.get_mut(key).map(|memory| &mut memory.loans);
         let Some(loan) = loans.and_then(|loans| loans.iter_mut().find(|loan| loan.link == link)) else {
             return false;
         };
+        if loan.stage == Stage::Refused {
+            return false;
+        }
         if loan.stage == Stage::Standing {
             loan.stage = Stage::Ending(self.node.within(ENDED_WITHIN));
         }
@@ -94,7 +124,12 @@ impl Context {
             let is_moving = moving
                 .iter()
                 .any(|one| one.link == link && one.memory == key && is_into(&one.of));
-            if !is_moving || until.has_passed(now) {
+            let is_left = left.iter().any(|one| {
+                one.link == link
+                    && one.memory == key
+                    && self.links.transfer_counts(link, one.transfer).is_some()
+            });
+            if !(is_moving || is_left) || until.has_passed(now) {
                 loan.stage = Stage::Revoked;
                 // One that is over is revoked already.
                 let _ = self.links.revoke(&self.node, (link, loan.id));
@@ -106,10 +141,22 @@ impl Context {
 }
 
 impl State {
-    /// A loan is over: no peer reaches its memory by it.
-    pub(super) fn revoked(&mut self, link: LinkId, id: LoanId) {
+    /// A loan is over: no peer reaches its memory by it. One that a device refused is not asked for again.
+    pub(super) fn revoked(&mut self, link: LinkId, id: LoanId, error: Option<&ProviderError>) {
+        let is_it = |loan: &Loan| (loan.link, loan.id) == (link, id);
         for (_, memory) in self.memories.iter_mut() {
-            memory.loans.retain(|loan| (loan.link, loan.id) != (link, id));
+            match error {
+                None => memory.loans.retain(|loan| !is_it(loan)),
+                Some(error) => {
+                    for loan in memory.loans.iter_mut().filter(|loan| is_it(loan)) {
+                        loan.stage = Stage::Refused;
+                        log::warn(format_args!(
+                            "link {link}: {} bytes are not lent to the peer: {error}; transfers register their parts of them",
+                            memory.region.bytes()
+                        ));
+                    }
+                }
+            }
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Memory that NCCL registers, and gives up.
 
 use core::time::Duration;
+use std::thread;
 
 use super::Context;
 use super::loans::{ENDED_WITHIN, Loan};
-use super::state::Moving;
+use super::state::{Moving, State};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::log;
@@ -37,7 +38,8 @@ impl Context {
         let memory = self.state.memories.remove(key).ok_or_else(none)?;
         let code = NcclResult::INVALID_USAGE;
         let is_into = |moving: &&Moving| moving.memory == key;
-        let under_way: Vec<_> = self.state.moving.iter().filter(is_into).copied().collect();
+        let State { moving, left, .. } = &self.state;
+        let under_way: Vec<_> = moving.iter().chain(left).filter(is_into).copied().collect();
         let mut ended = self.cancel_moving(|moving| moving.memory == key, Some(code));
         for (_, comm) in self.state.comms.iter_mut() {
             ended = ended.saturating_add(comm.fail_waiting_for(key, code));
@@ -72,6 +74,7 @@ impl Context {
         };
         while !loans.is_empty() && is_open(self) && !until.has_passed(doorbell::now()) {
             let _ = self.poll();
+            thread::sleep(LOOK_EVERY);
         }
         for loan in loans {
             // One that is revoked, or whose link is over, is on its way.

@@ -146,6 +146,7 @@ impl Context {
             return Err(Failure::system(why));
         }
         self.answer_offers();
+        self.go_on_ending();
         self.follow_lifelines();
         self.shut_broken();
         Ok(())
@@ -241,6 +242,8 @@ impl Context {
         let memory = place.and_then(|(key, offset)| Some((key, offset, self.state.memories.get(key)?)));
         let Some((memory, offset, of)) = memory else {
             let _ = self.links.cancel(&self.node, (link, transfer));
+            self.state
+                .set_entry(target, EntryState::Failed(NcclResult::INVALID_USAGE));
             return;
         };
         let mut options = TransferOptions::default();

@@ -102,6 +102,10 @@ pub(super) struct State {
     pub(super) memories: Places<Memory, 16>,
     pub(super) peers: Vec<PeerLink>,
     pub(super) moving: Vec<Moving>,
+    /// Receives of closed comms whose transfers are not over yet.
+    pub(super) left: Vec<Moving>,
+    /// Loans that are to end, by their links and memory.
+    pub(super) ending: Vec<(LinkId, Key)>,
     /// Offers to be joined, and to be declined.
     pub(super) joins: Vec<Join>,
     pub(super) declines: Vec<(LinkId, TransferId)>,
@@ -127,6 +131,8 @@ impl State {
             memories: Places::new(),
             peers: Vec::with_capacity(64),
             moving: Vec::with_capacity(1024),
+            left: Vec::new(),
+            ending: Vec::with_capacity(64),
             joins: Vec::with_capacity(1024),
             declines: Vec::with_capacity(64),
             refusals: Vec::with_capacity(REFUSALS_MAX),
@@ -165,7 +171,7 @@ impl State {
                 }
                 _ => {}
             },
-            LinkEvent::Revoked { loan, .. } => self.revoked(link, loan),
+            LinkEvent::Revoked { loan, error } => self.revoked(link, loan, error.as_ref()),
             LinkEvent::Session(event) => self.hear_session(link, event),
             _ => {}
         }
@@ -200,7 +206,6 @@ impl State {
         self.lines.push((link, Line::Forget));
         self.leaving.retain(|(of, _)| *of != link);
         self.refusals.retain(|(of, ..)| *of != link);
-        self.joins.retain(|join| join.link != link);
         self.declines.retain(|(of, _)| *of != link);
         let code = NcclResult::REMOTE_ERROR;
         let (mut comms, mut requests) = (0_usize, 0_usize);
