@@ -69,7 +69,24 @@ impl LinkedRun<'_> {
             Self::is_all_home,
         )?;
         self.check_memory_of_transfers()?;
+        self.check_registrations()?;
         self.check_rejected()
+    }
+
+    /// No memory is left. Memory that a link lent outlasts the link for a while: the peer that writes there is to hear of the end.
+    fn check_registrations(&mut self) -> Verdict {
+        let are_gone = |[registered, began, windows]: [usize; 3]| registered == began + windows;
+        let within_ns = self.bounds.iter().map(|bounds| bounds.gone_ns).fold(0, u64::max);
+        let gone = self.until_within(within_ns, "conserved", "memory is left", |run| {
+            are_gone(run.registrations())
+        });
+        gone.map_err(|failed| match self.registrations() {
+            counts if are_gone(counts) => failed,
+            [registered, began, windows] => failure(
+                "conserved",
+                format!("{registered} registrations are left, where {began} began, with {windows} windows"),
+            ),
+        })
     }
 
     /// The links that have a rail in each of two subnets, and are to lose one cable as they are closed: one bit of the seed says

@@ -532,18 +532,13 @@ impl LinkedRun<'_> {
                 side.memory = None;
             }
         }
-        let windows = self
-            .windows
-            .iter()
-            .filter(|window| window.is_registered())
-            .count();
-        let registered = self.fabric.registrations();
-        ensure(registered == self.registered + windows, "conserved", || {
-            format!(
-                "{registered} registrations are left, where {} began, with {windows} windows",
-                self.registered
-            )
-        })
+        Ok(())
+    }
+
+    /// The registrations, how many began, and how many windows there are.
+    pub(crate) fn registrations(&self) -> [usize; 3] {
+        let windows = self.windows.iter().filter(|window| window.is_registered());
+        [self.fabric.registrations(), self.registered, windows.count()]
     }
 
     /// Links with a transfer that is to go on or to end: each with a key that changes as one does.
