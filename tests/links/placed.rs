@@ -203,6 +203,31 @@ fn one_that_does_not_poll_costs_no_more_than_the_memory_it_lent() {
     two.fabric.audit().unwrap();
 }
 
+/// The receiver stands still with a fragment of either rail, and one rail is lost: its fragment comes once more.
+#[test]
+fn fragments_that_their_receiver_has_are_not_taken_again() {
+    let mut two = two_with(
+        &with_places(4),
+        2,
+        "at 100ms link a/sim0:1-b/sim0:1 down for 300ms",
+    );
+    lent(&mut two);
+    assert!(two.fabric.now().to_ns() < 95_000_000);
+    two.run(ms(99), |_| false);
+    two.process_mut(B).is_stopped = true;
+    two.process_mut(A).message_bytes = 100_000;
+    two.process_mut(A).send().unwrap();
+    two.run(ms(1000), |two| two.counts(A).sent_again > 0);
+    // Each time counts.
+    assert_eq!((two.counts(A).placed, two.counts(A).sent_again), (3, 1));
+    two.process_mut(B).is_stopped = false;
+    let until = later(&two, 1000);
+    assert!(two.settle(until));
+    assert_eq!((two.counts(B).duplicates, two.process(B).unknown), (1, 0));
+    send_and_settle(&mut two, A, 100_000);
+    two.fabric.audit().unwrap();
+}
+
 #[test]
 fn a_side_without_memory_for_them_sends_and_takes_them_in_fragments_of_slots() {
     for (ours, theirs) in [(0, 8), (8, 0)] {

@@ -8,7 +8,7 @@ pub(crate) mod case;
 
 use doorbell::link::{TransferConfig, TransferId};
 use doorbell::provider::Clock as _;
-use doorbell::wire::SESSION_HEADER_BYTES;
+use doorbell::wire::{SESSION_HEADER_BYTES, SESSION_PLACED_BYTES};
 use doorbell::worker::ClassCounts;
 
 use crate::case::{Case, What};
@@ -297,7 +297,8 @@ impl LinkedRun<'_> {
     }
 }
 
-/// The longest request of each host: a message in one fragment with its header, or a piece. The side that begins a transfer says how
+/// The longest request of each host: a message in one fragment with its header, or a piece. A fragment that is written is as long as
+/// a piece at most, and goes with its frame. The side that begins a transfer says how
 /// long its pieces are, and another side may begin it.
 pub(crate) fn request_bytes_max(case: &Case, transfers: &[TransferConfig]) -> Vec<u64> {
     let pieces = (0..).zip(transfers).map(|(host, config)| {
@@ -306,7 +307,11 @@ pub(crate) fn request_bytes_max(case: &Case, transfers: &[TransferConfig]) -> Ve
         let most = classes.map_or(u32::MAX, |classes| (classes.bytes_ahead_max / 4).max(4096));
         u64::from(config.piece_bytes.min(most))
     });
-    let pieces = pieces.max();
+    let frame = case.links.map_or(0, |links| match links.places {
+        0 => 0,
+        _ => SESSION_PLACED_BYTES as u64,
+    });
+    let pieces = pieces.max().map(|bytes| bytes + frame);
     let fragment = case.links.map_or(0, |links| u64::from(links.fragment_bytes));
     let most = pieces.unwrap_or(0).max(fragment + SESSION_HEADER_BYTES as u64);
     vec![most; transfers.len()]
