@@ -50,9 +50,9 @@ pub struct LinkConfig {
     /// Messages of more bytes are written into memory that the peer lends for them, if it does: [`LinkConfig::placed_bytes`]. Default
     /// 16 KiB: fragments of slots take more instructions from there on, and the bytes are there as soon.
     pub place_messages_over: usize,
-    /// Memory that a link lends its peer for such messages, and that it uses at most for those that it sends. Default 2 MiB each, nearly two of
-    /// the longest messages. It is made, registered and locked once a message of more than `place_messages_over` bytes came, or once the
-    /// peer has lent some. 0 lends none and writes none.
+    /// Memory that a link lends its peer for such messages, and that it uses at most for those that it sends. Default 2 MiB each, two of
+    /// the longest messages. It is made, registered and locked once a message of more than `place_messages_over` bytes came in several
+    /// fragments, or once the peer has lent some. 0 lends none and writes none.
     pub placed_bytes: usize,
     /// Transfers of each link.
     pub transfers: TransferConfig,

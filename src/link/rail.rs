@@ -237,6 +237,11 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         self.counts.sent_bytes = self.counts.sent_bytes.wrapping_add(bytes);
     }
 
+    /// Notes that the peer wrote so many bytes in front of a frame.
+    pub(super) fn was_written(&mut self, bytes: u32) {
+        self.counts.received_bytes = self.counts.received_bytes.wrapping_add(bytes.into());
+    }
+
     pub(super) fn did_receive(&mut self, bytes: usize) {
         self.counts.received = self.counts.received.wrapping_add(1);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);

@@ -7,7 +7,8 @@ use doorbell_core::session::{
     Sequence, Session, SessionEvent, SessionId, Violation,
 };
 use doorbell_core::wire::{
-    Attach, Handle, InstanceId, Placed, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
+    Attach, Handle, InstanceId, Placed, Refusal, SESSION_HEADER_BYTES, SESSION_PLACED_BYTES, SessionFrame,
+    SessionHeader,
 };
 use doorbell_core::{Instant, Ticket};
 
@@ -177,6 +178,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Ok(received) = self.session.received(rail, &frame, now) else {
             return;
         };
+        if let (SessionFrame::Placed(_, placed), Some(rail)) = (&frame, self.rail_mut(rail)) {
+            rail.was_written(placed.bytes);
+        }
         let is_well = match (&frame, received) {
             (SessionFrame::Data(header, payload), Received::InOrder) => {
                 let (first, last) = (header.is_first(), header.is_last());
@@ -342,6 +346,8 @@ pub(super) fn frame_bytes(action: &Action) -> u64 {
     let frame = match action {
         Action::Attach { said, .. } => Attach::new(said).to_bytes().len(),
         Action::Acknowledge { .. } | Action::Farewell { .. } => SESSION_HEADER_BYTES,
+        // The WRITEs in front of it were counted.
+        Action::Transmit { fragment, .. } if fragment.is_placed => return SESSION_PLACED_BYTES as u64,
         _ => 0,
     };
     // Fragments are kept for retransmission: their bytes, header included, are the action's backlog.

@@ -15,7 +15,9 @@ mod posting;
 
 use std::sync::Arc;
 
-use doorbell_core::provider::{ProtectionDomain as _, Provider, ProviderError, RemoteAccess, WindowConfig};
+use doorbell_core::provider::{
+    MemoryError, ProtectionDomain as _, Provider, ProviderError, RemoteAccess, Window as _, WindowConfig,
+};
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX, Violation};
 use doorbell_core::wire::{Lend, Placed, RemoteWindow};
 
@@ -24,7 +26,7 @@ use super::log::log_unplaced;
 use crate::error::ConnectError;
 use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
 use crate::machine::reaper::{Reaped, Reaper};
-use crate::memory::{GrantedRegion, Region};
+use crate::memory::Region;
 use crate::worker::Worker;
 use places::Places;
 
@@ -47,7 +49,7 @@ const REQUESTS_MAX: u32 = PLACE_BYTES / PART_BYTES + BEHIND_PARTS;
 /// The bytes below which another rail does not get a share of a message.
 const SHARE_BYTES_MIN: usize = 8 << 10;
 
-/// WRITEs that the peer's device may refuse before the link is over: a peer that ends its link may do so once for each rail.
+/// WRITEs in a row that the peer's device may refuse before the link is over: a peer that ends its link may do so once for each rail.
 const DENIED_MAX: u32 = 2 * SESSION_RAILS_MAX as u32;
 
 /// Memory that is made by a thread.
@@ -93,8 +95,8 @@ impl<T: Send + 'static> Memory<T> {
 
 /// Memory of ours that the peer writes fragments into.
 pub(super) struct Lent<P: Provider> {
-    region: Region<P>,
-    granted: GrantedRegion<P>,
+    /// The memory as each Worker's device knows it.
+    windows: Vec<P::Window>,
 }
 
 /// All that a link has for messages that are written into memory of their receiver.
@@ -108,6 +110,8 @@ pub(super) struct Placing<P: Provider> {
     /// The places of fragments that came before one that they follow.
     early: Box<[Option<Placed>]>,
     ahead: usize,
+    /// Fragments that are kept until the peer has them, at most.
+    retained: usize,
     /// Whether a message came that the peer would have written.
     is_wanted: bool,
     /// The length of the peer's memory, if it lends some, and its key on each connection.
@@ -134,6 +138,7 @@ impl<P: Provider> Placing<P> {
             sent: [Epoch::NONE; RAILS],
             early: Box::default(),
             ahead: LinkConfig::places(config.ahead),
+            retained: LinkConfig::places(config.retained),
             is_wanted: false,
             their_bytes: 0,
             keys: [None; RAILS],
@@ -177,10 +182,14 @@ impl<P: Provider> Placing<P> {
     pub(super) fn go_on(&mut self, workers: &[Worker<P>], makers: &Makers, (whom, is_known): (Whom, bool)) {
         if self.is_wanted && is_known && matches!(self.lent, Memory::None) {
             let bytes = self.bytes;
-            self.lent = make(workers, makers, whom, move |domains, reaper| {
-                let region = region(domains, reaper, bytes)?;
-                let granted = region.grant((0, bytes), RemoteAccess::WRITE)?;
-                Ok(Lent { region, granted })
+            self.lent = make(workers, makers, whom, move |domains, _| {
+                let first = window::<P>(&domains, bytes, RemoteAccess::WRITE)?;
+                let mut windows = Vec::with_capacity(domains.len());
+                for domain in domains.iter().skip(1) {
+                    windows.push(domain.window_of(&first, 0..bytes, RemoteAccess::WRITE)?);
+                }
+                windows.insert(0, first);
+                Ok(Lent { windows })
             });
         }
         let places = self.places();
@@ -210,7 +219,7 @@ impl<P: Provider> Placing<P> {
     /// The frame that is owed for the memory over a rail's connection, of this Worker's.
     fn unsent(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Lend> {
         let lent = self.lent.there()?;
-        let window = lent.granted.key(worker)?;
+        let window = lent.windows.get(worker)?.remote();
         let is_sent = self.sent.get(usize::from(rail)) == Some(&epoch);
         (!is_sent).then_some(Lend { epoch, window })
     }
@@ -237,9 +246,9 @@ impl<P: Provider> Placing<P> {
     /// Copies a fragment out of memory that is lent. The peer may write there at any time, so nothing refers to it.
     pub(super) fn copy_out(&self, placed: Placed, target: &mut [u8]) {
         let offset = usize::try_from(placed.offset).unwrap_or(usize::MAX);
-        if let Some(lent) = self.lent.there() {
+        if let Some(first) = self.lent.there().and_then(|lent| lent.windows.first()) {
             // The range was looked at before.
-            let _ = lent.region.copy_out(offset, target);
+            let _ = first.copy_out(offset, target);
         }
     }
 
@@ -253,6 +262,7 @@ impl<P: Provider> Placing<P> {
 
     /// Notes that a WRITE on a connection is done.
     pub(super) fn completed(&mut self, place: u32, on: (u8, Epoch)) {
+        self.denied = 0;
         if let Some(places) = &mut self.places {
             places.completed(place, on);
         }
@@ -307,11 +317,20 @@ fn region<P: Provider>(
     reaper: &Reaper,
     bytes: usize,
 ) -> Result<Region<P>, ProviderError> {
-    let config = WindowConfig::new(bytes, RemoteAccess::NONE);
-    let first = domains.first().ok_or(PANICKED)?.window(&config);
-    let first = first.map_err(|error| match error {
-        doorbell_core::provider::MemoryError::Provider(error) => error,
-        _ => PANICKED,
-    })?;
+    let first = window::<P>(&domains, bytes, RemoteAccess::NONE)?;
     Region::new(first, domains, reaper)
+}
+
+/// Memory of so many bytes, registered with the first of the domains.
+fn window<P: Provider>(
+    domains: &Domains<P>,
+    bytes: usize,
+    access: RemoteAccess,
+) -> Result<P::Window, ProviderError> {
+    let config = WindowConfig::new(bytes, access);
+    let window = domains.first().ok_or(PANICKED)?.window(&config);
+    window.map_err(|error| match error {
+        MemoryError::Provider(error) => error,
+        _ => PANICKED,
+    })
 }

@@ -97,6 +97,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(places) = placing.places.as_mut() else {
             return Way::Slots;
         };
+        if count > placing.retained {
+            return Way::Slots;
+        }
         places.let_go(|sequence| session.kept(sequence).is_some());
         match places.free() >= count {
             true => Way::Placed(each),
