@@ -187,6 +187,8 @@ fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
 struct Fragments {
     sent: u64,
     sent_again: u64,
+    /// Fragments that were written into memory which the peer lent, each time.
+    placed: u64,
     /// Fragments that arrived again. Each was delivered once.
     duplicates: u64,
     early: u64,
@@ -264,6 +266,7 @@ impl Report {
             fragments: Fragments {
                 sent: counts.sent,
                 sent_again: counts.sent_again,
+                placed: counts.placed,
                 duplicates: counts.duplicates,
                 early: counts.early,
                 old_epoch: counts.old_epoch,
@@ -350,13 +353,14 @@ impl Report {
         }
         let Fragments {
             sent_again,
+            placed,
             duplicates,
             heartbeats,
             ..
         } = self.fragments;
         writeln!(
             to,
-            "{}, {}, {}; {} sent again, {duplicates} came again; {}",
+            "{}, {}, {}; {} sent again, {duplicates} came again, {placed} written; {}",
             count(self.failovers, "failover"),
             count(self.fail_backs, "fail-back"),
             count(self.reconnects, "reconnect"),
