@@ -25,6 +25,13 @@ impl Failure {
         Self { code, why: None }
     }
 
+    /// The reason, in words.
+    pub(crate) fn words(&self) -> String {
+        self.why
+            .clone()
+            .unwrap_or_else(|| format!("result {}", self.code.0))
+    }
+
     /// Caller misuse: an argument is not valid.
     pub(crate) fn argument(why: impl fmt::Display) -> Self {
         Self::new(NcclResult::INVALID_ARGUMENT, why)

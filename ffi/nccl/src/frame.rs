@@ -9,11 +9,12 @@
 //! | 4 | 4 | to | the receiver's number of the comm, or of the listener |
 //! | 8 | 4 | number | of a comm of the sender's, of a request, of a reason, or of a port; 1 if a comm was given up |
 //! | 12 | 4 | reserved | 0 |
-//! | 16 | | body | receives of 12 bytes, a length of 8 bytes, or the bytes of a message |
+//! | 16 | | body | receives of 12 bytes, a length of 8 bytes, the bytes of a message, or its length and the next of its bytes |
 
 use core::num::NonZeroU16;
 
 use crate::places::Key;
+use crate::relay::frame::KINDS_FROM;
 
 /// The bytes before the body.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -35,6 +36,13 @@ const CLEAR: u8 = 5;
 const EAGER: u8 = 6;
 const EXCESS: u8 = 7;
 const HELLO: u8 = 8;
+const PART: u8 = 9;
+const CUT: u8 = 10;
+const FENCE: u8 = 11;
+const PASSED: u8 = 12;
+
+/// The bytes of a [`Frame::Part`] before its payload.
+pub(crate) const PART_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 
 /// The number of a receive request: its slot in the low 5 bits, and its serial number, of 24 bits, above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +146,30 @@ pub(crate) enum Frame<'m> {
     Eager { target: Target, payload: &'m [u8] },
     /// The sender has more bytes than a receive has room for.
     Excess { target: Target, bytes: u64 },
-    /// The port at which the sender's process has its lifelines.
+    /// The next bytes of one receive, of so many in total: where messages are relayed, and this one is too long to go at once.
+    Part {
+        target: Target,
+        total: u64,
+        payload: &'m [u8],
+    },
+    /// The rest of these never comes; or, where the sender has them, is not wanted.
+    Cut { target: Target },
+    /// The sender waits until this has passed, behind all that its comm of this number sent.
+    Fence { to: Key, number: Key },
+    /// It has.
+    Passed { to: Key },
+    /// The port at which the sender's process has its lifelines. It is for the other end of the link, and is not relayed.
     Hello { port: NonZeroU16 },
 }
 
 impl<'m> Frame<'m> {
+    /// Whether a message is one of the two ends, which relays pass on.
+    pub(crate) fn is_relayed(message: &[u8]) -> bool {
+        message
+            .first()
+            .is_some_and(|kind| *kind != HELLO && *kind < KINDS_FROM)
+    }
+
     /// Reads a message; `None` if it is none.
     pub(crate) fn parse(message: &'m [u8]) -> Option<Self> {
         let (header, body) = message.split_first_chunk::<HEADER_BYTES>()?;
@@ -207,11 +234,35 @@ impl<'m> Frame<'m> {
                 target,
                 bytes: u64::from_be_bytes(bytes.try_into().ok()?),
             },
+            (PART, _, body) if is_index => {
+                let (total, payload) = body.split_first_chunk()?;
+                (!payload.is_empty()).then_some(())?;
+                Self::Part {
+                    target,
+                    total: u64::from_be_bytes(*total),
+                    payload,
+                }
+            }
+            (CUT, _, []) if is_index => Self::Cut { target },
+            (FENCE, 0, []) => Self::Fence {
+                to,
+                number: Key(number),
+            },
+            (PASSED, 0, []) if number == 0 => Self::Passed { to },
             (HELLO, 0, []) if to == Key(0) => Self::Hello {
                 port: NonZeroU16::new(u16::try_from(number).ok()?)?,
             },
             _ => return None,
         })
+    }
+
+    /// Its bytes.
+    #[cfg(test)]
+    pub(crate) fn to_vec(self) -> Vec<u8> {
+        let mut buffer = vec![0xff; 1 << 17];
+        let length = self.write(&mut buffer);
+        buffer.truncate(length);
+        buffer
     }
 
     /// Writes it to the beginning of a buffer, which has room for it. Returns its length.
@@ -239,6 +290,17 @@ impl<'m> Frame<'m> {
                 let begun = begin(buffer, (EXCESS, target.index), target.to, target.request.0);
                 put(buffer, begun, &bytes.to_be_bytes())
             }
+            Self::Part {
+                target,
+                total,
+                payload,
+            } => {
+                let begun = write_part(buffer, &target, total);
+                put(buffer, begun, payload)
+            }
+            Self::Cut { target } => begin(buffer, (CUT, target.index), target.to, target.request.0),
+            Self::Fence { to, number } => begin(buffer, (FENCE, 0), to, number.0),
+            Self::Passed { to } => begin(buffer, (PASSED, 0), to, 0),
             Self::Hello { port } => begin(buffer, (HELLO, 0), Key(0), port.get().into()),
         }
     }
@@ -248,6 +310,12 @@ impl<'m> Frame<'m> {
 #[inline]
 pub(crate) fn write_eager(buffer: &mut [u8], target: &Target) -> usize {
     begin(buffer, (EAGER, target.index), target.to, target.request.0)
+}
+
+/// Writes the beginning of the message that brings the next bytes of one receive, of so many in total: they follow. Returns its length.
+pub(crate) fn write_part(buffer: &mut [u8], target: &Target, total: u64) -> usize {
+    let begun = begin(buffer, (PART, target.index), target.to, target.request.0);
+    put(buffer, begun, &total.to_be_bytes())
 }
 
 /// Writes the message that the sender has memory for these, eight at most. Returns its length.
@@ -276,7 +344,7 @@ fn begin(buffer: &mut [u8], (kind, count): (u8, u8), to: Key, number: u32) -> us
 
 /// Writes bytes at an offset. Returns the offset behind them.
 #[inline]
-fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+pub(crate) fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     let end = at.saturating_add(bytes.len());
     if let Some(room) = buffer.get_mut(at..end) {
         room.copy_from_slice(bytes);
@@ -364,29 +432,32 @@ mod tests {
             Frame::Hello {
                 port: NonZeroU16::MAX,
             },
+            Frame::Part {
+                target: target(2),
+                total: 1 << 30,
+                payload: b"part",
+            },
+            Frame::Cut { target: target(7) },
+            Frame::Fence { to, number },
+            Frame::Passed { to },
         ]
-    }
-
-    fn written(frame: &Frame<'_>) -> Vec<u8> {
-        let mut buffer = [0xff; 256];
-        let length = frame.write(&mut buffer);
-        buffer[..length].to_vec()
     }
 
     #[test]
     fn what_is_written_is_read() {
         for frame in samples() {
-            assert_eq!(Frame::parse(&written(&frame)), Some(frame));
+            assert_eq!(Frame::parse(&frame.to_vec()), Some(frame));
         }
     }
 
     #[test]
     fn a_message_cut_short_or_changed_in_its_header_is_none_or_another() {
         for frame in samples() {
-            let mut buffer = written(&frame);
+            let mut buffer = frame.to_vec();
             for length in 0..buffer.len() {
                 let cut = Frame::parse(&buffer[..length]);
-                let is_eager = matches!(frame, Frame::Eager { .. }) && length >= HEADER_BYTES;
+                let is_eager =
+                    matches!(frame, Frame::Eager { .. } | Frame::Part { .. }) && length >= HEADER_BYTES;
                 assert!(cut.is_none() || is_eager, "{cut:?}");
             }
             for place in 0..HEADER_BYTES {
@@ -394,7 +465,7 @@ mod tests {
                 changed[place] ^= 0x40;
                 assert_ne!(Frame::parse(&changed), Some(frame));
             }
-            let is_sized = !matches!(frame, Frame::Eager { .. });
+            let is_sized = !matches!(frame, Frame::Eager { .. } | Frame::Part { .. });
             buffer.push(0);
             assert_eq!(Frame::parse(&buffer).is_none(), is_sized);
         }
@@ -411,7 +482,7 @@ mod tests {
 
     #[test]
     fn there_are_one_to_eight_receives_and_their_indexes() {
-        let mut buffer = written(&samples()[5]);
+        let mut buffer = samples()[5].to_vec();
         for (count, is_some) in [(0, false), (1, true), (8, true), (9, false), (255, false)] {
             buffer[2] = count;
             buffer.resize(HEADER_BYTES + usize::from(count) * 12, 0);
@@ -421,7 +492,7 @@ mod tests {
             target: target(7),
             payload: b"",
         };
-        let mut buffer = written(&frame);
+        let mut buffer = frame.to_vec();
         buffer[2] = 8;
         assert_eq!(Frame::parse(&buffer), None);
     }
@@ -438,7 +509,7 @@ mod tests {
             payload: &[0xaa],
         };
         assert_eq!(
-            written(&frame),
+            frame.to_vec(),
             [6, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0xaa]
         );
     }

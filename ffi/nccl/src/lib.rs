@@ -7,6 +7,7 @@
 //! | `registry` | the contexts of the process, each under its lock |
 //! | `context` | a node with its links, and the comms on them |
 //! | `frame`, `handle` | the messages of contexts, and the handles of listeners |
+//! | `relay` | hosts that pass messages on between those that share no subnet |
 //! | `lifeline` | the end of a peer's process, as its kernel reports it |
 //!
 //! `unsafe` is where pointers of NCCL's are read or written, and where its memory is adopted. Everything else is safe: objects that NCCL names
@@ -25,6 +26,7 @@ mod memory;
 mod opaque;
 mod places;
 mod registry;
+mod relay;
 mod settings;
 mod shims;
 

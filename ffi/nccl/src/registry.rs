@@ -8,6 +8,7 @@ use crate::abi::NcclResult;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::log;
+use crate::relay::service;
 use crate::settings::PluginSettings;
 
 /// Contexts at most.
@@ -47,6 +48,8 @@ pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
         let mut entry = lock(entry);
         if entry.is_none() {
             *entry = Some(context);
+            drop(entry);
+            service::enter(settings);
             return Ok(place);
         }
     }
@@ -93,6 +96,7 @@ pub(crate) fn close(place: u8) -> Result<(), Failure> {
         .and_then(|entry| lock(entry).take());
     let context = taken.ok_or_else(|| Failure::argument("there is no such context: it was finalized"))?;
     context.close();
+    service::leave();
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! The settings of the plugin: doorbell's own, and those of NCCL's variables that mean the same.
 
 use core::fmt::Write as _;
+use core::time::Duration;
 use std::ffi::OsString;
 
 use doorbell::{KeyRing, Trust};
@@ -9,6 +10,7 @@ use doorbell_operation::{SettingValues, Settings};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::frame::HEADER_BYTES;
+use crate::relay::Relays;
 
 /// The prefix of variables that are this plugin's alone.
 const OWN: &str = "DOORBELL_NCCL_";
@@ -18,6 +20,11 @@ const EAGER_BYTES: &str = "DOORBELL_NCCL_EAGER_BYTES";
 
 /// Whether a peer may write to memory of a receive from one transfer to the next, or only for each.
 const LOANS: &str = "DOORBELL_NCCL_LOANS";
+/// The hosts that are relays. Without any, nothing is relayed.
+const RELAYS: &str = "DOORBELL_NCCL_RELAYS";
+
+/// Whether even neighbours are connected by relays: for tests, and to measure.
+const RELAY_ALWAYS: &str = "DOORBELL_NCCL_RELAY_ALWAYS";
 
 /// The file of settings.
 const FILE: &str = "DOORBELL_CONFIG";
@@ -40,6 +47,7 @@ pub(crate) struct PluginSettings {
     pub(crate) eager_bytes_max: usize,
     /// Whether memory is lent to peers.
     pub(crate) has_loans: bool,
+    pub(crate) relays: Relays,
     /// Lines for the log.
     pub(crate) notes: Vec<String>,
     /// Whether the traffic class is set here, so that NCCL's own does not count.
@@ -83,16 +91,31 @@ impl PluginSettings {
         eager_bytes_max = eager_bytes_max.saturating_sub(HEADER_BYTES);
         let longest = values.link.message_bytes_max.saturating_sub(HEADER_BYTES);
         let mut has_loans = true;
+        let mut relays = Relays::default();
         for (name, value) in &own {
+            let text = value.to_string_lossy();
+            let name = name.to_string_lossy();
+            let truth = || {
+                text.parse()
+                    .map_err(|_| wrong(format!("{name}: must be true or false")))
+            };
             if name == LOANS {
-                let value = value.to_str().and_then(|value| value.parse().ok());
-                has_loans = value.ok_or_else(|| wrong(format!("{LOANS}: must be true or false")))?;
+                has_loans = truth()?;
+                continue;
+            }
+            if name == RELAYS {
+                let is_always = relays.is_always;
+                relays = Relays::read(&text).map_err(|why| wrong(format!("{RELAYS}: {why}")))?;
+                relays.is_always = is_always;
+                continue;
+            }
+            if name == RELAY_ALWAYS {
+                relays.is_always = truth()?;
                 continue;
             }
             if name != EAGER_BYTES {
-                let name = name.to_string_lossy();
                 return Err(wrong(format!(
-                    "{name}: there is no such setting; {EAGER_BYTES} and {LOANS} are"
+                    "{name}: there is no such setting; {EAGER_BYTES}, {LOANS}, {RELAYS} and {RELAY_ALWAYS} are"
                 )));
             }
             let bytes = value.to_str().and_then(|value| value.parse().ok());
@@ -112,9 +135,15 @@ impl PluginSettings {
             eager_bytes_max: eager_bytes_max.min(longest),
             has_loans,
             values,
+            relays,
             notes,
             has_traffic_class,
         })
+    }
+
+    /// How long one relay may take to answer, so that others are asked in time.
+    pub(crate) fn patience(&self) -> Duration {
+        self.values.timeout.checked_div(4).unwrap_or_default()
     }
 }
 
@@ -178,12 +207,9 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ("NCCL_MESH_ASYNC_CONNECT", "connecting never waits"),
     (
         "NCCL_MESH_ENABLE_RELAY",
-        "nothing is relayed: neighbours in a ring need a subnet in common",
+        "DOORBELL_NCCL_RELAYS names the hosts that relay",
     ),
-    (
-        "NCCL_MESH_MAX_HOPS",
-        "nothing is relayed: neighbours in a ring need a subnet in common",
-    ),
+    ("NCCL_MESH_MAX_HOPS", "a route has two relays at most"),
     ("NCCL_MESH_DUAL_CHANNEL", "all rails are used"),
 ];
 
@@ -293,6 +319,16 @@ mod tests {
             let why = set(wrong).unwrap_err().why.unwrap();
             assert!(why.contains("from 0 to 65520"), "{why}");
         }
+        let relays = read(&[
+            OPEN,
+            ("DOORBELL_NCCL_RELAYS", "192.0.2.250"),
+            ("DOORBELL_NCCL_RELAY_ALWAYS", "true"),
+        ]);
+        let relays = relays.unwrap().relays;
+        assert!(relays.is_on() && relays.is_always);
+        assert!(!read(&[OPEN]).unwrap().relays.is_on());
+        assert!(refused(&[OPEN, ("DOORBELL_NCCL_RELAYS", "192.0.2.250:0")]).contains("port 0"));
+        assert!(refused(&[OPEN, ("DOORBELL_NCCL_RELAY_ALWAYS", "1")]).contains("true or false"));
         assert!(refused(&[OPEN, ("DOORBELL_NCCL_EAGER", "1")]).contains("no such setting"));
         let loans = |value| read(&[OPEN, ("DOORBELL_NCCL_LOANS", value)]).map(|read| read.has_loans);
         assert!(read(&[OPEN]).unwrap().has_loans && loans("true").unwrap() && !loans("false").unwrap());
@@ -324,7 +360,7 @@ mod tests {
                 "NCCL_IB_GID_INDEX is not needed: the GID of each address is looked up",
                 "NCCL_IB_HCA=mlx5_0,mlx5_2:1 is used as rails=mlx5_0*,mlx5_2*:1",
                 "NCCL_IB_TC=106 is used as link.channel.traffic_class=106",
-                "NCCL_MESH_ENABLE_RELAY is not needed: nothing is relayed: neighbours in a ring need a subnet in common",
+                "NCCL_MESH_ENABLE_RELAY is not needed: DOORBELL_NCCL_RELAYS names the hosts that relay",
                 "NCCL_MESH_TIMEOUT_MS=5000 is used as timeout=5000ms",
                 "variables without a meaning here: NCCL_IB_TIMEOT, NCCL_MESH_DISABLE_RDMA",
             ]

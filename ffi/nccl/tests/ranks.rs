@@ -1,4 +1,4 @@
-//! Ranks that differ: in the version of the interface, which does not matter, and in their keys, which does.
+//! Ranks that differ: in the version of the interface, which does not matter, and in their keys, which does. Ranks by a relay that is attacked.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
@@ -108,6 +108,7 @@ fn versions_may_differ_and_keys_may_not() {
     assert_eq!(call!(V8, init, logger()), OK);
     version_8_sends_to_version_12();
     keys_differ();
+    relay::is_attacked();
 }
 
 fn version_8_sends_to_version_12() {
@@ -206,3 +207,6 @@ fn keys_differ() {
     std::fs::remove_file(ours).unwrap();
     std::fs::remove_file(theirs).unwrap();
 }
+
+#[path = "ranks/relay.rs"]
+mod relay;

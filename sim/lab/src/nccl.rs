@@ -19,6 +19,9 @@ use crate::steps::say;
 /// Versions of the interface, and ranks of different ones.
 const VERSIONS: [&str; 6] = ["8", "9", "10", "11", "12", "mixed"];
 
+/// The addresses of the second and the third host of the ring and of the line, which relay.
+const RELAYS: &str = "10.77.1.2,10.77.2.1,10.77.2.2,10.77.3.1";
+
 /// The row of a failure beside the scenarios.
 const WHOLE_RUN: &str = "whole_run";
 
@@ -36,6 +39,9 @@ pub(crate) struct NcclArgs {
     /// Scenarios of the driver; default: all
     #[arg(long, value_name = "SCENARIO", value_delimiter = ',')]
     scenarios: Vec<String>,
+    /// Have hosts relay between those that share no subnet; on the ring and the line alone
+    #[arg(long)]
+    relay: bool,
     /// A variable for the plugin
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
@@ -112,7 +118,10 @@ struct Entry {
 /// The plugin is not there, or the lab cannot be set up, built or booted.
 pub(crate) fn run(args: &NcclArgs, lab: &mut dyn Lab) -> Result<bool> {
     let chosen = if args.hosts.is_empty() {
-        Shape::value_variants()
+        match args.relay {
+            true => &[Shape::Ring, Shape::Line],
+            false => Shape::value_variants(),
+        }
     } else {
         &args.hosts
     };
@@ -226,6 +235,13 @@ fn with_variables(text: &str, args: &NcclArgs, plugin: Option<&Path>) -> Result<
     let mut file: toml::Table = toml::from_str(text).context("the scenario is no TOML")?;
     let variables = file.get_mut("vars").and_then(toml::Value::as_table_mut);
     let variables = variables.context("the scenario has no [vars]")?;
+    let before = variables.clone();
+    let text_of = |name: &str| {
+        let value = before.get(name).and_then(toml::Value::as_str);
+        value
+            .map(str::to_owned)
+            .with_context(|| format!("the scenario has no variable {name}"))
+    };
     let mut set = |name: &str, value: String| match variables.get_mut(name) {
         Some(variable) => {
             *variable = toml::Value::String(value);
@@ -246,6 +262,16 @@ fn with_variables(text: &str, args: &NcclArgs, plugin: Option<&Path>) -> Result<
         );
         more.push(' ');
         more.push_str(&quoted(variable));
+    }
+    if args.relay {
+        let far = text_of("far")?;
+        ensure!(
+            !far.is_empty(),
+            "--relay: all of these hosts share subnets; choose ring or line"
+        );
+        set("far", format!("by:{far}"))?;
+        more.push_str(" DOORBELL_NCCL_RELAYS=");
+        more.push_str(RELAYS);
     }
     set("env", more)?;
     toml::to_string(&file).context("cannot write the scenario")
@@ -403,7 +429,7 @@ fn reasons(entries: &[&Entry]) -> Vec<String> {
 mod tests {
     use clap::Parser as _;
 
-    use super::{NcclArgs, Outcome, Shape, merged, quoted, tables, with_variables};
+    use super::{NcclArgs, Outcome, RELAYS, Shape, merged, quoted, tables, with_variables};
     use clap::ValueEnum as _;
 
     #[derive(Debug, clap::Parser)]
@@ -465,6 +491,16 @@ mod tests {
             }
         }
         assert!(with_variables("[vars]\n", &args, None).is_err());
+        let relay = self::args(&["--relay"]);
+        for (shape, far) in [("line", "by:0-2,0-3,1-3"), ("ring", "by:0-2,1-3")] {
+            let text = std::fs::read_to_string(folder.join(format!("nccl-{shape}.toml"))).unwrap();
+            let set: toml::Table = toml::from_str(&with_variables(&text, &relay, None).unwrap()).unwrap();
+            assert_eq!(set["vars"]["far"].as_str(), Some(far));
+            let env = format!(" DOORBELL_NCCL_RELAYS={RELAYS}");
+            assert_eq!(set["vars"]["env"].as_str(), Some(&*env));
+        }
+        let pair = std::fs::read_to_string(folder.join("nccl-pair.toml")).unwrap();
+        assert!(with_variables(&pair, &relay, None).is_err());
     }
 
     #[test]

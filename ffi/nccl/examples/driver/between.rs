@@ -12,13 +12,16 @@ use crate::plugin::{Net, Object, Part};
 use crate::scenarios::messages::SIZES;
 use crate::scenarios::rings::{Member, reduce};
 
+/// The beginning of a list of far pairs between which the plugin relays.
+const RELAYED: &str = "by:";
+
 /// A few words of what was done; or why it was left out.
 pub(crate) enum Done {
     Passed(String),
     LeftOut(String),
 }
 
-type Outcome = Result<Done, String>;
+pub(crate) type Outcome = Result<Done, String>;
 type Scenario = (&'static str, fn(&Place) -> Outcome);
 
 /// All of them.
@@ -33,15 +36,20 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("closed", closed),
     ("killed", killed),
     ("stopped", stopped),
+    ("pace", crate::relayed::pace),
+    ("relay_killed", crate::relayed::relay_killed),
 ];
 
 /// A rank, and the folder in which ranks meet.
 pub(crate) struct Place {
-    net: Net,
+    pub(crate) net: Net,
     folder: PathBuf,
-    rank: usize,
-    ranks: usize,
-    far: Vec<(usize, usize)>,
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    /// Pairs of ranks that share no subnet.
+    pub(crate) far: Vec<(usize, usize)>,
+    /// Whether these are connected by relays.
+    pub(crate) is_relayed: bool,
 }
 
 /// Runs the scenario of this name as one of its ranks.
@@ -50,6 +58,9 @@ pub(crate) fn run(net: &Net, arguments: &[String]) -> Outcome {
         return Err("--between wants SCENARIO FOLDER RANK RANKS FAR".to_owned());
     };
     let number = |text: &str| text.parse::<usize>().map_err(|_| format!("{text} is no number"));
+    let (is_relayed, far) = far
+        .strip_prefix(RELAYED)
+        .map_or((false, &**far), |far| (true, far));
     let pairs = far.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
         let (a, b) = pair.split_once('-').ok_or_else(|| format!("{pair} is no pair"))?;
         Ok((number(a)?, number(b)?))
@@ -60,6 +71,7 @@ pub(crate) fn run(net: &Net, arguments: &[String]) -> Outcome {
         rank: number(rank)?,
         ranks: number(ranks)?,
         far: pairs.collect::<Result<_, String>>()?,
+        is_relayed,
     };
     be_patient();
     let found = SCENARIOS.iter().find(|(known, _)| known == name);
@@ -67,13 +79,13 @@ pub(crate) fn run(net: &Net, arguments: &[String]) -> Outcome {
     scenario(&place)
 }
 
-fn passed(words: impl Into<String>) -> Outcome {
+pub(crate) fn passed(words: impl Into<String>) -> Outcome {
     Ok(Done::Passed(words.into()))
 }
 
 impl Place {
     /// Writes a file that is whole, or not there.
-    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
         let beside = self.folder.join(format!("{name}.unfinished"));
         let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, self.folder.join(name)));
         written.map_err(|error| format!("{name}: {error}"))
@@ -84,7 +96,7 @@ impl Place {
     }
 
     /// Waits for a file.
-    fn get(&self, name: &str) -> Result<Vec<u8>, String> {
+    pub(crate) fn get(&self, name: &str) -> Result<Vec<u8>, String> {
         eventually(name, || {
             let read = fs::read(self.folder.join(name)).ok();
             if read.is_none() {
@@ -94,7 +106,7 @@ impl Place {
         })
     }
 
-    fn handle(&self, rank: usize) -> Result<[u8; HANDLE_BYTES], String> {
+    pub(crate) fn handle(&self, rank: usize) -> Result<[u8; HANDLE_BYTES], String> {
         let bytes = self.get(&format!("handle-{rank}"))?;
         bytes
             .try_into()
@@ -102,7 +114,7 @@ impl Place {
     }
 
     /// Waits until all ranks have come this far, or all but the last one.
-    fn meet(&self, name: &str, ranks: usize) -> Result<(), String> {
+    pub(crate) fn meet(&self, name: &str, ranks: usize) -> Result<(), String> {
         self.put(&format!("{name}-{}", self.rank), b"")?;
         (0..ranks).try_for_each(|rank| self.get(&format!("{name}-{rank}")).map(drop))
     }
@@ -116,7 +128,7 @@ impl Place {
     }
 
     fn is_far(&self, a: usize, b: usize) -> bool {
-        self.far.contains(&(a.min(b), a.max(b)))
+        !self.is_relayed && self.far.contains(&(a.min(b), a.max(b)))
     }
 
     /// Ranks side by side that share no subnet: there is no ring then.
@@ -143,7 +155,7 @@ impl Place {
         })
     }
 
-    fn seed(&self, rank: usize, round: usize) -> u32 {
+    pub(crate) fn seed(&self, rank: usize, round: usize) -> u32 {
         u32::try_from(rank * 1000 + round).unwrap_or(0)
     }
 
@@ -316,8 +328,9 @@ fn all_reduce(place: &Place) -> Outcome {
     passed("1, 1,000 and 200,003 words")
 }
 
-/// Each rank connects to each other one that it shares a subnet with, and sends its number there.
+/// Each rank connects to each other one that it reaches, and sends its number there, with more behind it.
 fn all_pairs(place: &Place) -> Outcome {
+    const BYTES: usize = 100_000;
     let net = &place.net;
     let rank = Rank::new(net)?;
     let (listener, handle) = told("listen", net.listen(rank.context))?;
@@ -342,26 +355,31 @@ fn all_pairs(place: &Place) -> Outcome {
     let mut came = Vec::new();
     let into = receives
         .iter()
-        .map(|comm| Memory::new(net, *comm, 8))
+        .map(|comm| Memory::new(net, *comm, BYTES))
         .collect::<Result<Vec<_>, _>>()?;
     let mut requests = Vec::new();
     for (comm, into) in receives.iter().zip(&into) {
-        requests.push(receive(net, *comm, &[into.part(0, 8, 0)])?);
+        requests.push(receive(net, *comm, &[into.part(0, BYTES, 0)])?);
     }
     let mut from = Vec::new();
     for comm in sends.iter().copied().flatten() {
-        let mut memory = Memory::new(net, comm, 8)?;
+        let mut memory = Memory::new(net, comm, BYTES)?;
+        memory.buffer.fill(8, BYTES - 8, place.seed(place.rank, 5));
         memory
             .buffer
             .slice(0, 8)
             .copy_from_slice(&(place.rank as u64).to_be_bytes());
-        requests.push(send(net, comm, memory.part(0, 8, 0))?);
+        requests.push(send(net, comm, memory.part(0, BYTES, 0))?);
         from.push(memory);
     }
     finish(net, &requests)?;
     for mut into in into {
         let bytes = into.buffer.slice(0, 8).try_into().unwrap_or_default();
-        came.push(usize::try_from(u64::from_be_bytes(bytes)).unwrap_or(usize::MAX));
+        let rank = usize::try_from(u64::from_be_bytes(bytes)).unwrap_or(usize::MAX);
+        if rank < place.ranks {
+            into.buffer.check(8, BYTES - 8, place.seed(rank, 5))?;
+        }
+        came.push(rank);
         into.deregister()?;
     }
     came.sort_unstable();
@@ -406,6 +424,9 @@ fn far(place: &Place) -> Outcome {
                 Ok(Some(comm)) => {
                     told("closeSend", net.close_send(comm))?;
                     format!("connected to rank {to}: the plugin relays")
+                }
+                Err(NcclResult(code)) if place.is_relayed => {
+                    return Err(format!("connect to rank {to} returned {code}, and relays are on"));
                 }
                 Err(NcclResult(code)) => format!("connect to rank {to} returned {code}"),
                 Ok(None) => continue,

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `PLUGIN VERSION [SCENARIO...]` | scenarios with ranks on threads, a line for each |
 //! | `PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS]` | one rank of a ring of processes |
-//! | `PLUGIN --hosts FOLDER RANK RANKS VERSIONS [FAR [SCENARIOS]]` | one host's part of scenarios between hosts; `FAR` are pairs of ranks that share no subnet, as `0-2,1-3` |
+//! | `PLUGIN --hosts FOLDER RANK RANKS VERSIONS [FAR [SCENARIOS]]` | one host's part of scenarios between hosts; `FAR` are pairs of ranks that share no subnet: `0-2,1-3` |
 //! | `PLUGIN VERSION --between SCENARIO FOLDER RANK RANKS FAR` | one rank of one of those |
 //! | `PLUGIN VERSION --has` | nothing: the exit says whether the plugin has this version |
 //! | `PLUGIN VERSION --count BYTES ROUNDS` | messages of one size one by one, for a counter of instructions |
+//!
+//! With `by:` before the pairs of `FAR`, the plugin relays between them.
 //!
 //! The ranks of a ring exchange their handles in a folder that all of them see, and reduce words until the rounds are over.
 
@@ -17,6 +19,7 @@ mod hosts;
 mod peers;
 mod plugin;
 mod process;
+mod relayed;
 mod scenarios;
 
 use std::process::ExitCode;

@@ -53,6 +53,8 @@ pub(super) struct Comm {
     pub(super) is_attempt: bool,
     /// Whether the peer's `connect` never returned it: nobody accepts it.
     pub(super) is_given_up: bool,
+    /// Whether relays were asked to open it, since no rail could.
+    pub(super) is_sought: bool,
     /// Whether the peer opened it, be it that it closed it since.
     pub(super) was_opened: bool,
     pub(super) side: Side,
@@ -248,11 +250,20 @@ pub(super) struct Entry {
 pub(super) enum EntryState {
     /// Nothing came yet.
     Waiting,
+    /// So many bytes came, and others are to come.
+    Coming(usize),
     /// A transfer brings it.
     Moving,
     /// So many bytes came.
     Done(usize),
     Failed(NcclResult),
+}
+
+impl Entry {
+    /// Whether messages of the peer are waited for.
+    const fn is_waiting(&self) -> bool {
+        matches!(self.state, EntryState::Waiting | EntryState::Coming(_))
+    }
 }
 
 impl ReceiveRequest {
@@ -282,7 +293,7 @@ impl ReceiveRequest {
         for entry in self.entries() {
             match entry.state {
                 EntryState::Moving => return None,
-                EntryState::Waiting => is_waiting = true,
+                EntryState::Waiting | EntryState::Coming(_) => is_waiting = true,
                 EntryState::Failed(code) => failed = failed.or(Some(code)),
                 EntryState::Done(_) => {}
             }
@@ -352,6 +363,7 @@ impl Comm {
             is_peer_gone: false,
             is_attempt: false,
             is_given_up: false,
+            is_sought: false,
             was_opened: false,
             side,
         }
@@ -363,7 +375,7 @@ impl Comm {
             return 0;
         };
         let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
-        let waiting = entries.filter(|entry| entry.state == EntryState::Waiting);
+        let waiting = entries.filter(|entry| entry.is_waiting());
         waiting
             .map(|entry| entry.state = EntryState::Failed(code))
             .count()
@@ -375,7 +387,7 @@ impl Comm {
             return 0;
         };
         let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
-        let waiting = entries.filter(|entry| entry.state == EntryState::Waiting && entry.memory == memory);
+        let waiting = entries.filter(|entry| entry.is_waiting() && entry.memory == memory);
         waiting
             .map(|entry| entry.state = EntryState::Failed(code))
             .count()

@@ -1,8 +1,8 @@
 //! Listeners, and comms from their beginning to their end. No call waits for a peer but the one that closes a sending comm.
 
 use core::fmt::Write as _;
+use core::time::Duration;
 
-use doorbell::ConnectError;
 use doorbell::link::LinkId;
 
 use super::comm::{Comm, Owed, Receives, Sends, Side, Stage};
@@ -12,10 +12,14 @@ use crate::abi::{HANDLE_BYTES, NcclResult};
 use crate::failure::Failure;
 use crate::handle::NetHandle;
 use crate::places::{Key, PLACES_MAX};
+use crate::relay::search::leads_nowhere;
 
 /// The words for a peer that is no neighbour.
-const NOTHING_IS_RELAYED: &str =
-    "; nothing is relayed, so order the ranks such that neighbours in a ring share a subnet";
+const NOTHING_IS_RELAYED: &str = "; nothing is relayed, so order the ranks such that neighbours in a ring share a subnet, \
+    or set DOORBELL_NCCL_RELAYS on all hosts";
+
+/// The words if relays are set, and none helped.
+const NO_RELAY: &str = "; no relay of DOORBELL_NCCL_RELAYS leads there, for the reasons above";
 
 impl Context {
     /// A listener, and the handle that leads to it.
@@ -51,6 +55,10 @@ impl Context {
             }
         };
         self.poll()?;
+        self.shut_nowhere(key);
+        if self.seek_instead(key, &handle) {
+            return Ok(None);
+        }
         let comm = self.comm(key)?;
         let outcome = match comm.stage {
             Stage::Opening { until } if until.has_passed(doorbell::now()) => Err(Failure::new(
@@ -86,13 +94,17 @@ impl Context {
 
     /// The reasons why no rail leads to a comm's peer.
     fn not_connected(&self, key: Key, code: NcclResult) -> Failure {
-        let link = self.state.comms.get(key).map(|comm| comm.link);
+        let comm = self.state.comms.get(key);
+        let is_sought = comm.is_some_and(|comm| comm.is_sought);
+        let link = comm.map(|comm| comm.link);
         let mut why = String::new();
         for rail in link.into_iter().flat_map(|link| self.links.not_connected(link)) {
             let _ = write!(why, "; {rail}");
-            if matches!(rail.why, ConnectError::NoRoute(_)) {
-                why.push_str(NOTHING_IS_RELAYED);
-            }
+        }
+        if is_sought {
+            why.push_str(NO_RELAY);
+        } else if link.is_some_and(|link| leads_nowhere(&self.links, link)) {
+            why.push_str(NOTHING_IS_RELAYED);
         }
         Failure::new(code, format_args!("the comm was not opened{why}"))
     }
@@ -138,6 +150,9 @@ impl Context {
         let link = self.links.connect(&self.node, &self.workers, &handle.handle);
         let id = link.map_err(Failure::system)?;
         self.state.peers.push(PeerLink::new(id, Some(to)));
+        if self.relays.is_always {
+            self.links.close(id, self.node.within(Duration::ZERO));
+        }
         Ok(id)
     }
 
@@ -176,6 +191,10 @@ impl Context {
         }
         let (link, last) = (comm.link, comm.last_sent);
         self.cancel_moving(|moving| moving.comm == key, None);
+        self.cancel_parts(|part| part.comm == key, None);
+        if last.is_some() {
+            self.fence(key);
+        }
         self.close_comm(key);
         let deadline = self.node.within(DRAIN_WITHIN);
         let is_done = |context: &Self| {

@@ -41,6 +41,7 @@ impl Context {
         let State { moving, left, .. } = &self.state;
         let under_way: Vec<_> = moving.iter().chain(left).filter(is_into).copied().collect();
         let mut ended = self.cancel_moving(|moving| moving.memory == key, Some(code));
+        ended = ended.saturating_add(self.cancel_parts(|part| part.memory == key, Some(code)));
         for (_, comm) in self.state.comms.iter_mut() {
             ended = ended.saturating_add(comm.fail_waiting_for(key, code));
         }

@@ -8,6 +8,7 @@ mod connecting;
 mod loans;
 mod memories;
 mod receiving;
+mod relaying;
 mod sending;
 mod state;
 
@@ -26,6 +27,9 @@ use crate::handle::INNER_BYTES_MAX;
 use crate::lifeline::Lifelines;
 use crate::log;
 use crate::places::{Key, Places};
+use crate::relay::Relays;
+use crate::relay::credit::Credit;
+use crate::relay::frame::CircuitFrame;
 use crate::settings::PluginSettings;
 pub(crate) use loans::Loan;
 pub(crate) use receiving::Incoming;
@@ -35,10 +39,10 @@ use comm::{Comm, EntryState, Owed, Stage};
 use state::{Join, Line, Moving, MovingOf, State};
 
 /// How long a context that is closed waits for its peers to have what was sent.
-const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a link is polled still once its peer's process is gone.
-const LEFT_WITHIN: Duration = Duration::from_millis(5);
+pub(crate) const LEFT_WITHIN: Duration = Duration::from_millis(5);
 
 /// How long a comm that is closed waits for its peer to have what was sent.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
@@ -66,6 +70,9 @@ pub(crate) struct Context {
     has_loans: bool,
     /// Transfers that registered memory for themselves, since the link had no loan left.
     unlent: u64,
+    relays: Relays,
+    /// How long one relay may take to answer.
+    patience: Duration,
     timeout: Duration,
     /// Messages are put together here.
     buffer: Box<[u8]>,
@@ -86,7 +93,7 @@ impl Context {
         let node = Arc::new(node);
         let workers = node.workers(&values.worker).map_err(Failure::system)?;
         let mut links = Links::new(&node, &workers, &values.link).map_err(Failure::system)?;
-        let door = listen(&mut links, &node, &workers).map_err(Failure::system)?;
+        let door = listen(&mut links, &node, &workers, 0).map_err(Failure::system)?;
         let door = door.shortened(INNER_BYTES_MAX).map_err(Failure::system)?;
         let device = Device::look(&node)?;
         let lifelines = Lifelines::open()
@@ -109,10 +116,12 @@ impl Context {
             workers,
             node,
             door,
-            state: State::new(),
+            state: State::new(settings.relays.is_on()),
             eager_bytes_max: settings.eager_bytes_max,
             has_loans: settings.has_loans,
             unlent: 0,
+            relays: settings.relays.clone(),
+            patience: settings.patience(),
             timeout: values.timeout,
             buffer: vec![0; values.link.message_bytes_max].into_boxed_slice(),
             polls: 0,
@@ -128,6 +137,9 @@ impl Context {
         }
         if self.state.is_owing {
             self.pay();
+        }
+        if !self.state.parts.is_empty() {
+            self.pay_parts();
         }
         self.is_dirty = false;
         self.polls = self.polls.wrapping_add(1);
@@ -149,6 +161,9 @@ impl Context {
         self.go_on_ending();
         self.follow_lifelines();
         self.shut_broken();
+        if !self.state.seeks.is_empty() {
+            self.seek();
+        }
         Ok(())
     }
 
@@ -201,6 +216,9 @@ impl Context {
         let moving = core::mem::take(&mut self.state.moving);
         for moving in moving {
             self.end_moving(&moving, code);
+        }
+        for part in core::mem::take(&mut self.state.parts) {
+            self.state.end_part(&part, comm::SendState::Failed(code));
         }
     }
 
@@ -307,12 +325,48 @@ impl Context {
         } = self;
         let mut is_full = false;
         for peer in state.peers.iter_mut().filter(|peer| peer.owes_hello) {
-            match say(links, buffer, peer.id, &hello) {
+            let length = hello.write(buffer);
+            // It is for the other end of the link, be that a relay.
+            match said(links.send(peer.id, buffer.get(..length).unwrap_or_default())) {
                 Said::Taken(_) => (peer.owes_hello, *is_dirty) = (false, true),
                 Said::Later => is_full = true,
                 Said::Over => peer.owes_hello = false,
             }
         }
+        for (link, credit) in &mut state.circuits {
+            let Some(bytes) = credit.owes() else { continue };
+            let length = CircuitFrame::Credit { bytes }.write(buffer);
+            match said(links.send(*link, buffer.get(..length).unwrap_or_default())) {
+                Said::Taken(_) => {
+                    credit.paid(bytes);
+                    *is_dirty = true;
+                }
+                Said::Later => is_full = true,
+                Said::Over => {}
+            }
+        }
+        state.cuts.retain(|(link, target)| {
+            let said = say(
+                links,
+                &mut state.circuits,
+                buffer,
+                *link,
+                &Frame::Cut { target: *target },
+            );
+            is_full |= matches!(said, Said::Later);
+            matches!(said, Said::Later)
+        });
+        state.fences.retain(|(link, to)| {
+            let said = say(
+                links,
+                &mut state.circuits,
+                buffer,
+                *link,
+                &Frame::Passed { to: *to },
+            );
+            is_full |= matches!(said, Said::Later);
+            matches!(said, Said::Later)
+        });
         let mut closed = Vec::new();
         for (key, comm) in state.comms.iter_mut() {
             let frame = match (comm.owes, comm.peer) {
@@ -327,7 +381,7 @@ impl Context {
                 },
                 _ => continue,
             };
-            match say(links, buffer, comm.link, &frame) {
+            match say(links, &mut state.circuits, buffer, comm.link, &frame) {
                 Said::Taken(_) => {
                     *is_dirty = true;
                     if comm.owes == Some(Owed::Close) {
@@ -348,7 +402,7 @@ impl Context {
                 to: *to,
                 reason: *reason,
             };
-            let said = say(links, buffer, *link, &frame);
+            let said = say(links, &mut state.circuits, buffer, *link, &frame);
             is_full |= matches!(said, Said::Later);
             matches!(said, Said::Later)
         });
@@ -399,7 +453,13 @@ impl Context {
     }
 
     fn say(&mut self, link: LinkId, frame: &Frame<'_>) -> Said {
-        say(&mut self.links, &mut self.buffer, link, frame)
+        say(
+            &mut self.links,
+            &mut self.state.circuits,
+            &mut self.buffer,
+            link,
+            frame,
+        )
     }
 }
 
@@ -415,15 +475,45 @@ fn no_comm() -> Failure {
     Failure::argument("there is no such comm: it was closed, or never opened")
 }
 
-fn say(links: &mut Links, buffer: &mut [u8], link: LinkId, frame: &Frame<'_>) -> Said {
+fn say(
+    links: &mut Links,
+    circuits: &mut [(LinkId, Credit)],
+    buffer: &mut [u8],
+    link: LinkId,
+    frame: &Frame<'_>,
+) -> Said {
     let length = frame.write(buffer);
-    push(links, link, buffer.get(..length).unwrap_or_default())
+    push(links, circuits, link, buffer.get(..length).unwrap_or_default())
 }
 
-/// Sends a message over a link: every one goes this way.
+/// Sends a message over a link, as far as a relay has room for it: every one of the two ends goes this way.
 #[inline]
-fn push(links: &mut Links, link: LinkId, message: &[u8]) -> Said {
-    said(links.send(link, message))
+fn push(links: &mut Links, circuits: &mut [(LinkId, Credit)], link: LinkId, message: &[u8]) -> Said {
+    match circuits {
+        [] => said(links.send(link, message)),
+        circuits => push_by_credit(links, circuits, link, message),
+    }
+}
+
+#[cold]
+fn push_by_credit(
+    links: &mut Links,
+    circuits: &mut [(LinkId, Credit)],
+    link: LinkId,
+    message: &[u8],
+) -> Said {
+    let credit = circuits.iter_mut().find(|(of, _)| *of == link);
+    let Some((_, credit)) = credit else {
+        return said(links.send(link, message));
+    };
+    if !credit.may_send(message.len()) {
+        return Said::Later;
+    }
+    let said = said(links.send(link, message));
+    if matches!(said, Said::Taken(_)) {
+        credit.did_send(message.len());
+    }
+    said
 }
 
 #[inline]
@@ -435,10 +525,15 @@ fn said(sent: Result<Sequence, PushRefusal>) -> Said {
     }
 }
 
-/// Listens at all addresses: of both families, or of IPv4 alone if the host has no IPv6.
-fn listen(links: &mut Links, node: &Arc<Node>, workers: &[Worker]) -> Result<Handle, LinkError> {
-    let both = SocketAddr::from((core::net::Ipv6Addr::UNSPECIFIED, 0));
-    let ipv4 = SocketAddr::from((core::net::Ipv4Addr::UNSPECIFIED, 0));
+/// Listens at all addresses: of both families, or of IPv4 alone if the host has no IPv6. Port 0 is one of the system's choice.
+pub(crate) fn listen(
+    links: &mut Links,
+    node: &Arc<Node>,
+    workers: &[Worker],
+    port: u16,
+) -> Result<Handle, LinkError> {
+    let both = SocketAddr::from((core::net::Ipv6Addr::UNSPECIFIED, port));
+    let ipv4 = SocketAddr::from((core::net::Ipv4Addr::UNSPECIFIED, port));
     links
         .listen(node, workers, both)
         .or_else(|_| links.listen(node, workers, ipv4))

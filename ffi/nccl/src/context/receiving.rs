@@ -37,6 +37,7 @@ impl Context {
                     comms,
                     memories,
                     serial,
+                    circuits,
                     ..
                 },
             ..
@@ -71,7 +72,7 @@ impl Context {
         *serial = serial.wrapping_add(1);
         let serial = *serial;
         let length = write_clear(buffer, (to, RequestNumber::new(slot.into(), serial)), receives);
-        match push(links, link, buffer.get(..length).unwrap_or_default()) {
+        match push(links, circuits, link, buffer.get(..length).unwrap_or_default()) {
             Said::Taken(_) => {
                 open.set(slot, (serial, count));
                 self.is_dirty = true;

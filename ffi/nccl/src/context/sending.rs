@@ -4,6 +4,7 @@ use doorbell::link::{LinkId, Sequence, TransferOptions, TransferRefusal};
 
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
 use super::memories::place;
+use super::relaying::Part;
 use super::state::{Moving, MovingOf};
 use super::{Context, Said, push};
 use crate::abi::NcclResult;
@@ -42,6 +43,19 @@ impl Context {
             self.send_excess((link, to), &found, bytes)
         } else if bytes <= self.eager_bytes_max {
             self.send_eager((link, to), &found, (place, bytes), &mut sequence)
+        } else if self.state.is_circuit(link) {
+            let (memory, offset) = place;
+            Some(self.send_parts(Part {
+                link,
+                target: found.target(to),
+                comm: key,
+                slot,
+                serial,
+                memory,
+                offset,
+                bytes,
+                sent: 0,
+            }))
         } else {
             self.send_transfer((key, link, to), &found, (place, bytes), (slot, serial))?
         };
@@ -115,7 +129,7 @@ impl Context {
                 return Some(SendState::Failed(NcclResult::INTERNAL_ERROR));
             }
         }
-        match push(&mut self.links, link, message) {
+        match push(&mut self.links, &mut self.state.circuits, link, message) {
             Said::Taken(taken) => {
                 self.is_dirty = true;
                 *sequence = Some(taken);

@@ -11,17 +11,22 @@ use doorbell::link::{
 use doorbell::wire::InstanceId;
 
 use super::comm::{Comm, EntryState, Owed, Receives, SendState, Side, Stage};
+use super::relaying::{Part, Seek};
 use crate::abi::NcclResult;
 use crate::frame::{Frame, Refusal, Target};
 use crate::log;
 use crate::memory::Memory;
 use crate::places::{Key, Places};
+use crate::relay::credit::Credit;
 
 /// Comms that wait to be accepted at a listener, at most.
 const BACKLOG_MAX: usize = 1024;
 
 /// Refusals that are to be sent, at most: beyond, a peer waits for its own deadline.
 const REFUSALS_MAX: usize = 256;
+
+/// Fences that are to be answered, at most.
+const FENCES_MAX: usize = 4096;
 
 /// A link to a process.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +122,22 @@ pub(super) struct State {
     pub(super) lines: Vec<(LinkId, Line)>,
     /// Links whose peers' processes are gone, each with the end of the time in which messages on their way may come.
     pub(super) leaving: Vec<(LinkId, Deadline)>,
+    /// Links that relays lead on, each with its credit.
+    pub(super) circuits: Vec<(LinkId, Credit)>,
+    /// Whether others' relays may lead here.
+    pub(super) takes_circuits: bool,
+    /// Processes that relays are asked for.
+    pub(super) seeks: Vec<Seek>,
+    /// Sends that go in parts.
+    pub(super) parts: Vec<Part>,
+    /// Receives whose messages were given up, and of which the peer is to hear.
+    pub(super) cuts: Vec<(LinkId, Target)>,
+    /// Fences whose peers are to hear that they have passed.
+    pub(super) fences: Vec<(LinkId, Key)>,
+    /// The comm whose fence is waited for.
+    pub(super) fence: Option<Key>,
+    /// Links that take no part now: memory of one call.
+    pub(super) blocked: Vec<LinkId>,
     /// Whether any comm may owe its peer a message.
     pub(super) is_owing: bool,
     /// The serial number of the last request.
@@ -124,8 +145,16 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(takes_circuits: bool) -> Self {
         Self {
+            circuits: Vec::new(),
+            takes_circuits,
+            seeks: Vec::new(),
+            parts: Vec::new(),
+            cuts: Vec::new(),
+            fences: Vec::new(),
+            fence: None,
+            blocked: Vec::new(),
             comms: Places::new(),
             listeners: Places::new(),
             memories: Places::new(),
@@ -156,7 +185,13 @@ impl State {
                 self.is_owing = true;
             }
             LinkEvent::Received { message } => {
-                let heard = Frame::parse(message).and_then(|frame| self.hear_frame(link, frame));
+                let heard = match Frame::parse(message) {
+                    Some(frame) => self.hear_frame(link, frame),
+                    None => self.hear_circuit(link, message),
+                };
+                if !self.circuits.is_empty() && Frame::is_relayed(message) {
+                    self.took(link, message.len());
+                }
                 if heard.is_none() {
                     self.break_off(link);
                 }
@@ -204,6 +239,7 @@ impl State {
     fn over(&mut self, link: LinkId, reason: FinalReason) {
         self.peers.retain(|peer| peer.id != link);
         self.lines.push((link, Line::Forget));
+        self.circuit_over(link, &reason);
         self.leaving.retain(|(of, _)| *of != link);
         self.refusals.retain(|(of, ..)| *of != link);
         self.declines.retain(|(of, _)| *of != link);
@@ -254,6 +290,21 @@ impl State {
             }
             Frame::Eager { target, payload } => return self.hear_eager(link, target, payload),
             Frame::Excess { target, bytes } => return self.hear_excess(link, target, bytes),
+            Frame::Part {
+                target,
+                total,
+                payload,
+            } => return self.hear_part(link, target, total, payload),
+            Frame::Cut { target } => return self.hear_cut(link, target),
+            Frame::Fence { number, .. } => {
+                self.fences.push((link, number));
+                self.is_owing = true;
+                return (self.fences.len() <= FENCES_MAX).then_some(());
+            }
+            Frame::Passed { to } => {
+                self.fence = self.fence.filter(|fence| *fence != to);
+                return Some(());
+            }
             Frame::Hello { port } => {
                 let peer = self.peer_mut(link).filter(|peer| peer.lifelines.is_none())?;
                 peer.lifelines = Some(port);
@@ -312,6 +363,7 @@ impl State {
                         "the peer closed a comm on which {waiting} receives wait for it"
                     ));
                 }
+                self.cut_comm(to);
             }
             Frame::Clear {
                 request,
@@ -395,7 +447,7 @@ impl State {
 
     /// The receives of a comm. `None` if the link has no business there, and `Some(None)` if the comm is gone.
     #[expect(clippy::option_option, reason = "gone is not wrong")]
-    fn receives(&mut self, link: LinkId, target: Target) -> Option<Option<&mut Receives>> {
+    pub(super) fn receives(&mut self, link: LinkId, target: Target) -> Option<Option<&mut Receives>> {
         match self.comms.get_mut(target.to) {
             None => Some(None),
             Some(comm) if comm.link == link => match &mut comm.side {

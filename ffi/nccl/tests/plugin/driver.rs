@@ -77,6 +77,38 @@ fn every_message_by_a_transfer_and_none() {
     }
 }
 
+/// Neighbours by a relay, as ranks that share no subnet are connected: the contract is the same.
+#[test]
+fn every_message_by_a_relay() {
+    for (eager, port) in [("4056", "19011"), ("0", "19012")] {
+        let relays = format!("127.0.0.1:{port}");
+        let ran = drive(
+            12,
+            &[
+                ("DOORBELL_NCCL_RELAYS", &*relays),
+                ("DOORBELL_NCCL_RELAY_ALWAYS", "true"),
+                ("DOORBELL_NCCL_EAGER_BYTES", eager),
+            ],
+            &[
+                "connection",
+                "messages",
+                "grouped",
+                "tags",
+                "in_flight",
+                "excess",
+                "in_flight_close",
+                "last_message",
+                "peer_gone",
+                "not_accepted",
+                "listener_gone",
+            ],
+        );
+        let told = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success(), "{eager}: {told}");
+        assert!(told.ends_with("\n0 failed\n"), "{told}");
+    }
+}
+
 /// `init` fails, and the log says what to do.
 fn fails_with(variables: &[(&str, &str)], code: &str, line: &str) {
     let ran = drive(12, variables, &["properties"]);
@@ -112,6 +144,11 @@ fn no_device_and_no_trust_are_errors_that_say_what_to_do() {
         "NCCL_MESH_DISABLE_RDMA=1",
     );
     fails_with(&[("NCCL_IB_HCA", "=no_such_device")], "2", "named by no rule");
+    fails_with(
+        &[("DOORBELL_NCCL_RELAYS", "host:x")],
+        "5",
+        "DOORBELL_NCCL_RELAYS: host:x: x is no port",
+    );
 }
 
 /// The driver over the libibverbs that is installed. Without a usable device it is skipped, unless `DOORBELL_REQUIRE_DEVICE=1` is set.

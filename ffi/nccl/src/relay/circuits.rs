@@ -1,0 +1,391 @@
+//! The circuits of a relay: all that it decides. Links are names that can be compared, and messages are sent by a function of the caller's.
+
+use core::num::NonZeroU16;
+use std::collections::VecDeque;
+
+use doorbell::{Deadline, Handle};
+
+use super::credit::Credit;
+use super::frame::{CircuitFrame, End, Route};
+use crate::frame::{Frame, HEADER_BYTES};
+use crate::places::{Key, Places};
+
+/// Buffers that are kept for the next messages, at most.
+const SPARE_MAX: usize = 64;
+
+/// A link of a circuit, and what goes out over it.
+#[derive(Debug)]
+struct Side<L> {
+    link: L,
+    /// Messages of this module, which go before all others.
+    control: VecDeque<Vec<u8>>,
+    /// Messages of the other side.
+    queue: VecDeque<Vec<u8>>,
+    /// Behind all others.
+    end: Option<End>,
+    credit: Credit,
+    /// Whether the peer has said where its lifelines are.
+    has_port: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nobody has said where it leads.
+    Begun,
+    /// The destination is being connected to.
+    Searching,
+    Open,
+    /// Both sides are to hear of the end.
+    Ending,
+}
+
+#[derive(Debug)]
+struct Circuit<L> {
+    /// The side that asked, and the destination's.
+    sides: [Option<Side<L>>; 2],
+    stage: Stage,
+    /// The end of the time for this stage.
+    until: Option<Deadline>,
+    messages: u64,
+    bytes: u64,
+}
+
+/// The caller's task about a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Nothing,
+    /// The destination is wanted, by so many relays at most, this one included.
+    Wanted {
+        key: Key,
+        relays: u8,
+        route: Route,
+        handle: Handle,
+    },
+    /// The lifelines of the peer are at this port.
+    Lifelines(NonZeroU16),
+}
+
+/// Whether a message went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Taken,
+    Later,
+    Over,
+}
+
+/// Counts of a circuit that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Circuits<L> {
+    list: Places<Circuit<L>>,
+    most: usize,
+    /// The port of the lifelines here.
+    port: NonZeroU16,
+    spare: Vec<Vec<u8>>,
+}
+
+impl<L: Copy + PartialEq> Circuits<L> {
+    pub(crate) const fn new(most: usize, port: NonZeroU16) -> Self {
+        Self {
+            list: Places::new(),
+            most,
+            port,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Circuits, those among them that end.
+    pub(crate) fn count(&self) -> usize {
+        self.list.count()
+    }
+
+    /// A peer began a link, and has until then to say where it is to lead. Beyond the limit it is told so.
+    pub(crate) fn accepted(&mut self, link: L, until: Deadline) {
+        let is_full = self.count() >= self.most;
+        let side = self.side(link);
+        let key = self.list.add(Circuit {
+            sides: [Some(side), None],
+            stage: Stage::Begun,
+            until: Some(until),
+            messages: 0,
+            bytes: 0,
+        });
+        if let Some(key) = key.filter(|_| is_full) {
+            self.end(key, End::FULL, until);
+        }
+    }
+
+    fn side(&self, link: L) -> Side<L> {
+        let mut hello = vec![0; HEADER_BYTES];
+        Frame::Hello { port: self.port }.write(&mut hello);
+        Side {
+            link,
+            control: [hello].into(),
+            queue: VecDeque::new(),
+            end: None,
+            credit: Credit::default(),
+            has_port: false,
+        }
+    }
+
+    fn find(&self, link: L) -> Option<(Key, usize)> {
+        self.list.iter().find_map(|(key, circuit)| {
+            let is_it = |side: &Option<Side<L>>| side.as_ref().is_some_and(|side| side.link == link);
+            Some((key, circuit.sides.iter().position(is_it)?))
+        })
+    }
+
+    /// Takes a message. One that breaks the rules ends its circuit by `until`.
+    pub(crate) fn hear(&mut self, link: L, message: &[u8], until: Deadline) -> Heard {
+        let Some((key, at)) = self.find(link) else {
+            return Heard::Nothing;
+        };
+        self.take(key, at, message, until).unwrap_or_else(|| {
+            self.end(key, End::WRONG, until);
+            Heard::Nothing
+        })
+    }
+
+    /// Takes a message of a side. `None` if it breaks the rules.
+    fn take(&mut self, key: Key, at: usize, message: &[u8], until: Deadline) -> Option<Heard> {
+        let circuit = self.list.get_mut(key)?;
+        let [near, far] = match at {
+            0 => circuit.sides.each_mut(),
+            _ => {
+                let [origin, destination] = circuit.sides.each_mut();
+                [destination, origin]
+            }
+        };
+        let near = near.as_mut()?;
+        if circuit.stage == Stage::Ending {
+            return Some(Heard::Nothing);
+        }
+        if CircuitFrame::is_one(message) {
+            return match (CircuitFrame::parse(message)?, circuit.stage) {
+                (CircuitFrame::Credit { bytes }, _) => near.credit.granted(bytes).map(|()| Heard::Nothing),
+                (
+                    CircuitFrame::Request {
+                        relays,
+                        route,
+                        handle,
+                    },
+                    Stage::Begun,
+                ) => {
+                    (circuit.stage, circuit.until) = (Stage::Searching, None);
+                    Some(Heard::Wanted {
+                        key,
+                        relays,
+                        route,
+                        handle,
+                    })
+                }
+                (CircuitFrame::End { end }, Stage::Open) => {
+                    self.end(key, end, until);
+                    Some(Heard::Nothing)
+                }
+                _ => None,
+            };
+        }
+        if let Some(Frame::Hello { port }) = Frame::parse(message) {
+            let is_first = !core::mem::replace(&mut near.has_port, true);
+            return is_first.then_some(Heard::Lifelines(port));
+        }
+        let far = far.as_mut().filter(|_| circuit.stage == Stage::Open)?;
+        if message.is_empty() {
+            return None;
+        }
+        near.credit.received(message.len())?;
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(message);
+        far.queue.push_back(buffer);
+        circuit.messages = circuit.messages.wrapping_add(1);
+        circuit.bytes = circuit
+            .bytes
+            .wrapping_add(u64::try_from(message.len()).unwrap_or(u64::MAX));
+        Some(Heard::Nothing)
+    }
+
+    /// The destination is reached by this link. Says whether the circuit is there still.
+    pub(crate) fn found(&mut self, key: Key, (link, rest): (L, Route), from: Option<Route>) -> bool {
+        let mut side = self.side(link);
+        let Some(circuit) = self
+            .list
+            .get_mut(key)
+            .filter(|circuit| circuit.stage == Stage::Searching)
+        else {
+            return false;
+        };
+        // A further relay has the route already, with its request.
+        if let Some(route) = from {
+            side.control.push_back(CircuitFrame::From { route }.to_vec());
+        }
+        circuit.stage = Stage::Open;
+        circuit.sides[1] = Some(side);
+        if let Some(origin) = &mut circuit.sides[0] {
+            origin
+                .control
+                .push_back(CircuitFrame::Connected { route: rest }.to_vec());
+        }
+        true
+    }
+
+    /// Ends a circuit: both sides hear why, by `until`.
+    pub(crate) fn end(&mut self, key: Key, end: End, until: Deadline) {
+        let circuit = self.list.get_mut(key);
+        if let Some(circuit) = circuit.filter(|circuit| circuit.stage != Stage::Ending) {
+            (circuit.stage, circuit.until) = (Stage::Ending, Some(until));
+            for side in circuit.sides.iter_mut().flatten() {
+                side.end = Some(end);
+            }
+        }
+    }
+
+    /// A link is over: the other side hears why. Returns the circuit, if it was one's.
+    pub(crate) fn over(&mut self, link: L, end: End, until: Deadline) -> Option<Key> {
+        let (key, at) = self.find(link)?;
+        if let Some(side) = self.list.get_mut(key)?.sides.get_mut(at) {
+            *side = None;
+        }
+        self.end(key, end, until);
+        Some(key)
+    }
+
+    /// Ends all, as a relay that ends does.
+    pub(crate) fn end_all(&mut self, until: Deadline) {
+        let keys: Vec<Key> = self.list.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.end(key, End::RELAY_ENDS, until);
+        }
+    }
+
+    /// Whether a circuit's destination is being connected to still.
+    pub(crate) fn is_searching(&self, key: Key) -> bool {
+        self.list
+            .get(key)
+            .is_some_and(|circuit| circuit.stage == Stage::Searching)
+    }
+
+    /// Whether anything waits to go out.
+    pub(crate) fn has_queued(&self) -> bool {
+        let mut sides = self
+            .list
+            .iter()
+            .flat_map(|(_, circuit)| circuit.sides.iter().flatten());
+        sides.any(|side| !side.control.is_empty() || !side.queue.is_empty() || side.end.is_some())
+    }
+
+    /// The longest queue of a side, as its credit counts.
+    #[cfg(test)]
+    pub(super) fn queued_bytes_max(&self) -> usize {
+        let sides = self
+            .list
+            .iter()
+            .flat_map(|(_, circuit)| circuit.sides.iter().flatten());
+        let queued = sides.map(|side| {
+            side.queue
+                .iter()
+                .map(|message| super::credit::cost(message.len()))
+                .sum()
+        });
+        queued.max().unwrap_or(0)
+    }
+
+    /// Sends what may be sent. `close` gets each link that is to be closed, with whether its last messages are to arrive; `closed` each
+    /// circuit that is over.
+    pub(crate) fn go_on(
+        &mut self,
+        has_passed: impl Fn(Deadline) -> bool,
+        mut send: impl FnMut(L, &[u8]) -> Sent,
+        mut close: impl FnMut(L, bool),
+        mut closed: impl FnMut(Closed),
+    ) {
+        let Self { list, spare, .. } = self;
+        let mut late = Vec::new();
+        let mut gone = Vec::new();
+        for (key, circuit) in list.iter_mut() {
+            let is_late = circuit.until.is_some_and(&has_passed);
+            for at in 0..2 {
+                circuit.move_to(at, spare, &mut send);
+            }
+            for place in &mut circuit.sides {
+                let is_done =
+                    |side: &Side<L>| side.control.is_empty() && side.queue.is_empty() && side.end.is_none();
+                if circuit.stage != Stage::Ending {
+                    break;
+                }
+                if let Some(side) = place.take_if(|side| is_late || is_done(side)) {
+                    close(side.link, is_done(&side));
+                }
+            }
+            if is_late && circuit.stage == Stage::Begun {
+                late.push((key, circuit.until));
+            }
+            if circuit.stage == Stage::Ending && circuit.sides.iter().all(Option::is_none) {
+                gone.push(key);
+            }
+        }
+        for (key, until) in late {
+            if let Some(until) = until {
+                // Nothing else is to be sent: it ends in the next turn.
+                self.end(key, End::WRONG, until);
+            }
+        }
+        for key in gone {
+            if let Some(Circuit { messages, bytes, .. }) = self.list.remove(key) {
+                closed(Closed { messages, bytes });
+            }
+        }
+    }
+}
+
+impl<L: Copy + PartialEq> Circuit<L> {
+    /// Sends what is for one side, as far as its link and its credit go.
+    fn move_to(&mut self, at: usize, spare: &mut Vec<Vec<u8>>, send: &mut impl FnMut(L, &[u8]) -> Sent) {
+        let [origin, destination] = self.sides.each_mut();
+        let (to, from) = match at {
+            0 => (origin, destination),
+            _ => (destination, origin),
+        };
+        let Some(to) = to else { return };
+        let mut say = |message: &[u8]| send(to.link, message) == Sent::Taken;
+        while let Some(message) = to.control.front() {
+            if !say(message) {
+                return;
+            }
+            to.control.pop_front();
+        }
+        if let Some(bytes) = to.credit.owes() {
+            if say(&CircuitFrame::Credit { bytes }.to_vec()) {
+                to.credit.paid(bytes);
+            }
+        }
+        while let Some(message) = to.queue.front() {
+            let bytes = message.len();
+            if !to.credit.may_send(bytes) || !say(message) {
+                return;
+            }
+            to.credit.did_send(bytes);
+            if let Some(from) = from {
+                from.credit.took(bytes);
+            }
+            if let Some(message) = to.queue.pop_front().filter(|_| spare.len() < SPARE_MAX) {
+                spare.push(message);
+            }
+        }
+        if let Some(end) = to.end {
+            if say(&CircuitFrame::End { end }.to_vec()) {
+                to.end = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Any bytes as messages of a circuit, and as the acts of peers at a relay: what must hold.
+
+use core::num::NonZeroU16;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::circuits::{Circuits, Heard, Sent};
+use super::credit::{WINDOW_BYTES, cost};
+use super::frame::{CircuitFrame, End, Route};
+use crate::frame::Frame;
+use crate::places::Key;
+
+/// Circuits of the relay.
+const CIRCUITS: usize = 3;
+
+/// Links that peers may have: the number of one is a byte's low bits.
+const LINKS: u8 = 16;
+
+/// A message that is one is written again as it was read, but for zeros behind a handle.
+fn check_frames(bytes: &[u8]) {
+    if let Some(frame) = CircuitFrame::parse(bytes) {
+        assert!(CircuitFrame::is_one(bytes));
+        let again = frame.to_vec();
+        let (same, rest) = bytes.split_at(again.len());
+        assert_eq!(same, again);
+        assert!(rest.iter().all(|byte| *byte == 0));
+        assert_eq!(CircuitFrame::parse(&again), Some(frame));
+    }
+    if let Some(frame) = Frame::parse(bytes) {
+        assert!(!CircuitFrame::is_one(bytes));
+        let again = frame.to_vec();
+        assert_eq!(bytes, again);
+    }
+}
+
+/// Messages that peers have sent, and that have not come out at the other side.
+#[derive(Default)]
+struct Books {
+    /// For each link the link beside it.
+    beside: [Option<u8>; LINKS as usize],
+    way: [VecDeque<Vec<u8>>; LINKS as usize],
+}
+
+/// Reads bytes as acts: a byte for what happens, one for the link, one for a length, and then a message.
+fn check_acts(mut bytes: &[u8]) {
+    let mut circuits = Circuits::new(CIRCUITS, NonZeroU16::MAX);
+    let mut books = Books::default();
+    let mut searched: Vec<(Key, u8)> = Vec::new();
+    let mut used = [false; LINKS as usize];
+    let until = doorbell::within(Duration::from_secs(3600));
+    while let [act, link, length, rest @ ..] = bytes {
+        let link = link % LINKS;
+        let at = usize::from(link);
+        let length = usize::from(*length).min(rest.len());
+        let (message, behind) = rest.split_at(length);
+        bytes = behind;
+        check_frames(message);
+        match act % 8 {
+            0 if !used[at] && circuits.count() < 2 * CIRCUITS => {
+                used[at] = true;
+                circuits.accepted(link, until);
+            }
+            1 => {
+                if let Some((key, origin)) = searched.pop().filter(|_| !used[at]) {
+                    if circuits.found(key, (link, Route::NONE), Some(Route::NONE)) {
+                        used[at] = true;
+                        books.beside[at] = Some(origin);
+                        books.beside[usize::from(origin)] = Some(link);
+                    }
+                }
+            }
+            2 => {
+                circuits.over(link, End::LOST, until);
+            }
+            3 => circuits.end_all(until),
+            other => {
+                let repeats = if other == 4 { 64 } else { 1 };
+                for _ in 0..repeats {
+                    if let Heard::Wanted { key, .. } = circuits.hear(link, message, until) {
+                        searched.push((key, link));
+                    }
+                    let is_plain = !message.is_empty() && Frame::is_relayed(message);
+                    if let Some(to) = books.beside[at].filter(|_| is_plain) {
+                        books.way[usize::from(to)].push_back(message.to_vec());
+                    }
+                }
+            }
+        }
+        let full = act >> 3;
+        circuits.go_on(
+            |_| act & 0xf0 == 0xf0,
+            |to, message| {
+                if to & 3 == full & 7 {
+                    return Sent::Later;
+                }
+                let is_plain = Frame::is_relayed(message);
+                if is_plain {
+                    let way = &mut books.way[usize::from(to)];
+                    // In order, and nothing that was not sent.
+                    assert_eq!(way.pop_front().as_deref(), Some(message));
+                }
+                Sent::Taken
+            },
+            |link, _| assert!(link < LINKS),
+            |_| {},
+        );
+        assert!(circuits.count() <= 2 * CIRCUITS);
+        assert!(circuits.queued_bytes_max() <= WINDOW_BYTES + cost(255));
+    }
+}
+
+/// Checks both.
+pub(super) fn check(bytes: &[u8]) {
+    check_frames(bytes);
+    check_acts(bytes);
+}
+
+mod tests {
+    use super::super::frame::tests::handle;
+    use super::{CircuitFrame, Route, check};
+
+    /// A request of a circuit, as an act.
+    fn request(link: u8) -> Vec<u8> {
+        let message = CircuitFrame::Request {
+            relays: 1,
+            route: Route::NONE,
+            handle: handle(),
+        }
+        .to_vec();
+        [&[5, link, message.len() as u8], &message[..]].concat()
+    }
+
+    #[test]
+    fn acts_of_strangers_pass_nothing_on_but_messages_in_order() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut draw = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..3000 {
+            let mut script = Vec::new();
+            for _ in 0..draw() % 40 {
+                let link = (draw() % 4) as u8;
+                match draw() % 8 {
+                    // An honest beginning.
+                    0 => script.extend([vec![0, link, 0], request(link), vec![1, link + 4, 0]].concat()),
+                    // Messages of the two ends.
+                    1..=4 => {
+                        let bytes = (draw() % 250 + 1) as u8;
+                        script.extend([(draw() % 16) as u8 | 4, (draw() % 8) as u8, bytes, 6]);
+                        script.extend((1..bytes).map(|_| draw() as u8));
+                    }
+                    5 => script.extend(request(link)),
+                    _ => script.extend((0..draw() % 40).map(|_| draw() as u8)),
+                }
+            }
+            check(&script);
+        }
+    }
+
+    #[test]
+    fn changed_bytes_of_messages_never_panic() {
+        let whole = request(0)[3..].to_vec();
+        for place in 0..whole.len() {
+            for value in 0..=255 {
+                let mut changed = whole.clone();
+                changed[place] = value;
+                super::check_frames(&changed);
+                super::check_frames(&changed[..place]);
+            }
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The search for a link that leads to a process: a direct one, or one by the relays that are set, the nearest first.
+//!
+//! It advances by being polled, and waits for nobody. Each attempt has a deadline, so a relay that is stopped holds up no other one.
+
+use core::fmt::Write as _;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use doorbell::connect::Asking;
+use doorbell::link::{LinkId, Links, NotConnected, PushRefusal};
+use doorbell::wire::InstanceId;
+use doorbell::{ConnectError, Deadline, Handle, Node, Worker};
+
+use super::frame::{CircuitFrame, End, Route};
+
+/// Reasons that are kept, at most.
+const REASONS_BYTES_MAX: usize = 1024;
+
+/// How many times as long as another step a relay that is there may take to search.
+const SEARCHED_WITHIN: u32 = 3;
+
+/// A way that is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// By rails alone.
+    Direct,
+    /// By a relay, behind which there may be further ones: so many with it.
+    By { relay: SocketAddr, relays: u8 },
+}
+
+/// A step that is under way.
+#[derive(Debug)]
+struct Attempt {
+    step: Step,
+    until: Deadline,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The relay is asked for its handle.
+    Asking(Box<Asking>),
+    Linking {
+        link: LinkId,
+        /// Whether the relay has been asked for a circuit.
+        is_requested: bool,
+        heard: Option<Heard>,
+    },
+}
+
+/// An event on the link of an attempt.
+#[derive(Clone, Debug)]
+enum Heard {
+    Up,
+    Connected(Route),
+    Over(End, String),
+}
+
+/// Whether a link has no rail, and will have none: every attempt failed for want of a subnet in common. Addresses that are valid on one link
+/// alone are paired where no others are, and no stream leads to them.
+pub(crate) fn leads_nowhere(links: &Links, link: LinkId) -> bool {
+    let mut reasons = links.not_connected(link).peekable();
+    let is_nowhere = |reason: &NotConnected| {
+        let peer = reason.between.as_ref().map(|ends| ends.peer.to_canonical());
+        matches!(reason.why, ConnectError::NoRoute(_))
+            || match peer {
+                Some(IpAddr::V4(peer)) => peer.is_link_local(),
+                Some(IpAddr::V6(peer)) => peer.is_unicast_link_local(),
+                None => false,
+            }
+    };
+    !links.is_connected(link) && reasons.peek().is_some() && reasons.all(is_nowhere)
+}
+
+/// How a search ended.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// By this link, and by this route from here.
+    Link { link: LinkId, route: Route },
+    /// Not at all, for these reasons.
+    None { end: End, why: String },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Search {
+    pub(crate) to: Handle,
+    /// The route up to here.
+    before: Route,
+    /// The process that searches: a relay does not ask itself.
+    own: Option<InstanceId>,
+    steps: VecDeque<Step>,
+    attempt: Option<Attempt>,
+    /// Relays that have answered already, with the relays that they might use.
+    tried: Vec<(InstanceId, u8)>,
+    /// Addresses that no way leads to.
+    nowhere: Vec<SocketAddr>,
+    /// How long one attempt may take, until a relay has taken the request.
+    patience: Duration,
+    why: String,
+    end: End,
+}
+
+impl Search {
+    /// A search by these relays, with so many on the route at most; with `is_direct` by rails first.
+    pub(crate) fn new(
+        to: Handle,
+        before: Route,
+        (relays, most): (&[SocketAddr], u8),
+        (is_direct, patience): (bool, Duration),
+    ) -> Self {
+        let direct = is_direct.then_some(Step::Direct);
+        let by = |relays_on: u8| {
+            let step = move |relay: &SocketAddr| Step::By {
+                relay: *relay,
+                relays: relays_on,
+            };
+            relays.iter().map(step)
+        };
+        Self {
+            to,
+            before,
+            own: None,
+            steps: direct.into_iter().chain((1..=most).flat_map(by)).collect(),
+            attempt: None,
+            tried: Vec::new(),
+            nowhere: Vec::new(),
+            patience,
+            why: String::new(),
+            end: End::NO_ROUTE,
+        }
+    }
+
+    /// Has the search pass by this process itself.
+    pub(crate) fn without(mut self, own: InstanceId) -> Self {
+        self.own = Some(own);
+        self
+    }
+
+    /// The route up to the process that searches.
+    pub(crate) const fn before(&self) -> Route {
+        self.before
+    }
+
+    /// The link of the present attempt.
+    pub(crate) fn link(&self) -> Option<LinkId> {
+        match self.attempt.as_ref()?.stage {
+            Stage::Linking { link, .. } => Some(link),
+            Stage::Asking(_) => None,
+        }
+    }
+
+    /// A rail of a link is up.
+    pub(crate) fn hear_up(&mut self, of: LinkId) {
+        self.hear(of, Heard::Up);
+    }
+
+    /// A relay says this.
+    pub(crate) fn hear_frame(&mut self, of: LinkId, frame: CircuitFrame) {
+        self.hear(
+            of,
+            match frame {
+                CircuitFrame::Connected { route } => Heard::Connected(route),
+                CircuitFrame::End { end } => Heard::Over(end, end.to_string()),
+                _ => Heard::Over(End::WRONG, End::WRONG.to_string()),
+            },
+        );
+    }
+
+    /// A link is over.
+    pub(crate) fn hear_over(&mut self, of: LinkId, why: &dyn core::fmt::Display) {
+        self.hear(of, Heard::Over(End::NO_ANSWER, why.to_string()));
+    }
+
+    fn hear(&mut self, of: LinkId, what: Heard) {
+        let is_direct = self
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.step == Step::Direct);
+        let Some(Attempt {
+            stage: Stage::Linking { link, heard, .. },
+            ..
+        }) = &mut self.attempt
+        else {
+            return;
+        };
+        let is_news = matches!(what, Heard::Over(..)) || is_direct == matches!(what, Heard::Up);
+        // The first end has the cause.
+        if *link == of && is_news && !matches!(heard, Some(Heard::Over(..))) {
+            *heard = Some(what);
+        }
+    }
+
+    /// Goes on as far as it can. The links must have been polled, and their events heard.
+    pub(crate) fn poll(&mut self, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) -> Option<Found> {
+        loop {
+            let Some(mut attempt) = self.attempt.take() else {
+                let Some(step) = self.steps.pop_front() else {
+                    return Some(Found::None {
+                        end: self.end,
+                        why: core::mem::take(&mut self.why),
+                    });
+                };
+                self.begin(step, links, node, workers);
+                continue;
+            };
+            match self.go_on(&mut attempt, links, node, workers) {
+                None => {
+                    self.attempt = Some(attempt);
+                    return None;
+                }
+                Some(Ok(found)) => return Some(found),
+                Some(Err((end, why))) => {
+                    if let Stage::Linking { link, .. } = attempt.stage {
+                        links.close(link, node.within(Duration::ZERO));
+                    }
+                    self.note(attempt.step, end, &why);
+                }
+            }
+        }
+    }
+
+    /// Ends what is under way.
+    pub(crate) fn give_up(&mut self, links: &mut Links, node: &Node) {
+        if let Some(link) = self.link() {
+            links.close(link, node.within(Duration::ZERO));
+        }
+        self.attempt = None;
+        self.steps.clear();
+    }
+
+    fn begin(&mut self, step: Step, links: &mut Links, node: &Arc<Node>, workers: &[Worker]) {
+        let until = node.within(self.patience);
+        let begun = match step {
+            Step::Direct => link_to(links, node, workers, &self.to),
+            Step::By { relay, .. } if self.nowhere.contains(&relay) => return,
+            Step::By { relay, .. } => match node.begin_ask(relay, until) {
+                Ok(asking) => Ok(Stage::Asking(Box::new(asking))),
+                // The host itself has no way there.
+                Err(error) => {
+                    self.nowhere.push(relay);
+                    Err((End::NO_ROUTE, error.to_string()))
+                }
+            },
+        };
+        match begun {
+            Ok(stage) => self.attempt = Some(Attempt { step, until, stage }),
+            Err((end, why)) => self.note(step, end, &why),
+        }
+    }
+
+    fn go_on(
+        &mut self,
+        attempt: &mut Attempt,
+        links: &mut Links,
+        node: &Arc<Node>,
+        workers: &[Worker],
+    ) -> Option<Result<Found, (End, String)>> {
+        let is_late = attempt.until.has_passed(doorbell::now());
+        if let Stage::Asking(asking) = &mut attempt.stage {
+            let handle = match asking.poll(node) {
+                Some(Ok(handle)) => handle,
+                Some(Err(error)) => return Some(Err((End::NO_ANSWER, error.to_string()))),
+                None if is_late => return Some(Err((End::NO_ANSWER, "no answer in time".to_owned()))),
+                None => return None,
+            };
+            let Step::By { relays, .. } = attempt.step else {
+                return None;
+            };
+            let who = (handle.instance(), relays);
+            if self.own == Some(who.0) || self.tried.contains(&who) {
+                return Some(Err((End::NO_ROUTE, String::new())));
+            }
+            self.tried.push(who);
+            match link_to(links, node, workers, &handle) {
+                Ok(stage) => attempt.stage = stage,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let Stage::Linking {
+            link,
+            is_requested,
+            heard,
+        } = &mut attempt.stage
+        else {
+            return None;
+        };
+        let peer = || {
+            let mut rails = links.rails(*link).map(|rail| rail.peer);
+            rails.next()
+        };
+        match (heard.take(), attempt.step) {
+            (Some(Heard::Up), _) => return Some(Ok(self.found(*link, peer(), &Route::NONE))),
+            (Some(Heard::Connected(rest)), _) => return Some(Ok(self.found(*link, peer(), &rest))),
+            (Some(Heard::Over(end, why)), _) => {
+                return Some(Err(match leads_nowhere(links, *link) {
+                    true => nowhere(),
+                    false => (end, why),
+                }));
+            }
+            (None, _) if leads_nowhere(links, *link) => return Some(Err(nowhere())),
+            (None, _) if is_late => return Some(Err((End::NO_ANSWER, "no answer in time".to_owned()))),
+            (None, Step::By { relays, .. }) if !*is_requested => {
+                let request = CircuitFrame::Request {
+                    relays,
+                    route: self.before,
+                    handle: self.to,
+                };
+                match links.send(*link, &request.to_vec()) {
+                    Ok(_) => {
+                        *is_requested = true;
+                        // It is there, and searches in its turn.
+                        attempt.until = node.within(self.patience.saturating_mul(SEARCHED_WITHIN));
+                    }
+                    Err(PushRefusal::Full | PushRefusal::Recovering) => {}
+                    Err(refusal) => return Some(Err((End::NO_ANSWER, refusal.to_string()))),
+                }
+            }
+            (None, _) => {}
+        }
+        None
+    }
+
+    fn found(&self, link: LinkId, peer: Option<IpAddr>, rest: &Route) -> Found {
+        let mut route = Route::NONE;
+        if let Some(peer) = peer {
+            route.push(peer);
+        }
+        Found::Link {
+            link,
+            route: route.then(rest),
+        }
+    }
+
+    /// Notes why a step came to nothing.
+    fn note(&mut self, step: Step, end: End, why: &str) {
+        if !end.is_definite() {
+            self.end = end;
+        }
+        if why.is_empty() || self.why.len() > REASONS_BYTES_MAX {
+            return;
+        }
+        let gap = if self.why.is_empty() { "" } else { "; " };
+        let _ = match step {
+            Step::Direct => write!(self.why, "{gap}by rails: {why}"),
+            Step::By { relay, .. } => write!(self.why, "{gap}by {relay}: {why}"),
+        };
+    }
+}
+
+fn nowhere() -> (End, String) {
+    (End::NO_ROUTE, "no rail leads there".to_owned())
+}
+
+fn link_to(
+    links: &mut Links,
+    node: &Arc<Node>,
+    workers: &[Worker],
+    handle: &Handle,
+) -> Result<Stage, (End, String)> {
+    match links.connect(node, workers, handle) {
+        Ok(link) => Ok(Stage::Linking {
+            link,
+            is_requested: false,
+            heard: None,
+        }),
+        Err(error @ doorbell::link::LinkError::TooManyLinks { .. }) => Err((End::FULL, error.to_string())),
+        Err(error) => Err((End::NO_ANSWER, error.to_string())),
+    }
+}
