@@ -99,6 +99,8 @@ struct Taker {
     /// Bytes that were asked for.
     asked: u64,
     landed: u64,
+    /// A part did not arrive: `landed` has what is in front of it.
+    has_gap: bool,
     /// Parts that were asked for and have no outcome: numbers and bytes.
     open: [Option<(u64, u32)>; PARTS_OPEN_MAX],
     report: ToGiver,
@@ -121,6 +123,8 @@ pub(super) struct Transfers {
     all: Vec<Transfer>,
     /// Parts of all of them that have no outcome.
     open: u32,
+    /// The transfer that asked for a part last: the next one is first.
+    served: Option<ArenaTransfer>,
     /// A part or a report waits for room in the ring.
     is_short: bool,
 }
@@ -206,11 +210,12 @@ impl Transfers {
                 continue;
             };
             self.open = self.open.saturating_sub(1);
+            taker.has_gap |= refused.is_some();
+            if !taker.has_gap {
+                taker.landed = taker.landed.saturating_add(bytes.into());
+            }
             return match refused {
-                None => {
-                    taker.landed = taker.landed.saturating_add(bytes.into());
-                    true
-                }
+                None => true,
                 // The giver ended the grant.
                 Some(UndeliveredReason::NoGrant) => one.ends(ArenaTransferEnd::ByPeer),
                 Some(reason) => one.ends(ArenaTransferEnd::Refused(reason)),
@@ -277,6 +282,7 @@ impl Endpoint {
             own,
             asked: 0,
             landed: 0,
+            has_gap: false,
             open: [None; PARTS_OPEN_MAX],
             report: ToGiver::Owed,
         };
@@ -358,7 +364,10 @@ impl Endpoint {
         // Given back below, whatever happens: no call of the application is between.
         let mut all = core::mem::take(&mut self.transfers.all);
         let mut ended = Ok(None);
-        for one in &mut all {
+        // In turn, since parts of all have a common limit. They are in the order of their names.
+        let first = all.partition_point(|one| Some(one.id) <= self.transfers.served);
+        let (before, after) = all.split_at_mut(first);
+        for one in after.iter_mut().chain(before) {
             ended = self.step(one, now);
             if !matches!(ended, Ok(None)) {
                 break;
@@ -393,7 +402,9 @@ impl Endpoint {
                 is_fenced.then_some(0)
             }
             Side::Taker(taker) => {
-                while one.end.is_none() && taker.asked < taker.bytes && self.ask(taker, &grant)? {}
+                while one.end.is_none() && taker.asked < taker.bytes && self.ask(taker, &grant)? {
+                    self.transfers.served = Some(one.id);
+                }
                 if one.end.is_none() && taker.landed == taker.bytes {
                     one.end = Some(ArenaTransferEnd::Done);
                 }
@@ -483,5 +494,58 @@ impl Transfer {
     const fn is_over(&self) -> bool {
         let is_awaited = matches!(&self.side, Side::Taker(taker) if !matches!(taker.report, ToGiver::None));
         self.is_reported && !is_awaited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ArenaGrant, PARTS_OPEN_MAX, Side, Taker, ToGiver, Transfers};
+    use crate::descriptor::Report;
+    use crate::name::{EndpointAddress, NodeNumber};
+    use crate::one_sided::GrantPlace;
+    use crate::reason::UndeliveredReason;
+
+    #[test]
+    fn bytes_behind_a_part_that_did_not_arrive_do_not_count() {
+        let to = EndpointAddress {
+            node: NodeNumber(0),
+            endpoint: 1,
+        };
+        let place = GrantPlace {
+            index: 0,
+            generation: 1,
+        };
+        let grant = ArenaGrant { owner: to, place };
+        let mut open = [None; PARTS_OPEN_MAX];
+        open[..3].copy_from_slice(&[Some((0, 64)), Some((1, 64)), Some((2, 64))]);
+        let taker = Taker {
+            bytes: 192,
+            own: 0,
+            asked: 192,
+            landed: 0,
+            has_gap: false,
+            open,
+            report: ToGiver::Owed,
+        };
+        let mut transfers = Transfers::default();
+        transfers.add(
+            grant,
+            doorbell::within(core::time::Duration::ZERO),
+            Side::Taker(taker),
+        );
+        let completed = |number| Report::Completed { to, number, value: 0 };
+        let reason = UndeliveredReason::NoGrant;
+        for report in [
+            completed(0),
+            Report::Undelivered {
+                to,
+                number: 1,
+                reason,
+            },
+            completed(2),
+        ] {
+            assert!(transfers.intercept(&report));
+        }
+        assert!(matches!(&transfers.all[0].side, Side::Taker(taker) if taker.landed == 64));
     }
 }

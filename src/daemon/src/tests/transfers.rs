@@ -432,3 +432,32 @@ fn a_turn_ends_after_so_many_bytes_so_that_others_have_theirs() {
     world.settle();
     assert_eq!(world.end_of(giver, given.unwrap()), Some(ArenaTransferEnd::Done));
 }
+
+#[test]
+fn transfers_of_one_process_ask_for_parts_in_turn() {
+    let mut world = World::new(1);
+    let (giver, taker) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
+    let long = after(&world, 1 << 30);
+    for _ in 0..PLACES {
+        world.offer(giver, at(0, 1), BYTES, long).unwrap();
+        world.settle();
+    }
+    // Two parts of all are on their way at a time: fewer than transfers.
+    let taken: Vec<_> = (0..PLACES)
+        .map(|at| {
+            let offered = world.processes[giver].transfers.offered[at];
+            world.take(taker, offered, long).unwrap()
+        })
+        .collect();
+    while world.processes[taker].transfers.ends.is_empty() {
+        world.read(taker);
+        world.poll(0);
+    }
+    for id in taken {
+        let landed = world.processes[taker].endpoint.landed(id);
+        assert!(
+            landed.is_none_or(|landed| landed >= BYTES as u64 / 2),
+            "{landed:?}"
+        );
+    }
+}
