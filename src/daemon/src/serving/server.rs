@@ -309,16 +309,12 @@ impl Server {
 
     /// When a connection that has not attached has had its time, or the next is accepted.
     fn wakes(&self) -> Option<Deadline> {
-        let pending = self.pending.iter().map(|pending| pending.until);
-        let paced = self
+        // One whose packet waits is not refused for its time.
+        let pending = self
             .pending
             .iter()
-            .filter_map(|pending| self.pace.next(pending.who.uid));
-        pending
-            .chain(paced)
-            .chain(self.accept_after)
-            .chain(self.expecting)
-            .min()
+            .map(|pending| self.pace.next(pending.who.uid).unwrap_or(pending.until));
+        pending.chain(self.accept_after).chain(self.expecting).min()
     }
 
     /// Waits until a socket has something, or until this moment, and acts on all that is there. Returns whether to stop.
