@@ -283,7 +283,7 @@ fn prepare(preparation: &Preparation) -> Result<(), (Step, io::Error)> {
             cover(c"/dev/infiniband", c"size=4k,mode=0755", libc::MS_RDONLY).map_err(at(Step::Mounts))?;
         }
         if let Some(tree) = &preparation.tree {
-            cover(tree.at(), c"size=64m,mode=0755", 0).map_err(at(Step::Tree))?;
+            cover(tree.at(), tree.options(), 0).map_err(at(Step::Tree))?;
             tree.write().map_err(at(Step::Tree))?;
             cover(tree.at(), c"", libc::MS_REMOUNT | libc::MS_RDONLY).map_err(at(Step::Tree))?;
         }

@@ -39,6 +39,8 @@ enum PreparedEntry {
 /// A tree whose paths the kernel takes.
 pub(crate) struct Prepared {
     at: CString,
+    /// Options of a file system in memory that has room for the entries.
+    options: CString,
     entries: Vec<(CString, PreparedEntry)>,
 }
 
@@ -58,8 +60,23 @@ impl Tree {
         };
         Ok(Prepared {
             at: text(&self.at)?,
+            options: CString::new(self.options())?,
             entries: self.entries.iter().map(entry).collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Whole pages of each entry, and two inodes for each and for the root: newer kernels may count labels of security modules as room of inodes.
+    ///
+    /// Source: Linux, Documentation/filesystems/tmpfs.rst.
+    fn options(&self) -> String {
+        let page = rustix::param::page_size();
+        let pages = self.entries.iter().map(|(_, entry)| match entry {
+            TreeEntry::File(bytes) => bytes.len().div_ceil(page).max(1),
+            TreeEntry::Folder | TreeEntry::Link(_) => 1,
+        });
+        let bytes = pages.fold(page, |all, pages| all.saturating_add(pages.saturating_mul(page)));
+        let inodes = self.entries.len().saturating_add(1).saturating_mul(2);
+        format!("size={bytes},nr_inodes={inodes},mode=0755")
     }
 
     /// Writes the tree into a folder that is there and empty.
@@ -74,6 +91,11 @@ impl Tree {
 impl Prepared {
     pub(crate) fn at(&self) -> &CString {
         &self.at
+    }
+
+    /// Options of the file system to be mounted.
+    pub(crate) fn options(&self) -> &CString {
+        &self.options
     }
 
     /// Makes the entries in the folder.
@@ -101,5 +123,29 @@ impl Prepared {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tree, TreeEntry};
+
+    #[test]
+    fn the_file_system_has_room_for_all_entries() {
+        let page = rustix::param::page_size();
+        let mut tree = Tree::default();
+        assert_eq!(tree.options(), format!("size={page},nr_inodes=2,mode=0755"));
+        // More than 64 MiB, as many ports with full tables have.
+        let small = (0..20_000).map(|at| (at.to_string().into(), TreeEntry::File(vec![b'0'])));
+        tree.entries = small.collect();
+        tree.entries.push(("link".into(), TreeEntry::Link("0".into())));
+        tree.entries
+            .push(("large".into(), TreeEntry::File(vec![0; page + 1])));
+        let size = 20_004 * page;
+        assert_eq!(tree.options(), format!("size={size},nr_inodes=40006,mode=0755"));
+        assert_eq!(
+            tree.prepared().unwrap().options().to_str(),
+            Ok(tree.options().as_str())
+        );
     }
 }

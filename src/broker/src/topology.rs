@@ -12,7 +12,7 @@ use doorbell_sandbox::{Tree, TreeEntry};
 
 use crate::policy::Policy;
 
-/// Entries of a tree at most: more than 500 ports with full tables of GIDs.
+/// Entries of a tree at most: more than 500 ports with full tables of GIDs. Each takes a page of memory in a sandbox.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// Bytes of a file that are taken: sysfs has no longer text.
