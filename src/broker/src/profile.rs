@@ -94,6 +94,15 @@ pub fn container_profile(
     Ok(format!("{whole:#}\n"))
 }
 
+/// The field by which entries of a list differ: a runtime refuses two entries of one name, or the later one wins.
+fn name_of(place: &str) -> Option<&'static str> {
+    match place {
+        "process.rlimits" => Some("type"),
+        "mounts" => Some("destination"),
+        _ => None,
+    }
+}
+
 /// Adds fields that are not there, and entries to lists. `linux.seccomp` is added whole.
 fn merge(into: &mut Value, part: Value, place: &str) -> Result<(), ProfileError> {
     match (into, part) {
@@ -110,7 +119,20 @@ fn merge(into: &mut Value, part: Value, place: &str) -> Result<(), ProfileError>
             Ok(())
         }
         (Value::Array(entries), Value::Array(part)) => {
-            entries.extend(part);
+            for entry in part {
+                let name = name_of(place).and_then(|field| entry.get(field));
+                let is_same = |other: &&Value| {
+                    name.is_some() && name_of(place).and_then(|field| other.get(field)) == name
+                };
+                match entries.iter().find(is_same) {
+                    Some(other) if *other == entry => {}
+                    Some(_) => {
+                        let name = name.and_then(Value::as_str).unwrap_or_default();
+                        return Err(ProfileError::Taken(format!("{place} entry {name}")));
+                    }
+                    None => entries.push(entry),
+                }
+            }
             Ok(())
         }
         (into, part) if *into == part => Ok(()),
@@ -237,8 +259,9 @@ mod tests {
 
     #[test]
     fn a_profile_is_added_to_a_config_and_changes_nothing_of_it() {
-        let profile = Profile::new(Path::new("/run/b.sock"));
-        let policy = Policy::parse("devices = ['rxe0']\npinned_bytes = 4096").unwrap();
+        let mut profile = Profile::new(Path::new("/run/b.sock"));
+        profile.topology = Some(Path::new("/var/lib/t"));
+        let policy = Policy::parse("devices = ['rxe0']\npinned_bytes = 4096\ntopology = '/run/t'").unwrap();
         let base = json!({
             "process": {"args": ["sh"], "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]},
             "linux": {"namespaces": [{"type": "pid"}]},
@@ -248,6 +271,12 @@ mod tests {
         assert_eq!(whole["process"]["args"], json!(["sh"]));
         assert_eq!(whole["process"]["rlimits"].as_array().unwrap().len(), 2);
         assert_eq!(whole["process"]["noNewPrivileges"], true);
+        // An entry that is there already is not added again.
+        let again: Value =
+            serde_json::from_str(&container_profile(&profile, &policy, None).unwrap()).unwrap();
+        let base_again = json!({"process": again["process"], "mounts": again["mounts"]});
+        let merged_again: Value = serde_json::from_str(&merged(&base_again).unwrap()).unwrap();
+        assert_eq!(merged_again, again);
         assert_eq!(whole["linux"]["namespaces"], base["linux"]["namespaces"]);
         assert_eq!(whole["linux"]["seccomp"]["listenerPath"], "/run/b.sock");
         for (field, value) in [
@@ -260,6 +289,14 @@ mod tests {
                 json!({"process": {"noNewPrivileges": false}}),
             ),
             ("linux", json!({"linux": 7})),
+            (
+                "process.rlimits entry RLIMIT_MEMLOCK",
+                json!({"process": {"rlimits": [{"type": "RLIMIT_MEMLOCK", "hard": 8192, "soft": 4096}]}}),
+            ),
+            (
+                "mounts entry /run/t",
+                json!({"mounts": [{"destination": "/run/t", "source": "/elsewhere"}]}),
+            ),
         ] {
             let error = merged(&value).unwrap_err().to_string();
             assert_eq!(
