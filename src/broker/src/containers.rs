@@ -48,7 +48,8 @@ pub enum Event {
         /// The name of its policy.
         policy: String,
     },
-    /// No process of a container is left.
+    /// No process of a container makes calls any more. Some kernels release the filter before the last one has closed its descriptors, so that a
+    /// device may still be in use for a moment.
     Ended {
         /// Its name, as the runtime has it.
         container: String,

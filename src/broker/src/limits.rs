@@ -85,9 +85,9 @@ impl fmt::Display for LimitsError {
                 f,
                 "it may pin more than the {limit} bytes of the policy; set RLIMIT_MEMLOCK, and leave it without CAP_IPC_LOCK"
             ),
-            Self::Privileges => {
-                f.write_str("`pinned_bytes` are no limit for a program that keeps its privileges")
-            }
+            Self::Privileges => f.write_str(
+                "`objects` and `pinned_bytes` are no limit for a program that keeps its privileges",
+            ),
         }
     }
 }
@@ -154,8 +154,7 @@ impl Limits {
             fs::write(&enabled, "+rdma").map_err(at(&enabled))?;
         }
         let folder = parent.join(format!("doorbell-broker-{}", std::process::id()));
-        fs::create_dir(&folder).map_err(at(&folder))?;
-        let cgroup = Cgroup(folder);
+        let cgroup = Cgroup::new(folder.clone()).map_err(at(&folder))?;
         let limit = cgroup.0.join("rdma.max");
         for (_, line) in self.lines() {
             fs::write(&limit, line).map_err(at(&limit))?;
@@ -240,6 +239,25 @@ fn folder_of(process: &str) -> Result<PathBuf, (PathBuf, io::Error)> {
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
+    /// Makes a cgroup. One of the same name was left by a process that was killed, and has limits of another policy.
+    fn new(folder: PathBuf) -> io::Result<Self> {
+        match fs::create_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_dir(&folder)?;
+                fs::create_dir(&folder)?;
+            }
+            made => made?,
+        }
+        Ok(Self(folder))
+    }
+
+    /// Removes the folder, unless a process is in it: the kernel refuses that while the last one ends.
+    pub(crate) fn is_removed(&self) -> bool {
+        fs::remove_dir(&self.0)
+            .err()
+            .is_none_or(|error| error.kind() != io::ErrorKind::ResourceBusy)
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.0
     }
@@ -255,7 +273,7 @@ impl Drop for Cgroup {
 mod tests {
     use std::fs;
 
-    use super::{Limits, LimitsError, may_pin};
+    use super::{Cgroup, Limits, LimitsError, may_pin};
     use crate::policy::Policy;
 
     fn limits() -> (tempfile::TempDir, Policy, Limits) {
@@ -286,6 +304,18 @@ mod tests {
         assert!(matches!(none, Err(LimitsError::NoDevice)));
         policy.objects = None;
         assert_eq!(Limits::at(&policy, folder.path()).unwrap(), Limits::default());
+    }
+
+    #[test]
+    fn a_cgroup_that_was_left_is_made_anew_and_one_in_use_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join("left");
+        fs::create_dir(&left).unwrap();
+        drop(Cgroup::new(left.clone()).unwrap());
+        assert!(!left.exists());
+        // As the kernel refuses to remove a cgroup with processes.
+        fs::create_dir_all(left.join("process")).unwrap();
+        assert!(Cgroup::new(left).is_err());
     }
 
     #[test]

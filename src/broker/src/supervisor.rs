@@ -1,6 +1,7 @@
 //! The loop that answers the trapped calls of one sandbox, in one thread, until its last process ended.
 
 use core::fmt;
+use core::time::Duration;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Signal, WaitOptions, getpgid, getpgrp, getpid, getrlimit, kill_process,
-    pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
+    pidfd_open, pidfd_send_signal, set_child_subreaper, wait, waitpid,
 };
 
 use crate::limits::{Limits, LimitsError};
@@ -23,6 +24,10 @@ const REAP_EVERY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
+
+/// How often the end of a process is looked for that was killed, or that closes its last descriptor; and how many times, which take a second.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOKS_MAX: u32 = 200;
 
 /// A program to run.
 #[derive(Clone, Debug)]
@@ -124,7 +129,8 @@ pub fn run(policy: &Policy, program: &Program) -> Result<Report, BrokerError> {
     let signals = BlockedSignals::new()?;
     // A process that outlives its parent is this one's: its memory may be looked at, and its end ends the filter.
     set_child_subreaper(Some(getpid()))?;
-    if policy.pinned_bytes.is_some() && program.namespaces.is_none() {
+    let is_limited = policy.pinned_bytes.is_some() || policy.objects.is_some();
+    if is_limited && program.namespaces.is_none() {
         return Err(BrokerError::Limits(LimitsError::Privileges));
     }
     let limits = Limits::of(policy).map_err(BrokerError::Limits)?;
@@ -149,11 +155,25 @@ pub fn run(policy: &Policy, program: &Program) -> Result<Report, BrokerError> {
     if end.is_err() {
         // It was not waited for, so that its number is its own.
         let _ = kill_process(pid, Signal::KILL);
+        await_end(|| !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)));
     }
-    Ok(Report {
-        end: end?,
-        counts: sandbox.counts,
-    })
+    let counts = sandbox.counts;
+    drop(sandbox);
+    if let Some(cgroup) = &cgroup {
+        // A process that outlives a broker that failed keeps it.
+        await_end(|| cgroup.is_removed());
+    }
+    Ok(Report { end: end?, counts })
+}
+
+/// Waits until `has_ended`, for a second at most.
+fn await_end(mut has_ended: impl FnMut() -> bool) {
+    for _ in 0..LOOKS_MAX {
+        if has_ended() {
+            return;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// The topology of a policy that has one. Its folder is made if this user may.
@@ -171,7 +191,8 @@ fn topology(policy: &Policy, program: &Program) -> Result<Option<Tree>, Topology
     topology::tree(policy, at, &program.snapshot).map(Some)
 }
 
-/// Answers the sandbox until the filter has no user and the end of the program is known.
+/// Answers the sandbox until the filter has no user and the end of the program is known. Some kernels release the filter before the last process
+/// has closed its descriptors.
 fn serve(
     sandbox: &mut Sandbox,
     program: Pid,
