@@ -3,12 +3,14 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::fs;
+use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use doorbell::link::LinkConfig;
-use doorbell::{Handle, Notify, RailFilter, WorkerConfig, within};
+use doorbell::provider::Instant;
+use doorbell::{Deadline, Handle, Notify, RailFilter, WorkerConfig, within};
 use doorbell_daemon::{NodeNumber, Peers as Nodes, RouterLimits, Server, ServerConfig};
 use doorbell_operation::LogLevel;
 use serde::Serialize;
@@ -27,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often a file that was found is read again: a daemon that starts anew leaves another handle.
 const READ_AGAIN_EVERY: Duration = Duration::from_millis(250);
 
-/// How long a handle file may hold no handle after the daemon has begun: somebody may be writing it.
+/// How long a handle file may hold no handle: somebody may be writing it.
 const HALF_WRITTEN: Duration = Duration::from_secs(5);
 
 /// How long the daemon serves at a time if nothing else is to be looked for.
@@ -168,24 +170,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         server.set_peers(nodes(arguments)?);
     }
     eprintln!("doorbell: serving at {}", arguments.socket.display());
-    let mut known = vec![None; arguments.nodes.len()];
+    let mut known = vec![Known::default(); arguments.nodes.len()];
     let mut is_stopped = false;
-    let patience = within(HALF_WRITTEN);
     while !is_stopped {
         for ((number, place), known) in arguments.nodes.iter().zip(&mut known) {
-            // A file may be half written: one that was right once is read again later, and any other one for some time.
-            let found = match handle(place) {
-                Err(_) if known.is_some() || !patience.has_passed(doorbell::now()) => None,
-                found => found?,
-            };
-            if found.is_some() && found != *known {
-                *known = found;
-                found
-                    .into_iter()
-                    .for_each(|found| server.add_peer(NodeNumber(*number), found));
+            match known.update(handle(place), doorbell::now()) {
+                Ok(None) => {}
+                Ok(Some(found)) => server.add_peer(NodeNumber(*number), found),
+                // Processes of this daemon do not end for the file of another node.
+                Err(error) if server.counts().attached > 0 => {
+                    let _ = writeln!(std::io::stderr(), "doorbell: node {number}: {error}");
+                }
+                Err(error) => return Err(error),
             }
         }
-        let time = if known.contains(&None) {
+        let time = if known.iter().any(|known| known.handle.is_none()) {
             LOOK_EVERY
         } else if arguments.nodes.iter().any(|(_, place)| place.starts_with('@')) {
             READ_AGAIN_EVERY
@@ -245,6 +244,46 @@ fn nodes(arguments: &Arguments) -> Result<Nodes, Failure> {
     Ok(nodes)
 }
 
+/// The handle of a node, as its file had it last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    handle: Option<Handle>,
+    /// Until then the file may hold no handle.
+    patience: Option<Deadline>,
+}
+
+impl Known {
+    /// Takes what was read. Returns a handle that differs from the one before.
+    ///
+    /// # Errors
+    /// The file has held no handle for [`HALF_WRITTEN`], and never held one. The time begins anew then.
+    fn update(
+        &mut self,
+        read: Result<Option<Handle>, Failure>,
+        now: Instant,
+    ) -> Result<Option<Handle>, Failure> {
+        match read {
+            Ok(found) => {
+                self.patience = None;
+                let is_new = found.is_some() && found != self.handle;
+                self.handle = found.or(self.handle);
+                Ok(found.filter(|_| is_new))
+            }
+            Err(_) if self.handle.is_some() => Ok(None),
+            Err(error) => {
+                let patience = self
+                    .patience
+                    .get_or_insert_with(|| Deadline::after(now, HALF_WRITTEN));
+                if !patience.has_passed(now) {
+                    return Ok(None);
+                }
+                self.patience = None;
+                Err(error)
+            }
+        }
+    }
+}
+
 /// The handle of a node; `None` while its file is missing.
 fn handle(place: &str) -> Result<Option<Handle>, Failure> {
     match place.strip_prefix('@') {
@@ -271,7 +310,28 @@ fn parse_peer(text: &str) -> Result<(u32, String), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse_mode, parse_peer};
+    use doorbell::provider::Instant;
+
+    use super::{HALF_WRITTEN, Known, parse_mode, parse_peer};
+
+    #[test]
+    fn each_file_has_its_own_time_to_be_written() {
+        let at = |time: u64| Instant::from_ns(time);
+        let patience = u64::try_from(HALF_WRITTEN.as_nanos()).unwrap();
+        let half = || Err("half".into());
+        // It comes late, after the daemon began.
+        let (mut known, begun) = (Known::default(), 100 * patience);
+        assert!(known.update(Ok(None), at(begun)).is_ok());
+        for time in [begun, begun + patience - 1] {
+            assert!(matches!(known.update(half(), at(time)), Ok(None)));
+        }
+        assert!(known.update(half(), at(begun + patience)).is_err());
+        // The time is of one attempt.
+        let later = begun + 10 * patience;
+        assert!(known.update(half(), at(later)).is_ok());
+        assert!(known.update(Ok(None), at(later + 1)).is_ok());
+        assert!(known.update(half(), at(later + patience)).is_ok());
+    }
 
     #[test]
     fn modes_and_nodes_are_read_or_refused() {
