@@ -105,6 +105,15 @@ fn read(path: &Path) -> Result<Policy, PoliciesError> {
 }
 
 impl Policy {
+    /// Reads the policy of a container with this `listenerMetadata`, which may be empty, as a listener with these policies does.
+    ///
+    /// # Errors
+    /// The listener would refuse the container: the name is invalid, there is one policy for all, or the file is no valid policy.
+    pub fn of_container(policies: &Path, metadata: &str) -> Result<Self, PoliciesError> {
+        let (_, policy) = Policies::new(policies)?.choose(metadata)?;
+        Ok(policy)
+    }
+
     /// Reads a policy from a file, and checks its values.
     ///
     /// # Errors

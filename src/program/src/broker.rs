@@ -1,7 +1,7 @@
 //! `doorbell broker`: a verbs program without `/dev/infiniband`, or a container, reaches the devices that a policy allows.
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{Write as _, stderr};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let Report { end, counts } = supervise(&policy, &program)?;
     if arguments.counts {
-        eprintln!("doorbell: {}", text_of(&counts));
+        let _ = writeln!(stderr(), "doorbell: {}", text_of(&counts));
     }
     match end {
         End::Exited(0) => Ok(()),
@@ -177,11 +177,8 @@ fn snapshot(policy: &Policy) -> Result<Vec<u8>, Failure> {
 
 fn print_profile(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Failure> {
     let name = arguments.metadata.as_deref();
-    let path = if policies.is_dir() {
-        policies.join(format!("{}.toml", name.unwrap_or("default")))
-    } else {
-        policies.to_owned()
-    };
+    // As the listener chooses it, so that it does not refuse the container afterwards.
+    let policy = Policy::of_container(policies, name.unwrap_or_default())?;
     let mut profile = Profile::new(socket);
     profile.metadata = name;
     profile.has_doorbells = !arguments.without_doorbells;
@@ -192,7 +189,7 @@ fn print_profile(arguments: &Arguments, socket: &Path, policies: &Path) -> Resul
         }
         None => None,
     };
-    let text = container_profile(&profile, &Policy::read(&path)?, base.as_deref())?;
+    let text = container_profile(&profile, &policy, base.as_deref())?;
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
@@ -204,10 +201,14 @@ fn serve(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Fa
         containers: arguments.containers,
     };
     let counts = arguments.counts;
-    let ready = || eprintln!("doorbell: serves container runtimes at {}", socket.display());
+    // A standard error that is closed ends no thread, and so no container.
+    let say = |text: String| drop(writeln!(stderr(), "doorbell: {text}"));
+    let ready = || say(format!("serves container runtimes at {}", socket.display()));
     Ok(listen(&listening, ready, move |event| match event {
         Event::Supervised { container, policy } => {
-            eprintln!("doorbell: container {container:?} is supervised by policy {policy}");
+            say(format!(
+                "container {container:?} is supervised by policy {policy}"
+            ));
         }
         Event::Ended {
             container,
@@ -218,9 +219,9 @@ fn serve(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Fa
             } else {
                 String::new()
             };
-            eprintln!("doorbell: container {container:?} ended{counted}");
+            say(format!("container {container:?} ended{counted}"));
         }
-        Event::Refused(reason) => eprintln!("doorbell: refused: {reason}"),
+        Event::Refused(reason) => say(format!("refused: {reason}")),
         _ => {}
     })?)
 }

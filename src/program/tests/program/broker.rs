@@ -1,7 +1,7 @@
 //! `doorbell broker`, with a shell as its program and stand-ins as its devices. Hostile programs are in `ffi/sandbox/tests/broker`.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, waitpid};
 use tempfile::NamedTempFile;
 
-use crate::started::{PATIENCE, Running, ended, program};
+use crate::started::{PATIENCE, Running, Started, ended, program};
 
 /// A policy with one stand-in.
 fn policy() -> NamedTempFile {
@@ -168,7 +168,8 @@ fn a_broker_stops_and_goes_on_with_its_program() {
     broker.line_with("on");
     assert_eq!(changed(id, WaitOptions::empty()).exit_status(), Some(5));
     // A program that another process stopped for good is no job of a terminal.
-    let text = "echo ready >&2; sh -c 'sleep 0.1; kill -CONT '$$ & kill -STOP $$; exit 6";
+    let text =
+        "echo ready >&2; while sleep 0.05; kill -CONT $$ 2>/dev/null; do :; done & kill -STOP $$; exit 6";
     let Some((broker, _)) = shell(text) else { return };
     let status = changed(of(broker.id()), WaitOptions::UNTRACED);
     assert_eq!(status.exit_status(), Some(6), "{status:?}");
@@ -214,6 +215,39 @@ fn a_listener_refuses_what_is_no_container_and_ends_by_a_signal() {
 }
 
 #[test]
+fn a_listener_without_a_standard_error_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, file) = (folder.path().join("socket"), policy());
+    let words = [
+        "broker",
+        "--listen",
+        socket.to_str().unwrap(),
+        "--policy",
+        file.path().to_str().unwrap(),
+    ];
+    // Each write fails there.
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut broker = Started(program(&words).stderr(full).spawn().unwrap());
+    let id = of(broker.0.id());
+    let begun = Instant::now();
+    let mut refused = 0;
+    while refused < 2 {
+        assert!(begun.elapsed() < PATIENCE, "it does not listen");
+        assert!(broker.0.try_wait().unwrap().is_none(), "it ended");
+        let Ok(mut runtime) = UnixStream::connect(&socket) else {
+            std::thread::sleep(core::time::Duration::from_millis(2));
+            continue;
+        };
+        runtime.write_all(b"{\"pid\": 1}").unwrap();
+        // It is closed once the event was reported.
+        let _ = runtime.read(&mut [0]);
+        refused += 1;
+    }
+    kill_process(id, Signal::TERM).unwrap();
+    assert_eq!(changed(id, WaitOptions::empty()).exit_status(), Some(0));
+}
+
+#[test]
 fn the_part_of_a_config_is_printed_with_the_config_or_alone() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.json");
@@ -238,6 +272,13 @@ fn the_part_of_a_config_is_printed_with_the_config_or_alone() {
         assert_eq!(printed["root"]["path"].as_str(), root);
         assert_eq!(printed["linux"]["seccomp"]["listenerPath"], "/run/b.sock");
     }
+    // One policy for all has no name.
+    let named = [&words[..], &["--metadata", "train"]].concat();
+    let (code, said) = ended(program(&named), Stdio::null());
+    assert!(
+        code == Some(1) && said.contains("no folder of policies"),
+        "{said}"
+    );
     let words = [&words[..], &["--", "true"]].concat();
     let (code, said) = ended(program(&words), Stdio::null());
     assert!(code == Some(2) && said.contains("cannot be used with"), "{said}");
@@ -298,6 +339,11 @@ fn limits_that_nothing_holds_are_refused_and_pinned_memory_is_limited() {
         ),
         (
             "pinned_bytes = 1",
+            &["--no-namespaces", "--", "true"],
+            "no limit for a program that keeps its privileges",
+        ),
+        (
+            "objects = 3",
             &["--no-namespaces", "--", "true"],
             "no limit for a program that keeps its privileges",
         ),

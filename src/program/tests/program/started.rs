@@ -46,7 +46,7 @@ pub(crate) fn ended(mut command: Command, out: Stdio) -> (Option<i32>, String) {
 }
 
 /// One that is ended when it is dropped.
-struct Started(Child);
+pub(crate) struct Started(pub(crate) Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
