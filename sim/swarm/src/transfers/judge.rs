@@ -200,7 +200,9 @@ impl LinkedRun<'_> {
         let is_full = self.offers_open(moved.bond, end) >= self.transfers[host].transfers_max as usize;
         let was_full = self.full_ns.get(&(moved.bond, end));
         let is_unheard = !moved.sides[end].is_told;
-        is_unheard && (is_full || was_full.is_some_and(|full_ns| *full_ns >= moved.began_ns))
+        // Offers that it declines as it closes were there, too, and nobody was told of them.
+        let is_closing = self.bonds[moved.bond].is_closing(end);
+        is_unheard && (is_full || is_closing || was_full.is_some_and(|full_ns| *full_ns >= moved.began_ns))
     }
 
     /// The end of a link comes behind those of its transfers, which give its reason.
