@@ -13,8 +13,8 @@ use super::session_beside::{FenceFrame, Grant};
 use super::session_placed::{LendFrame, PlacedFrame};
 use super::session_transfer::{EndFrame, LandedFrame, OpenFrame, ProgressFrame, TakeFrame};
 use super::{
-    End, Fence, Field, Granted, Handle, HandleRef, Landed, Lend, Open, Part, Placed, Progress, Reason,
-    SessionId, Take, WireError,
+    End, Fence, Field, Granted, Handle, HandleRef, Landed, Lend, Open, Part, Placed, Progress,
+    REMOTE_WINDOW_BYTES, Reason, RemoteWindow, SessionId, Take, WireError,
 };
 use crate::sequence::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 
@@ -656,6 +656,18 @@ pub(super) trait FixedFrame: Sized + FromBytes + KnownLayout + Immutable + Unali
     /// Makes the error of one of its fields.
     fn wrong(field: Field, reason: Reason) -> WireError {
         WireError::at(PART, Self::FIELDS, 0, field, reason)
+    }
+
+    /// Reads its window of memory that the peer may write to: some bytes, and no rights beside.
+    fn memory(window: [u8; REMOTE_WINDOW_BYTES]) -> Result<RemoteWindow, WireError> {
+        let window = RemoteWindow::from_bytes(window);
+        if window.length_bytes() == 0 {
+            return Err(Self::wrong(Field::GrantWindow, Reason::Zero));
+        }
+        if window.access_bits() != 0 {
+            return Err(Self::wrong(Field::GrantWindow, Reason::NotZero));
+        }
+        Ok(window)
     }
 }
 

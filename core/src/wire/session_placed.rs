@@ -68,13 +68,7 @@ impl LendFrame {
     }
 
     pub(super) fn check(&self) -> Result<Lend, WireError> {
-        let window = RemoteWindow::from_bytes(self.window);
-        if window.length_bytes() == 0 {
-            return Err(Self::wrong(Field::GrantWindow, Reason::Zero));
-        }
-        if window.access_bits() != 0 {
-            return Err(Self::wrong(Field::GrantWindow, Reason::NotZero));
-        }
+        let window = Self::memory(self.window)?;
         Ok(Lend {
             epoch: self.header.epoch(),
             window,

@@ -194,13 +194,7 @@ impl TakeFrame {
     }
 
     pub(super) fn check(&self) -> Result<Take, WireError> {
-        let window = RemoteWindow::from_bytes(self.window);
-        if window.length_bytes() == 0 {
-            return Err(Self::wrong(Field::GrantWindow, Reason::Zero));
-        }
-        if window.access_bits() != 0 {
-            return Err(Self::wrong(Field::GrantWindow, Reason::NotZero));
-        }
+        let window = Self::memory(self.window)?;
         Ok(Take {
             epoch: self.header.epoch(),
             transfer: TransferId(self.transfer.get()),

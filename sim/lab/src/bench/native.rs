@@ -133,6 +133,17 @@ pub(super) fn of_program(program: &Path, arguments: &[&str], library: &Path, out
     Ok(ours)
 }
 
+/// Instructions of one more, by the counts of a shorter run and a longer one: free of what happens once.
+///
+/// # Errors
+///
+/// A count fails.
+pub(super) fn of_one_more(lengths: [u32; 2], count: impl Fn(u32) -> Result<u64>) -> Result<f64> {
+    let [short, long] = lengths;
+    let more = count(long)?.saturating_sub(count(short)?);
+    Ok(more as f64 / f64::from(long.saturating_sub(short)))
+}
+
 /// Instructions of posting and polling through the fake libibverbs: `ffi` alone and the public `Channel`, by cells and by
 /// slots, each beside the loop by hand; and of receiving.
 ///

@@ -15,9 +15,8 @@ const CALLS: [(&str, &str); 3] = [("isend", "isend"), ("irecv", "irecv"), ("test
 /// Bytes of a message.
 const BYTES: u32 = 8;
 
-/// Messages of two runs: their difference is free of what happens once.
-const SHORT: u32 = 200;
-const LONG: u32 = 600;
+/// Messages of two runs.
+const MESSAGES: [u32; 2] = [200, 600];
 
 /// Instructions of one call, with the link's own.
 ///
@@ -34,13 +33,11 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Findings> {
     let mut findings = Findings::default();
     for (call, figure) in CALLS {
         let ours = step(format!("counting {call} of the plugin for NCCL"), || {
-            let count = |messages: u32| -> Result<u64> {
+            native::of_one_more(MESSAGES, |messages| {
                 let out = folder.join(format!("{call}.{messages}"));
                 let arguments = [call, &BYTES.to_string(), &messages.to_string()];
                 native::of_program(&program, &arguments, &library, &out)
-            };
-            let more = count(LONG)?.saturating_sub(count(SHORT)?);
-            Ok(more as f64 / f64::from(LONG.saturating_sub(SHORT)))
+            })
         })?;
         let measured = Measured {
             note: Some("no poll is in; some 35 are the program's that calls".to_owned()),

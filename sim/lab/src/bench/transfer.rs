@@ -9,9 +9,8 @@ use crate::programs;
 use crate::setup;
 use crate::steps::step;
 
-/// MiB of two transfers: their difference is free of what happens once.
-const SHORT: u32 = 16;
-const LONG: u32 = 48;
+/// MiB of two transfers.
+const MIB: [u32; 2] = [16, 48];
 
 /// Instructions of a MiB, at the side that gives and at the side that takes.
 ///
@@ -28,13 +27,11 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Findings> {
     let mut findings = Findings::default();
     for side in ["giver", "taker"] {
         let ours = step(format!("counting a transfer, the {side}"), || {
-            let count = |mib: u32| -> Result<u64> {
+            native::of_one_more(MIB, |mib| {
                 let out = folder.join(format!("{side}.{mib}"));
                 let arguments = [side, &mib.to_string()];
                 native::without_provider(&program, &arguments, &library, &out)
-            };
-            let more = count(LONG)?.saturating_sub(count(SHORT)?);
-            Ok(more as f64 / f64::from(LONG.saturating_sub(SHORT)))
+            })
         })?;
         let measured = Measured {
             note: Some("the provider's own instructions are out; polls that find little are in".to_owned()),
