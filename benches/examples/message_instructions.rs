@@ -1,7 +1,8 @@
 //! Moves messages over a link, for callgrind to count: `message_instructions WAY SIDE BYTES COUNT`, with a libibverbs whose queue pairs find
 //! each other in one process.
 //!
-//! WAY is `fragments`, by `Links::send` in fragments of slots, `placed`, by `Links::send` into memory that the receiver lent, or `transfers`, by one transfer for each message. SIDE is `sender` or `receiver`. Its calls are
+//! WAY is `fragments`, by `Links::send` in fragments of slots, `placed`, by `Links::send` into memory that the receiver lent, or `transfers`, by one transfer for
+//! each message. SIDE is `sender` or `receiver`. Its calls are
 //! counted: the functions `measured_…` hold them, and nothing else. Both sides have default settings, but for the times that a program
 //! needs under an instrument.
 
