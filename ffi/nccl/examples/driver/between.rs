@@ -585,6 +585,8 @@ fn left(place: &Place, mut waiting: Waiting, since: &str) -> Outcome {
         waiting.send_fails(place)?;
         words.push_str("; sends to it fail");
     }
+    // Nobody sends to one that has yet to look.
+    place.meet("looked", place.last())?;
     others_go_on(place, &mut waiting)?;
     place.meet("left", place.last())?;
     waiting.close()?;
