@@ -200,7 +200,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 57] = [
+pub(super) static ROWS: [Row; 59] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -427,6 +427,30 @@ pub(super) static ROWS: [Row; 57] = [
             "bench-bandwidth",
             "doorbell-1m/perftest-1m",
             "cargo lab run bench-bandwidth",
+        ),
+    ),
+    compared(
+        "transfer-256m",
+        "a transfer of 256 MiB over one rail, in pieces of 256 KiB",
+        "MB/s",
+        "ib_write_bw of 1 MiB",
+        Goal::RatioAtLeast(1.0),
+        (
+            "bench-transfer",
+            "doorbell/perftest",
+            "cargo lab run bench-transfer",
+        ),
+    ),
+    compared(
+        "transfer-rails",
+        "a transfer over two rails of 20 Mbit/s each",
+        "MB/s",
+        "the same over one of them",
+        Goal::RatioAtLeast(1.95),
+        (
+            "bench-transfer-rails",
+            "both/one",
+            "cargo lab run bench-transfer-rails",
         ),
     ),
     compared(

@@ -60,8 +60,8 @@ const NAP: Duration = Duration::from_micros(50);
 /// goes in chunks, each a transfer of the link. Chunks are read and written while others are under way, and no more than --memory bytes
 /// of the file are in memory. Rails may fail meanwhile: what they carried goes again over the others.
 ///
-/// At the end both sides compare the SHA-256 of all bytes. The receiver writes to a new file beside --out, which gets the name of --out
-/// once the checksums are the same, and is removed if anything fails. A file that is there is replaced then. Nothing is resumed.
+/// At the end both sides compare the SHA-256 of all bytes, unless --no-checksum says otherwise. The receiver writes to a new file beside
+/// --out, which gets the name of --out once the checksums are the same, and is removed if anything fails. A file that is there is replaced then. Nothing is resumed.
 /// Ctrl-C ends both sides.
 ///
 /// Exit code: 0 if the whole file is at the receiver, under its name; else 1.
@@ -119,6 +119,10 @@ pub(crate) struct Arguments {
     /// Bytes of a piece, which is one WRITE: a power of two from 4K to 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_piece, default_value = "256K", conflicts_with = "listen")]
     piece: u32,
+
+    /// Compare no checksums: a transfer is whole without them, and a processor's time is left to it
+    #[arg(long, conflicts_with = "listen")]
+    no_checksum: bool,
 
     /// The IP traffic class of what this side sends: DSCP in the upper six bits. A side that listens with it sends so, too
     #[arg(long, value_name = "CLASS", default_value_t = 0)]
@@ -308,7 +312,8 @@ impl Arguments {
             return Ok(None);
         };
         let opened = Opened::open(path, self.bytes)?;
-        let plan = Plan::of(opened.bytes, self.memory, self.chunk, self.piece)?;
+        let mut plan = Plan::of(opened.bytes, self.memory, self.chunk, self.piece)?;
+        plan.has_checksum = !self.no_checksum;
         Ok(Some((opened, plan)))
     }
 
@@ -379,7 +384,7 @@ fn sender<P: Provider, N: Network>(
             Some(region.map_err(|error| format!("{bytes} bytes of memory: {error}; lower --memory"))?)
         }
     };
-    let source = Source::start(opened, region.clone())?;
+    let source = Source::start(opened, region.clone(), plan.has_checksum)?;
     Ok(Sender::new(plan, region, source))
 }
 

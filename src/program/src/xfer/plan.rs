@@ -9,6 +9,8 @@ pub(super) struct Plan {
     pub(super) bytes: u64,
     pub(super) chunk_bytes: u64,
     pub(super) slots: usize,
+    /// Whether both sides compare a checksum of all bytes.
+    pub(super) has_checksum: bool,
 }
 
 impl Plan {
@@ -37,6 +39,7 @@ impl Plan {
             bytes,
             chunk_bytes,
             slots: usize::try_from(most.min(chunks)).unwrap_or(0),
+            has_checksum: true,
         })
     }
 
@@ -61,6 +64,7 @@ impl Plan {
             bytes,
             chunk_bytes,
             slots: usize::try_from(most.min(chunks)).unwrap_or(0),
+            has_checksum: true,
         })
     }
 

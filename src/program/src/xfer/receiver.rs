@@ -152,8 +152,13 @@ impl<P: Provider> Receiver<P> {
         message: Message,
     ) -> Result<(), Fault> {
         match message {
-            Message::Begin { bytes, chunk_bytes } if self.plan.is_none() => {
-                let plan = Plan::of_peer(bytes, chunk_bytes, self.memory_bytes).map_err(Fault::both)?;
+            Message::Begin {
+                bytes,
+                chunk_bytes,
+                has_checksum,
+            } if self.plan.is_none() => {
+                let mut plan = Plan::of_peer(bytes, chunk_bytes, self.memory_bytes).map_err(Fault::both)?;
+                plan.has_checksum = has_checksum;
                 let place = Place::create(&self.path).map_err(Fault::both)?;
                 if plan.slots > 0 {
                     let placement = PlacementConfig::DEFAULT;
@@ -162,7 +167,7 @@ impl<P: Provider> Receiver<P> {
                         Fault::both(format!("{} bytes of memory: {error}", plan.memory_bytes()))
                     })?);
                 }
-                let sink = Sink::start(place, self.region.clone());
+                let sink = Sink::start(place, self.region.clone(), has_checksum);
                 let sink = sink.map_err(|error| Fault::both(format!("starting a thread: {error}")))?;
                 self.sink = Some(sink);
                 self.free = (0..plan.slots).rev().collect();

@@ -72,8 +72,8 @@ impl Report {
             piece_bytes: matches!(end.part, Part::Send(_)).then_some(piece_bytes),
             memory_bytes: u64::try_from(plan.memory_bytes()).unwrap_or(u64::MAX),
             repeated_bytes,
-            sha256: ours.as_ref().map(hexadecimal),
-            sha256_by_peer: theirs.as_ref().map(hexadecimal),
+            sha256: ours.filter(|_| plan.has_checksum).as_ref().map(hexadecimal),
+            sha256_by_peer: theirs.filter(|_| plan.has_checksum).as_ref().map(hexadecimal),
             rails: watch.rails.clone(),
             failovers: watch.failovers,
             reconnects: watch.reconnects,
@@ -134,7 +134,7 @@ impl Report {
         match (&self.error, &self.sha256) {
             (Some(error), _) => writeln!(to, "FAILED: {error}"),
             (None, Some(sum)) => writeln!(to, "sha256 {sum}, the same on both sides"),
-            (None, None) => Ok(()),
+            (None, None) => writeln!(to, "no checksums were compared"),
         }
     }
 }

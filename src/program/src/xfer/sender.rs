@@ -79,9 +79,16 @@ impl<P: Provider> Sender<P> {
         if !self.has_begun {
             self.has_begun = true;
             let Plan {
-                bytes, chunk_bytes, ..
+                bytes,
+                chunk_bytes,
+                has_checksum,
+                ..
             } = self.plan;
-            line.say(&Message::Begin { bytes, chunk_bytes });
+            line.say(&Message::Begin {
+                bytes,
+                chunk_bytes,
+                has_checksum,
+            });
         }
         while self.is_ready && self.offer(line)? {
             has_moved = true;

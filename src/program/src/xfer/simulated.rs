@@ -74,7 +74,7 @@ impl Two {
                     .region(&from.workers, plan.memory_bytes(), &PlacementConfig::DEFAULT)?,
             ),
         };
-        let source = Source::start(opened, region.clone())?;
+        let source = Source::start(opened, region.clone(), plan.has_checksum)?;
         let sender = Sender::new(plan, region, source);
         Ok(Self {
             fabric,

@@ -10,9 +10,8 @@ use std::thread::{self, JoinHandle};
 
 use doorbell::memory::Region;
 use doorbell::provider::Provider;
-use sha2::{Digest as _, Sha256};
 
-use super::wire::Sum;
+use super::wire::{Sum, Summing};
 use crate::unfinished;
 
 /// Bytes that are written at a time.
@@ -142,11 +141,16 @@ impl Sink {
     ///
     /// # Errors
     /// The thread could not be started.
-    pub(super) fn start<P: Provider>(place: Place, region: Option<Region<P>>) -> io::Result<Self> {
+    pub(super) fn start<P: Provider>(
+        place: Place,
+        region: Option<Region<P>>,
+        has_checksum: bool,
+    ) -> io::Result<Self> {
         let (orders, ordered) = channel();
         let (to, written) = channel();
         let work = move || {
-            if let Err(why) = write_all(place, region.as_ref(), &ordered, &to) {
+            let sum = Summing::new(has_checksum);
+            if let Err(why) = write_all(place, region.as_ref(), (&ordered, &to), sum) {
                 // The receiver is gone if the command gave up.
                 let _ = to.send(Written::Failed(why));
             }
@@ -215,16 +219,15 @@ impl Drop for Sink {
 fn write_all<P: Provider>(
     mut place: Place,
     region: Option<&Region<P>>,
-    ordered: &Receiver<Order>,
-    to: &Sender<Written>,
+    (ordered, to): (&Receiver<Order>, &Sender<Written>),
+    mut sum: Summing,
 ) -> Result<(), String> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut sum = Sha256::new();
     while let Ok(order) = ordered.recv() {
         let (slot, mut offset, bytes) = match order {
             Order::Write { slot, offset, bytes } => (slot, offset, bytes),
             Order::End(theirs) => {
-                let ours: Sum = sum.finalize().into();
+                let ours = sum.end();
                 if ours == theirs {
                     place.name()?;
                 }
@@ -241,7 +244,7 @@ fn write_all<P: Provider>(
             region
                 .copy_out(offset, buffer)
                 .map_err(|error| error.to_string())?;
-            sum.update(&*buffer);
+            sum.add(buffer);
             place.write(buffer)?;
             offset = offset.saturating_add(most);
             left = left.saturating_sub(most.try_into().unwrap_or(u64::MAX));
@@ -267,7 +270,7 @@ mod tests {
     }
 
     fn end(place: Place, sum: [u8; 32]) -> Written {
-        let mut sink = Sink::start::<Host>(place, None).unwrap();
+        let mut sink = Sink::start::<Host>(place, None, true).unwrap();
         sink.end(sum);
         sink.take(true).unwrap()
     }

@@ -9,9 +9,8 @@ use std::thread;
 
 use doorbell::memory::Region;
 use doorbell::provider::Provider;
-use sha2::{Digest as _, Sha256};
 
-use super::wire::Sum;
+use super::wire::{Sum, Summing};
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -146,11 +145,20 @@ impl Source {
     ///
     /// # Errors
     /// The thread could not be started.
-    pub(super) fn start<P: Provider>(opened: Opened, region: Option<Region<P>>) -> io::Result<Self> {
+    pub(super) fn start<P: Provider>(
+        opened: Opened,
+        region: Option<Region<P>>,
+        has_checksum: bool,
+    ) -> io::Result<Self> {
         let (parts, ordered) = channel();
         let (to, read) = channel();
         let work = move || {
-            let outcome = read_all(opened, region.as_ref(), &ordered, &to);
+            let outcome = read_all(
+                opened,
+                region.as_ref(),
+                (&ordered, &to),
+                Summing::new(has_checksum),
+            );
             // The receiver is gone if the command gave up.
             let _ = to.send(outcome.map_or_else(Read::Failed, Read::All));
         };
@@ -202,11 +210,10 @@ impl Source {
 fn read_all<P: Provider>(
     mut opened: Opened,
     region: Option<&Region<P>>,
-    ordered: &Receiver<Part>,
-    to: &Sender<Read>,
+    (ordered, to): (&Receiver<Part>, &Sender<Read>),
+    mut sum: Summing,
 ) -> Result<Sum, String> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut sum = Sha256::new();
     while let Ok(part) = ordered.recv() {
         let (mut offset, mut left) = (part.offset, part.bytes);
         while left > 0 {
@@ -223,7 +230,7 @@ fn read_all<P: Provider>(
                 Err(error) => return Err(format!("{name}: {error}")),
             };
             let came = buffer.get(..bytes).unwrap_or_default();
-            sum.update(came);
+            sum.add(came);
             let region = region.ok_or("there is no memory for the file")?;
             region.copy_in(offset, came).map_err(|error| error.to_string())?;
             offset = offset.saturating_add(bytes);
@@ -233,7 +240,7 @@ fn read_all<P: Provider>(
         let _ = to.send(Read::Chunk { chunk, slot });
     }
     opened.check()?;
-    Ok(sum.finalize().into())
+    Ok(sum.end())
 }
 
 #[cfg(test)]

@@ -212,6 +212,17 @@ fn a_sum_that_differs_fails_both_with_both_sums_and_leaves_no_file() {
 }
 
 #[test]
+fn without_checksums_the_file_is_the_same_and_the_report_has_none() {
+    let files = Files::new(1_000_000);
+    let mut two = files.two("", &["--no-checksum"]);
+    assert_eq!(failures(&mut two, LONG), [None, None]);
+    files.is_there();
+    let text = Report::of(&two.sender, "from".into(), 1 << 18).text();
+    assert!(text.contains("no checksums were compared"), "{text}");
+    assert!(!text.contains("sha256"), "{text}");
+}
+
+#[test]
 fn either_side_that_gives_up_ends_the_other_with_its_reason() {
     for bytes in [0, 200_000] {
         let files = Files::new(4_000_000);
@@ -369,6 +380,7 @@ fn what_is_not_of_this_protocol_ends_both() {
     let broken = Message::Begin {
         bytes: 5,
         chunk_bytes: 0,
+        has_checksum: true,
     };
     for (message, why) in [
         (other, "run the same release on both"),

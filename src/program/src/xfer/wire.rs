@@ -2,29 +2,57 @@
 //!
 //! | kind | from | body |
 //! |---|---|---|
-//! | 1 begin | sender | bytes of the file (8), bytes of a chunk (8) |
+//! | 1 begin | sender | bytes of the file (8), bytes of a chunk (8), 1 if checksums are compared, else 0 (1) |
 //! | 2 ready | receiver | |
 //! | 3 end | sender | bytes of the file (8), their SHA-256 (32) |
 //! | 4 answer | receiver | bytes that came (8), their SHA-256 (32) |
 //! | 5 failed | both | why, as UTF-8 |
 //!
+//! Each SHA-256 is all zeros if no checksums are compared.
+//!
 //! In front of the body are `dbxf`, the version (2) and the kind (2). The version and the kind keep their places in every version.
+
+use sha2::{Digest as _, Sha256};
 
 const MAGIC: [u8; 4] = *b"dbxf";
 
 /// The version of these messages.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// The longest text of a failure.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// A SHA-256.
+/// A SHA-256, or zeros where none is computed.
 pub(super) type Sum = [u8; 32];
+
+/// The checksum of bytes that are added one after the other.
+pub(super) struct Summing(Option<Sha256>);
+
+impl Summing {
+    /// Begins; without `has_checksum` it computes nothing.
+    pub(super) fn new(has_checksum: bool) -> Self {
+        Self(has_checksum.then(Sha256::new))
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        if let Some(sum) = &mut self.0 {
+            sum.update(bytes);
+        }
+    }
+
+    pub(super) fn end(self) -> Sum {
+        self.0.map_or([0; 32], |sum| sum.finalize().into())
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// The beginning: a file follows.
-    Begin { bytes: u64, chunk_bytes: u64 },
+    Begin {
+        bytes: u64,
+        chunk_bytes: u64,
+        has_checksum: bool,
+    },
     /// The receiver understands, and has a place for the file.
     Ready,
     /// All of the file was sent.
@@ -64,9 +92,14 @@ impl Message {
         to.extend(VERSION.to_be_bytes());
         to.extend(self.kind().to_be_bytes());
         match self {
-            Self::Begin { bytes, chunk_bytes } => {
+            Self::Begin {
+                bytes,
+                chunk_bytes,
+                has_checksum,
+            } => {
                 to.extend(bytes.to_be_bytes());
                 to.extend(chunk_bytes.to_be_bytes());
+                to.push(u8::from(*has_checksum));
             }
             Self::Ready => {}
             Self::End { bytes, sum } | Self::Answer { bytes, sum } => {
@@ -122,10 +155,19 @@ impl Message {
         let (bytes, rest) = body.split_first_chunk()?;
         let bytes = u64::from_be_bytes(*bytes);
         match kind {
-            1 => Some(Self::Begin {
-                bytes,
-                chunk_bytes: u64::from_be_bytes(rest.try_into().ok()?),
-            }),
+            1 => {
+                let (chunk_bytes, rest) = rest.split_first_chunk()?;
+                let has_checksum = match rest {
+                    [0] => false,
+                    [1] => true,
+                    _ => return None,
+                };
+                Some(Self::Begin {
+                    bytes,
+                    chunk_bytes: u64::from_be_bytes(*chunk_bytes),
+                    has_checksum,
+                })
+            }
             3 => Some(Self::End {
                 bytes,
                 sum: rest.try_into().ok()?,
@@ -152,13 +194,16 @@ pub(super) fn hexadecimal(sum: &Sum) -> String {
 mod tests {
     use super::{Message, Unreadable, hexadecimal};
 
-    fn all() -> [Message; 5] {
+    fn all() -> [Message; 6] {
         let (bytes, sum) = (1 << 40, [7; 32]);
+        let begin = |has_checksum| Message::Begin {
+            bytes,
+            chunk_bytes: 1 << 20,
+            has_checksum,
+        };
         [
-            Message::Begin {
-                bytes,
-                chunk_bytes: 1 << 20,
-            },
+            begin(false),
+            begin(true),
             Message::Ready,
             Message::End { bytes, sum },
             Message::Answer { bytes, sum },
@@ -188,10 +233,10 @@ mod tests {
     #[test]
     fn another_version_is_named_and_another_program_too() {
         let mut bytes = Message::Ready.to_bytes();
-        bytes[5] = 2;
+        bytes[5] = 1;
         let error = Message::parse(&bytes).unwrap_err();
-        assert_eq!(error, Unreadable::Version(2));
-        assert!(error.to_string().contains("version 2"), "{error}");
+        assert_eq!(error, Unreadable::Version(1));
+        assert!(error.to_string().contains("version 1"), "{error}");
         bytes[0] = b'x';
         assert_eq!(Message::parse(&bytes), Err(Unreadable::Foreign));
         let mut unknown = Message::Ready.to_bytes();
