@@ -24,6 +24,17 @@ pub enum NodeError {
     Provider(ProviderError),
     /// There is no memory for a Worker, or none of the kind that is required.
     Memory(MemoryError),
+    /// Caller misuse: a setting of [`WorkerConfig`](crate::WorkerConfig) is out of its range.
+    Setting {
+        /// The field.
+        setting: &'static str,
+        /// The value of the field.
+        value: u64,
+        /// The least value.
+        value_min: u64,
+        /// The largest value.
+        value_max: u64,
+    },
     /// A Worker has fewer slots for receives than it is to share.
     SharedReceives {
         /// [`SharedReceivesConfig::depth`](crate::worker::SharedReceivesConfig::depth).
@@ -52,6 +63,12 @@ impl fmt::Display for NodeError {
             Self::Library(error) => fmt::Display::fmt(error, f),
             Self::Provider(error) => fmt::Display::fmt(error, f),
             Self::Memory(error) => fmt::Display::fmt(error, f),
+            Self::Setting {
+                setting,
+                value,
+                value_min,
+                value_max,
+            } => write_setting(f, setting, value, (value_min, value_max)),
             Self::SharedReceives { depth, slots } => write!(
                 f,
                 "{depth} shared receives, where {slots} slots are left for receives: raise slots, or lower shared_receives.depth or \
@@ -90,6 +107,15 @@ impl From<MemoryError> for NodeError {
     fn from(error: MemoryError) -> Self {
         Self::Memory(error)
     }
+}
+
+fn write_setting(
+    f: &mut fmt::Formatter<'_>,
+    setting: &str,
+    value: &u64,
+    (least, most): (&u64, &u64),
+) -> fmt::Result {
+    write!(f, "{setting} is {value}: set it from {least} to {most}")
 }
 
 /// Reason why connecting failed. Everything made for the channel was undone. [`kind`](Self::kind) returns the group of the reason.
@@ -191,6 +217,17 @@ pub enum ConnectError {
     OnlyLinkLocal,
     /// The configuration cannot be sent to a peer.
     Configuration(Misuse),
+    /// Caller misuse: a setting of [`ChannelConfig`](crate::ChannelConfig) is out of its range.
+    Setting {
+        /// The field.
+        setting: &'static str,
+        /// The value of the field.
+        value: u64,
+        /// The least value.
+        value_min: u64,
+        /// The largest value.
+        value_max: u64,
+    },
     /// The call does not fit the object it was made on: what was called, and what to call.
     Misuse(&'static str),
     /// A state that doorbell's own code rules out. The text names it for a bug report.
@@ -301,6 +338,12 @@ impl fmt::Display for ConnectError {
                  listener an address in a subnet, or connect to its address and interface",
             ),
             Self::Configuration(misuse) => write!(f, "the configuration cannot be sent to a peer: {misuse}"),
+            Self::Setting {
+                setting,
+                value,
+                value_min,
+                value_max,
+            } => write_setting(f, setting, value, (value_min, value_max)),
             Self::Misuse(what) => f.write_str(what),
             Self::Unreachable(state) => write!(f, "bug in doorbell, please report it: {state}"),
             Self::Entropy(errno) => write!(f, "the system call for random bytes failed (errno {errno}): check the seccomp filter"),

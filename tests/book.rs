@@ -173,6 +173,12 @@ fn errors_of_a_node() {
                 lacks: OnDemand::READ | OnDemand::ATOMIC
             }
         )),
+        NodeError::Setting {
+            setting: "slots",
+            value: 0,
+            value_min: 1,
+            value_max: 4_294_967_294
+        },
         NodeError::SharedReceives {
             depth: 512,
             slots: 400
@@ -248,6 +254,12 @@ fn errors_of_connecting() {
         ConnectError::ListenerClosed,
         ConnectError::OtherTrust,
         ConnectError::NotAllowed(address(10, 9, 0, 7)),
+        ConnectError::Setting {
+            setting: "retry_count",
+            value: 9,
+            value_min: 0,
+            value_max: 7
+        },
         ConnectError::Configuration(Misuse::Unsendable(Field::FlowLabel)),
         ConnectError::Misuse(
             "accept waits for a thread that runs the handshakes, and these are polled: call poll_accept"

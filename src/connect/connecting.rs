@@ -144,6 +144,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         patience: Patience,
     ) -> Result<Connecting<P, N>, ConnectError> {
+        config.check()?;
         let stage = match self.makers().signal().map_err(ConnectError::Tcp)? {
             None => self.dial(aim.way(self.worker_rails(workers)?)?, config, patience, None)?,
             Some(signal) => {

@@ -83,6 +83,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         config: &ChannelConfig,
         limits: &HandshakeLimits,
     ) -> Result<Self, ConnectError> {
+        config.check()?;
         let rails = node.worker_rails(workers)?;
         let acceptor = node.network.listen(address)?;
         let address = acceptor.address();

@@ -287,6 +287,7 @@ impl<P: Provider, N: Network> Node<P, N> {
 
     /// A Worker on a device that is there.
     fn worker_on(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
+        config.check()?;
         let context = self.provider.open(device)?;
         let reaper = self.reaper.clone();
         Worker::new(context, device.into(), config, self.instance, reaper)

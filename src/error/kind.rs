@@ -64,9 +64,11 @@ impl ConnectError {
                 (Cause::StageTimedOut | Cause::WholeTimedOut, _) => Host,
                 _ => Configuration,
             },
-            Self::NotAllowed(_) | Self::NoPort(_) | Self::OnlyLinkLocal | Self::Configuration(_) => {
-                Configuration
-            }
+            Self::NotAllowed(_)
+            | Self::NoPort(_)
+            | Self::OnlyLinkLocal
+            | Self::Configuration(_)
+            | Self::Setting { .. } => Configuration,
             Self::NoRoom { .. }
             | Self::NoShare { .. }
             | Self::NoSlots { .. }

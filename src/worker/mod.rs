@@ -22,6 +22,7 @@ pub(crate) mod cells;
 pub(crate) mod channel;
 mod channel_list;
 mod channel_table;
+mod checked;
 pub(crate) mod claim;
 pub(crate) mod class;
 mod closing;
@@ -69,7 +70,6 @@ use doorbell_core::provider::{
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::InstanceId;
-use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Clock as _, Deadline, Qpn, Ticket};
 use doorbell_ffi::Rdma;
 
@@ -261,7 +261,7 @@ impl Reservation {
 
 /// How many slots are kept for leases.
 fn leases_kept(config: &WorkerConfig) -> u32 {
-    let percent = u64::from(config.lease_share_percent.min(100));
+    let percent = u64::from(config.lease_share_percent);
     let kept = u64::from(config.slots).saturating_mul(percent).div_ceil(100);
     // No more than there are slots.
     u32::try_from(kept).unwrap_or(config.slots)
@@ -301,7 +301,7 @@ impl<P: Provider> Worker<P> {
                 slots: config.slots.saturating_sub(leases_kept),
             });
         }
-        let channels_max = config.channels_max.clamp(1, CHANNELS_MAX);
+        let channels_max = config.channels_max;
         let statistics = Arc::default();
         let shared = match &config.shared_receives {
             Some(shared) => Some(Shared::new(

@@ -354,7 +354,7 @@ fn a_channel_is_admitted_only_with_room_for_its_completions() {
     });
     let mut client = workers(&b);
     let mut greedy = small();
-    greedy.send_depth = 1 << 16;
+    greedy.send_depth = (1 << 16) - 1;
     let error = b
         .connect(&mut client, &handle, &greedy, within(SOON))
         .unwrap_err();

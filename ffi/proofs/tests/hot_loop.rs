@@ -59,10 +59,26 @@ fn an_allocation_is_found() {
     }
 }
 
+/// Runs a program until it says so, three times at most.
+///
+/// The kernel moves pages of a process where it wants larger ones, and the next touch of such a page is a fault, too. A page that is not in
+/// place, however, is touched in every run.
+fn run_until(wanted: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Output, String) {
+    let run = || run_with(env!("CARGO_BIN_EXE_page_faults"), arguments, variables);
+    let mut ran = run();
+    for _ in 1..3 {
+        if !says(&ran.0, wanted) {
+            println!("again: {}", ran.1);
+            ran = run();
+        }
+    }
+    ran
+}
+
 #[test]
 fn no_page_is_touched_for_the_first_time() {
     for (variables, rings) in [(&[][..], BY_TRAILERS), (&RELAXED, BY_IMMEDIATES)] {
-        let (output, said) = run_with(env!("CARGO_BIN_EXE_page_faults"), &[], variables);
+        let (output, said) = run_until("0 minor page faults, 0 major, ", &[], variables);
         assert!(says(&output, "0 minor page faults, 0 major, "), "{said}");
         assert!(says(&output, rings), "{said}");
         assert!(output.status.success(), "{said}");
@@ -71,7 +87,8 @@ fn no_page_is_touched_for_the_first_time() {
 
 #[test]
 fn a_first_touch_is_found() {
-    let (output, said) = run(env!("CARGO_BIN_EXE_page_faults"), &["--requests", FEW, "--plant"]);
+    let planted = ["--requests", FEW, "--plant"];
+    let (output, said) = run_until("1 minor page faults, 0 major, ", &planted, &[]);
     assert!(says(&output, "1 minor page faults, 0 major, "), "{said}");
     assert_eq!(output.status.code(), Some(1), "{said}");
 }

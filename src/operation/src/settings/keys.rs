@@ -355,6 +355,27 @@ mod tests {
     }
 
     #[test]
+    fn every_bound_is_one_that_the_library_accepts() {
+        for key in all() {
+            let (Kind::Count { least, most } | Kind::Bytes { least, most }) = key.kind else {
+                continue;
+            };
+            for bound in [least, most] {
+                let mut values = SettingValues::default();
+                (key.write)(&mut values, &super::Value::Number(bound)).unwrap();
+                let of_channels = [values.channel.check(), values.link.channel.check()];
+                assert!(
+                    of_channels.iter().all(Result::is_ok),
+                    "{}: {of_channels:?}",
+                    key.name
+                );
+                let of_worker = values.worker.check();
+                assert!(of_worker.is_ok(), "{}: {of_worker:?}", key.name);
+            }
+        }
+    }
+
+    #[test]
     fn no_setting_is_taken_for_what_others_set() {
         for key in all() {
             assert!(!super::super::is_of_others(&variable(key)), "{}", key.name);

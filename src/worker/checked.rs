@@ -1,0 +1,128 @@
+//! Ranges of settings. A value out of its range is refused before any device is asked.
+
+use core::ops::RangeInclusive;
+
+use doorbell_core::provider::GATHER_MAX;
+use doorbell_core::wire::RECEIVE_DEPTH_MAX;
+use doorbell_core::work_id::{CHANNELS_MAX, SLOTS_MAX};
+
+use super::class::CLASSES_MAX;
+use super::config::{ChannelConfig, SharedReceivesConfig, WorkerConfig};
+use crate::error::{ConnectError, NodeError};
+
+/// The largest of the settings that libibverbs takes as an `int`.
+const INT_MAX: u32 = i32::MAX as u32;
+
+/// A setting, its value and its range.
+type Setting = (&'static str, u64, RangeInclusive<u64>);
+
+fn setting(name: &'static str, value: impl Into<u64>, range: RangeInclusive<u32>) -> Setting {
+    let (least, most) = range.into_inner();
+    (name, value.into(), least.into()..=most.into())
+}
+
+/// The first setting out of its range: its name, its value, the least and the largest value.
+fn wrong(settings: impl IntoIterator<Item = Setting>) -> Option<(&'static str, u64, u64, u64)> {
+    let mut settings = settings.into_iter();
+    let (name, value, range) = settings.find(|(_, value, range)| !range.contains(value))?;
+    Some((name, value, *range.start(), *range.end()))
+}
+
+impl WorkerConfig {
+    /// Checks each setting by itself, as [`Node::worker`](crate::Node::worker) does before it asks the device.
+    ///
+    /// # Errors
+    /// [`NodeError::Setting`] names the first one that is out of its range.
+    pub fn check(&self) -> Result<(), NodeError> {
+        let own = [
+            setting("slots", self.slots, 1..=u32::MAX - 1),
+            setting("lease_share_percent", self.lease_share_percent, 0..=100),
+            setting("slot_bytes", self.slot_bytes, 1..=1 << 31),
+            setting("completion_depth", self.completion_depth, 1..=INT_MAX),
+            setting("channels_max", self.channels_max, 1..=CHANNELS_MAX),
+            setting("channels_per_address", self.channels_per_address, 1..=u32::MAX),
+            setting("submissions_per_poll", self.submissions_per_poll, 1..=u32::MAX),
+        ];
+        let shared = self
+            .shared_receives
+            .map(|SharedReceivesConfig { depth, .. }| setting("shared_receives.depth", depth, 1..=SLOTS_MAX));
+        match wrong(own.into_iter().chain(shared)) {
+            None => Ok(()),
+            Some((setting, value, value_min, value_max)) => Err(NodeError::Setting {
+                setting,
+                value,
+                value_min,
+                value_max,
+            }),
+        }
+    }
+}
+
+impl ChannelConfig {
+    /// Checks each setting by itself, as connecting and listening do before anything else.
+    ///
+    /// # Errors
+    /// [`ConnectError::Setting`] names the first one that is out of its range.
+    pub fn check(&self) -> Result<(), ConnectError> {
+        let settings = [
+            setting("send_depth", self.send_depth, 1..=SLOTS_MAX - 1),
+            setting("receive_depth", self.receive_depth, 1..=RECEIVE_DEPTH_MAX),
+            setting("gather_max", self.gather_max, 1..=GATHER_MAX as u32),
+            setting("timeout", self.timeout, 1..=31),
+            setting("retry_count", self.retry_count, 0..=7),
+            setting("rnr_retry", self.rnr_retry, 0..=7),
+            setting("min_rnr_timer", self.min_rnr_timer, 0..=31),
+            setting("class", self.class, 0..=CLASSES_MAX as u32 - 1),
+            setting("flow_label", self.flow_label, 0..=(1 << 20) - 1),
+            setting("service_level", self.service_level, 0..=15),
+            setting("hop_limit", self.hop_limit, 1..=255),
+        ];
+        match wrong(settings) {
+            None => Ok(()),
+            Some((setting, value, value_min, value_max)) => Err(ConnectError::Setting {
+                setting,
+                value,
+                value_min,
+                value_max,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_those_for_many_are_in_their_ranges() {
+        for channels in [1, 10, 1_000, 10_000] {
+            assert!(WorkerConfig::for_channels(channels, 4096).check().is_ok());
+            assert!(ChannelConfig::for_channels(channels).check().is_ok());
+        }
+        assert!(WorkerConfig::default().check().is_ok());
+        assert!(ChannelConfig::default().check().is_ok());
+    }
+
+    #[test]
+    fn a_setting_out_of_its_range_is_named_with_its_value_and_its_limits() {
+        let channel = ChannelConfig {
+            retry_count: 8,
+            ..ChannelConfig::default()
+        };
+        let error = channel.check().unwrap_err();
+        assert_eq!(error.to_string(), "retry_count is 8: set it from 0 to 7");
+        let shared = SharedReceivesConfig {
+            depth: 0,
+            ..SharedReceivesConfig::default()
+        };
+        let worker = WorkerConfig {
+            shared_receives: Some(shared),
+            ..WorkerConfig::default()
+        };
+        let error = worker.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "shared_receives.depth is 0: set it from 1 to 65536"
+        );
+    }
+}
