@@ -34,8 +34,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Makes a request of a window that the peer granted, from this offset on. Later polls post it, over any rail that leads to the
-    /// window. [`LinkEvent::Fetched`] or [`LinkEvent::Ended`] names it by the returned value. Requests without an end yet may
-    /// be done in any order.
+    /// window. [`LinkEvent::Fetched`](crate::link::LinkEvent::Fetched) or [`LinkEvent::Ended`](crate::link::LinkEvent::Ended) names it by the
+    /// returned value. Requests without an end yet may be done in any order.
     ///
     /// # Errors
     /// [`RequestRefusal::Full`] is back-pressure: poll, and try again. [`RequestRefusal::Over`] says why the link is over, for as long as

@@ -120,7 +120,7 @@ enum Step {
     Refused(UndeliveredReason),
 }
 
-/// Routes messages between endpoints. See the [module](self).
+/// Routes messages between endpoints.
 #[derive(Debug)]
 pub struct Router {
     node: NodeNumber,

@@ -161,7 +161,7 @@ pub enum TransferRefusal {
     PiecesTooLong {
         /// The bytes of a piece.
         bytes: u32,
-        /// The most: [`TransferConfig::piece_bytes`] times [`TransferConfig::pieces_ahead`], and at least 1 MiB.
+        /// The most: `piece_bytes` times [`TransferConfig::pieces_ahead`], and at least 1 MiB.
         bytes_max: u32,
     },
     /// Caller misuse: the range does not lie within the region.

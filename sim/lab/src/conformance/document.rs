@@ -215,8 +215,8 @@ fn deviations(text: &mut String, records: &[Record]) -> Result<()> {
         for ((case, observed), (book, columns)) in shown.cases {
             let columns: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
             writeln!(text, "- `{case}` on {}", columns.join(", "))?;
-            writeln!(text, "  - by the book: {book}")?;
-            writeln!(text, "  - observed: {observed}")?;
+            writeln!(text, "  - By the book: {book}")?;
+            writeln!(text, "  - Observed: {observed}")?;
         }
     }
     Ok(())
@@ -284,7 +284,7 @@ pub(super) mod tests {
                 "| S4 | `s04_x` | it runs | same | [lame](#lame), sometimes, before 6.12 | same |",
             ]
         );
-        let described = "### lame\n\nleg.c.\n\n- `s02_x` on rxe 6.1\n  - by the book: it: runs\n  - observed: it: walks\n";
+        let described = "### lame\n\nleg.c.\n\n- `s02_x` on rxe 6.1\n  - By the book: it: runs\n  - Observed: it: walks\n";
         assert!(text.contains(described), "{text}");
     }
 

@@ -67,6 +67,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// Exit code: 0 if the whole file is at the receiver, under its name; else 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(
+    override_usage = "doorbell xfer [OPTIONS] <FILE> <HOST|--simulated>\n       doorbell xfer [OPTIONS] --listen [<ADDR:PORT>]",
     group(clap::ArgGroup::new("sides").args(["peer", "listen", "simulated"]).required(true)),
     after_help = "Examples:\n  doorbell xfer --listen --out copy --key-file keys              on one host\n  \
     doorbell xfer file 10.0.0.1 --key-file keys                    on the other\n  \
