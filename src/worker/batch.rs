@@ -67,7 +67,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     #[inline(always)]
     pub fn send(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         let mut claim = self.claim(bytes.len())?;
-        claim.bytes().copy_from_slice(bytes);
+        claim.fill(bytes);
         claim.send()
     }
 

@@ -57,6 +57,12 @@ impl<P: Provider> Claim<'_, P> {
         part(self.cell.bytes(), self.len_bytes)
     }
 
+    /// Writes these bytes, for which the claim was made.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, bytes: &[u8]) {
+        copy(self.cell.bytes(), bytes);
+    }
+
     /// Makes the message shorter than was claimed; a greater length changes nothing.
     #[inline]
     pub fn truncate(&mut self, len_bytes: usize) {
@@ -105,6 +111,12 @@ impl<P: Provider> BatchClaim<'_, '_, P> {
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         part(self.batch.inner.claimed(), self.len_bytes)
+    }
+
+    /// Writes these bytes, for which the claim was made.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, bytes: &[u8]) {
+        copy(self.batch.inner.claimed(), bytes);
     }
 
     /// Makes the message shorter than was claimed; a greater length changes nothing.
@@ -203,6 +215,14 @@ fn shorter(len_bytes: u32, asked: usize) -> u32 {
 #[inline(always)]
 fn part(cell: &mut [u8], len_bytes: u32) -> &mut [u8] {
     cell.get_mut(..len_bytes as usize).unwrap_or_default()
+}
+
+/// Copies bytes that a cell has room for: no branch of it can panic.
+#[inline(always)]
+fn copy(cell: &mut [u8], bytes: &[u8]) {
+    if let Some(cell) = cell.get_mut(..bytes.len()) {
+        cell.copy_from_slice(bytes);
+    }
 }
 
 #[cfg(test)]

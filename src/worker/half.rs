@@ -212,7 +212,7 @@ impl<P: Provider> SendHalf<P> {
             return self.send_without_cell(bytes);
         }
         let mut claim = self.claim(bytes.len())?;
-        claim.bytes().copy_from_slice(bytes);
+        claim.fill(bytes);
         claim.send()
     }
 

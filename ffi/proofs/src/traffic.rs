@@ -188,6 +188,8 @@ impl Traffic {
         for of in [Side::A, Side::B] {
             self.alone(of)?;
             self.settle()?;
+            self.cells(of)?;
+            self.settle()?;
             self.batch(of)?;
             self.settle()?;
             self.one_sided(of)?;
@@ -224,6 +226,43 @@ impl Traffic {
         ours.messages = ours.messages.wrapping_add(3);
         theirs.messages = theirs.messages.wrapping_add(1);
         self.requests = self.requests.wrapping_add(3);
+        Ok(())
+    }
+
+    /// Messages and WRITEs from cells, copied and claimed, by themselves and for one doorbell. A claim and a batch are dropped before.
+    fn cells(&mut self, of: Side) -> Result<(), Stuck> {
+        let refused = Stuck("a message from a cell was refused");
+        let number = self.number();
+        let bytes = message(number);
+        let (from, to) = self.ends(of);
+        let target = part_of(&to.window, MESSAGE_BYTES as u64)?;
+        let none = PostFlags::empty();
+        let channel = from.channel().ok_or(refused)?;
+        drop(channel.claim(MESSAGE_BYTES).map_err(|_| refused)?);
+        channel.send(&bytes).map_err(|_| refused)?;
+        let mut claim = channel.claim(MESSAGE_BYTES).map_err(|_| refused)?;
+        claim.bytes().copy_from_slice(&bytes);
+        claim.send().map_err(|_| refused)?;
+        let claim = channel.claim(MESSAGE_BYTES).map_err(|_| refused)?;
+        claim
+            .post(Operation::WriteWithImmediate(target, NO_ANSWER), none)
+            .map_err(|_| refused)?;
+        for is_rung in [false, true] {
+            let mut batch = channel.batch();
+            batch.send(&bytes).map_err(|_| refused)?;
+            let mut claim = batch.claim(MESSAGE_BYTES).map_err(|_| refused)?;
+            claim.bytes().copy_from_slice(&bytes);
+            claim.send().map_err(|_| refused)?;
+            let claim = batch.claim(MESSAGE_BYTES).map_err(|_| refused)?;
+            claim.push(Operation::Write(target), none).map_err(|_| refused)?;
+            if is_rung && batch.ring() != Ok(3) {
+                return Err(refused);
+            }
+        }
+        let [ours, _] = self.owed(of);
+        ours.messages = ours.messages.wrapping_add(4);
+        ours.written = ours.written.wrapping_add(1);
+        self.requests = self.requests.wrapping_add(6);
         Ok(())
     }
 

@@ -55,6 +55,63 @@ fn send(channel: &mut Channel, lease: Lease) -> Option<Lease> {
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
+fn send_copied(channel: &mut Channel, bytes: &[u8]) -> bool {
+    channel.send(bytes).is_ok()
+}
+
+/// Copies as many bytes as both have.
+#[inline]
+fn copy(bytes: &mut [u8], from: &[u8]) {
+    for (byte, from) in bytes.iter_mut().zip(from) {
+        *byte = *from;
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn send_claimed(channel: &mut Channel, bytes: &[u8]) -> bool {
+    let Ok(mut claim) = channel.claim(bytes.len()) else {
+        return false;
+    };
+    copy(claim.bytes(), bytes);
+    claim.send().is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn post_claimed(channel: &mut Channel, operation: Operation, bytes: &[u8]) -> bool {
+    let Ok(mut claim) = channel.claim(bytes.len()) else {
+        return false;
+    };
+    copy(claim.bytes(), bytes);
+    claim.truncate(bytes.len());
+    claim.post(operation, PostFlags::empty()).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn drop_claim(channel: &mut Channel) -> bool {
+    channel.claim(8).map(drop).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn push_copied(batch: &mut Batch<'_>, bytes: &[u8]) -> bool {
+    batch.send(bytes).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn push_claimed(batch: &mut Batch<'_>, bytes: &[u8]) -> bool {
+    let Ok(mut claim) = batch.claim(bytes.len()) else {
+        return false;
+    };
+    copy(claim.bytes(), bytes);
+    claim.send().is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
 fn submit_own(channel: &mut Channel, operation: Operation, lease: Lease) -> Option<Lease> {
     match channel.submit(operation, lease, PostFlags::empty()) {
         Ok(()) => None,
@@ -197,8 +254,11 @@ impl Counts {
     #[inline]
     fn note(&mut self, mut turn: Turn<'_>, event: Event<'_>) {
         match event {
-            Event::Received { .. } => {
+            Event::Received { message, .. } => {
                 self.received = self.received.wrapping_add(1);
+                if self.received % 2 == 0 {
+                    turn.release(message.keep());
+                }
             }
             Event::Written { .. } => self.written = self.written.wrapping_add(1),
             Event::Fetched { data, .. } => {
@@ -243,7 +303,7 @@ fn messages(from: &mut End) -> Option<u64> {
         return None;
     };
     let channel = from.channel()?;
-    if credits(channel) < 4
+    if credits(channel) < 8
         || send(channel, alone).is_some()
         || !post_inline(channel, Operation::Send, &bytes)
     {
@@ -257,10 +317,18 @@ fn messages(from: &mut End) -> Option<u64> {
     if ring(batch) != Ok(2) {
         return None;
     }
+    let channel = from.channel()?;
+    if !drop_claim(channel) || !send_copied(channel, &bytes) || !send_claimed(channel, &bytes) {
+        return None;
+    }
+    let mut batch = begin(channel);
+    if !push_copied(&mut batch, &bytes) || !push_claimed(&mut batch, &bytes) || ring(batch) != Ok(2) {
+        return None;
+    }
     let other = lease(&mut from.worker)?;
     release(&mut from.worker, spare);
     drop_lease(other);
-    Some(4)
+    Some(8)
 }
 
 /// Posts the other operations, alone, in a batch, and inline if they can be. Returns how many are reported to the
@@ -295,6 +363,7 @@ fn other_operations(from: &mut End, remote: RemoteAddress) -> Option<(u64, u64)>
     let channel = from.worker.channel(from.channel)?;
     let ranges = [from.window.range(1024, 8), from.window.range(2048, 8)];
     if !post_inline(channel, Operation::Write(remote), &word)
+        || !post_claimed(channel, Operation::Write(remote), &word)
         || !post_ranges(channel, Operation::Write(remote), ranges)
         || !post_ranges(channel, Operation::Read(remote), ranges)
     {
