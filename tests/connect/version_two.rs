@@ -148,6 +148,8 @@ fn long_messages_are_written_into_memory_of_a_peer_of_version_4_and_of_none_befo
     for (newest, is_lent) in [(2, false), (3, false), (4, true)] {
         let (fabric, mut sides) = sides(newest);
         run(&fabric, &mut sides, 50);
+        let before = fabric.registrations();
+        fabric.capture(100_000);
         for _ in 0..3 {
             for side in &mut sides {
                 side.links.send(side.link.unwrap(), &[7; 100_000]).unwrap();
@@ -162,5 +164,28 @@ fn long_messages_are_written_into_memory_of_a_peer_of_version_4_and_of_none_befo
                 "version {newest}"
             );
         }
+        // An older peer takes neither frame for one.
+        let kinds: Vec<_> = fabric
+            .take_captured()
+            .iter()
+            .filter_map(|frame| kind(&frame.bytes))
+            .collect();
+        let is_said = [15, 16].map(|kind| kinds.contains(&kind));
+        assert_eq!(is_said, [is_lent; 2], "version {newest}");
+        assert!(kinds.contains(&2), "acknowledgements are seen");
+        assert_eq!(fabric.registrations() > before, is_lent);
     }
+}
+
+/// The kind of the frame of a session that a packet carries, if it is a SEND of one packet.
+///
+/// Source: InfiniBand Architecture volume 1, section 9.2 (BTH), and annex A17.
+fn kind(packet: &[u8]) -> Option<u8> {
+    let ip = match packet.get(12..14)? {
+        [0x86, 0xdd] => 40,
+        _ => 20,
+    };
+    let transport = packet.get(14 + ip + 8..)?;
+    // SEND only.
+    (*transport.first()? == 0x04).then(|| transport.get(13).copied())?
 }

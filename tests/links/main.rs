@@ -11,6 +11,7 @@ mod ended;
 mod fabric;
 mod failing;
 mod full;
+mod hostile;
 mod keys;
 mod lengths;
 mod lent_windows;

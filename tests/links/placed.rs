@@ -8,10 +8,10 @@ use crate::anything::{Chance, plan, seeds};
 use crate::processes::{A, B, Process, Two, config, ms, ports};
 
 /// The default threshold.
-const LONG: usize = 16 << 10;
+pub(crate) const LONG: usize = 16 << 10;
 
 /// Two processes with a link over so many rails, both configured so.
-fn two_with(config: &LinkConfig, rails: usize, plan: &str) -> Two {
+pub(crate) fn two_with(config: &LinkConfig, rails: usize, plan: &str) -> Two {
     two_at(None, config, rails, plan)
 }
 
@@ -28,7 +28,7 @@ fn two_at(mbps: Option<u32>, config: &LinkConfig, rails: usize, plan: &str) -> T
 }
 
 /// A configuration with memory for so many places of 64 KiB.
-fn with_places(places: usize) -> LinkConfig {
+pub(crate) fn with_places(places: usize) -> LinkConfig {
     let mut config = config();
     config.message_bytes_max = 1 << 20;
     (config.retained, config.ahead) = (1024, 1024);
@@ -36,12 +36,12 @@ fn with_places(places: usize) -> LinkConfig {
     config
 }
 
-fn later(two: &Two, ms: u64) -> Duration {
+pub(crate) fn later(two: &Two, ms: u64) -> Duration {
     Duration::from_nanos(two.fabric.now().to_ns() + ms * 1_000_000)
 }
 
 /// Sends a message of so many bytes, and waits until all are done.
-fn send_and_settle(two: &mut Two, at: usize, bytes: usize) {
+pub(crate) fn send_and_settle(two: &mut Two, at: usize, bytes: usize) {
     two.process_mut(at).message_bytes = bytes;
     two.process_mut(at).send().unwrap();
     let until = later(two, 1000);
@@ -49,7 +49,7 @@ fn send_and_settle(two: &mut Two, at: usize, bytes: usize) {
 }
 
 /// Has each side lend the other memory.
-fn lent(two: &mut Two) {
+pub(crate) fn lent(two: &mut Two) {
     for at in [A, B] {
         send_and_settle(two, at, LONG + 1);
     }

@@ -54,6 +54,13 @@ pub(crate) enum Aside {
     Revoked(LoanId),
 }
 
+/// A report about another link than that of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    Message(Vec<u8>),
+    End(FinalReason),
+}
+
 /// The callback of a process.
 type Each<'e> = dyn FnMut(LinkId, LinkEvent<'_>) + 'e;
 
@@ -75,6 +82,8 @@ pub(crate) struct Process {
     pub(crate) over: Option<FinalReason>,
     /// Reports beside messages that nobody has looked at yet.
     pub(crate) asides: Vec<Aside>,
+    /// Reports about other links than its own, if it may have some.
+    pub(crate) beside: Option<Vec<Beside>>,
     pub(crate) is_stopped: bool,
     /// The bytes of each message it sends.
     pub(crate) message_bytes: usize,
@@ -126,6 +135,7 @@ impl Process {
             unknown: 0,
             over: None,
             asides: Vec::new(),
+            beside: None,
             is_stopped: false,
             message_bytes: 64,
             panics_every: None,
@@ -204,11 +214,13 @@ impl Process {
             unknown,
             over,
             asides,
+            beside,
             panics_every,
             told,
             panics,
             ..
         } = self;
+        let own = *link;
         let mut take = |id: LinkId, event: LinkEvent<'_>| match event {
             LinkEvent::Accepted => {
                 assert!(link.replace(id).is_none());
@@ -261,7 +273,14 @@ impl Process {
             other => panic!("{other:?}"),
         };
         let mut each = |id: LinkId, event: LinkEvent<'_>| {
-            take(id, event);
+            match (beside.as_mut(), event) {
+                (Some(beside), event) if own.is_some_and(|own| own != id) => match event {
+                    LinkEvent::Received { message } => beside.push(Beside::Message(message.to_vec())),
+                    LinkEvent::Session(SessionEvent::Final { reason }) => beside.push(Beside::End(reason)),
+                    _ => {}
+                },
+                (_, event) => take(id, event),
+            }
             *told += 1;
             if panics_every.is_some_and(|every| *told % every == 0) {
                 resume_unwind(Box::new("the callback's own"));

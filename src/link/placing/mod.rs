@@ -156,10 +156,11 @@ impl<P: Provider> Placing<P> {
     /// Goes by what the peer lent over a rail's connection.
     ///
     /// # Errors
-    /// It lends other memory than before.
+    /// It lends other memory than before, or memory that ends behind the last address.
     pub(super) fn heard(&mut self, rail: u8, lend: &Lend) -> Result<(), Violation> {
         let bytes = lend.window.length_bytes();
-        if self.their_bytes != 0 && self.their_bytes != bytes {
+        let is_other = self.their_bytes != 0 && self.their_bytes != bytes;
+        if is_other || lend.window.address_of(0, bytes).is_none() {
             return Err(Violation::OutOfPlace);
         }
         self.their_bytes = bytes;
