@@ -216,7 +216,7 @@ impl Window {
             .ok_or(failed(CALL, ENOMEM))?;
         drop(world);
         let registered = Self::register(domain, memory, address, config, placement);
-        Ok(registered.ok_or(failed(CALL, ENOMEM))?)
+        Ok(registered.map_err(|errno| failed(CALL, errno))?)
     }
 
     /// Registers a part of the memory of a window of the same host once more.
@@ -233,17 +233,17 @@ impl Window {
         let address = window.address.saturating_add(part.start as u64);
         let memory = window.memory.part(part).ok_or(failed(CALL, EINVAL))?;
         let registered = Self::register(domain, memory, address, &config, window.placement);
-        registered.ok_or(failed(CALL, ENOMEM))
+        registered.map_err(|errno| failed(CALL, errno))
     }
 
-    /// Registers memory; `None` if there is no key left.
+    /// Registers memory. The device refuses it with an error number: so a plan says, or there is no key left.
     fn register(
         domain: &Arc<DomainInner>,
         memory: Arc<WindowBytes>,
         address: u64,
         config: &WindowConfig,
         placement: Placement,
-    ) -> Option<Self> {
+    ) -> Result<Self, i32> {
         let home = Home::of_window(domain.id(), Arc::clone(&memory));
         let state = WindowState {
             device: domain.context().device(),
@@ -251,8 +251,13 @@ impl Window {
             address,
             home: Arc::downgrade(&home),
         };
-        let rkey = domain.context().fabric().lock().windows.insert(state)?;
-        Some(Self {
+        let mut world = domain.context().fabric().lock();
+        if let Some(errno) = world.judge_registration(domain.context().device()) {
+            return Err(errno);
+        }
+        let rkey = world.windows.insert(state).ok_or(ENOMEM)?;
+        drop(world);
+        Ok(Self {
             domain: Arc::clone(domain),
             home,
             memory,

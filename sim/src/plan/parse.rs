@@ -202,7 +202,10 @@ impl<'t> Words<'t> {
 
     fn calls(&mut self) -> Result<CallRule, PlanError> {
         let which = self.which()?;
-        let call = self.take("post, unclear-post, receive-post, shut, or of which kind", called)?;
+        let call = self.take(
+            "post, unclear-post, receive-post, shut, registration, or of which kind",
+            called,
+        )?;
         if matches!(call, Call::Post(Some(_))) {
             self.word("post")?;
         }
@@ -285,6 +288,7 @@ fn called(word: &str) -> Option<Call> {
         "unclear-post" => return Some(Call::UnclearPost),
         "receive-post" => return Some(Call::ReceivePost),
         "shut" => return Some(Call::Shut),
+        "registration" => return Some(Call::Registration),
         _ => {}
     }
     let kind = kind(word)??;

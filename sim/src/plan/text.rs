@@ -113,6 +113,7 @@ impl Display for CallRule {
             Call::UnclearPost => f.write_str("unclear-post")?,
             Call::ReceivePost => f.write_str("receive-post")?,
             Call::Shut => f.write_str("shut")?,
+            Call::Registration => f.write_str("registration")?,
         }
         write!(f, " of {} with {}", self.host, self.errno)
     }

@@ -239,7 +239,7 @@ impl World {
         let refused = self.judge_call(device, |call| match call {
             Call::Post(kind) => kind.is_none_or(is_of),
             Call::UnclearPost => true,
-            Call::ReceivePost | Call::Shut => false,
+            Call::ReceivePost | Call::Shut | Call::Registration => false,
         });
         let taken = self.part_of(staged.len());
         refused.map(|(call, errno)| match call {
@@ -266,6 +266,12 @@ impl World {
     /// Whether a call that fails a queue pair is refused: with which error number.
     pub(crate) fn judge_shut(&mut self, device: DeviceId) -> Option<i32> {
         let refused = self.judge_call(device, |call| call == Call::Shut);
+        refused.map(|(_, errno)| errno)
+    }
+
+    /// Whether the registration of a window's memory is refused: with which error number.
+    pub(crate) fn judge_registration(&mut self, device: DeviceId) -> Option<i32> {
+        let refused = self.judge_call(device, |call| call == Call::Registration);
         refused.map(|(_, errno)| errno)
     }
 
