@@ -54,6 +54,11 @@ pub struct LinkConfig {
     /// the longest messages. It is made, registered and locked once a message of more than `place_messages_over` bytes came in several
     /// fragments, or once the peer has lent some. 0 lends none and writes none.
     pub placed_bytes: usize,
+    /// The most memory of that kind that all links have together. Default 64 MiB, for sixteen links that send and receive long messages;
+    /// with [`LinkConfig::links_max`] links alone it would be four times as much, locked once for each device. A link that finds less
+    /// than it needs sends and takes fragments of slots, and looks again with each long message. Memory counts until its link is over and
+    /// the devices have let go of it.
+    pub placed_bytes_all: usize,
     /// Transfers of each link.
     pub transfers: TransferConfig,
     /// Peers that may be connecting at a time, where links are listened for. Default as of [`HandshakeLimits`].
@@ -84,6 +89,7 @@ impl Default for LinkConfig {
             long_requests: 2,
             place_messages_over: 16 << 10,
             placed_bytes: 2 << 20,
+            placed_bytes_all: 64 << 20,
             transfers: TransferConfig::default(),
             handshakes: HandshakeLimits::default(),
         }

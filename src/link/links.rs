@@ -23,6 +23,7 @@ use super::dispatch::Routes;
 use super::door::Door;
 use super::ended::Ended;
 use super::log::{log_begun, log_late};
+use super::placing::Purse;
 use super::rail::LinkRail;
 use super::report::Gone;
 use super::resting::Resting;
@@ -234,6 +235,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             chance: 0,
             moved: None,
             parting: Vec::new(),
+            purse: Purse::new(config.placed_bytes_all),
             taken: Taken::default(),
         };
         core.chance = drawn(node)?;

@@ -57,6 +57,7 @@ pub use doorbell_core::session::{
 };
 pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;
+pub use placing::PlacedMemory;
 pub use rail::{LinkRailCounts, NotConnected, RailEnds};
 pub use report::LinkRailReport;
 pub use sleeping::{LinkDescriptor, WatchedNetwork};

@@ -8,6 +8,7 @@ use doorbell_core::session::{HealthState, SessionCounts};
 
 use super::dialing::Finding;
 use super::links::{LinkId, Links};
+use super::placing::PlacedMemory;
 use super::rail::{Leads, LinkRailCounts, NotConnected};
 use super::state::Link;
 use super::transfers::TransferTotals;
@@ -70,6 +71,12 @@ impl<P: Provider, N: Network> Links<P, N> {
             let device = core.devices.get(leads.worker)?;
             Some((device.as_str(), leads.peer, *counts))
         })
+    }
+
+    /// The memory for long messages that there is, and why there is none where a device refused it.
+    pub fn placed_memory(&self) -> PlacedMemory {
+        let short = self.core.links().filter(|(_, link)| link.placing.is_short());
+        self.core.purse.report(short.count())
     }
 
     /// The rails of a link that are connected, or ever were; none where there is no such link.

@@ -1,5 +1,7 @@
 //! The links there are, by their places: looked up, moved on, and let go.
 
+use std::sync::Arc;
+
 use doorbell_core::network::Network;
 use doorbell_core::provider::{DomainId, Provider};
 use doorbell_core::session::{Action, FinalReason, Sequence, SessionEvent};
@@ -13,7 +15,7 @@ use super::dispatch::{Routes, Whose};
 use super::ended::Ended;
 use super::links::{LinkEvent, LinkId};
 use super::log::log_session;
-use super::placing::Lent;
+use super::placing::{Lent, Purse};
 use super::rail::{At, NotConnected};
 use super::report::Gone;
 use super::resting::{NEVER, Resting};
@@ -47,8 +49,10 @@ pub(super) struct Core<P: Provider, N: Network> {
     pub(super) chance: u64,
     /// New handle of this process, if it is not the first one any more, and its number among the handles.
     pub(super) moved: Option<(Handle, Sequence)>,
-    /// Memory that was lent to peers of links that are over, until their channels are closed.
+    /// Memory that was lent to peers of links that are over, until their channels are closed. It is within the bound of all links.
     pub(super) parting: Vec<(Deadline, Reaped<Lent<P>>)>,
+    /// The memory of long messages of all links.
+    pub(super) purse: Arc<Purse>,
     /// Completions that the poll under way took, or the last one.
     pub(super) taken: Taken,
 }
@@ -145,6 +149,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         }
         let entry = self.entries.get_mut(at)?;
         let link = entry.link.insert(link);
+        link.placing.share(&self.purse);
         self.resting.stir(at);
         if self.order.is_some() {
             link.begin_order();

@@ -24,6 +24,7 @@ mod peers;
 mod placed;
 mod ports;
 mod processes;
+mod scarce;
 mod sleeping;
 mod striping;
 mod totals;

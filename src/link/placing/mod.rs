@@ -8,11 +8,14 @@
 //! WRITE into the place may yet be carried out: each is done, or the peer takes nothing more of its connection (the session's fence).
 //!
 //! A side lends memory once a long message came in fragments of slots, and makes memory of its own once the peer has lent some. A device that
-//! does not register it costs nothing but that: messages go in fragments of slots then.
+//! does not register it costs nothing but that: messages go in fragments of slots then, and after [`AGAIN_AFTER`] the next long one has it
+//! asked again. All links together have no more such memory than [`LinkConfig::placed_bytes_all`].
 
 mod places;
 mod posting;
+mod purse;
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
@@ -20,6 +23,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX, Violation};
 use doorbell_core::wire::{Lend, Placed, RemoteWindow};
+use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
 use super::log::log_unplaced;
@@ -29,6 +33,9 @@ use crate::machine::reaper::{Reaped, Reaper};
 use crate::memory::Region;
 use crate::worker::Worker;
 use places::Places;
+pub use purse::PlacedMemory;
+pub(super) use purse::Purse;
+use purse::Share;
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
@@ -52,13 +59,19 @@ const SHARE_BYTES_MIN: usize = 8 << 10;
 /// WRITEs in a row that the peer's device may refuse before the link is over: a peer that ends its link may do so once for each rail.
 const DENIED_MAX: u32 = 2 * SESSION_RAILS_MAX as u32;
 
+/// A device that refused memory is not asked again sooner by a link. A call costs a thread some milliseconds, and limits on locked memory
+/// are raised by people.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
 /// Memory that is made by a thread.
 enum Memory<T: Send + 'static> {
     None,
     Making(Commission<T>),
     There(Reaped<T>),
-    /// It cannot be had.
-    Refused,
+    /// A device refused it: it is not asked again before this moment.
+    Refused(Deadline),
+    /// The link is over.
+    Over,
 }
 
 impl<T: Send + 'static> Memory<T> {
@@ -73,20 +86,35 @@ impl<T: Send + 'static> Memory<T> {
         }
     }
 
+    /// Whether it may be asked for now.
+    fn may_be_made(&self, now: Instant) -> bool {
+        match self {
+            Self::None => true,
+            Self::Refused(until) => until.has_passed(now),
+            Self::Making(_) | Self::There(_) | Self::Over => false,
+        }
+    }
+
     /// Takes what was made. Says whether it is there since now.
-    fn look(&mut self) -> bool {
+    fn look(&mut self, purse: &Purse, now: Instant) -> bool {
         let Self::Making(commission) = self else {
             return false;
         };
         *self = match commission.take() {
             Ok(None) => return false,
-            Ok(Some(memory)) => Self::There(memory),
+            Ok(Some(memory)) => {
+                purse.note(Ok(()));
+                Self::There(memory)
+            }
             Err(error) => {
-                log_unplaced(match error {
+                let error = match error {
                     ConnectError::Provider(error) => error,
                     _ => PANICKED,
-                });
-                Self::Refused
+                };
+                if purse.note(Err(error)) {
+                    log_unplaced(error);
+                }
+                Self::Refused(Deadline::after(now, AGAIN_AFTER))
             }
         };
         matches!(self, Self::There(_))
@@ -97,10 +125,18 @@ impl<T: Send + 'static> Memory<T> {
 pub(super) struct Lent<P: Provider> {
     /// The memory as each Worker's device knows it.
     windows: Vec<P::Window>,
+    _share: Share,
+}
+
+/// Memory of ours that fragments are written from.
+struct Out<P: Provider> {
+    region: Region<P>,
+    _share: Share,
 }
 
 /// All that a link has for messages that are written into memory of their receiver.
 pub(super) struct Placing<P: Provider> {
+    purse: Arc<Purse>,
     messages_over: usize,
     bytes: usize,
     place_bytes: u32,
@@ -112,13 +148,17 @@ pub(super) struct Placing<P: Provider> {
     ahead: usize,
     /// Fragments that are kept until the peer has them, at most.
     retained: usize,
-    /// Whether a message came that the peer would have written.
+    /// Whether a message came that the peer would have written, since the memory for it was asked for last.
     is_wanted: bool,
+    /// Whether a message was sent that we would have written, since the memory for it was asked for last, or none was asked for yet.
+    is_out_wanted: bool,
+    /// Whether no share of the memory of all links was left, as it was asked for last.
+    is_short: bool,
     /// The length of the peer's memory, if it lends some, and its key on each connection.
     their_bytes: u64,
     keys: [Option<(Epoch, RemoteWindow)>; RAILS],
-    /// Memory of ours that fragments are written from: each has the same place there as at the peer.
-    out: Memory<Region<P>>,
+    /// Each fragment has the same place there as at the peer.
+    out: Memory<Out<P>>,
     places: Option<Places>,
     denied: u32,
 }
@@ -126,6 +166,7 @@ pub(super) struct Placing<P: Provider> {
 impl<P: Provider> Placing<P> {
     pub(super) fn new(config: &LinkConfig) -> Self {
         Self {
+            purse: Purse::new(config.placed_bytes_all),
             messages_over: config.place_messages_over,
             // The requests of a fragment are posted together.
             bytes: match config.channel.send_depth <= REQUESTS_MAX {
@@ -140,12 +181,24 @@ impl<P: Provider> Placing<P> {
             ahead: LinkConfig::places(config.ahead),
             retained: LinkConfig::places(config.retained),
             is_wanted: false,
+            is_out_wanted: true,
+            is_short: false,
             their_bytes: 0,
             keys: [None; RAILS],
             out: Memory::None,
             places: None,
             denied: 0,
         }
+    }
+
+    /// Takes memory out of this purse, which all links share.
+    pub(super) fn share(&mut self, purse: &Arc<Purse>) {
+        self.purse = Arc::clone(purse);
+    }
+
+    /// Whether it wants memory, and found none within the bound of all links.
+    pub(super) const fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// Notes that a message of so many bytes came in fragments of slots.
@@ -179,10 +232,26 @@ impl<P: Provider> Placing<P> {
         places.map_or(0, |places| u32::try_from(places).unwrap_or(most).min(most))
     }
 
+    /// A share of the memory of all links, of so many bytes, if there is one.
+    fn share_of(&mut self, bytes: usize) -> Option<Share> {
+        let share = self.purse.take(bytes);
+        self.is_short |= share.is_none();
+        share
+    }
+
     /// Has memory made where it is of use, and takes what was made.
-    pub(super) fn go_on(&mut self, workers: &[Worker<P>], makers: &Makers, (whom, is_known): (Whom, bool)) {
-        if self.is_wanted && is_known && matches!(self.lent, Memory::None) {
-            let bytes = self.bytes;
+    pub(super) fn go_on(
+        &mut self,
+        workers: &[Worker<P>],
+        makers: &Makers,
+        (whom, is_known): (Whom, bool),
+        now: Instant,
+    ) {
+        self.is_short = false;
+        let bytes = self.bytes;
+        let is_due = self.is_wanted && is_known && self.lent.may_be_made(now);
+        if let Some(share) = is_due.then(|| self.share_of(bytes)).flatten() {
+            self.is_wanted = false;
             self.lent = make(workers, makers, whom, move |domains, _| {
                 let first = window::<P>(&domains, bytes, RemoteAccess::WRITE)?;
                 let mut windows = Vec::with_capacity(domains.len());
@@ -190,19 +259,29 @@ impl<P: Provider> Placing<P> {
                     windows.push(domain.window_of(&first, 0..bytes, RemoteAccess::WRITE)?);
                 }
                 windows.insert(0, first);
-                Ok(Lent { windows })
+                Ok(Lent {
+                    windows,
+                    _share: share,
+                })
             });
         }
         let places = self.places();
-        if places > 0 && matches!(self.out, Memory::None) {
-            let bytes = usize::try_from(places).unwrap_or(0).saturating_mul(self.each());
-            let make_out = move |domains, reaper: &Reaper| region(domains, reaper, bytes);
-            self.out = make(workers, makers, whom, make_out);
+        let bytes = usize::try_from(places).unwrap_or(0).saturating_mul(self.each());
+        let is_due = places > 0 && self.is_out_wanted && self.out.may_be_made(now);
+        if let Some(share) = is_due.then(|| self.share_of(bytes)).flatten() {
+            self.is_out_wanted = false;
+            self.out = make(workers, makers, whom, move |domains, reaper: &Reaper| {
+                let region = region(domains, reaper, bytes)?;
+                Ok(Out {
+                    region,
+                    _share: share,
+                })
+            });
         }
-        if self.lent.look() {
+        if self.lent.look(&self.purse, now) {
             self.early = vec![None; self.ahead].into_boxed_slice();
         }
-        if self.out.look() {
+        if self.out.look(&self.purse, now) {
             self.places = Some(Places::new(places));
         }
     }
@@ -255,7 +334,7 @@ impl<P: Provider> Placing<P> {
 
     /// Takes the memory that is lent, to be kept as long as the peer may write there.
     pub(super) fn take_lent(&mut self) -> Option<Reaped<Lent<P>>> {
-        match core::mem::replace(&mut self.lent, Memory::Refused) {
+        match core::mem::replace(&mut self.lent, Memory::Over) {
             Memory::There(lent) => Some(lent),
             _ => None,
         }
@@ -303,7 +382,7 @@ fn make<P: Provider, T: Send + 'static>(
     make: impl FnOnce(Domains<P>, &Reaper) -> Result<T, ProviderError> + Send + 'static,
 ) -> Memory<T> {
     let Some(first) = workers.first() else {
-        return Memory::Refused;
+        return Memory::Over;
     };
     let reaper = first.reaper().clone();
     let domains = workers.iter().map(|worker| Arc::clone(&worker.domain)).collect();

@@ -35,7 +35,7 @@ impl<P: Provider> Placing<P> {
             return Posted::Failed;
         };
         let range = usize::try_from(offset).ok();
-        let range = range.and_then(|from| out.range(at.worker, from, bytes));
+        let range = range.and_then(|from| out.region.range(at.worker, from, bytes));
         let to = RemoteAddress::within(&key, offset.into(), bytes.into());
         let (Some(range), Some(to), Some(channel)) = (range, to, channel(workers, at)) else {
             return Posted::Failed;
@@ -95,6 +95,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let each = placing.cut(bytes, open);
         let count = bytes.div_ceil(each);
         let Some(places) = placing.places.as_mut() else {
+            placing.is_out_wanted = true;
             return Way::Slots;
         };
         if count > placing.retained {
@@ -123,7 +124,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let place = place.and_then(|place| usize::try_from(place).ok());
             if let (Some(place), Some(out)) = (place, out.there()) {
                 // A place is as long as the longest fragment.
-                let _ = out.copy_in(place.saturating_mul(stride), these);
+                let _ = out.region.copy_in(place.saturating_mul(stride), these);
             }
             at = at.plus(1);
         }
@@ -213,7 +214,8 @@ impl<P: Provider, N: Network> Link<P, N> {
     ) {
         let is_known = self.session.is_connected() && self.transfers.version() >= VERSION_PLACED;
         let whom = self.whom();
-        self.placing.go_on(workers, makers, (whom, is_known));
+        let (now, _) = turn;
+        self.placing.go_on(workers, makers, (whom, is_known), now);
         if !self.placing.has_lent() {
             return;
         }

@@ -1,0 +1,118 @@
+//! The memory of long messages over all links of a process: how much there is at a time, and whether devices refuse it.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use doorbell_core::provider::ProviderError;
+
+/// Memory for long messages of all links: [`Links::placed_memory`](crate::link::Links::placed_memory).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlacedMemory {
+    /// The bytes that there are, or are being made. Memory counts until the devices have let go of it.
+    pub bytes: usize,
+    /// Times that a device did not register such memory.
+    pub refused: u64,
+    /// The reason for the last refusal, until memory was made again.
+    pub refusal: Option<ProviderError>,
+    /// Links that want memory and have found none within [`LinkConfig::placed_bytes_all`](crate::link::LinkConfig::placed_bytes_all).
+    pub links_waiting: usize,
+}
+
+/// The memory of all links, which each takes its share of.
+#[derive(Debug)]
+pub(in crate::link) struct Purse {
+    bytes_max: usize,
+    bytes: AtomicUsize,
+    refused: AtomicU64,
+    /// The reason for the last refusal, where nothing was made since.
+    refusal: Mutex<Option<ProviderError>>,
+}
+
+impl Purse {
+    pub(in crate::link) fn new(bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            bytes_max,
+            bytes: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            refusal: Mutex::new(None),
+        })
+    }
+
+    /// Takes a share of so many bytes, if there is one.
+    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+        let more = |taken: usize| taken.checked_add(bytes).filter(|all| *all <= self.bytes_max);
+        // Relaxed: a count, which orders nothing.
+        let taken = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| Share {
+            of: Arc::clone(self),
+            bytes,
+        })
+    }
+
+    /// Notes whether memory was made. Says whether it is the first time in a row that it was not.
+    pub(super) fn note(&self, outcome: Result<(), ProviderError>) -> bool {
+        let refusal = outcome.err();
+        let count = u64::from(refusal.is_some());
+        self.refused.fetch_add(count, Ordering::Relaxed);
+        let mut last = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = core::mem::replace(&mut *last, refusal);
+        before.is_none() && refusal.is_some()
+    }
+
+    pub(in crate::link) fn report(&self, links_waiting: usize) -> PlacedMemory {
+        PlacedMemory {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            refusal: *self.refusal.lock().unwrap_or_else(PoisonError::into_inner),
+            links_waiting,
+        }
+    }
+}
+
+/// A part of the memory of all links, until it is dropped: behind the registrations that it is for.
+#[derive(Debug)]
+pub(super) struct Share {
+    of: Arc<Purse>,
+    bytes: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Purse;
+    use crate::machine::makers::PANICKED;
+
+    #[test]
+    fn shares_are_within_the_bound_and_come_back() {
+        let purse = Purse::new(10);
+        assert!(purse.take(11).is_none() && purse.take(usize::MAX).is_none());
+        let first = purse.take(4).unwrap();
+        let second = purse.take(6).unwrap();
+        assert!(purse.take(1).is_none());
+        assert_eq!(purse.report(3).bytes, 10);
+        drop(first);
+        assert!(purse.take(5).is_none());
+        assert!(purse.take(4).is_some());
+        drop(second);
+        assert_eq!((purse.report(3).bytes, purse.report(3).links_waiting), (0, 3));
+    }
+
+    #[test]
+    fn refusals_are_counted_and_the_first_of_a_row_is_told() {
+        let purse = Purse::new(10);
+        let told: Vec<_> = [Err(PANICKED), Err(PANICKED), Ok(()), Err(PANICKED)]
+            .into_iter()
+            .map(|outcome| (purse.note(outcome), purse.report(0).refusal.is_some()))
+            .collect();
+        assert_eq!(told, [(true, true), (false, true), (false, false), (true, true)]);
+        assert_eq!(purse.report(0).refused, 3);
+    }
+}
