@@ -211,6 +211,82 @@ fn the_end_of_the_link_revokes_all_in_front_of_it() {
 }
 
 #[test]
+fn transfers_into_memory_that_a_device_refuses_end_with_its_reason_on_both_sides() {
+    const ENOMEM: i32 = 12;
+    // Both devices refuse, or only the second one does.
+    for every in [1, 2] {
+        let mut two = Two::with(2, "", Some(1000));
+        two.connected(2);
+        let bytes = 5_000_000;
+        let (from, to) = (filled(two.process(A), 5, bytes), region(two.process(B), bytes));
+        let loan = lend(&mut two, &to, 0, bytes).unwrap();
+        let with_loan = two.fabric.registrations();
+        let [going, first, second, third] =
+            [(); 4].map(|()| offer(&mut two, A, &from, &TransferOptions::default()));
+        let is_offered = |two: &Two, id| {
+            let asides = &two.process(B).asides;
+            let is_so = |aside: &Aside| matches!(aside, Aside::Transfer(of, TransferEvent::Offered { .. }) if *of == id);
+            asides.iter().any(is_so)
+        };
+        let until = later(&two, 5);
+        assert!(two.run(until, |two| is_offered(two, third)));
+        // While bytes of one transfer come, there is no memory for the others.
+        join(&mut two, going, (&to, 0, loan)).unwrap();
+        let until = later(&two, 5);
+        two.run(until, |_| false);
+        let plan = format!(
+            "fail every {every}{} registration of b with 12",
+            ["st", "nd"][every - 1]
+        );
+        two.fabric.follow(&plan.parse().unwrap());
+        let mut refused = Vec::new();
+        for id in [first, second] {
+            let loan = lend(&mut two, &to, 0, bytes).unwrap();
+            join(&mut two, id, (&to, 0, loan)).unwrap();
+            refused.push(Aside::NotLent(loan, ENOMEM));
+        }
+        let b = two.process_mut(B);
+        let options = TransferOptions::default();
+        b.links
+            .join(&b.node, (b.link.unwrap(), third), (&to, 0), &options)
+            .unwrap();
+        let until = later(&two, 10);
+        let is_over = |two: &Two, id| [A, B].iter().all(|at| end_of(two.process(*at), id).is_some());
+        let all = [first, second, third];
+        assert!(two.run(until, |two| all.iter().all(|id| is_over(two, *id))));
+        for id in all {
+            let ends = [A, B].map(|at| end_of(two.process(at), id).unwrap().0);
+            assert_eq!(ends[A], TransferEnd::ByPeer(EndReason::NO_MEMORY));
+            assert_eq!(ends[B], TransferEnd::Here(EndReason::NO_MEMORY));
+            let errors = two.process(B).asides.iter().filter_map(|aside| match aside {
+                Aside::Transfer(of, TransferEvent::Ended { error, .. }) if *of == id => {
+                    error.map(|error| error.errno)
+                }
+                _ => None,
+            });
+            assert_eq!(errors.collect::<Vec<_>>(), [ENOMEM]);
+        }
+        for loan in &refused {
+            assert!(two.process(B).asides.contains(loan), "{loan:?}");
+        }
+        assert_eq!(two.fabric.registrations(), with_loan, "{every}");
+        assert!(end_of(two.process(B), going).is_none());
+        let until = later(&two, 500);
+        assert!(two.run(until, |two| is_over(two, going)));
+        assert_eq!(end_of(two.process(B), going).unwrap().0, TransferEnd::Done);
+        assert!(read(&to) == bytes_of(5, bytes));
+        // The device takes memory again, and nothing stands in its way.
+        let calm = format!("at {}us calm", two.fabric.now().to_ns() / 1000 + 1);
+        two.fabric.follow(&calm.parse().unwrap());
+        two.run(later(&two, 1), |_| false);
+        let again = lend(&mut two, &to, 0, 5000).unwrap();
+        two.process_mut(B).asides.clear();
+        given(&mut two, 6, 5000, (&to, 0, again));
+        two.fabric.audit().unwrap();
+    }
+}
+
+#[test]
 fn what_cannot_be_lent_or_taken_is_refused() {
     let mut two = Two::new(2, "");
     two.connected(2);

@@ -52,6 +52,8 @@ pub(crate) enum Aside {
     Ended(RequestId, RequestEnd, Vec<u8>),
     Transfer(TransferId, TransferEvent),
     Revoked(LoanId),
+    /// A loan that our device did not register, with its error number.
+    NotLent(LoanId, i32),
 }
 
 /// A report about another link than that of a process.
@@ -267,8 +269,11 @@ impl Process {
             LinkEvent::Ended { request, end } => asides.push(Aside::Ended(request, end, Vec::new())),
             LinkEvent::Transfer { transfer, event } => asides.push(Aside::Transfer(transfer, event)),
             LinkEvent::Revoked { loan, error } => {
-                assert_eq!((error, &*over), (None, &None));
-                asides.push(Aside::Revoked(loan));
+                assert_eq!(*over, None);
+                asides.push(match error {
+                    None => Aside::Revoked(loan),
+                    Some(error) => Aside::NotLent(loan, error.errno),
+                });
             }
             other => panic!("{other:?}"),
         };
