@@ -352,3 +352,34 @@ fn a_slow_rail_that_carries_them_is_not_taken_for_dead() {
     assert_eq!((counts.placed, counts.sent_again, counts.rails_dead), (2, 0, 0));
     two.fabric.audit().unwrap();
 }
+
+/// The receiver has a fragment by its first rail and stands still, and a WRITE of the second one comes that was given up. Each message is
+/// looked at.
+#[test]
+fn a_place_is_not_used_again_before_a_late_write_that_was_given_up() {
+    let mut two = two_with(&with_places(2), 2, "");
+    lent(&mut two);
+    let late = "delay 100% write of a/sim1->b by 250ms";
+    two.fabric.follow(&late.parse().unwrap());
+    let delivered = two.process(B).delivered;
+    two.process_mut(A).message_bytes = 40_000;
+    two.process_mut(A).send().unwrap();
+    let (until, comes) = (later(&two, 240), later(&two, 260));
+    assert!(two.run(until, |two| two.process(B).delivered > delivered));
+    // It has the fragment by the other rail, and has not heard that this one is fenced.
+    two.process_mut(B).is_stopped = true;
+    assert_eq!((two.counts(A).placed, two.counts(A).sent_again), (3, 1));
+    let until = later(&two, 2);
+    two.run(until, |_| false);
+    two.process_mut(A).message_bytes = LONG + 1;
+    for _ in 0..2 {
+        let sent = two.process_mut(A).send();
+        assert!(matches!(sent, Ok(()) | Err(PushRefusal::Full)), "{sent:?}");
+    }
+    two.run(comes, |_| false);
+    assert!(two.counts(A).placed > 3);
+    two.process_mut(B).is_stopped = false;
+    let until = later(&two, 1000);
+    assert!(two.settle(until));
+    two.fabric.audit().unwrap();
+}

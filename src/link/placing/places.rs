@@ -13,6 +13,8 @@ struct Place {
     on: [Option<Epoch>; RAILS],
     /// The rails of which that connection is lost, as bits.
     lost: u8,
+    /// The peer has its fragment.
+    is_leaving: bool,
 }
 
 impl Place {
@@ -26,17 +28,23 @@ impl Place {
         self.lost &= !(1 << rail);
         before != 0 && self.lost == 0
     }
+
+    /// Whether it is free from now on: once its fragment is with the peer, and nothing is written into it any more.
+    fn leaves(&mut self) -> bool {
+        let leaves = self.is_leaving && self.is_quiet();
+        self.is_leaving &= !leaves;
+        leaves
+    }
 }
 
-/// The places, each as long as the longest fragment that is written. Their number does not change.
+/// The places, each as long as the longest fragment that is written. Their number does not change. No call for a message or a completion
+/// looks at more of them than it frees.
 #[derive(Debug)]
 pub(super) struct Places {
     table: Box<[Place]>,
     free: Vec<u32>,
     /// The fragments that are not acknowledged, in order, each with its place.
     taken: VecDeque<(Sequence, u32)>,
-    /// Places of fragments that the peer has, into which WRITEs may yet be carried out.
-    leaving: Vec<u32>,
     /// Places into which WRITEs of lost connections may yet be carried out.
     fencing: usize,
 }
@@ -48,7 +56,6 @@ impl Places {
             table: vec![Place::default(); places].into_boxed_slice(),
             free: (0..count).rev().collect(),
             taken: VecDeque::with_capacity(places),
-            leaving: Vec::with_capacity(places),
             fencing: 0,
         }
     }
@@ -60,15 +67,7 @@ impl Places {
 
     /// The number that will be free without a fence's answer: the peer need only go on.
     pub(super) fn expected(&self) -> usize {
-        let all = self.taken.iter().map(|(_, place)| place).chain(&self.leaving);
-        let lost = |place: &&u32| {
-            self.table
-                .get(**place as usize)
-                .is_some_and(|place| place.lost != 0)
-        };
-        self.free
-            .len()
-            .saturating_add(all.filter(|place| !lost(place)).count())
+        self.table.len().saturating_sub(self.fencing)
     }
 
     /// Takes one for a fragment, which comes behind all that have one.
@@ -80,17 +79,22 @@ impl Places {
 
     /// The place of a fragment.
     pub(super) fn of(&self, sequence: Sequence) -> Option<u32> {
-        let mut taken = self.taken.iter();
-        taken.find(|(of, _)| *of == sequence).map(|(_, place)| *place)
+        let found = self.taken.binary_search_by_key(&sequence, |(of, _)| *of);
+        self.taken.get(found.ok()?).map(|(_, place)| *place)
     }
 
     /// Lets go of the fragments that the peer has, by `is_kept`, from the oldest on.
     pub(super) fn let_go(&mut self, is_kept: impl Fn(Sequence) -> bool) {
         while let Some((_, place)) = self.taken.front().filter(|(sequence, _)| !is_kept(*sequence)) {
-            self.leaving.push(*place);
+            let place = *place;
             self.taken.pop_front();
+            if let Some(of) = self.table.get_mut(place as usize) {
+                of.is_leaving = true;
+                if of.leaves() {
+                    self.free.push(place);
+                }
+            }
         }
-        self.settle();
     }
 
     /// Notes that a WRITE into a place is posted on a connection, or may be. With the connection the peer has let go of those that the rail
@@ -109,9 +113,16 @@ impl Places {
 
     /// Notes that it is carried out.
     pub(super) fn completed(&mut self, place: u32, (rail, epoch): (u8, Epoch)) {
-        let on = self.table.get_mut(place as usize);
-        if let Some(on) = on.and_then(|place| place.on.get_mut(usize::from(rail))) {
-            on.take_if(|of| *of == epoch);
+        let Some(of) = self.table.get_mut(place as usize) else {
+            return;
+        };
+        let on = of.on.get_mut(usize::from(rail));
+        let is_done = on.is_some_and(|on| on.take_if(|of| *of == epoch).is_some());
+        if is_done && of.found(rail) {
+            self.fencing = self.fencing.saturating_sub(1);
+        }
+        if of.leaves() {
+            self.free.push(place);
         }
     }
 
@@ -135,28 +146,16 @@ impl Places {
         if self.fencing == 0 {
             return;
         }
-        for place in &mut self.table {
+        for (number, place) in (0_u32..).zip(&mut self.table) {
             let on = place.on.get_mut(usize::from(rail));
             let is_fenced = on.is_some_and(|on| on.take_if(|of| *of <= through).is_some());
             if is_fenced && place.found(rail) {
                 self.fencing = self.fencing.saturating_sub(1);
             }
-        }
-        self.settle();
-    }
-
-    /// Frees the places into which nothing is written any more.
-    fn settle(&mut self) {
-        let Self {
-            table, free, leaving, ..
-        } = self;
-        leaving.retain(|place| {
-            let is_quiet = table.get(*place as usize).is_some_and(Place::is_quiet);
-            if is_quiet {
-                free.push(*place);
+            if place.leaves() {
+                self.free.push(number);
             }
-            !is_quiet
-        });
+        }
     }
 }
 
@@ -219,6 +218,32 @@ mod tests {
         assert_eq!(places.free(), 1);
         places.fenced(0, Epoch::from_wire(1));
         assert_eq!((places.free(), places.expected(), places.fencing), (2, 2, 0));
+    }
+
+    #[test]
+    fn a_write_that_is_done_after_its_connection_was_lost_needs_no_fence() {
+        let (mut places, of) = taken(0);
+        assert!(places.lost(0, Epoch::from_wire(1)));
+        places.let_go(|_| false);
+        assert_eq!((places.free(), places.expected(), places.fencing), (0, 1, 1));
+        places.completed(of[0], on(0, 1));
+        assert_eq!((places.free(), places.expected(), places.fencing), (1, 2, 0));
+        // It is not free twice.
+        places.completed(of[0], on(0, 1));
+        places.fenced(0, Epoch::from_wire(1));
+        assert_eq!(places.free(), 1);
+    }
+
+    #[test]
+    fn fragments_are_found_among_many_by_their_numbers() {
+        let mut places = Places::new(100);
+        let of: Vec<_> = (0..100)
+            .map(|number| places.take(Sequence(3 * number)).unwrap())
+            .collect();
+        places.let_go(|sequence| sequence.0 >= 120);
+        let found = |number: u64| places.of(Sequence(number));
+        assert_eq!((found(117), found(120), found(121)), (None, Some(of[40]), None));
+        assert_eq!((found(297), found(300), places.free()), (Some(of[99]), None, 40));
     }
 
     #[test]
