@@ -16,6 +16,7 @@ use doorbell_core::interprocess::{SharedBytes, SharedWords};
 use doorbell_core::provider::ProviderError;
 
 use crate::errno;
+use crate::placement::page_bytes;
 use crate::window::access;
 
 /// The seals of shared memory, in force once it is adopted. `F_SEAL_SHRINK` does not stop the punching of holes; `F_SEAL_FUTURE_WRITE` does.
@@ -29,9 +30,6 @@ const FLAGS_BYTES: usize = 4096;
 
 /// Flags lie so far apart: two cache lines.
 const FLAG_STRIDE_BYTES: usize = 128;
-
-/// The least bytes of a page.
-const PAGE_BYTES: usize = 4096;
 
 /// The most bytes of one mapping.
 const BYTES_MAX: usize = 1 << 30;
@@ -365,15 +363,19 @@ impl Mapping {
         Ok(Self { base, bytes, file })
     }
 
-    /// Puts pages into the page table, from the one with the byte at `offset` on. Nothing if the range is not within.
-    fn populate(&self, offset: usize, bytes: usize) {
-        let within = offset % PAGE_BYTES;
+    /// Puts pages into the page table, from the one with the byte at `offset` on. Nothing if the range is not within. Says whether the
+    /// kernel did.
+    fn populate(&self, offset: usize, bytes: usize) -> bool {
+        // The call takes addresses of pages alone (madvise(2)). The size is a power of two.
+        let within = offset & page_bytes().saturating_sub(1);
         let first = offset.saturating_sub(within);
         let bytes = bytes.saturating_add(within);
-        if let Some(first) = self.at(first, bytes) {
-            // SAFETY: a part of this value's own mapping, whose pages stay as they are (madvise(2)).
-            unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
-        }
+        let Some(first) = self.at(first, bytes) else {
+            return false;
+        };
+        // SAFETY: a part of this value's own mapping, whose pages stay as they are (madvise(2)).
+        let status = unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        status == 0
     }
 
     /// The size of the file, and the bytes of it that have pages.
