@@ -333,6 +333,10 @@ pub(crate) enum What {
     Load { ns: u64, every_ns: u64, bytes: u16 },
     /// The process that has the links stands still for so long, and its device does not.
     Stop { ns: u64 },
+    /// The same, as soon as the next message has come to it.
+    StopOnceHeard { ns: u64 },
+    /// The rules of the plan for packets strike all that they mean from now on.
+    StrikeAll,
     /// Another process takes its place, which knows of no link.
     Replace,
     /// The peer of the link may reach a window from now on, to read it or for everything.
@@ -375,6 +379,18 @@ impl Ask {
 impl Case {
     pub(crate) fn plan(&self) -> Result<Plan> {
         Plan::from_str(&self.plan).with_context(|| format!("the plan {:?}", self.plan))
+    }
+
+    /// Its rules for packets, which strike all that they mean.
+    pub(crate) fn striking_plan(&self) -> Plan {
+        let mut plan = self.plan().unwrap_or_default();
+        plan.clauses.retain(|clause| matches!(clause, Clause::Packets(_)));
+        for clause in &mut plan.clauses {
+            if let Clause::Packets(rule) = clause {
+                rule.which = Which::Every(1);
+            }
+        }
+        plan
     }
 
     /// When each fault that is planned for a time is over.

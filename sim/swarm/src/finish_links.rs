@@ -158,7 +158,7 @@ impl LinkedRun<'_> {
         self.loads.clear();
         self.reach.heal(self.fabric.now().to_ns());
         for seat in &mut self.seats {
-            seat.stops_until_ns = 0;
+            (seat.stops_until_ns, seat.stops_once_heard_ns) = (0, None);
         }
         self.ask_no_more();
         // Late packets arrive now, and belong to nothing any more.

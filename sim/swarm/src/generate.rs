@@ -3,6 +3,7 @@
 mod classes;
 mod crowded;
 mod hostile;
+mod late;
 mod links;
 mod long;
 mod mesh;

@@ -43,6 +43,8 @@ pub(crate) struct Seat {
     pub(crate) process: Option<Process>,
     /// It stands still until then.
     pub(crate) stops_until_ns: u64,
+    /// It stands still for so long once a message has come.
+    pub(crate) stops_once_heard_ns: Option<u64>,
     /// How many polls in a row left something that was due.
     due_again: u32,
 }
@@ -118,7 +120,7 @@ impl<'c> LinkedRun<'c> {
         // A request made while its process stands still may expire before the process goes on.
         let ends = |what: &What| match what {
             What::Close { .. } | What::Replace => true,
-            What::Stop { ns } => Duration::from_nanos(*ns) > recover_within / 2,
+            What::Stop { ns } | What::StopOnceHeard { ns } => Duration::from_nanos(*ns) > recover_within / 2,
             _ => false,
         };
         let is_untroubled = plan.clauses.is_empty() && !case.operations.iter().any(|each| ends(&each.what));
@@ -130,6 +132,7 @@ impl<'c> LinkedRun<'c> {
                     host,
                     process,
                     stops_until_ns: 0,
+                    stops_once_heard_ns: None,
                     due_again: 0,
                 })
             })
@@ -182,12 +185,8 @@ impl<'c> LinkedRun<'c> {
                     }
                 }
                 What::Close { within_ns } => self.close(line, end, Duration::from_nanos(within_ns)),
-                What::Stop { ns } => {
-                    let now_ns = self.fabric.now().to_ns();
-                    let until_ns = now_ns.saturating_add(ns);
-                    self.seats[host].stops_until_ns = until_ns;
-                    self.reach.stop(host, now_ns, until_ns);
-                }
+                What::Stop { ns } => self.stop(host, ns),
+                What::StopOnceHeard { ns } => self.seats[host].stops_once_heard_ns = Some(ns),
                 What::Load { ns, every_ns, bytes } => {
                     let next_ns = self.fabric.now().to_ns();
                     let load = Load {
@@ -198,6 +197,7 @@ impl<'c> LinkedRun<'c> {
                     };
                     self.loads.push((line, load));
                 }
+                What::StrikeAll => self.fabric.follow(&self.case.striking_plan()),
                 What::Replace => self.replace(host),
                 What::Grant { is_read_only } => self.grant(line, end, is_read_only)?,
                 What::Withdraw => self.withdraw(line, end),
@@ -335,6 +335,15 @@ impl<'c> LinkedRun<'c> {
         let by_ns = self.fabric.now().to_ns().saturating_add(ns(within));
         self.bonds[at].close(end, by_ns);
         self.note(host, format_args!("line {line}: closes"));
+    }
+
+    /// The process of a host stands still from now on.
+    fn stop(&mut self, host: usize, ns: u64) {
+        let now_ns = self.fabric.now().to_ns();
+        let until_ns = now_ns.saturating_add(ns);
+        let seat = &mut self.seats[host];
+        (seat.stops_until_ns, seat.stops_once_heard_ns) = (until_ns, None);
+        self.reach.stop(host, now_ns, until_ns);
     }
 
     /// The process of a host goes, and another begins.
@@ -512,6 +521,10 @@ impl<'c> LinkedRun<'c> {
             return Err(failure);
         }
         for (id, what) in heard {
+            let stops = self.seats[host].stops_once_heard_ns;
+            if let Some(ns) = stops.filter(|_| matches!(what, Heard::Message(_))) {
+                self.stop(host, ns);
+            }
             self.hear(host, id, what)?;
         }
         self.check_windows()?;

@@ -120,7 +120,8 @@ impl LinkedRun<'_> {
     /// Whether nothing holds a host up.
     fn is_steady(&self) -> bool {
         let mut operations = self.case.operations.iter();
-        self.is_untroubled && !operations.any(|each| matches!(each.what, What::Stop { .. }))
+        self.is_untroubled
+            && !operations.any(|each| matches!(each.what, What::Stop { .. } | What::StopOnceHeard { .. }))
     }
 
     /// Looks at the counts of a host's classes, before a poll and behind it.

@@ -79,7 +79,11 @@ fn contest(case: &mut Case, random: &mut Random) {
     let troubles = |what: &What| {
         matches!(
             what,
-            What::Stop { .. } | What::Close { .. } | What::Replace | What::Cancel { .. }
+            What::Stop { .. }
+                | What::StopOnceHeard { .. }
+                | What::Close { .. }
+                | What::Replace
+                | What::Cancel { .. }
         )
     };
     case.operations.retain(|operation| !troubles(&operation.what));

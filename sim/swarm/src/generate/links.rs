@@ -6,7 +6,7 @@ use crate::case::{
     Ask, Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, TimesCase, What,
 };
 use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick, receives_refused};
-use crate::generate::{classes, transfers};
+use crate::generate::{classes, late, transfers};
 use crate::station::{MOVED, address};
 
 /// A fault that lasts for a moment is over within this time.
@@ -29,6 +29,8 @@ pub(crate) struct Shape {
     pub(crate) odd_per_million: u32,
     /// Hosts that make their links differently also have times of their own.
     pub(crate) has_times: bool,
+    /// How many have WRITEs that come late to a process that stands still.
+    pub(crate) late_per_million: u32,
     /// The run checks how many bytes each rail carries.
     pub(crate) is_weighed: bool,
 }
@@ -43,6 +45,7 @@ impl Shape {
         returning_per_million: 0,
         odd_per_million: 300_000,
         has_times: false,
+        late_per_million: 200_000,
         is_weighed: false,
     };
 }
@@ -104,6 +107,9 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
     if let Some(links) = case.links.as_mut().filter(|_| !shape.is_weighed) {
         // Few, so that each is used again soon.
         links.places = one_of(random, &[0, 2, 3, 8]);
+        if random.happens(shape.late_per_million) {
+            late::aim(&mut case, random);
+        }
     }
     case
 }

@@ -20,6 +20,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         returning_per_million: 400_000,
         odd_per_million: 600_000,
         has_times: true,
+        late_per_million: 0,
         is_weighed: true,
     };
     let mut case = links::case(random, &shape);

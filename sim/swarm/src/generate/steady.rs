@@ -27,6 +27,7 @@ const LINKS: Shape = Shape {
     returning_per_million: 0,
     odd_per_million: 600_000,
     has_times: true,
+    late_per_million: 0,
     is_weighed: true,
 };
 
