@@ -365,7 +365,7 @@ fn memory_is_lent_for_a_while_after_the_end_and_nothing_of_it_is_taken() {
     assert_eq!(hostile.told(), []);
     let before = hostile.two.fabric.registrations();
     hostile.pass(1000);
-    // What the link lent, and what it had to send from is of none: nothing was lent to it.
+    // The memory that the link lent; it had none to send from.
     assert!(hostile.two.fabric.registrations() < before);
     hostile.write(&window, 0, &[9; 64]);
     hostile.pass(5000);

@@ -31,7 +31,7 @@ fn a_device_that_refuses_it_is_asked_again_after_a_while_and_told_of_once() {
         assert_eq!(exchanged(&mut two), [0, 0]);
         let memory = memory(&two);
         let errno = memory.refusal.map(|refusal| refusal.errno);
-        // What it would lend, and what it would send from.
+        // The memory that it would lend, and that it would send from.
         assert_eq!((memory.bytes, memory.refused, errno), (0, 2, Some(ENOMEM)));
     }
     // A lends by two devices.
@@ -92,7 +92,7 @@ fn links_have_no_more_of_it_than_all_may_have() {
         );
         for at in [A, B] {
             let memory = two.process(at).links.placed_memory();
-            let bytes = places / 8 * 8 << 16;
+            let bytes = (places / 8 * 8) << 16;
             assert_eq!((memory.bytes, memory.refused), (bytes, 0), "{places}");
         }
         let waiting = [A, B].map(|at| two.process(at).links.placed_memory().links_waiting);
@@ -132,7 +132,7 @@ fn replaced(two: &mut Two, config: &doorbell::link::LinkConfig) {
     assert!(two.run(until, is_up));
 }
 
-/// What a link lent is there for a while after its end. One link after another has no more of it than links at a time.
+/// Memory that a link lent is there for a while after its end. One link after another has no more of it than links at a time.
 #[test]
 fn memory_of_links_that_are_over_counts_until_it_is_given_back() {
     let mut config = with_places(8);
