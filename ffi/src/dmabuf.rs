@@ -165,6 +165,14 @@ impl From<ProviderError> for DmabufError {
 }
 
 impl ProtectionDomain {
+    /// Whether the device registers dma-bufs ([`ProtectionDomain::register_dmabuf`]). The device is asked.
+    ///
+    /// # Errors
+    /// A call failed, so that neither is known.
+    pub fn imports_dmabuf(&self) -> Result<bool, ProviderError> {
+        Ok(lack(self.inner())?.is_none())
+    }
+
     /// Registers a part of a dma-buf as a window, for local use and for peers with these rights. The window has a descriptor of the
     /// buffer: this one may be closed.
     ///

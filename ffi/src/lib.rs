@@ -44,6 +44,7 @@ mod quirk;
 mod range_registration;
 mod rdma;
 mod receive_queue;
+mod release_watch;
 mod send_queue;
 mod shared_memory;
 mod shared_receive_queue;
@@ -79,6 +80,7 @@ pub use range_registration::{PinnedMemory, RangeRegistration, is_watchable, pinn
 pub use rdma::{DeviceReport, Rdma};
 pub use rdma_sys::LoadError;
 pub use receive_queue::{ReceiveBatch, ReceiveQueue};
+pub use release_watch::ReleaseWatch;
 pub use send_queue::{SendBatch, SendQueue};
 pub use shared_memory::{SharedArena, SharedMemory, SharedMemoryError};
 pub use shared_receive_queue::{SharedReceiveBatch, SharedReceiveQueue};

@@ -74,6 +74,20 @@ impl<N: Network> Node<Rdma, N> {
         Ok(Region::of(windows, domains, first.reaper()))
     }
 
+    /// Whether the devices of all these Workers register dma-bufs. They are asked, which takes milliseconds.
+    ///
+    /// # Errors
+    /// There is no Worker (`EINVAL`), or a call failed, so that neither is known.
+    pub fn imports_dmabuf(&self, workers: &[Worker]) -> Result<bool, ProviderError> {
+        let (_, domains) = domains(workers)?;
+        for domain in domains {
+            if !domain.imports_dmabuf()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes a cache of registrations for each of the Workers, for memory that the engine lends to transfers and takes back. Each has
     /// these limits by itself. It may be used on any thread, and after the Workers are dropped.
     ///

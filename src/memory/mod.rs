@@ -24,7 +24,8 @@
 //! | the cache | [`RegistrationCache`], [`RegistrationCacheConfig`] |
 //! | registered memory | [`LentWindow`], [`Registration`], [`LentMemory`], [`Access`](crate::provider::Access) |
 //! | memory of windows and arenas | [`StableMemory`] |
-//! | memory of other devices | [`DmabufRange`] ([`Node::dmabuf_region`](crate::Node::dmabuf_region)) |
+//! | memory of other devices | [`DmabufRange`] ([`Node::dmabuf_region`](crate::Node::dmabuf_region), [`Node::imports_dmabuf`](crate::Node::imports_dmabuf)) |
+//! | the end of all devices' use | [`RegionWatch`] |
 //! | failures | [`RegistrationRefused`], [`RegistrationError`], [`DmabufError`] |
 //! | counts | [`RegistrationStatistics`], [`Uncached`] |
 //!
@@ -96,5 +97,5 @@ pub use doorbell_ffi::{DmabufError, DmabufRange, LentMemory, StableMemory};
 pub use error::{RegistrationError, RegistrationRefused};
 pub use lent::{LentWindow, RegionCache};
 pub(crate) use region::GrantedRegion;
-pub use region::Region;
+pub use region::{Region, RegionWatch};
 pub use statistics::{RegistrationStatistics, Uncached};

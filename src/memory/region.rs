@@ -8,7 +8,7 @@ use doorbell_core::provider::{
     WindowRange,
 };
 use doorbell_core::wire::RemoteWindow;
-use doorbell_ffi::Rdma;
+use doorbell_ffi::{Rdma, ReleaseWatch};
 
 use crate::machine::reaper::{Reaped, Reaper};
 
@@ -171,6 +171,28 @@ impl<P: Provider> fmt::Debug for Region<P> {
             self.bytes(),
             self.shared.windows.len()
         )
+    }
+}
+
+/// Says whether devices have let go of the memory of a region, which it does not keep.
+#[derive(Clone, Debug)]
+pub struct RegionWatch(Vec<ReleaseWatch>);
+
+impl RegionWatch {
+    /// Whether no clone of the region is left, no request has its memory, and no peer reaches it. Memory that was adopted is dropped now,
+    /// or was. That of a device which did not let go of it is never released.
+    #[must_use]
+    pub fn is_released(&self) -> bool {
+        self.0.iter().all(ReleaseWatch::is_released)
+    }
+}
+
+impl Region {
+    /// A watch for the time when all devices have let go of the memory.
+    #[must_use]
+    pub fn release_watch(&self) -> RegionWatch {
+        let windows = self.shared.windows.iter();
+        RegionWatch(windows.map(|window| window.release_watch()).collect())
     }
 }
 

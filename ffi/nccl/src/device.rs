@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 
 use doorbell::Node;
 
-use crate::abi::PTR_HOST;
 use crate::abi::properties::{
     PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12, VirtualDevice, VirtualDeviceV12,
 };
+use crate::abi::{PTR_DMABUF, PTR_HOST};
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
 use crate::places::PLACES_MAX;
@@ -36,6 +36,8 @@ pub(crate) struct Device {
     guid: u64,
     speed_mbps: c_int,
     port: c_int,
+    /// The kinds of memory that are moved.
+    pointer_support: c_int,
     /// The number of rails.
     pub(crate) rails: usize,
 }
@@ -49,8 +51,8 @@ impl Device {
         DEVICE.get()
     }
 
-    /// Looks at the rails of a node, unless that was done before.
-    pub(crate) fn look(node: &Node) -> Result<&'static Self, Failure> {
+    /// Looks at the rails of a node, unless that was done before. Memory of GPUs is moved, too, if that is said.
+    pub(crate) fn look(node: &Node, has_devices_memory: bool) -> Result<&'static Self, Failure> {
         let rails = node.rails().map_err(Failure::system)?;
         let mut ports: Vec<_> = rails
             .iter()
@@ -59,10 +61,10 @@ impl Device {
             .collect();
         ports.sort();
         ports.dedup();
-        Ok(DEVICE.get_or_init(|| Self::of(&ports)))
+        Ok(DEVICE.get_or_init(|| Self::of(&ports, has_devices_memory)))
     }
 
-    fn of(ports: &[(String, u8, u32)]) -> Self {
+    fn of(ports: &[(String, u8, u32)], has_devices_memory: bool) -> Self {
         let mut names: Vec<&str> = ports.iter().map(|(device, ..)| device.as_str()).collect();
         names.dedup();
         let speed = ports
@@ -75,6 +77,10 @@ impl Device {
             guid: guid(ports),
             speed_mbps: c_int::try_from(speed).unwrap_or(c_int::MAX),
             port: ports.first().map_or(1, |(_, port, _)| c_int::from(*port)),
+            pointer_support: match has_devices_memory {
+                true => PTR_HOST | PTR_DMABUF,
+                false => PTR_HOST,
+            },
             rails: ports.len(),
         }
     }
@@ -93,7 +99,7 @@ impl Device {
             name: self.name(),
             pci_path: self.pci_path(),
             guid: self.guid,
-            pointer_support: PTR_HOST,
+            pointer_support: self.pointer_support,
             registration_is_global: 1,
             speed_mbps: self.speed_mbps,
             port: self.port,
@@ -222,11 +228,13 @@ mod tests {
     #[test]
     fn all_ports_are_one_device_with_the_sum_of_their_speeds() {
         let ports = [port("a", 1, 100_000), port("a", 2, 100_000), port("b", 1, 25_000)];
-        let device = Device::of(&ports);
+        let device = Device::of(&ports, false);
         assert_eq!(device.name.to_str(), Ok("a+b"));
         assert_eq!((device.speed_mbps, device.rails), (225_000, 3));
         assert!(device.pci_path.is_none() && device.properties_v12().pci_path.is_null());
-        let unknown = Device::of(&[port("a", 1, 0)]);
+        assert_eq!(device.properties_v12().pointer_support, 1);
+        let unknown = Device::of(&[port("a", 1, 0)], true);
+        assert_eq!(unknown.properties_v8().pointer_support, 1 | 4);
         assert_eq!(u32::try_from(unknown.speed_mbps), Ok(SPEED_UNKNOWN_MBPS));
     }
 

@@ -5,7 +5,7 @@
 //! | 0 | 1 | kind | |
 //! | 1 | 1 | version | 1 |
 //! | 2 | 1 | count | the count of receives, or the index of one |
-//! | 3 | 1 | reserved | 0 |
+//! | 3 | 1 | placed | a bit for each receive that takes transfers alone; else 0 |
 //! | 4 | 4 | to | the receiver's number of the comm, or of the listener |
 //! | 8 | 4 | number | of a comm of the sender's, of a request, of a reason, or of a port; 1 if a comm was given up |
 //! | 12 | 4 | reserved | 0 |
@@ -40,6 +40,9 @@ const PART: u8 = 9;
 const CUT: u8 = 10;
 const FENCE: u8 = 11;
 const PASSED: u8 = 12;
+
+/// The place of a [`Frame::Clear`]'s bits in the header.
+const PLACED_AT: usize = 3;
 
 /// The bytes of a [`Frame::Part`] before its payload.
 pub(crate) const PART_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
@@ -141,6 +144,8 @@ pub(crate) enum Frame<'m> {
         request: RequestNumber,
         receives: [Receive; RECEIVES_MAX],
         count: u8,
+        /// A bit for each of them whose memory devices alone reach: its bytes come by a transfer, however few.
+        placed: u8,
     },
     /// The bytes of one receive.
     Eager { target: Target, payload: &'m [u8] },
@@ -177,7 +182,7 @@ impl<'m> Frame<'m> {
             kind,
             version,
             count,
-            0,
+            placed,
             t0,
             t1,
             t2,
@@ -194,7 +199,8 @@ impl<'m> Frame<'m> {
         else {
             return None;
         };
-        if version != VERSION {
+        let known = if kind == CLEAR { bits(count) } else { 0 };
+        if version != VERSION || placed & !known != 0 {
             return None;
         }
         let to = Key(u32::from_be_bytes([t0, t1, t2, t3]));
@@ -228,6 +234,7 @@ impl<'m> Frame<'m> {
                 request,
                 receives: receives(count, body)?,
                 count,
+                placed,
             },
             (EAGER, _, payload) if is_index => Self::Eager { target, payload },
             (EXCESS, _, bytes) if is_index => Self::Excess {
@@ -277,10 +284,11 @@ impl<'m> Frame<'m> {
                 request,
                 receives,
                 count,
+                placed,
             } => write_clear(
                 buffer,
                 (to, request),
-                receives.get(..count.into()).unwrap_or_default(),
+                (receives.get(..count.into()).unwrap_or_default(), placed),
             ),
             Self::Eager { target, payload } => {
                 let begun = write_eager(buffer, &target);
@@ -318,15 +326,16 @@ pub(crate) fn write_part(buffer: &mut [u8], target: &Target, total: u64) -> usiz
     put(buffer, begun, &total.to_be_bytes())
 }
 
-/// Writes the message that the sender has memory for these, eight at most. Returns its length.
+/// Writes the message that the sender has memory for these, eight at most, and a bit for each that takes transfers alone. Returns its length.
 #[inline]
 pub(crate) fn write_clear(
     buffer: &mut [u8],
     (to, request): (Key, RequestNumber),
-    receives: &[Receive],
+    (receives, placed): (&[Receive], u8),
 ) -> usize {
     let count = u8::try_from(receives.len()).unwrap_or(0);
     let mut length = begin(buffer, (CLEAR, count), to, request.0);
+    put(buffer, PLACED_AT, &[placed]);
     for receive in receives {
         let [a, b, c, d] = receive.tag.to_be_bytes();
         let [e, f, g, h, i, j, k, l] = receive.bytes.to_be_bytes();
@@ -340,6 +349,11 @@ fn begin(buffer: &mut [u8], (kind, count): (u8, u8), to: Key, number: u32) -> us
     let ([a, b, c, d], [e, f, g, h]) = (to.0.to_be_bytes(), number.to_be_bytes());
     let header = [kind, VERSION, count, 0, a, b, c, d, e, f, g, h, 0, 0, 0, 0];
     put(buffer, 0, &header)
+}
+
+/// A bit for each of so many receives.
+fn bits(count: u8) -> u8 {
+    u8::try_from((1_u16.wrapping_shl(count.into())).wrapping_sub(1)).unwrap_or(u8::MAX)
 }
 
 /// Writes bytes at an offset. Returns the offset behind them.
@@ -398,6 +412,7 @@ mod tests {
                 request: RequestNumber::new(7, 77),
                 receives: listed,
                 count: count as u8,
+                placed: 1 << (count - 1),
             }
         };
         vec![

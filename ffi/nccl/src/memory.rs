@@ -1,10 +1,9 @@
 //! Memory of NCCL's, as devices have it.
 
 use core::ptr::NonNull;
-use core::time::Duration;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::os::fd::BorrowedFd;
 
-use doorbell::memory::{Region, StableMemory};
+use doorbell::memory::{DmabufError, DmabufRange, Region, RegionWatch, StableMemory};
 use doorbell::provider::ProviderError;
 use doorbell::{Node, Worker};
 
@@ -15,39 +14,23 @@ use crate::context::Loan;
 pub(crate) struct Memory {
     address: usize,
     pub(crate) region: Region,
+    /// Whether devices alone reach it: its bytes are never copied here.
+    pub(crate) is_of_device: bool,
     /// Its loans to peers, one for each link at most.
     pub(crate) loans: Vec<Loan>,
-    freed: Arc<Freed>,
-}
-
-/// Whether devices have let go of a range.
-#[derive(Debug, Default)]
-pub(crate) struct Freed {
-    is_free: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Freed {
-    /// Waits so long at most. Says whether devices have let go.
-    pub(crate) fn wait(&self, patience: Duration) -> bool {
-        let is_free = self.is_free.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(is_free, patience, |free| !*free);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
 }
 
 struct Lent {
     base: NonNull<u8>,
     bytes: usize,
-    freed: Arc<Freed>,
 }
 
 // SAFETY: plain bytes, whose address alone is kept.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
-// SAFETY: 1. and 2. NCCL keeps registered memory mapped, where it is, until `deregMr` returned (`Memory::register`). `deregMr` waits for
-// the drop of this value. 3. and 4. They keep references of the language from bytes that others change. A region makes no references: its
+// SAFETY: 1. and 2. NCCL keeps registered memory mapped, where it is, until `deregMr` returned (`Memory::register`). `deregMr` waits until
+// the memory is released. 3. and 4. They keep references of the language from bytes that others change. A region makes no references: its
 // bytes are copied by instructions that the compiler does not look into, and otherwise devices alone reach them. NCCL's code is another
 // language's. It touches the bytes of a request only before it posts the request and after the request is done. A range that is registered
 // several times is several regions, and the same is true of each. 5. `ibv_fork_init(3)` was called, or the kernel copies pinned pages at once.
@@ -57,36 +40,38 @@ unsafe impl StableMemory for Lent {
     }
 }
 
-impl Drop for Lent {
-    fn drop(&mut self) {
-        *self.freed.is_free.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.freed.changed.notify_all();
-    }
-}
-
 impl Memory {
     /// Registers a range with all Workers' devices.
     ///
     /// # Safety
-    /// The range is mapped, writable and initialised, and stays so where it is until [`Memory::freed`] says that devices have let go. While
-    /// a request of this plugin has a part of it, nobody else writes there, and while it is being received into, nobody reads it.
+    /// The range is mapped, writable and initialised, and stays so where it is until the watch of [`Memory::give_up`] says that devices have
+    /// let go. While a request of this plugin has a part of it, nobody else writes there, and while it is being received into, nobody reads it.
     pub(crate) unsafe fn register(
         node: &Node,
         workers: &[Worker],
         (base, bytes): (NonNull<u8>, usize),
     ) -> Result<Self, ProviderError> {
-        let freed = Arc::new(Freed::default());
-        let lent = Lent {
-            base,
-            bytes,
-            freed: Arc::clone(&freed),
-        };
-        let region = node.adopt_region(workers, lent)?;
+        let region = node.adopt_region(workers, Lent { base, bytes })?;
         Ok(Self {
             address: base.addr().get(),
             region,
+            is_of_device: false,
             loans: Vec::new(),
-            freed,
+        })
+    }
+
+    /// Registers a part of a dma-buf with all Workers' devices. NCCL's requests name it by addresses from this one on.
+    pub(crate) fn register_dmabuf(
+        node: &Node,
+        workers: &[Worker],
+        buffer: BorrowedFd<'_>,
+        range: DmabufRange,
+    ) -> Result<Self, DmabufError> {
+        Ok(Self {
+            address: usize::try_from(range.iova).map_err(|_| DmabufError::NoAddress)?,
+            region: node.dmabuf_region(workers, buffer, range)?,
+            is_of_device: true,
+            loans: Vec::new(),
         })
     }
 
@@ -98,9 +83,7 @@ impl Memory {
     }
 
     /// Gives it up. The result says when devices have let go.
-    pub(crate) fn give_up(self) -> Arc<Freed> {
-        let Self { region, freed, .. } = self;
-        drop(region);
-        freed
+    pub(crate) fn give_up(self) -> RegionWatch {
+        self.region.release_watch()
     }
 }

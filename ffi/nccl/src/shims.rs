@@ -7,10 +7,13 @@ mod describing;
 use core::ffi::{c_int, c_void};
 use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
+use std::os::fd::BorrowedFd;
 use std::panic::catch_unwind;
 
+use doorbell::memory::{DmabufError, DmabufRange};
+
 use crate::abi::properties::{CommConfig, NetAttributes, NetDeviceHandle};
-use crate::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_HOST, Profiler};
+use crate::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_CUDA, PTR_DMABUF, PTR_HOST, Profiler};
 use crate::context::{Context, Incoming, Outgoing};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
@@ -316,7 +319,7 @@ pub(crate) unsafe extern "C" fn register(
         let base = given(data, "data")?.cast::<u8>();
         if kind != PTR_HOST {
             return Err(Failure::argument(format_args!(
-                "memory of type {kind}: host memory alone ({PTR_HOST}) is supported"
+                "memory of type {kind}: without a descriptor, host memory alone ({PTR_HOST}) is supported"
             )));
         }
         let end = base.addr().checked_add(bytes);
@@ -338,20 +341,51 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
+/// The descriptor may be closed afterwards. The memory's bytes are known by addresses from `data` on, which nobody follows.
+///
+/// # Safety
+/// The result is NULL or valid for writing.
 pub(crate) unsafe extern "C" fn register_dma_buf(
-    _comm: *mut c_void,
-    _data: *mut c_void,
-    _bytes: usize,
-    _kind: c_int,
-    _offset: u64,
-    _descriptor: c_int,
-    _memory: *mut *mut c_void,
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    kind: c_int,
+    offset: u64,
+    descriptor: c_int,
+    memory: *mut *mut c_void,
 ) -> NcclResult {
     call("regMrDmaBuf", || {
-        Err(Failure::new(
-            NcclResult::INVALID_USAGE,
-            "memory of a dma-buf is not supported, and ptrSupport says so",
-        ))
+        let usage = |why: &dyn core::fmt::Display| Failure::new(NcclResult::INVALID_USAGE, why);
+        if descriptor < 0 {
+            return Err(usage(&"there is no descriptor"));
+        }
+        let result = given(memory, "mhandle")?;
+        let comm = object(comm, COMMS, "comm")?;
+        if kind != PTR_CUDA && kind != PTR_DMABUF {
+            return Err(Failure::argument(format_args!(
+                "memory of type {kind} by a descriptor: that of a GPU alone ({PTR_CUDA}) is supported"
+            )));
+        }
+        let range = DmabufRange {
+            offset,
+            bytes,
+            iova: u64::try_from(data.addr()).unwrap_or(u64::MAX),
+        };
+        // SAFETY: not negative, and open while this is called: NCCL closes it afterwards. The kernel checks that it is a descriptor.
+        let buffer = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let key = registry::with(comm.context, |context| {
+            context.check_devices_memory()?;
+            context.register(comm.key(), |node, workers| {
+                Memory::register_dmabuf(node, workers, buffer, range).map_err(|error| match error {
+                    DmabufError::Unsupported(_) => usage(&error),
+                    DmabufError::Provider(_) => Failure::system(format_args!("{bytes} bytes: {error}")),
+                    _ => Failure::argument(error),
+                })
+            })
+        })?;
+        // SAFETY: valid for writing, by this function's contract.
+        unsafe { result.write(Opaque::new(Kind::Memory, comm.context, key).to_pointer()) };
+        Ok(())
     })
 }
 

@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::time::Duration;
 use std::net::TcpListener;
+use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use doorbell::link::{LinkConfig, LinkEvent, LinkId, Links, SessionEvent, Transfe
 use doorbell::provider::PlacementConfig;
 use doorbell::{Handle, Node, Trust, Worker, WorkerConfig};
 use doorbell_nccl::abi::tables::NetV12;
-use doorbell_nccl::abi::{Logger, NcclResult, PTR_HOST, Profiler};
+use doorbell_nccl::abi::{Logger, NcclResult, PTR_CUDA, PTR_HOST, Profiler};
 use doorbell_nccl::ncclNetPlugin_v12 as NET;
 
 /// Faults and counts of the fake are the process's: one test at a time.
@@ -359,6 +360,7 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     // A listener that is none: it is refused, and the comm beside goes on.
     changes_nothing(&plugin, |_, _| frame(OPEN, 0, [0xff; 4], [0, 0, 0, 7], &[]));
     transfers_that_nobody_wants(&plugin);
+    bytes_for_memory_of_a_device(&plugin);
 
     // The silent one was not harmed: its process may be stopped, but it is there.
     assert_eq!(waiting.test(), Ok(None));
@@ -432,6 +434,34 @@ fn its_process_ends_within_a_transfer(plugin: &Plugin) {
     });
     assert_eq!(ended, Err(NcclResult::REMOTE_ERROR));
     receive.end(0);
+}
+
+/// Memory of a device takes transfers alone, and the peer hears so: its bytes in a message are an error.
+fn bytes_for_memory_of_a_device(plugin: &Plugin) {
+    let mut hostile = Hostile::connect(plugin);
+    let (comm, number) = hostile.open(plugin);
+    let file = doorbell_fake::memory_file(4096).unwrap();
+    let (at, by) = (core::ptr::without_provenance_mut(1 << 46), file.as_raw_fd());
+    let (mut memory, mut request) = (null_mut(), null_mut());
+    let registered = call!(reg_mr_dma_buf, comm, at, 4096, PTR_CUDA, 0, by, &raw mut memory);
+    assert_eq!(registered, NcclResult::SUCCESS);
+    let ([mut at], [mut size], [mut tag], [mut of]) = ([at], [8_usize], [0], [memory]);
+    let (at, size, tag, of) = (&raw mut at, &raw mut size, &raw mut tag, &raw mut of);
+    let posted = call!(irecv, comm, 1, at, size, tag, of, null_mut(), &raw mut request);
+    assert_eq!((posted, request.is_null()), (NcclResult::SUCCESS, false));
+    let clear = hostile.hear(CLEAR);
+    assert_eq!(clear[2..4], [1, 1]);
+    hostile.say(&frame(EAGER, 0, number, word(&clear[8..12]), b"bytes"));
+    hostile.is_shut();
+    let (mut done, mut came) = (0, 0);
+    let ended = eventually("the receive ends", || {
+        hostile.poll();
+        let ended = call!(test, request, &raw mut done, &raw mut came);
+        (ended != NcclResult::SUCCESS || done == 1).then_some(ended)
+    });
+    assert_eq!(ended, NcclResult::REMOTE_ERROR);
+    assert_eq!(call!(dereg_mr, comm, memory), NcclResult::SUCCESS);
+    assert_eq!(call!(close_recv, comm), NcclResult::SUCCESS);
 }
 
 /// Transfers for no receive, and longer ones than the receive, are declined.

@@ -107,6 +107,7 @@ fn versions_may_differ_and_keys_may_not() {
     set(&[("DOORBELL_UNAUTHENTICATED", "true")]);
     assert_eq!(call!(V8, init, logger()), OK);
     version_8_sends_to_version_12();
+    devices::memory_of_devices();
     keys_differ();
     relay::is_attacked();
 }
@@ -208,5 +209,7 @@ fn keys_differ() {
     std::fs::remove_file(theirs).unwrap();
 }
 
+#[path = "ranks/devices.rs"]
+mod devices;
 #[path = "ranks/relay.rs"]
 mod relay;

@@ -83,6 +83,8 @@ struct Clear {
     receives: [Receive; RECEIVES_MAX],
     /// A bit for each receive that no send has taken.
     open: u8,
+    /// A bit for each receive that takes transfers alone.
+    placed: u8,
 }
 
 /// A send request.
@@ -109,6 +111,8 @@ pub(super) struct Match {
     index: usize,
     pub(super) bytes: u64,
     pub(super) request: RequestNumber,
+    /// Whether it takes transfers alone.
+    pub(super) is_placed: bool,
 }
 
 impl Match {
@@ -135,13 +139,19 @@ impl Sends {
     }
 
     /// Notes a request of the peer's. It takes the place of an older one of the same slot, which is over.
-    pub(super) fn cleared(&mut self, request: RequestNumber, receives: [Receive; RECEIVES_MAX], count: u8) {
+    pub(super) fn cleared(
+        &mut self,
+        request: RequestNumber,
+        receives: [Receive; RECEIVES_MAX],
+        (count, placed): (u8, u8),
+    ) {
         self.clear.retain(|clear| clear.request.slot() != request.slot());
         let open = (0..count).fold(0, |open, index| open | 1_u8.wrapping_shl(index.into()));
         self.clear.push_back(Clear {
             request,
             receives,
             open,
+            placed,
         });
     }
 
@@ -157,6 +167,7 @@ impl Sends {
                         index,
                         bytes: receive.bytes,
                         request: clear.request,
+                        is_placed: clear.placed >> index & 1 != 0,
                     });
                 }
                 open >>= 1;
@@ -244,6 +255,8 @@ pub(super) struct Entry {
     pub(super) memory: Key,
     pub(super) offset: usize,
     pub(super) state: EntryState,
+    /// Whether its bytes come by a transfer, however few.
+    pub(super) is_placed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,6 +288,7 @@ impl ReceiveRequest {
             memory: Key(0),
             offset: 0,
             state: EntryState::Done(0),
+            is_placed: false,
         }; RECEIVES_MAX],
     };
 
@@ -411,7 +425,7 @@ mod tests {
 
     fn clear(sends: &mut Sends, slot: u32, serial: u32, tags: &[i32]) {
         let (receives, count) = receives(tags);
-        sends.cleared(RequestNumber::new(slot, serial), receives, count);
+        sends.cleared(RequestNumber::new(slot, serial), receives, (count, 0));
     }
 
     fn take(sends: &mut Sends, tag: i32) -> Option<(u32, usize)> {

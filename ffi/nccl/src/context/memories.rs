@@ -16,7 +16,7 @@ use crate::places::{Key, Places};
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
 /// How often links are polled meanwhile: a transfer that is cancelled may hold it.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 impl Context {
     /// Registers a range by `register`, for a comm.
@@ -30,6 +30,19 @@ impl Context {
         let full = "as many ranges as may be are registered: deregister some";
         let added = self.state.memories.add(memory);
         added.ok_or_else(|| Failure::system(full))
+    }
+
+    /// Whether memory of GPUs is moved here, as the device's properties say.
+    pub(crate) fn check_devices_memory(&self) -> Result<(), Failure> {
+        let lack = match self.relays.is_on() {
+            true => "relays copy messages on hosts, so with DOORBELL_NCCL_RELAYS no memory of GPUs is moved",
+            false if self.has_devices_memory => return Ok(()),
+            false => "a device of this host registers no dma-buf: see `doorbell devices --verbose`",
+        };
+        Err(Failure::new(
+            NcclResult::INVALID_USAGE,
+            format_args!("{lack}; ptrSupport says so"),
+        ))
     }
 
     /// Gives memory up, once no device has it any more. Requests that have a part of it end.
@@ -51,9 +64,9 @@ impl Context {
             ));
         }
         self.revoke(&memory.loans, &under_way);
-        let freed = memory.give_up();
+        let watch = memory.give_up();
         let deadline = self.node.within(FREED_WITHIN);
-        while !freed.wait(LOOK_EVERY) {
+        while !watch.is_released() {
             if deadline.has_passed(doorbell::now()) {
                 return Err(Failure::system(format_args!(
                     "a device has not let go of memory within {FREED_WITHIN:?}: it must stay mapped"
@@ -61,6 +74,7 @@ impl Context {
             }
             // The error of a device that cannot be polled is another call's.
             let _ = self.poll();
+            thread::sleep(LOOK_EVERY);
         }
         Ok(())
     }
@@ -108,20 +122,38 @@ impl Context {
     }
 }
 
-/// The memory that bytes lie in, and their offset there; no memory if there are no bytes.
+/// The memory that bytes lie in, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The number 0, which is none's, if there are no bytes.
+    pub(super) memory: Key,
+    pub(super) offset: usize,
+    /// Whether devices alone reach it.
+    pub(super) is_of_device: bool,
+}
+
+/// The place of so many bytes from an address on.
 #[inline]
 pub(super) fn place(
     memories: &Places<Memory, 16>,
     key: Option<Key>,
     (address, bytes): (usize, usize),
-) -> Result<(Key, usize), Failure> {
+) -> Result<Place, Failure> {
     if bytes == 0 {
-        return Ok((Key(0), 0));
+        return Ok(Place {
+            memory: Key(0),
+            offset: 0,
+            is_of_device: false,
+        });
     }
     let of = key.and_then(|key| Some((key, memories.get(key)?)));
-    let (key, of) = of.ok_or_else(not_registered)?;
+    let (memory, of) = of.ok_or_else(not_registered)?;
     let offset = of.offset_of(address, bytes);
-    Ok((key, offset.ok_or_else(|| outside(address, bytes))?))
+    Ok(Place {
+        memory,
+        offset: offset.ok_or_else(|| outside(address, bytes))?,
+        is_of_device: of.is_of_device,
+    })
 }
 
 #[cold]

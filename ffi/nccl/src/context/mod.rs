@@ -68,6 +68,8 @@ pub(crate) struct Context {
     eager_bytes_max: usize,
     /// Whether transfers come into memory that is lent to the peer.
     has_loans: bool,
+    /// Whether all devices register dma-bufs, which are memory of GPUs.
+    has_devices_memory: bool,
     /// Transfers that registered memory for themselves, since the link had no loan left.
     unlent: u64,
     relays: Relays,
@@ -95,7 +97,9 @@ impl Context {
         let mut links = Links::new(&node, &workers, &values.link).map_err(Failure::system)?;
         let door = listen(&mut links, &node, &workers, 0).map_err(Failure::system)?;
         let door = door.shortened(INNER_BYTES_MAX).map_err(Failure::system)?;
-        let device = Device::look(&node)?;
+        // One that does not say counts as one that does not.
+        let has_devices_memory = node.imports_dmabuf(&workers).unwrap_or(false);
+        let device = Device::look(&node, has_devices_memory && !settings.relays.is_on())?;
         let lifelines = Lifelines::open()
             .map_err(|error| Failure::system(format_args!("no TCP port for lifelines: {error}")))?;
         log::info(format_args!(
@@ -119,6 +123,7 @@ impl Context {
             state: State::new(settings.relays.is_on()),
             eager_bytes_max: settings.eager_bytes_max,
             has_loans: settings.has_loans,
+            has_devices_memory,
             unlent: 0,
             relays: settings.relays.clone(),
             patience: settings.patience(),

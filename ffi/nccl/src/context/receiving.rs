@@ -54,24 +54,31 @@ impl Context {
         };
         let mut receives = [Receive::default(); RECEIVES_MAX];
         let receives = receives.get_mut(..count.into()).unwrap_or_default();
+        let mut placed = 0_u8;
         for ((index, entry), receive) in entries.iter_mut().enumerate().zip(receives.iter_mut()) {
             let one = incoming(index)?;
             if one.bytes > MESSAGE_BYTES_MAX {
                 return Err(too_long(one.bytes));
             }
-            let (memory, offset) = place(memories, one.memory, (one.address, one.bytes))?;
+            let place = place(memories, one.memory, (one.address, one.bytes))?;
             *entry = Entry {
                 bytes: one.bytes,
-                memory,
-                offset,
+                memory: place.memory,
+                offset: place.offset,
                 state: EntryState::Waiting,
+                is_placed: place.is_of_device,
             };
+            placed |= u8::from(place.is_of_device) << index;
             receive.tag = one.tag;
             receive.bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
         }
         *serial = serial.wrapping_add(1);
         let serial = *serial;
-        let length = write_clear(buffer, (to, RequestNumber::new(slot.into(), serial)), receives);
+        let length = write_clear(
+            buffer,
+            (to, RequestNumber::new(slot.into(), serial)),
+            (receives, placed),
+        );
         match push(links, circuits, link, buffer.get(..length).unwrap_or_default()) {
             Said::Taken(_) => {
                 open.set(slot, (serial, count));

@@ -424,7 +424,7 @@ impl State {
         };
         let bytes = before.checked_add(payload.len())?;
         let total = usize::try_from(total).ok()?;
-        if bytes > total || total > entry.bytes {
+        if bytes > total || total > entry.bytes || entry.is_placed {
             return None;
         }
         let (memory, offset) = (entry.memory, entry.offset.saturating_add(before));

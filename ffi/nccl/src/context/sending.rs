@@ -3,7 +3,7 @@
 use doorbell::link::{LinkId, Sequence, TransferOptions, TransferRefusal};
 
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
-use super::memories::place;
+use super::memories::{Place, place};
 use super::relaying::Part;
 use super::state::{Moving, MovingOf};
 use super::{Context, Said, push};
@@ -41,10 +41,10 @@ impl Context {
         let mut sequence = None;
         let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.bytes {
             self.send_excess((link, to), &found, bytes)
-        } else if bytes <= self.eager_bytes_max {
+        } else if bytes == 0 || bytes <= self.eager_bytes_max && !(place.is_of_device || found.is_placed) {
             self.send_eager((link, to), &found, (place, bytes), &mut sequence)
         } else if self.state.is_circuit(link) {
-            let (memory, offset) = place;
+            let Place { memory, offset, .. } = place;
             Some(self.send_parts(Part {
                 link,
                 target: found.target(to),
@@ -117,7 +117,7 @@ impl Context {
         &mut self,
         (link, to): (LinkId, Key),
         found: &Match,
-        ((memory, offset), bytes): ((Key, usize), usize),
+        (Place { memory, offset, .. }, bytes): (Place, usize),
         sequence: &mut Option<Sequence>,
     ) -> Option<SendState> {
         let begun = write_eager(&mut self.buffer, &found.target(to));
@@ -144,7 +144,7 @@ impl Context {
         &mut self,
         (key, link, to): (Key, LinkId, Key),
         found: &Match,
-        ((memory, offset), bytes): ((Key, usize), usize),
+        (Place { memory, offset, .. }, bytes): (Place, usize),
         (slot, serial): Slot,
     ) -> Result<Option<SendState>, Failure> {
         let Some(peer) = self.state.peer_mut(link) else {

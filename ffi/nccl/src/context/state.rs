@@ -320,6 +320,7 @@ impl State {
         else {
             return None;
         };
+        let is_circuit = self.is_circuit(link);
         // One that was closed here meanwhile.
         let Some(comm) = self.comms.get_mut(to) else {
             return Some(());
@@ -369,9 +370,12 @@ impl State {
                 request,
                 receives,
                 count,
+                placed,
                 ..
             } => match &mut comm.side {
-                Side::Send(sends) => sends.cleared(request, receives, count),
+                // No relay carries a transfer.
+                _ if placed != 0 && is_circuit => return None,
+                Side::Send(sends) => sends.cleared(request, receives, (count, placed)),
                 Side::Receive(_) => return None,
             },
             _ => return None,
@@ -412,7 +416,7 @@ impl State {
         if entry.state != EntryState::Waiting {
             return matches!(entry.state, EntryState::Failed(_)).then_some(());
         }
-        if payload.len() > entry.bytes {
+        if payload.len() > entry.bytes || entry.is_placed && !payload.is_empty() {
             return None;
         }
         let (memory, offset) = (entry.memory, entry.offset);

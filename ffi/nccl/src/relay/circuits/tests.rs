@@ -239,6 +239,7 @@ fn what_breaks_the_rules_ends_its_circuit_and_both_sides_hear_so() {
             request: crate::frame::RequestNumber(0),
             receives: [Receive::default(); 8],
             count: 1,
+            placed: 0,
         }
         .to_vec()
     };
