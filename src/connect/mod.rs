@@ -6,6 +6,7 @@
 //! | connect in an event loop | [`Node::begin_connect`], which returns a [`Connecting`] |
 //! | accept, and wait or poll | [`Listener::accept`], [`Listener::poll_accept`] |
 //! | do handshakes on threads, and accept on each Worker's own | [`Listener::background`]: a [`Background`] and [`Acceptances`] |
+//! | flush what peers wrote into a GPU's memory | [`Node::flusher`], which returns a [`Flusher`] |
 //! | poll handshakes on one thread, and accept on others | [`Listener::aside`]: [`Handshakes`] and [`Acceptances`] |
 //!
 //! A thread that polls to connect or accept makes no slow device call. A Node of [`Node::open`] has threads for them. A Node on another
@@ -27,6 +28,7 @@ pub(crate) mod background;
 pub(crate) mod connected;
 pub(crate) mod connecting;
 pub(crate) mod connector;
+mod flushing;
 pub(crate) mod handshakes;
 pub(crate) mod listener;
 pub(crate) mod node;
@@ -40,6 +42,7 @@ pub use background::Background;
 pub use connecting::Connecting;
 pub use doorbell_core::handshake::{Cause, Fault, HandshakeError, Misuse, Stage};
 pub use doorbell_ffi::LoadError;
+pub use flushing::{Flush, FlushTarget, Flusher};
 pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use listener::Listener;
 pub use node::{Connection, Node};

@@ -56,7 +56,7 @@ impl<N: Network> Node<Rdma, N> {
     ///
     /// Transfers, loans and grants move its bytes between the devices, and nothing of it is mapped here: [`Region::copy_in`] and
     /// [`Region::copy_out`] answer as for a region of no bytes. When a transfer into it is [done](crate::link::TransferEnd::Done), all
-    /// bytes have left the network. A GPU that must not read them before they are in its memory needs the flush that its vendor describes.
+    /// bytes have left the network. A GPU that must not read them before they are in its memory needs a flush ([`Node::flusher`]).
     ///
     /// # Errors
     /// A device registers no dma-buf ([`DmabufError::Unsupported`]), a range that breaks a rule, no Worker (`EINVAL`), or the device refused.

@@ -180,7 +180,7 @@ pub struct RegionWatch(Vec<ReleaseWatch>);
 
 impl RegionWatch {
     /// Whether no clone of the region is left, no request has its memory, and no peer reaches it. Memory that was adopted is dropped now,
-    /// or was. That of a device which did not let go of it is never released.
+    /// or was. If a device did not let go of the memory, this never becomes true.
     #[must_use]
     pub fn is_released(&self) -> bool {
         self.0.iter().all(ReleaseWatch::is_released)

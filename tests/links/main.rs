@@ -10,6 +10,7 @@ mod ended;
 #[path = "../fabric/mod.rs"]
 mod fabric;
 mod failing;
+mod flushing;
 mod full;
 mod hostile;
 mod keys;

@@ -1,0 +1,277 @@
+//! Flushes: READs to ourselves, which push what a device wrote into another device's memory ahead of them.
+//!
+//! A NIC reports a transfer as done when it has sent the bytes on their way over PCIe. To a GPU they may come later than that report
+//! comes to the host. A READ of the same memory by the same NIC cannot pass them, so its end is theirs, too.
+
+use core::fmt;
+use std::collections::BTreeSet;
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::{
+    AddressVector, CompletionQueue as _, CompletionQueueConfig, Context as _, MemoryError, Operation,
+    PostFlags, ProtectionDomain as _, Provider, ProviderError, QueuePair as _, QueuePairConfig,
+    ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _, WindowConfig,
+    WindowRange,
+};
+use doorbell_core::{Psn, WcStatus};
+use doorbell_ffi::Rdma;
+
+use crate::connect::node::{Entropy, Node};
+use crate::error::ConnectError;
+use crate::machine::reaper::Reaped;
+use crate::memory::{GrantedRegion, Region};
+use crate::rails::NodeRail;
+use crate::worker::Worker;
+use crate::worker::config::ChannelConfig;
+
+/// READs of one device in flight at most.
+const DEPTH: u32 = 64;
+
+/// Bytes that a READ brings.
+const BYTES: u32 = 1;
+
+/// Channels on the completion queue of a device.
+const REQUESTER: u32 = 0;
+const RESPONDER: u32 = 1;
+
+/// Flushes memory of other devices: see [`Node::flusher`]. It belongs to one thread, and polls queues of its own.
+pub struct Flusher<P: Provider = Rdma> {
+    /// By Worker. `None` if no port of its device can be used.
+    rails: Vec<Option<Reaped<Loopback<P>>>>,
+    begun: u64,
+    failure: Option<WcStatus>,
+}
+
+/// Two queue pairs of a device that are each other's peers.
+struct Loopback<P: Provider> {
+    // Queue pairs go first.
+    requester: P::SendQueue,
+    _control: P::QueuePair,
+    _responder: (P::QueuePair, P::SendQueue),
+    queue: P::CompletionQueue,
+    /// The place that READs bring their byte to.
+    landing: P::Window,
+    /// READs that are done.
+    done: u64,
+}
+
+/// Memory that can be flushed: one byte of it that the host's own READs may read, by a key that nobody is sent.
+pub struct FlushTarget<P: Provider = Rdma>(GrantedRegion<P>);
+
+/// A flush that was begun, of one [`Flusher`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Flush(u64);
+
+impl<P: Provider> Region<P> {
+    /// Registers the first byte of the region once more with each device, to be read by a [`Flusher`]. Dropping the result
+    /// deregisters it: keep it until its flushes are done. Both may take devices milliseconds.
+    ///
+    /// # Errors
+    /// A device refused.
+    pub fn flush_target(&self) -> Result<FlushTarget<P>, ProviderError> {
+        self.grant((0, 1), RemoteAccess::READ).map(FlushTarget)
+    }
+}
+
+impl<P: Provider, N: Network> Node<P, N> {
+    /// Makes what flushes memory of other devices: two queue pairs and a queue on each Worker's device, which are connected with each
+    /// other. It takes devices milliseconds. A device without a usable port brings nothing, and has none ([`Flusher::is_complete`]).
+    ///
+    /// # Errors
+    /// A Worker is another Node's, the ports could not be looked at, or a device refused.
+    pub fn flusher(&self, workers: &[Worker<P>]) -> Result<Flusher<P>, ConnectError> {
+        let found = self.worker_rails(workers)?;
+        let mut seen = BTreeSet::new();
+        let mut rails: Vec<_> = workers.iter().map(|_| None).collect();
+        for rail in (0..).map_while(|index| found.get(index)) {
+            let (Some(worker), Some(place)) = (workers.get(rail.worker), rails.get_mut(rail.worker)) else {
+                continue;
+            };
+            if seen.insert(rail.worker) {
+                let psn = Entropy::new(self.network())?.psn;
+                *place = Some(worker.reaper().keep(Loopback::new(worker, &rail, psn)?));
+            }
+        }
+        Ok(Flusher {
+            rails,
+            begun: 0,
+            failure: None,
+        })
+    }
+}
+
+impl<P: Provider> Flusher<P> {
+    /// Whether each Worker's device takes part. If not, and the port of another device came up, make a new one.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.rails.iter().all(Option::is_some)
+    }
+
+    /// Begins a flush. All bytes that the devices had reported as received before this call are in the memory, in the order in which
+    /// its device shows them, once it is [done](Self::is_done). `None` if as many as can be are under way: poll, and try again.
+    ///
+    /// # Errors
+    /// A device refused. This value is of no further use then.
+    ///
+    /// # Ordering
+    /// The READs are posted here, behind the completions that were polled before.
+    pub fn begin(&mut self, target: &FlushTarget<P>) -> Result<Option<Flush>, ProviderError> {
+        if self.rails.iter().flatten().any(|rail| rail.requester.room() == 0) {
+            return Ok(None);
+        }
+        for (worker, rail) in self.rails.iter_mut().enumerate() {
+            let Some(rail) = rail else { continue };
+            let key = target.0.key(worker).ok_or(REFUSED)?;
+            let from = RemoteAddress::within(&key, 0, BYTES.into()).ok_or(REFUSED)?;
+            rail.read(from)?;
+        }
+        self.begun = self.begun.wrapping_add(1);
+        Ok(Some(Flush(self.begun)))
+    }
+
+    /// Takes the READs that are done.
+    ///
+    /// # Errors
+    /// A READ failed (`EIO`; [`Flusher::failure`] has its status), or a device cannot be polled. This value is of no further use then:
+    /// flushes that are not done have failed.
+    pub fn poll(&mut self) -> Result<(), ProviderError> {
+        for rail in self.rails.iter_mut().flatten() {
+            let failed = rail.poll()?;
+            self.failure = self.failure.or(failed);
+        }
+        let failed = ProviderError {
+            call: "flush",
+            errno: EIO,
+        };
+        self.failure.map_or(Ok(()), |_| Err(failed))
+    }
+
+    /// The status of the first READ that failed, if any did.
+    #[must_use]
+    pub const fn failure(&self) -> Option<WcStatus> {
+        self.failure
+    }
+
+    /// Whether a flush is done.
+    #[must_use]
+    pub fn is_done(&self, flush: Flush) -> bool {
+        self.rails.iter().flatten().all(|rail| rail.done >= flush.0)
+    }
+}
+
+const REFUSED: ProviderError = ProviderError {
+    call: "flush",
+    errno: EINVAL,
+};
+
+/// `EINVAL` and `EIO`.
+const EINVAL: i32 = 22;
+const EIO: i32 = 5;
+
+impl<P: Provider> Loopback<P> {
+    fn new(worker: &Worker<P>, rail: &NodeRail, psn: Psn) -> Result<Self, ConnectError> {
+        let (context, domain) = (&worker.context, &worker.domain);
+        let depth = CompletionQueueConfig {
+            depth: DEPTH.saturating_mul(2),
+            notify: false,
+        };
+        let queue = context.completion_queue(&depth)?;
+        let window = WindowConfig::new(64, RemoteAccess::NONE);
+        let landing = domain.window(&window).map_err(|error| match error {
+            MemoryError::Provider(error) => error,
+            _ => REFUSED,
+        })?;
+        let asked = |channel, send_depth| QueuePairConfig {
+            channel,
+            send_depth,
+            receive_depth: 1,
+            gather_max: 1,
+            scatter_max: 1,
+            inline_bytes_max: 0,
+        };
+        let mut requester = domain.queue_pair(&queue, &queue, &asked(REQUESTER, DEPTH))?;
+        let mut responder = domain.queue_pair(&queue, &queue, &asked(RESPONDER, 1))?;
+        let config = ChannelConfig::default();
+        let limits = context.limits();
+        let reads = limits.max_rd_atomic.min(limits.max_dest_rd_atomic).clamp(1, 16);
+        let to = |destination_qpn| ReadyToReceive {
+            address: AddressVector {
+                destination: rail.gid,
+                source_gid_index: rail.gid_index,
+                port: rail.port,
+                hop_limit: config.hop_limit,
+                traffic_class: config.traffic_class,
+                flow_label: config.flow_label,
+                service_level: config.service_level,
+            },
+            path_mtu: rail.active_mtu,
+            destination_qpn,
+            receive_psn: psn,
+            max_dest_rd_atomic: reads,
+            min_rnr_timer: config.min_rnr_timer,
+        };
+        let (ours, others) = (requester.control.qpn(), responder.control.qpn());
+        requester.control.initialize(rail.port, RemoteAccess::NONE)?;
+        responder.control.initialize(rail.port, RemoteAccess::READ)?;
+        responder.control.ready_to_receive(&to(ours))?;
+        requester.control.ready_to_receive(&to(others))?;
+        requester.control.ready_to_send(&ReadyToSend {
+            send_psn: psn,
+            max_rd_atomic: reads,
+            timeout: config.timeout,
+            retry_count: config.retry_count,
+            rnr_retry: config.rnr_retry,
+        })?;
+        Ok(Self {
+            requester: requester.send,
+            _control: requester.control,
+            _responder: (responder.control, responder.send),
+            queue,
+            landing,
+            done: 0,
+        })
+    }
+
+    fn read(&mut self, from: RemoteAddress) -> Result<(), ProviderError> {
+        let into = WindowRange {
+            window: &self.landing,
+            offset: 0,
+            bytes: BYTES,
+        };
+        let mut batch = self.requester.stage();
+        let pushed = batch.push_ranges(Operation::Read(from), [into], PostFlags::SIGNALED);
+        pushed.map_err(|_| REFUSED)?;
+        batch.ring().map(drop).map_err(|error| error.cause)
+    }
+
+    /// Returns the status of a READ that failed.
+    fn poll(&mut self) -> Result<Option<WcStatus>, ProviderError> {
+        let Self {
+            requester,
+            queue,
+            done,
+            ..
+        } = self;
+        let mut failed = None;
+        // No more than the queue's depth are there, since nothing is posted meanwhile.
+        while queue.poll(|completion| match requester.retire(completion, |_, _| {}) {
+            Ok(retired) if retired.status == WcStatus::SUCCESS => *done = done.wrapping_add(retired.count()),
+            Ok(retired) => failed = failed.or(Some(retired.status)),
+            Err(_) => {}
+        })? > 0
+        {}
+        Ok(failed)
+    }
+}
+
+impl<P: Provider> fmt::Debug for Flusher<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flusher({} begun)", self.begun)
+    }
+}
+
+impl<P: Provider> fmt::Debug for FlushTarget<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FlushTarget({:?})", self.0)
+    }
+}
