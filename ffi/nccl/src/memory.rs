@@ -3,6 +3,7 @@
 use core::ptr::NonNull;
 use std::os::fd::BorrowedFd;
 
+use doorbell::connect::FlushTarget;
 use doorbell::memory::{DmabufError, DmabufRange, Region, RegionWatch, StableMemory};
 use doorbell::provider::ProviderError;
 use doorbell::{Node, Worker};
@@ -14,8 +15,8 @@ use crate::context::Loan;
 pub(crate) struct Memory {
     address: usize,
     pub(crate) region: Region,
-    /// Whether devices alone reach it: its bytes are never copied here.
-    pub(crate) is_of_device: bool,
+    /// For memory of a device, whose bytes are never copied here: what flushes read.
+    pub(crate) target: Option<FlushTarget>,
     /// Its loans to peers, one for each link at most.
     pub(crate) loans: Vec<Loan>,
 }
@@ -55,7 +56,7 @@ impl Memory {
         Ok(Self {
             address: base.addr().get(),
             region,
-            is_of_device: false,
+            target: None,
             loans: Vec::new(),
         })
     }
@@ -67,10 +68,11 @@ impl Memory {
         buffer: BorrowedFd<'_>,
         range: DmabufRange,
     ) -> Result<Self, DmabufError> {
+        let region = node.dmabuf_region(workers, buffer, range)?;
         Ok(Self {
             address: usize::try_from(range.iova).map_err(|_| DmabufError::NoAddress)?,
-            region: node.dmabuf_region(workers, buffer, range)?,
-            is_of_device: true,
+            target: Some(region.flush_target()?),
+            region,
             loans: Vec::new(),
         })
     }

@@ -17,6 +17,7 @@ pub(crate) enum Kind {
     Memory = 6,
     Send = 7,
     Receive = 8,
+    Flush = 9,
 }
 
 /// An object of a context: its kind, and the numbers that it has there.
@@ -68,6 +69,7 @@ impl Opaque {
                 6 => Kind::Memory,
                 7 => Kind::Send,
                 8 => Kind::Receive,
+                9 => Kind::Flush,
                 _ => return None,
             },
             context: low >> 4 | next << 4,
@@ -76,7 +78,7 @@ impl Opaque {
         })
     }
 
-    /// The key of an object that is no request.
+    /// The key of an object that is neither a send nor a receive.
     pub(crate) fn key(self) -> Key {
         Key(u32::try_from(self.number).unwrap_or(0))
     }
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn null_and_the_mark_of_an_optional_completion_are_nothing() {
-        for word in [0, 1, 0x10, 9, 0xfff0] {
+        for word in [0, 1, 0x10, 10, 0xfff0] {
             assert_eq!(Opaque::of(ptr::without_provenance(word)), None, "{word:#x}");
         }
     }

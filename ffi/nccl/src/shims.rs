@@ -3,22 +3,19 @@
 //! No panic leaves a function here. A call that fails has one line in NCCL's log, unless the log has the cause already.
 
 mod describing;
+mod memory;
 
 use core::ffi::{c_int, c_void};
 use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
-use std::os::fd::BorrowedFd;
 use std::panic::catch_unwind;
 
-use doorbell::memory::{DmabufError, DmabufRange};
-
 use crate::abi::properties::{CommConfig, NetAttributes, NetDeviceHandle};
-use crate::abi::{HANDLE_BYTES, Logger, NcclResult, PTR_CUDA, PTR_DMABUF, PTR_HOST, Profiler};
+use crate::abi::{HANDLE_BYTES, Logger, NcclResult, Profiler};
 use crate::context::{Context, Incoming, Outgoing};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
-use crate::memory::Memory;
 use crate::opaque::{Kind, Opaque};
 use crate::places::{Key, PLACES_MAX};
 use crate::settings::PluginSettings;
@@ -28,6 +25,7 @@ pub(crate) use describing::{
     devices, get_properties_v8, get_properties_v9, get_properties_v11, get_properties_v12,
     make_virtual_device_v9, make_virtual_device_v12,
 };
+pub(crate) use memory::{deregister, iflush, register, register_dma_buf};
 
 /// Calls, and reports how that ended.
 fn call(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> NcclResult {
@@ -302,101 +300,6 @@ pub(crate) unsafe extern "C" fn accept(
     })
 }
 
-const COMMS: &[Kind] = &[Kind::SendComm, Kind::ReceiveComm];
-
-/// # Safety
-/// The result is NULL or valid for writing. The memory is as [`Memory::register`] wants it, until `deregMr` returned without an error.
-pub(crate) unsafe extern "C" fn register(
-    comm: *mut c_void,
-    data: *mut c_void,
-    bytes: usize,
-    kind: c_int,
-    memory: *mut *mut c_void,
-) -> NcclResult {
-    call("regMr", || {
-        let result = given(memory, "mhandle")?;
-        let comm = object(comm, COMMS, "comm")?;
-        let base = given(data, "data")?.cast::<u8>();
-        if kind != PTR_HOST {
-            return Err(Failure::argument(format_args!(
-                "memory of type {kind}: without a descriptor, host memory alone ({PTR_HOST}) is supported"
-            )));
-        }
-        let end = base.addr().checked_add(bytes);
-        if bytes == 0 || isize::try_from(bytes).is_err() || end.is_none() {
-            return Err(Failure::argument(format_args!(
-                "{bytes} bytes at {base:p} cannot be registered"
-            )));
-        }
-        let key = registry::with(comm.context, |context| {
-            context.register(comm.key(), |node, workers| {
-                // SAFETY: this function's contract.
-                let registered = unsafe { Memory::register(node, workers, (base, bytes)) };
-                registered.map_err(|error| Failure::system(format_args!("{bytes} bytes: {error}")))
-            })
-        })?;
-        // SAFETY: valid for writing, by this function's contract.
-        unsafe { result.write(Opaque::new(Kind::Memory, comm.context, key).to_pointer()) };
-        Ok(())
-    })
-}
-
-/// The descriptor may be closed afterwards. The memory's bytes are known by addresses from `data` on, which nobody follows.
-///
-/// # Safety
-/// The result is NULL or valid for writing.
-pub(crate) unsafe extern "C" fn register_dma_buf(
-    comm: *mut c_void,
-    data: *mut c_void,
-    bytes: usize,
-    kind: c_int,
-    offset: u64,
-    descriptor: c_int,
-    memory: *mut *mut c_void,
-) -> NcclResult {
-    call("regMrDmaBuf", || {
-        let usage = |why: &dyn core::fmt::Display| Failure::new(NcclResult::INVALID_USAGE, why);
-        if descriptor < 0 {
-            return Err(usage(&"there is no descriptor"));
-        }
-        let result = given(memory, "mhandle")?;
-        let comm = object(comm, COMMS, "comm")?;
-        if kind != PTR_CUDA && kind != PTR_DMABUF {
-            return Err(Failure::argument(format_args!(
-                "memory of type {kind} by a descriptor: that of a GPU alone ({PTR_CUDA}) is supported"
-            )));
-        }
-        let range = DmabufRange {
-            offset,
-            bytes,
-            iova: u64::try_from(data.addr()).unwrap_or(u64::MAX),
-        };
-        // SAFETY: not negative, and open while this is called: NCCL closes it afterwards. The kernel checks that it is a descriptor.
-        let buffer = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let key = registry::with(comm.context, |context| {
-            context.check_devices_memory()?;
-            context.register(comm.key(), |node, workers| {
-                Memory::register_dmabuf(node, workers, buffer, range).map_err(|error| match error {
-                    DmabufError::Unsupported(_) => usage(&error),
-                    DmabufError::Provider(_) => Failure::system(format_args!("{bytes} bytes: {error}")),
-                    _ => Failure::argument(error),
-                })
-            })
-        })?;
-        // SAFETY: valid for writing, by this function's contract.
-        unsafe { result.write(Opaque::new(Kind::Memory, comm.context, key).to_pointer()) };
-        Ok(())
-    })
-}
-
-pub(crate) unsafe extern "C" fn deregister(comm: *mut c_void, memory: *mut c_void) -> NcclResult {
-    call("deregMr", || {
-        object(comm, COMMS, "comm")?;
-        let memory = object(memory, &[Kind::Memory], "mhandle")?;
-        registry::with(memory.context, |context| context.deregister(memory.key()))
-    })
-}
-
 /// The registration that a pointer of the caller's names; none for NULL.
 #[inline]
 fn registration(memory: *mut c_void, context: u8) -> Result<Option<Key>, Failure> {
@@ -611,27 +514,6 @@ pub(crate) unsafe extern "C" fn irecv_v10(
     unsafe { irecv_v9(comm, count, data, sizes, tags, memories, result) }
 }
 
-/// Host memory has all bytes of a receive that is done, so nothing is to be flushed: the request is NULL.
-///
-/// # Safety
-/// The result is NULL or valid for writing.
-pub(crate) unsafe extern "C" fn iflush(
-    comm: *mut c_void,
-    _count: c_int,
-    _data: *mut *mut c_void,
-    _sizes: *mut c_int,
-    _memories: *mut *mut c_void,
-    result: *mut *mut c_void,
-) -> NcclResult {
-    call("iflush", || {
-        let result = given(result, "request")?;
-        // SAFETY: valid for writing, by this function's contract.
-        unsafe { result.write(core::ptr::null_mut()) };
-        let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
-        registry::with(comm.context, |context| context.check_receives(comm.key()))
-    })
-}
-
 /// # Safety
 /// `done` is NULL or valid for writing, and `sizes` is NULL or valid for as many as the request has messages.
 pub(crate) unsafe extern "C" fn test(
@@ -643,7 +525,7 @@ pub(crate) unsafe extern "C" fn test(
         let done = given(done, "done")?;
         // SAFETY: valid for writing, by this function's contract.
         unsafe { done.write(0) };
-        let request = object(pointer, &[Kind::Send, Kind::Receive], "request")?;
+        let request = object(pointer, &[Kind::Send, Kind::Receive, Kind::Flush], "request")?;
         let at = usize::try_from(request.number & COMM_PLACE).unwrap_or(0);
         let slot = (request.slot, u32::try_from(request.number >> 12).unwrap_or(0));
         let each = |place, size| {
@@ -653,6 +535,7 @@ pub(crate) unsafe extern "C" fn test(
         };
         let is_done = registry::with(request.context, |context| match request.kind {
             Kind::Send => context.test_send(at, slot, each),
+            Kind::Flush => context.test_flush(request.key()),
             _ => context.test_receive(at, slot, each),
         })?;
         if is_done {

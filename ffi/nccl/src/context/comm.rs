@@ -319,6 +319,14 @@ impl ReceiveRequest {
     }
 }
 
+impl ReceiveRequest {
+    /// Whether a part of it has failed, while others may go on.
+    pub(super) fn has_failed(&self) -> bool {
+        self.entries()
+            .any(|entry| matches!(entry.state, EntryState::Failed(_)))
+    }
+}
+
 impl Receives {
     pub(super) fn new() -> Box<Self> {
         Box::new(Self {

@@ -40,6 +40,7 @@ impl Context {
 
     /// Begins to connect a comm, or goes on with it, and returns it once it is open. The attempt is noted in the handle meanwhile.
     pub(crate) fn connect(&mut self, bytes: &mut [u8; HANDLE_BYTES]) -> Result<Option<Key>, Failure> {
+        self.check_works()?;
         let mut handle = NetHandle::parse(bytes).map_err(Failure::argument)?;
         let known = handle.attempt.filter(|key| {
             let comm = self.state.comms.get(*key);
@@ -192,6 +193,7 @@ impl Context {
         let (link, last) = (comm.link, comm.last_sent);
         self.cancel_moving(|moving| moving.comm == key, None);
         self.cancel_parts(|part| part.comm == key, None);
+        self.state.late.retain(|late| !late.is_of(key));
         if last.is_some() {
             self.fence(key);
         }
@@ -218,8 +220,12 @@ impl Context {
         self.cancel_moving(|moving| moving.comm == key, None);
         self.state.left.extend_from_slice(&left);
         for moving in left {
-            self.end_loans(moving.link, core::iter::once(moving.memory));
+            if let Some(id) = self.loan_of(moving.link, moving.memory) {
+                self.end_loan_later((moving.link, moving.memory, id));
+            }
         }
+        self.state.late.retain(|late| !late.is_of(key));
+        self.flushes.forget(key);
         self.close_comm(key);
         self.poll()
     }

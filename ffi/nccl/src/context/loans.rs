@@ -74,15 +74,18 @@ impl Context {
         }
     }
 
-    /// Ends the loans of these to the peer of a link. Says whether the peer reaches any of them still: then it is to be called again.
-    pub(super) fn end_loans(&mut self, link: LinkId, memories: impl Iterator<Item = Key>) -> bool {
-        let mut is_reached = false;
-        for key in memories {
-            let is_this = self.end_loan(link, key);
-            if is_this && !self.state.ending.contains(&(link, key)) {
-                self.state.ending.push((link, key));
-            }
-            is_reached |= is_this;
+    /// The loan of memory to the peer of a link, if the peer reaches it by one.
+    pub(super) fn loan_of(&self, link: LinkId, memory: Key) -> Option<LoanId> {
+        let mut loans = self.state.memories.get(memory)?.loans.iter();
+        let loan = loans.find(|loan| loan.link == link && loan.stage != Stage::Refused)?;
+        Some(loan.id)
+    }
+
+    /// Ends a loan, at once or with the next polls. Says whether the peer reaches the memory by it still.
+    pub(super) fn end_loan_later(&mut self, loan: (LinkId, Key, LoanId)) -> bool {
+        let is_reached = self.end_loan(loan);
+        if is_reached && !self.state.ending.contains(&loan) {
+            self.state.ending.push(loan);
         }
         is_reached
     }
@@ -93,7 +96,7 @@ impl Context {
             return;
         }
         let mut ending = core::mem::take(&mut self.state.ending);
-        ending.retain(|(link, key)| self.end_loan(*link, *key));
+        ending.retain(|loan| self.end_loan(*loan));
         self.state.ending.append(&mut ending);
         let Self { links, state, .. } = self;
         state
@@ -101,7 +104,7 @@ impl Context {
             .retain(|one| links.transfer_counts(one.link, one.transfer).is_some());
     }
 
-    fn end_loan(&mut self, link: LinkId, key: Key) -> bool {
+    fn end_loan(&mut self, (link, key, id): (LinkId, Key, LoanId)) -> bool {
         let now = doorbell::now();
         let State {
             memories,
@@ -110,7 +113,9 @@ impl Context {
             ..
         } = &mut self.state;
         let loans = memories.get_mut(key).map(|memory| &mut memory.loans);
-        let Some(loan) = loans.and_then(|loans| loans.iter_mut().find(|loan| loan.link == link)) else {
+        let Some(loan) =
+            loans.and_then(|loans| loans.iter_mut().find(|loan| (loan.link, loan.id) == (link, id)))
+        else {
             return false;
         };
         if loan.stage == Stage::Refused {

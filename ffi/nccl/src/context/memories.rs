@@ -25,6 +25,7 @@ impl Context {
         comm: Key,
         register: impl FnOnce(&doorbell::Node, &[doorbell::Worker]) -> Result<Memory, Failure>,
     ) -> Result<Key, Failure> {
+        self.check_works()?;
         self.comm(comm)?;
         let memory = register(&self.node, &self.workers)?;
         let full = "as many ranges as may be are registered: deregister some";
@@ -64,8 +65,19 @@ impl Context {
             ));
         }
         self.revoke(&memory.loans, &under_way);
+        self.end_flushes(key);
         let watch = memory.give_up();
         let deadline = self.node.within(FREED_WITHIN);
+        if let Some(why) = &self.broken {
+            // All that had the memory is being destroyed. Nothing is let go of later.
+            self.node.settle(deadline);
+            return match watch.is_released() {
+                true => Ok(()),
+                false => Err(Failure::system(format_args!(
+                    "{why}; it keeps memory, which must stay mapped"
+                ))),
+            };
+        }
         while !watch.is_released() {
             if deadline.has_passed(doorbell::now()) {
                 return Err(Failure::system(format_args!(
@@ -152,7 +164,7 @@ pub(super) fn place(
     Ok(Place {
         memory,
         offset: offset.ok_or_else(|| outside(address, bytes))?,
-        is_of_device: of.is_of_device,
+        is_of_device: of.target.is_some(),
     })
 }
 

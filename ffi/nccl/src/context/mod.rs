@@ -5,6 +5,8 @@
 
 mod comm;
 mod connecting;
+mod flushes;
+mod late;
 mod loans;
 mod memories;
 mod receiving;
@@ -16,7 +18,9 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::link::{LinkError, LinkId, Links, PushRefusal, Sequence, TransferOptions, TransferRefusal};
+use doorbell::link::{
+    LinkConfig, LinkError, LinkId, Links, PushRefusal, Sequence, TransferOptions, TransferRefusal,
+};
 use doorbell::{Handle, Node, Worker};
 
 use crate::abi::NcclResult;
@@ -34,6 +38,8 @@ use crate::settings::PluginSettings;
 pub(crate) use loans::Loan;
 pub(crate) use receiving::Incoming;
 pub(crate) use sending::Outgoing;
+
+use flushes::Flushes;
 
 use comm::{Comm, EntryState, Owed, Stage};
 use state::{Join, Line, Moving, MovingOf, State};
@@ -60,11 +66,14 @@ enum Said {
 pub(crate) struct Context {
     links: Links,
     lifelines: Lifelines,
+    flushes: Flushes,
     workers: Vec<Worker>,
     node: Arc<Node>,
     /// The handle of the door that all listeners share.
     door: Handle,
     state: State,
+    /// As the links were made.
+    link: LinkConfig,
     eager_bytes_max: usize,
     /// Whether transfers come into memory that is lent to the peer.
     has_loans: bool,
@@ -117,10 +126,12 @@ impl Context {
         Ok(Self {
             links,
             lifelines,
+            flushes: Flushes::default(),
             workers,
             node,
             door,
             state: State::new(settings.relays.is_on()),
+            link: values.link,
             eager_bytes_max: settings.eager_bytes_max,
             has_loans: settings.has_loans,
             has_devices_memory,
@@ -137,9 +148,7 @@ impl Context {
 
     /// Moves all links as far as they go.
     pub(crate) fn poll(&mut self) -> Result<(), Failure> {
-        if let Some(why) = &self.broken {
-            return Err(Failure::system(why));
-        }
+        self.check_works()?;
         if self.state.is_owing {
             self.pay();
         }
@@ -158,8 +167,7 @@ impl Context {
         let polled = links.poll(node, workers, |link, event| state.hear(link, event));
         if let Err(error) = polled {
             let why = format!("a device's queues cannot be polled any more: {error}");
-            self.broken = Some(why.clone());
-            self.end_all(NcclResult::SYSTEM_ERROR);
+            self.break_down(&why);
             return Err(Failure::system(why));
         }
         self.answer_offers();
@@ -210,6 +218,29 @@ impl Context {
             }
             !is_due
         });
+    }
+
+    /// Nothing comes any more. All queue pairs are destroyed, so that no peer reaches memory of NCCL's.
+    fn break_down(&mut self, why: &str) {
+        self.broken = Some(why.to_owned());
+        self.end_all(NcclResult::SYSTEM_ERROR);
+        for (_, memory) in self.state.memories.iter_mut() {
+            memory.loans.clear();
+        }
+        (self.state.left, self.state.ending) = (Vec::new(), Vec::new());
+        self.flushes = Flushes::default();
+        // Without ports it fails. Then memory is released when the context is closed.
+        if let Ok(none) = Links::new(&self.node, &self.workers, &self.link) {
+            self.links = none;
+        }
+        self.workers = Vec::new();
+    }
+
+    /// The error of a context that is of no further use.
+    fn check_works(&self) -> Result<(), Failure> {
+        self.broken
+            .as_ref()
+            .map_or(Ok(()), |why| Err(Failure::system(why)))
     }
 
     /// Ends what waits, if nothing will ever come.
@@ -281,6 +312,7 @@ impl Context {
                 comm: target.to,
                 memory,
                 of: MovingOf::Receive { target, bytes },
+                is_lent: loan.is_some(),
             }),
             Err(refusal) => {
                 log::warn(format_args!("a receive of {bytes} bytes failed: {refusal}"));
@@ -440,12 +472,13 @@ impl Context {
         }
         let Self {
             links,
+            flushes,
             workers,
             node,
             state,
             ..
         } = self;
-        drop((links, state));
+        drop((links, flushes, state));
         drop(workers);
         if !node.settle(node.within(CLOSE_WITHIN)) {
             log::warn("a device has not destroyed all objects of a context in time");

@@ -101,7 +101,7 @@ impl Context {
         (slot, serial): Slot,
         mut each: impl FnMut(usize, usize),
     ) -> Result<bool, Failure> {
-        let mut is_polled = false;
+        let (mut is_polled, mut is_failing) = (false, false);
         loop {
             let comm = self.state.comms.at_mut(at).ok_or_else(no_request)?;
             let Side::Receive(receives) = &mut comm.side else {
@@ -123,14 +123,17 @@ impl Context {
                     for (memory, entry) in memories.iter_mut().zip(request.entries()) {
                         *memory = entry.memory;
                     }
-                    if !self.end_loans(link, memories.into_iter()) {
+                    if !self.is_reached((at, slot, serial), link, &memories) {
                         self.free_receive(at, slot);
                         return Err(Failure::logged(code));
                     }
                 }
-                None => {}
+                None => is_failing = matches!(comm.stage, Stage::Failed(_)) || request.has_failed(),
             }
             if is_polled {
+                if is_failing {
+                    self.hurry((at, slot, serial));
+                }
                 return Ok(false);
             }
             is_polled = true;

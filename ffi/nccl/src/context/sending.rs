@@ -174,6 +174,7 @@ impl Context {
                     comm: key,
                     memory,
                     of: MovingOf::Send { slot, serial, bytes },
+                    is_lent: false,
                 });
                 Ok(Some(SendState::Moving))
             }
@@ -197,8 +198,9 @@ impl Context {
         // Messages that were taken go out with the next poll.
         let (mut is_polled, mut is_looked_at) = (!self.is_dirty, false);
         loop {
-            let comm = self.state.comms.at_mut(at);
-            let Some(Side::Send(sends)) = comm.map(|comm| &mut comm.side) else {
+            let comm = self.state.comms.at_mut(at).ok_or_else(no_request)?;
+            let is_over = matches!(comm.stage, Stage::Failed(_));
+            let Side::Send(sends) = &mut comm.side else {
                 return Err(no_request());
             };
             let state = sends.request(slot, serial).ok_or_else(no_request)?.state;
@@ -215,6 +217,9 @@ impl Context {
                 };
             }
             if is_looked_at {
+                if is_over && is_moving {
+                    self.hurry((at, slot, serial));
+                }
                 return Ok(false);
             }
             (is_polled, is_looked_at) = (true, is_moving);

@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 
 use doorbell::Deadline;
 use doorbell::link::{
-    FinalReason, LinkEvent, LinkId, Sequence, SessionEvent, TransferEnd, TransferEvent, TransferId,
+    FinalReason, LinkEvent, LinkId, LoanId, Sequence, SessionEvent, TransferEnd, TransferEvent, TransferId,
     TransferRole,
 };
 use doorbell::wire::InstanceId;
 
 use super::comm::{Comm, EntryState, Owed, Receives, SendState, Side, Stage};
+use super::late::Late;
 use super::relaying::{Part, Seek};
 use crate::abi::NcclResult;
 use crate::frame::{Frame, Refusal, Target};
@@ -65,6 +66,8 @@ pub(super) struct Moving {
     pub(super) comm: Key,
     pub(super) memory: Key,
     pub(super) of: MovingOf,
+    /// Whether it comes into a loan: then its memory is out of reach when the loan is over, and not before.
+    pub(super) is_lent: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +113,9 @@ pub(super) struct State {
     /// Receives of closed comms whose transfers are not over yet.
     pub(super) left: Vec<Moving>,
     /// Loans that are to end, by their links and memory.
-    pub(super) ending: Vec<(LinkId, Key)>,
+    pub(super) ending: Vec<(LinkId, Key, LoanId)>,
+    /// Requests that have failed, and of which the caller is to hear later.
+    pub(super) late: Vec<Late>,
     /// Offers to be joined, and to be declined.
     pub(super) joins: Vec<Join>,
     pub(super) declines: Vec<(LinkId, TransferId)>,
@@ -138,6 +143,8 @@ pub(super) struct State {
     pub(super) fence: Option<Key>,
     /// Links that take no part now: memory of one call.
     pub(super) blocked: Vec<LinkId>,
+    /// Whether rails came up since a flush looked.
+    pub(super) has_new_rails: bool,
     /// Whether any comm may owe its peer a message.
     pub(super) is_owing: bool,
     /// The serial number of the last request.
@@ -162,12 +169,14 @@ impl State {
             moving: Vec::with_capacity(1024),
             left: Vec::new(),
             ending: Vec::with_capacity(64),
+            late: Vec::new(),
             joins: Vec::with_capacity(1024),
             declines: Vec::with_capacity(64),
             refusals: Vec::with_capacity(REFUSALS_MAX),
             broken: Vec::new(),
             lines: Vec::with_capacity(64),
             leaving: Vec::with_capacity(64),
+            has_new_rails: false,
             is_owing: false,
             serial: 0,
         }
@@ -228,6 +237,7 @@ impl State {
             SessionEvent::Recovered => log::info(format_args!("link {link}: there is a rail again")),
             SessionEvent::RailDown { rail } => log::info(format_args!("link {link}: rail {rail} is down")),
             SessionEvent::RailUp { rail } => {
+                self.has_new_rails = true;
                 log::info(format_args!("link {link}: rail {rail} is up: RDMA"));
             }
             SessionEvent::Final { reason } => self.over(link, reason),

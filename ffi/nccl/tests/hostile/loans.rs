@@ -183,6 +183,8 @@ fn memory_is_lent_once_and_out_of_reach_before_it_is_given_back() {
     once_for_all_messages_and_comms(&plugin);
     no_error_before_the_memory_is_out_of_reach(&plugin);
     an_error_beside_a_transfer(&plugin);
+    an_error_beside_new_transfers(&plugin);
+    an_error_beside_a_transfer_without_end(&plugin);
     an_end_of_the_link(&plugin);
     deregistered_under_a_transfer(&plugin);
     refused_by_the_device(&plugin);
@@ -194,6 +196,36 @@ fn memory_is_lent_once_and_out_of_reach_before_it_is_given_back() {
     without_loans(&Plugin::new());
     // SAFETY: as above.
     unsafe { std::env::remove_var("DOORBELL_NCCL_LOANS") };
+    of_a_device_that_cannot_be_polled();
+}
+
+/// A context that is of no further use destroys its queue pairs, and lets go of memory.
+fn of_a_device_that_cannot_be_polled() {
+    let plugin = Plugin::new();
+    let mut peer = Peer::new(&plugin);
+    let memory = Memory::new(peer.comm);
+    peer.message(&memory, 0);
+    let moving = peer.receive(&memory, (8192, LONG));
+    let waiting = peer.receive(&memory, (32_768, 8));
+    peer.offer(&moving, LONG);
+    peer.hostile.poll();
+    let failed = NcclResult::SYSTEM_ERROR;
+    control().fail(Call::PollCq, 0, 5);
+    for request in [moving, waiting] {
+        assert_eq!(test(request.handle), Err(failed));
+    }
+    memory.deregister();
+    let mut none: *mut c_void = null_mut();
+    let again = call!(
+        reg_mr,
+        peer.comm,
+        (&raw mut none).cast(),
+        8,
+        PTR_HOST,
+        &raw mut none
+    );
+    assert_eq!(again, failed);
+    assert_eq!(call!(finalize, plugin.context), NcclResult::SUCCESS);
 }
 
 fn once_for_all_messages_and_comms(plugin: &Plugin) {
@@ -304,6 +336,95 @@ fn an_error_beside_a_transfer(plugin: &Plugin) {
     assert!(!peer.hostile.was_without_rail);
     memory.deregister();
     peer.close();
+}
+
+/// A peer that begins a transfer after the other, and ends none, holds up no error of a request beside them.
+fn an_error_beside_new_transfers(plugin: &Plugin) {
+    let mut peer = Peer::new(plugin);
+    let memory = Memory::new(peer.comm);
+    peer.message(&memory, 0);
+    let failing = peer.receive(&memory, (8192, LONG));
+    let done = peer.receive(&memory, (16_384, LONG));
+    let moving = peer.receive(&memory, (32_768, LONG));
+    peer.offer(&done, LONG);
+    let number = failing.number.to_be_bytes();
+    let excess = frame(super::EXCESS, 0, peer.number, number, &[1; 8]);
+    peer.hostile.say(&excess);
+    assert_eq!(peer.end(&done), Ok(LONG as i32));
+    let before = calls();
+    control().hold_destroys();
+    assert_eq!(test(failing.handle), Ok(None));
+    control().let_go();
+    // The loan is over, and the next transfer gets another one, while the request is not tested.
+    eventually("the loan is over", || {
+        assert_eq!(test(moving.handle), Ok(None));
+        (since(before).1 > 0).then_some(())
+    });
+    for _ in 0..WHILE {
+        assert_eq!(test(moving.handle), Ok(None));
+    }
+    let before = calls();
+    peer.offer(&moving, LONG);
+    eventually("the next transfer is joined by another loan", || {
+        peer.hostile
+            .links
+            .poll(&peer.hostile.node, &mut peer.hostile.workers, |_, _| {})
+            .unwrap();
+        assert_eq!(test(moving.handle), Ok(None));
+        (since(before).0 > 0).then_some(())
+    });
+    assert_eq!(test(failing.handle), Err(NcclResult::INVALID_USAGE));
+    assert_eq!(peer.end(&moving), Ok(LONG as i32));
+    memory.deregister();
+    peer.close();
+}
+
+/// A request of several messages, one of which has failed, and another one of which its peer leaves open.
+fn an_error_beside_a_transfer_without_end(plugin: &Plugin) {
+    for is_closed in [false, true] {
+        let mut peer = Peer::new(plugin);
+        let memory = Memory::new(peer.comm);
+        let mut at: [*mut c_void; 2] =
+            [0, 8192].map(|at| memory.room.as_ptr().wrapping_add(at).cast_mut().cast());
+        let (mut sizes, mut tags, mut memories) = ([LONG; 2], [0, 1], [memory.handle; 2]);
+        let mut handle = null_mut();
+        let (at, sizes) = (at.as_mut_ptr(), sizes.as_mut_ptr());
+        let (tags, memories) = (tags.as_mut_ptr(), memories.as_mut_ptr());
+        let posted = call!(
+            irecv,
+            peer.comm,
+            2,
+            at,
+            sizes,
+            tags,
+            memories,
+            null_mut(),
+            &raw mut handle
+        );
+        assert_eq!((posted, handle.is_null()), (NcclResult::SUCCESS, false));
+        let clear = peer
+            .hostile
+            .hear_beside(CLEAR, || assert_eq!(test(handle), Ok(None)));
+        let number = word(&clear[8..12]);
+        let request = Request {
+            handle,
+            number: u32::from_be_bytes(number),
+        };
+        peer.offer(&request, LONG);
+        let failure = match is_closed {
+            false => frame(super::EXCESS, 1, peer.number, number, &[1; 8]),
+            true => frame(super::CLOSE, 0, peer.number, [0; 4], &[]),
+        };
+        let Hostile { links, link, .. } = &mut peer.hostile;
+        links.send(*link, &failure).unwrap();
+        peer.hostile.poll();
+        // Joined, and nothing comes: the peer is polled no more.
+        let ended = eventually("the request ends", || test(handle).transpose());
+        let codes = [NcclResult::INVALID_USAGE, NcclResult::REMOTE_ERROR];
+        assert!(ended.is_err_and(|code| codes.contains(&code)));
+        memory.deregister();
+        peer.close();
+    }
 }
 
 fn an_end_of_the_link(plugin: &Plugin) {

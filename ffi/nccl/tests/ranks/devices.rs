@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 
-use doorbell_fake::{Control, Without};
+use doorbell_fake::{Call, Control, Without};
 use doorbell_nccl::abi::{NcclResult, PTR_CUDA, PTR_DMABUF, PTR_HOST, properties};
 use doorbell_nccl::ncclNetPlugin_v12 as V12;
 
@@ -189,6 +189,8 @@ pub(super) fn memory_of_devices() {
             let beside = landed[..4096].iter().chain(&landed[4096 + bytes..]);
             assert!(beside.into_iter().all(|byte| *byte == 0), "{bytes}");
         }
+        let is_of_device = matches!(there, Room::Device(_));
+        flushed(&pair, &[memory.1], is_of_device);
         // Nothing is no transfer.
         let into = pair.receive(&[(there.at(0), 8, memory.1)]);
         pair.message((here.at(0), 0, null_mut()), into);
@@ -212,7 +214,54 @@ pub(super) fn memory_of_devices() {
     );
     pair.close();
     from.close();
+    // A device that makes no queue for flushes, once.
+    let from = Listening::new();
+    let pair = Pair::new(&from, &mut to);
+    control.fail(Call::CreateCq, 0, 12);
+    for registered in [NcclResult::SYSTEM_ERROR, OK] {
+        assert_eq!(by(&pair, &room, (AT, ROOM, 0), PTR_CUDA), registered);
+    }
+    pair.close();
+    from.close();
     to.close();
+}
+
+/// A flush of memory is done at once on hosts, and by READs on devices; memory may be given up under it.
+fn flushed(pair: &Pair, memories: &[*mut c_void], is_of_device: bool) {
+    let mut memories = memories.to_vec();
+    let (count, memory) = (memories.len() as c_int, memories.as_mut_ptr());
+    let (mut sizes, mut none) = ([8; 8], [0; 8]);
+    let flush = |sizes: *mut c_int| {
+        let (no, mut request) = (null_mut(), null_mut());
+        let begun = call!(
+            V12,
+            iflush,
+            pair.receive,
+            count,
+            no,
+            sizes,
+            memory,
+            &raw mut request
+        );
+        assert_eq!(begun, OK);
+        request
+    };
+    let sizes = sizes.as_mut_ptr();
+    assert!(flush(none.as_mut_ptr()).is_null(), "no byte came");
+    // More than devices read at once: each is a request, and none is refused.
+    for _ in 0..if is_of_device { 2 } else { 0 } {
+        let mut requests: Vec<_> = (0..100).map(|_| flush(sizes)).collect();
+        let all = requests.clone();
+        eventually("all flushes end", || {
+            requests.retain(|request| test(*request) == Ok(None));
+            requests.is_empty().then_some(())
+        });
+        assert!(
+            all.iter()
+                .all(|request| test(*request) == Err(NcclResult::INVALID_ARGUMENT))
+        );
+    }
+    assert_eq!(flush(sizes).is_null(), !is_of_device);
 }
 
 /// One receive of memory of both kinds, each part of which comes its own way.
@@ -226,6 +275,7 @@ fn grouped(pair: &Pair) {
         assert_eq!(pair.send((here.at(0), bytes, from), tag, into), None);
     }
     pair.message((here.at(0), 8, from), into);
+    flushed(pair, &[a, b, a], true);
     let (host, device) = (host.bytes(), device.bytes());
     assert_eq!(
         (&host[..9], &host[63..73]),
