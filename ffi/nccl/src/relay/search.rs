@@ -95,6 +95,8 @@ pub(crate) struct Search {
     attempt: Option<Attempt>,
     /// Relays that have answered already, with the relays that they might use.
     tried: Vec<(InstanceId, u8)>,
+    /// The handles of relays that were asked for them.
+    handles: Vec<(SocketAddr, Handle)>,
     /// Addresses that no way leads to.
     nowhere: Vec<SocketAddr>,
     /// How long one attempt may take, until a relay has taken the request.
@@ -126,6 +128,7 @@ impl Search {
             steps: direct.into_iter().chain((1..=most).flat_map(by)).collect(),
             attempt: None,
             tried: Vec::new(),
+            handles: Vec::new(),
             nowhere: Vec::new(),
             patience,
             why: String::new(),
@@ -236,19 +239,47 @@ impl Search {
         let begun = match step {
             Step::Direct => link_to(links, node, workers, &self.to),
             Step::By { relay, .. } if self.nowhere.contains(&relay) => return,
-            Step::By { relay, .. } => match node.begin_ask(relay, until) {
-                Ok(asking) => Ok(Stage::Asking(Box::new(asking))),
-                // The host itself has no way there.
-                Err(error) => {
-                    self.nowhere.push(relay);
-                    Err((End::NO_ROUTE, error.to_string()))
+            Step::By { relay, relays } => match self.handles.iter().find(|(of, _)| *of == relay) {
+                Some((_, handle)) => {
+                    let handle = *handle;
+                    self.link_by(relays, &handle, links, node, workers)
                 }
+                None => self.ask(relay, node, until),
             },
         };
         match begun {
             Ok(stage) => self.attempt = Some(Attempt { step, until, stage }),
             Err((end, why)) => self.note(step, end, &why),
         }
+    }
+
+    /// Asks a relay for its handle.
+    fn ask(&mut self, relay: SocketAddr, node: &Arc<Node>, until: Deadline) -> Result<Stage, (End, String)> {
+        match node.begin_ask(relay, until) {
+            Ok(asking) => Ok(Stage::Asking(Box::new(asking))),
+            // The host itself has no way there.
+            Err(error) => {
+                self.nowhere.push(relay);
+                Err((End::NO_ROUTE, error.to_string()))
+            }
+        }
+    }
+
+    /// A link to the relay of this handle, unless it had its turn by another address.
+    fn link_by(
+        &mut self,
+        relays: u8,
+        handle: &Handle,
+        links: &mut Links,
+        node: &Arc<Node>,
+        workers: &[Worker],
+    ) -> Result<Stage, (End, String)> {
+        let who = (handle.instance(), relays);
+        if self.own == Some(who.0) || self.tried.contains(&who) {
+            return Err((End::NO_ROUTE, String::new()));
+        }
+        self.tried.push(who);
+        link_to(links, node, workers, handle)
     }
 
     fn go_on(
@@ -266,15 +297,11 @@ impl Search {
                 None if is_late => return Some(Err((End::NO_ANSWER, "no answer in time".to_owned()))),
                 None => return None,
             };
-            let Step::By { relays, .. } = attempt.step else {
+            let Step::By { relay, relays } = attempt.step else {
                 return None;
             };
-            let who = (handle.instance(), relays);
-            if self.own == Some(who.0) || self.tried.contains(&who) {
-                return Some(Err((End::NO_ROUTE, String::new())));
-            }
-            self.tried.push(who);
-            match link_to(links, node, workers, &handle) {
+            self.handles.push((relay, handle));
+            match self.link_by(relays, &handle, links, node, workers) {
                 Ok(stage) => attempt.stage = stage,
                 Err(error) => return Some(Err(error)),
             }
@@ -370,3 +397,6 @@ fn link_to(
         Err(error) => Err((End::NO_ANSWER, error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,8 +20,15 @@ const RELAY: &str = "127.0.0.1:19021";
 /// Circuits of a relay with the default of 64 links.
 const CIRCUITS: usize = 32;
 
+/// A relay that is none of the plugin's.
+const OTHER_RELAY: &str = "127.0.0.1:19022";
+
 const OPEN: u8 = 1;
+const OPENED: u8 = 2;
+const CLEAR: u8 = 5;
 const HELLO: u8 = 8;
+const FENCE: u8 = 11;
+const PASSED: u8 = 12;
 const REQUEST: u8 = 64;
 const CONNECTED: u8 = 65;
 const FROM: u8 = 66;
@@ -292,7 +299,73 @@ pub(super) fn is_attacked() {
     pair.passes(4);
     drop(strangers);
     pair.close();
+    closes_behind_its_fence(keys(key));
     std::fs::remove_file(path).unwrap();
+}
+
+/// The bytes of a message of the two ends.
+fn of_ends(kind: u8, count: u8, to: &[u8], number: &[u8], body: &[u8]) -> Vec<u8> {
+    [&[kind, 1, count, 0], to, number, &[0; 4], body].concat()
+}
+
+/// A relay has a message before its far end has it, so `closeSend` asks the far end.
+fn closes_behind_its_fence(trust: Trust) {
+    set(&[("DOORBELL_NCCL_RELAYS", OTHER_RELAY)]);
+    let mut relay = Strangers::new(trust);
+    let at = "0.0.0.0:19022".parse().unwrap();
+    relay.links.listen(&relay.node, &relay.workers, at).unwrap();
+    let (from, mut to) = (Listening::new(), Listening::new());
+    let (mut send, mut link) = (null_mut(), None);
+    let handle = to.handle.as_mut_ptr().cast();
+    let mut number = Vec::new();
+    eventually("a comm by this relay", || {
+        let connected = call!(V12, connect, from.context, 0, handle, &raw mut send, null_mut());
+        assert_eq!(connected, OK);
+        relay.poll();
+        for (of, message) in core::mem::take(&mut relay.heard) {
+            match message[0] {
+                REQUEST => relay.say(of, &frame(CONNECTED, 1, 0, 0, &[7; 16])),
+                OPEN => {
+                    (link, number) = (Some(of), message[8..12].to_vec());
+                    relay.say(of, &of_ends(OPENED, 0, &number, &[0, 0, 0, 9], &[]));
+                }
+                _ => {}
+            }
+        }
+        (!send.is_null()).then_some(())
+    });
+    let link = link.unwrap();
+    let receive = [&[0; 4], &8_u64.to_be_bytes()[..]].concat();
+    relay.say(link, &of_ends(CLEAR, 1, &number, &[0, 0, 0, 32], &receive));
+    let (mut bytes, mut memory, mut request) = ([7_u8; 8], null_mut(), null_mut());
+    let data = bytes.as_mut_ptr().cast();
+    assert_eq!(call!(V12, reg_mr, send, data, 8, PTR_HOST, &raw mut memory), OK);
+    eventually("a send", || {
+        relay.poll();
+        let sent = call!(V12, isend, send, data, 8, 0, memory, null_mut(), &raw mut request);
+        assert_eq!(sent, OK);
+        (!request.is_null()).then_some(())
+    });
+    eventually("the send is done, since the relay has it", || {
+        relay.poll();
+        let (mut done, mut came) = (0, 0);
+        assert_eq!(call!(V12, test, request, &raw mut done, &raw mut came), OK);
+        (done == 1).then_some(())
+    });
+    assert_eq!(call!(V12, dereg_mr, send, memory), OK);
+    let comm = send.addr();
+    let closing = thread::spawn(move || call!(V12, close_send, core::ptr::without_provenance_mut(comm)));
+    let fence = relay.hear(link, FENCE);
+    assert_eq!(fence, of_ends(FENCE, 0, &[0, 0, 0, 9], &number, &[]));
+    relay.say(link, &of_ends(PASSED, 0, &number, &[0; 4], &[]));
+    eventually("the comm is closed", || {
+        relay.poll();
+        closing.is_finished().then_some(())
+    });
+    assert_eq!(closing.join().unwrap(), OK);
+    drop(relay);
+    from.close();
+    to.close();
 }
 
 /// More links than there may be circuits: those beyond are refused, and with their ends there is room again.
