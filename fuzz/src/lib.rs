@@ -120,6 +120,11 @@ pub fn daemon(bytes: &[u8]) {
     doorbell_daemon::hostile::check(bytes);
 }
 
+/// Messages of peers at a relay of the NCCL plugin, and what else they do there.
+pub fn circuits(bytes: &[u8]) {
+    doorbell_nccl::hostile::check(bytes);
+}
+
 /// A file of keys.
 pub fn keys(bytes: &[u8]) {
     let _ = doorbell::trust::hostile::check(bytes);

@@ -41,9 +41,6 @@ const CUT: u8 = 10;
 const FENCE: u8 = 11;
 const PASSED: u8 = 12;
 
-/// The place of a [`Frame::Clear`]'s bits in the header.
-const PLACED_AT: usize = 3;
-
 /// The bytes of a [`Frame::Part`] before its payload.
 pub(crate) const PART_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 
@@ -177,34 +174,16 @@ impl<'m> Frame<'m> {
 
     /// Reads a message; `None` if it is none.
     pub(crate) fn parse(message: &'m [u8]) -> Option<Self> {
-        let (header, body) = message.split_first_chunk::<HEADER_BYTES>()?;
-        let [
+        let (header, body) = Header::parse(message)?;
+        let Header {
             kind,
-            version,
             count,
-            placed,
-            t0,
-            t1,
-            t2,
-            t3,
-            n0,
-            n1,
-            n2,
-            n3,
-            0,
-            0,
-            0,
-            0,
-        ] = *header
-        else {
-            return None;
-        };
+            bits: placed,
+            words: [to, number],
+        } = header;
         let known = if kind == CLEAR { bits(count) } else { 0 };
-        if version != VERSION || placed & !known != 0 {
-            return None;
-        }
-        let to = Key(u32::from_be_bytes([t0, t1, t2, t3]));
-        let number = u32::from_be_bytes([n0, n1, n2, n3]);
+        (placed & !known == 0).then_some(())?;
+        let to = Key(to);
         let request = RequestNumber(number);
         let is_index = usize::from(count) < RECEIVES_MAX;
         let target = Target {
@@ -264,7 +243,7 @@ impl<'m> Frame<'m> {
     }
 
     /// Its bytes.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut buffer = vec![0xff; 1 << 17];
         let length = self.write(&mut buffer);
@@ -334,8 +313,13 @@ pub(crate) fn write_clear(
     (receives, placed): (&[Receive], u8),
 ) -> usize {
     let count = u8::try_from(receives.len()).unwrap_or(0);
-    let mut length = begin(buffer, (CLEAR, count), to, request.0);
-    put(buffer, PLACED_AT, &[placed]);
+    let header = Header {
+        kind: CLEAR,
+        count,
+        bits: placed,
+        words: [to.0, request.0],
+    };
+    let mut length = header.write(buffer);
     for receive in receives {
         let [a, b, c, d] = receive.tag.to_be_bytes();
         let [e, f, g, h, i, j, k, l] = receive.bytes.to_be_bytes();
@@ -346,9 +330,50 @@ pub(crate) fn write_clear(
 
 #[inline]
 fn begin(buffer: &mut [u8], (kind, count): (u8, u8), to: Key, number: u32) -> usize {
-    let ([a, b, c, d], [e, f, g, h]) = (to.0.to_be_bytes(), number.to_be_bytes());
-    let header = [kind, VERSION, count, 0, a, b, c, d, e, f, g, h, 0, 0, 0, 0];
-    put(buffer, 0, &header)
+    let header = Header {
+        kind,
+        count,
+        bits: 0,
+        words: [to.0, number],
+    };
+    header.write(buffer)
+}
+
+/// The beginning of every message, those of [circuits](crate::relay::frame), too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    pub(crate) kind: u8,
+    pub(crate) count: u8,
+    pub(crate) bits: u8,
+    pub(crate) words: [u32; 2],
+}
+
+impl Header {
+    /// Reads it, and returns the body behind it; `None` if there is none, or of another version.
+    pub(crate) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, body) = message.split_first_chunk::<HEADER_BYTES>()?;
+        let [kind, VERSION, count, bits, a, b, c, d, e, f, g, h, 0, 0, 0, 0] = *header else {
+            return None;
+        };
+        let words = [[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes);
+        let header = Self {
+            kind,
+            count,
+            bits,
+            words,
+        };
+        Some((header, body))
+    }
+
+    /// Writes it to the beginning of a buffer. Returns its length.
+    #[inline]
+    pub(crate) fn write(self, buffer: &mut [u8]) -> usize {
+        let [[a, b, c, d], [e, f, g, h]] = self.words.map(u32::to_be_bytes);
+        let header = [
+            self.kind, VERSION, self.count, self.bits, a, b, c, d, e, f, g, h, 0, 0, 0, 0,
+        ];
+        put(buffer, 0, &header)
+    }
 }
 
 /// A bit for each of so many receives.

@@ -1,4 +1,4 @@
-//! A net plugin for NCCL, versions 8 to 12 of its interface: host memory moves between ranks by doorbell's links, over all rails at once.
+//! A net plugin for NCCL, versions 8 to 12 of its interface: memory of hosts and GPUs moves between ranks by doorbell's links, over all rails at once.
 //!
 //! | module | subject |
 //! |---|---|
@@ -29,6 +29,22 @@ mod registry;
 mod relay;
 mod settings;
 mod shims;
+
+/// The checks of what a peer can send, for the fuzzer.
+#[cfg(fuzzing)]
+pub mod hostile {
+    /// What peers say and do at a relay.
+    ///
+    /// # Panics
+    /// A promise is broken.
+    pub fn check(bytes: &[u8]) {
+        crate::relay::hostile::check(bytes);
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 
 pub use exports::{
     ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11, ncclNetPlugin_v12,

@@ -6,7 +6,7 @@ use core::time::Duration;
 use doorbell::link::LinkId;
 
 use super::comm::{Comm, Owed, Receives, Sends, Side, Stage};
-use super::state::{Listener, Moving, PeerLink};
+use super::state::{Listener, PeerLink};
 use super::{Context, DRAIN_WITHIN};
 use crate::abi::{HANDLE_BYTES, NcclResult};
 use crate::failure::Failure;
@@ -215,9 +215,7 @@ impl Context {
             return Err(Failure::argument("closeRecv of a comm that sends"));
         }
         // The peer may write into lent memory until it knows of the end, and this side has the memory for other uses from here on.
-        let of_comm = |moving: &&Moving| moving.comm == key;
-        let left: Vec<_> = self.state.moving.iter().filter(of_comm).copied().collect();
-        self.cancel_moving(|moving| moving.comm == key, None);
+        let left = self.cancel_moving(|moving| moving.comm == key, None);
         self.state.left.extend_from_slice(&left);
         for moving in left {
             if let Some(id) = self.loan_of(moving.link, moving.memory) {

@@ -61,13 +61,12 @@ impl Context {
         if !self.late(which).until.has_passed(doorbell::now()) {
             return;
         }
-        let of_it = |moving: &&Moving| is_of(which, moving);
-        let moving: Vec<_> = self.state.moving.iter().filter(of_it).copied().collect();
-        if moving.is_empty() {
+        let left = self.cancel_moving(|moving| is_of(which, moving), Some(NcclResult::REMOTE_ERROR));
+        if left.is_empty() {
             return;
         }
-        self.state.left.extend_from_slice(&moving);
-        let ended = self.cancel_moving(|moving| is_of(which, moving), Some(NcclResult::REMOTE_ERROR));
+        let ended = left.len();
+        self.state.left.extend(left);
         log::warn(format_args!(
             "a request has failed, and its peer ended {ended} transfers of it not within {ENDED_WITHIN:?}"
         ));

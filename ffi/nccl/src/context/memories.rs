@@ -5,7 +5,7 @@ use std::thread;
 
 use super::Context;
 use super::loans::{ENDED_WITHIN, Loan};
-use super::state::{Moving, State};
+use super::state::Moving;
 use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::log;
@@ -51,10 +51,10 @@ impl Context {
         let none = || Failure::argument("there is no such registration: it was given up, or never made");
         let memory = self.state.memories.remove(key).ok_or_else(none)?;
         let code = NcclResult::INVALID_USAGE;
-        let is_into = |moving: &&Moving| moving.memory == key;
-        let State { moving, left, .. } = &self.state;
-        let under_way: Vec<_> = moving.iter().chain(left).filter(is_into).copied().collect();
-        let mut ended = self.cancel_moving(|moving| moving.memory == key, Some(code));
+        let mut under_way = self.cancel_moving(|moving| moving.memory == key, Some(code));
+        let mut ended = under_way.len();
+        let left = self.state.left.iter();
+        under_way.extend(left.filter(|left| left.memory == key));
         ended = ended.saturating_add(self.cancel_parts(|part| part.memory == key, Some(code)));
         for (_, comm) in self.state.comms.iter_mut() {
             ended = ended.saturating_add(comm.fail_waiting_for(key, code));
@@ -109,13 +109,14 @@ impl Context {
         }
     }
 
-    /// Ends transfers of these requests, and the requests as this, if they are to be heard of. Returns how many there were.
+    /// Ends transfers of these requests, and the requests as this, if they are to be heard of. Returns the transfers, which their peers
+    /// may not know of yet.
     pub(super) fn cancel_moving(
         &mut self,
         which: impl Fn(&Moving) -> bool,
         code: Option<NcclResult>,
-    ) -> usize {
-        let mut count = 0_usize;
+    ) -> Vec<Moving> {
+        let mut cancelled = Vec::new();
         while let Some(place) = self.state.moving.iter().position(&which) {
             let moving = self.state.moving.swap_remove(place);
             let _ = self.links.cancel(&self.node, (moving.link, moving.transfer));
@@ -127,10 +128,10 @@ impl Context {
             if let Some(code) = code {
                 self.end_moving(&moving, code);
             }
-            count = count.saturating_add(1);
+            cancelled.push(moving);
             self.is_dirty = true;
         }
-        count
+        cancelled
     }
 }
 

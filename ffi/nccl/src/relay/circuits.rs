@@ -282,7 +282,7 @@ impl<L: Copy + PartialEq> Circuits<L> {
     }
 
     /// The longest queue of a side, as its credit counts.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn queued_bytes_max(&self) -> usize {
         let sides = self
             .list

@@ -16,13 +16,10 @@ use core::net::{IpAddr, Ipv6Addr};
 use doorbell::Handle;
 
 use crate::abi::HANDLE_BYTES;
-use crate::frame::put;
+use crate::frame::{HEADER_BYTES, Header, put};
 
 /// Kinds from this one on are of this module.
 pub(crate) const KINDS_FROM: u8 = 64;
-
-/// The bytes before the body.
-const HEADER_BYTES: usize = 16;
 
 /// Bytes of an address.
 const ADDRESS_BYTES: usize = 16;
@@ -35,8 +32,6 @@ const HOPS_MAX: usize = RELAYS_MAX as usize + 1;
 
 /// Bytes of a message at most.
 const BYTES_MAX: usize = HEADER_BYTES + HOPS_MAX * ADDRESS_BYTES + HANDLE_BYTES;
-
-const VERSION: u8 = 1;
 
 const REQUEST: u8 = 64;
 const CONNECTED: u8 = 65;
@@ -150,29 +145,16 @@ impl CircuitFrame {
 
     /// Reads a message; `None` if it is none.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
-        let (header, body) = message.split_first_chunk::<HEADER_BYTES>()?;
-        let [
+        let (header, body) = Header::parse(message)?;
+        let Header {
             kind,
-            VERSION,
             count,
-            relays,
-            n0,
-            n1,
-            n2,
-            n3,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-        ] = *header
+            bits: relays,
+            words: [number, 0],
+        } = header
         else {
             return None;
         };
-        let number = u32::from_be_bytes([n0, n1, n2, n3]);
         let count = usize::from(count);
         if count > HOPS_MAX {
             return None;
@@ -210,9 +192,13 @@ impl CircuitFrame {
             Self::Credit { bytes } => (CREDIT, 0, *bytes, Route::NONE, None),
             Self::End { end } => (END, 0, end.0, Route::NONE, None),
         };
-        let mut length = put(buffer, 0, &[kind, VERSION, route.count, relays]);
-        length = put(buffer, length, &u32::to_be_bytes(number));
-        length = put(buffer, length, &[0; 8]);
+        let header = Header {
+            kind,
+            count: route.count,
+            bits: relays,
+            words: [number, 0],
+        };
+        let mut length = header.write(buffer);
         for address in route.iter() {
             let address = match address {
                 IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -242,7 +228,8 @@ pub(super) mod tests {
     use doorbell::rails::{AdvertisedRail, SpeedClass};
     use doorbell::wire::InstanceId;
 
-    use super::{CircuitFrame, End, HEADER_BYTES, Route};
+    use super::{CircuitFrame, End, Route};
+    use crate::frame::HEADER_BYTES;
 
     pub(in crate::relay) fn handle() -> Handle {
         let mut handle = Handle::builder(NonZeroU16::MAX, InstanceId::new(9).unwrap());

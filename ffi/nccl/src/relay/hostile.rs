@@ -109,15 +109,21 @@ fn check_acts(mut bytes: &[u8]) {
     }
 }
 
-/// Checks both.
-pub(super) fn check(bytes: &[u8]) {
+/// Checks bytes as a message, and as acts.
+pub(crate) fn check(bytes: &[u8]) {
     check_frames(bytes);
     check_acts(bytes);
 }
 
+#[cfg(test)]
 mod tests {
+    use core::num::NonZeroU16;
+
     use super::super::frame::tests::handle;
-    use super::{CircuitFrame, Route, check};
+    use super::{CircuitFrame, End, Frame, Route, check};
+    use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, Target};
+    use crate::places::Key;
+    use crate::replay;
 
     /// A request of a circuit, as an act.
     fn request(link: u8) -> Vec<u8> {
@@ -128,6 +134,80 @@ mod tests {
         }
         .to_vec();
         [&[5, link, message.len() as u8], &message[..]].concat()
+    }
+
+    /// A message, as an act.
+    fn say(link: u8, message: &[u8]) -> Vec<u8> {
+        [&[5, link, message.len() as u8], message].concat()
+    }
+
+    fn seeds() -> [(&'static str, Vec<u8>); 4] {
+        let accepted = |link| vec![0, link, 0];
+        let port = NonZeroU16::new(7).unwrap();
+        let hello = |link| say(link, &Frame::Hello { port }.to_vec());
+        let target = Target {
+            to: Key(1),
+            request: RequestNumber::new(3, 7),
+            index: 0,
+        };
+        let mut receives = [Receive::default(); RECEIVES_MAX];
+        receives[0].bytes = 8;
+        let clear = Frame::Clear {
+            to: Key(1),
+            request: target.request,
+            receives,
+            count: 1,
+            placed: 0,
+        };
+        let payload = &[7; 8];
+        let eager = Frame::Eager { target, payload }.to_vec();
+        let part = Frame::Part {
+            target,
+            total: 64,
+            payload,
+        };
+        let (credit, end) = (
+            CircuitFrame::Credit { bytes: 80 },
+            CircuitFrame::End { end: End::CLOSED },
+        );
+        let begun = [accepted(0), hello(0), request(0), vec![1, 4, 0], hello(4)].concat();
+        let both = [say(4, &clear.to_vec()), say(0, &eager), say(0, &part.to_vec())].concat();
+        let often = [&[4, 0, eager.len() as u8], &eager[..]].concat();
+        let route = Route::NONE.then(&Route::NONE);
+        let words = [CircuitFrame::Connected { route }, CircuitFrame::From { route }];
+        let words = words.map(|frame| say(1, &frame.to_vec())).concat();
+        [
+            (
+                "messages",
+                [
+                    &begun[..],
+                    &both,
+                    &say(4, &credit.to_vec()),
+                    &say(4, &end.to_vec()),
+                ]
+                .concat(),
+            ),
+            ("flood", [&begun[..], &often, &often, &[2, 4, 0]].concat()),
+            ("wrong", [accepted(1), words, accepted(2), vec![3, 0, 0]].concat()),
+            (
+                "many",
+                (0..8)
+                    .flat_map(|link| [accepted(link), request(link)].concat())
+                    .collect(),
+            ),
+        ]
+    }
+
+    #[test]
+    fn seeds_are_those_of_this_version_and_break_nothing() {
+        for (name, bytes) in seeds() {
+            let path = replay::folder("circuits").join(name);
+            if std::env::var_os("DOORBELL_WRITE_SEEDS").is_some() {
+                std::fs::write(&path, &bytes).unwrap();
+            }
+            assert_eq!(std::fs::read(path).unwrap(), bytes, "{name}");
+        }
+        replay::replay("circuits", check);
     }
 
     #[test]

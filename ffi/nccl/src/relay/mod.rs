@@ -15,8 +15,8 @@
 pub(crate) mod circuits;
 pub(crate) mod credit;
 pub(crate) mod frame;
-#[cfg(test)]
-mod hostile;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 pub(crate) mod search;
 pub(crate) mod service;
 
