@@ -643,6 +643,7 @@ fn every_fuzz_target_is_replayed() {
         "src/operation/src/metrics/hostile.rs",
         "src/daemon/src/hostile.rs",
         "src/trust/hostile.rs",
+        "ffi/nccl/src/relay/hostile.rs",
         "tests/mesh/strangers.rs",
         "sim/lab/src/scenario/hostile.rs",
         "sim/tests/operations/main.rs",

@@ -33,7 +33,7 @@ mod shims;
 /// The checks of what a peer can send, for the fuzzer.
 #[cfg(fuzzing)]
 pub mod hostile {
-    /// What peers say and do at a relay.
+    /// Checks the messages and acts of peers at a relay.
     ///
     /// # Panics
     /// A promise is broken.
