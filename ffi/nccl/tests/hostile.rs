@@ -32,6 +32,8 @@ macro_rules! call {
 
 #[path = "hostile/loans.rs"]
 mod loans;
+#[path = "hostile/sends.rs"]
+mod sends;
 
 fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
