@@ -163,6 +163,7 @@ impl Context {
     }
 
     /// Whether a flush is done.
+    #[inline(never)]
     pub(crate) fn test_flush(&mut self, key: Key) -> Result<bool, Failure> {
         self.poll()?;
         let mut request = *self.flushes.requests.get(key).ok_or_else(no_request)?;

@@ -57,6 +57,7 @@ impl Context {
     }
 
     /// A request has failed, and transfers of it go on: they end when its time is over.
+    #[cold]
     pub(super) fn hurry(&mut self, which: Which) {
         if !self.late(which).until.has_passed(doorbell::now()) {
             return;
@@ -73,6 +74,7 @@ impl Context {
     }
 
     /// Whether the peer reaches memory of a request that has failed: then its loans end. Loans that it got later are others' transfers'.
+    #[cold]
     pub(super) fn is_reached(&mut self, which: Which, link: LinkId, memories: &[Key; RECEIVES_MAX]) -> bool {
         let now = memories.map(|memory| self.loan_of(link, memory));
         let loans = *self.late(which).loans.get_or_insert(now);
