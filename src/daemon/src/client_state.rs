@@ -230,6 +230,8 @@ impl Client {
     pub(crate) fn carry_out(&self, asked: &Asked, offset: usize, payload: &mut Vec<u8>) -> u64 {
         let Some(arena) = &self.arena else { return 0 };
         let is_done = match asked.action {
+            // It moves nothing.
+            Action::End(_) => true,
             Action::Write { .. } => arena.copy_in(offset, payload),
             Action::Read => {
                 payload.resize(asked.bytes as usize, 0);
@@ -352,6 +354,16 @@ impl Client {
             }
             Waiting::Arrived(mut arrived) => {
                 let is_done = match arrived.asked {
+                    Some(asked) if matches!(asked.action, Action::End(_)) => {
+                        let ended = self.end_transfer(&asked, arrived.from, arrived.incarnation);
+                        let outcome = ended.map(|report| {
+                            // In its place, in front of what waits behind it.
+                            self.waiting.push_front(Waiting::Report(report, None));
+                            self.owed = self.owed.saturating_add(1);
+                            (0, Vec::new())
+                        });
+                        return Ok(Some(Reported::Operation(arrived, outcome)));
+                    }
                     Some(asked) => match self.serve(&asked, &mut arrived) {
                         Ok(Some(outcome)) => return Ok(Some(Reported::Operation(arrived, outcome))),
                         Ok(None) => Ok(false),
@@ -384,7 +396,7 @@ impl Client {
             Err(reason) => return Ok(Some(Err(reason))),
         };
         // All is checked, and there is room for the report: nothing below fails.
-        if asked.action.is_reported() && !self.has_room()? {
+        if asked.action.waits_for_room() && !self.has_room()? {
             return Ok(None);
         }
         let mut payload = core::mem::take(&mut arrived.payload);
@@ -394,6 +406,19 @@ impl Client {
         }
         payload.truncate(asked.action.fetched(asked.bytes) as usize);
         Ok(Some(Ok((value, payload))))
+    }
+
+    /// Ends a transfer by a grant of this client's, and returns the report of that. It waits here if there is no room, so the taker never
+    /// waits for it. Each grant has one.
+    pub(crate) fn end_transfer(
+        &mut self,
+        asked: &Asked,
+        from: EndpointAddress,
+        incarnation: u64,
+    ) -> Result<Report, UndeliveredReason> {
+        self.grants.check(asked, from, incarnation)?;
+        self.grants.end(asked.place);
+        asked.written(from).ok_or(UndeliveredReason::NoRight)
     }
 
     /// Messages and operations of other nodes that wait.

@@ -327,7 +327,7 @@ mod tests {
     use crate::grants::Granted;
     use crate::layout::EndpointLayout;
     use crate::name::{EndpointAddress, NodeNumber};
-    use crate::one_sided::tests::ACTIONS;
+    use crate::one_sided::tests::{ACTIONS, some_bytes};
     use crate::one_sided::{Asked, GrantPlace};
     use crate::reason::{CutReason, GoneReason, UndeliveredReason};
 
@@ -353,7 +353,7 @@ mod tests {
             access: RemoteAccess::ALL,
         };
         let operation = |action: crate::one_sided::Action| {
-            let bytes = if action.is_atomic() { 8 } else { 64 };
+            let bytes = some_bytes(action, 64);
             let asked = Asked {
                 action,
                 place: PLACE,
@@ -399,7 +399,7 @@ mod tests {
             }
         }
         let words = |head: u64| [head, 0, 0, 0, 0, 0, 0, 0];
-        for kind in [0, 4, 15, 16, 22, u64::from(u32::MAX)] {
+        for kind in [0, 4, 15, 16, 23, u64::from(u32::MAX)] {
             let read = Submission::parse(&words(kind << 32), &layout());
             assert_eq!(read, Err(CutReason::Descriptor), "{kind}");
         }

@@ -74,10 +74,17 @@ pub enum ArenaOperation {
 /// Kind of an operation, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    Write { immediate: Option<u32> },
+    Write {
+        immediate: Option<u32>,
+    },
     Read,
     Add(u64),
-    Swap { compare: u64, swap: u64 },
+    Swap {
+        compare: u64,
+        swap: u64,
+    },
+    /// The end of a transfer, with a number for the giver: nothing more is done by the grant.
+    End(u32),
 }
 
 /// An operation as the owner's daemon checks it and carries it out.
@@ -101,6 +108,7 @@ impl Action {
             Self::Read => (3, 0, 0),
             Self::Add(number) => (4, number, 0),
             Self::Swap { compare, swap } => (5, compare, swap),
+            Self::End(number) => (6, number as u64, 0),
         }
     }
 
@@ -117,6 +125,7 @@ impl Action {
                 compare: first,
                 swap: second,
             },
+            6 => Self::End(u32::try_from(first).ok()?),
             _ => return None,
         };
         (action.words() == (kind, first, second)).then_some(action)
@@ -126,8 +135,8 @@ impl Action {
         matches!(self, Self::Add(_) | Self::Swap { .. })
     }
 
-    /// Whether it is reported to the owner.
-    pub(crate) const fn is_reported(self) -> bool {
+    /// Whether it waits until its report to the owner has room. The report of an end has room at the daemon.
+    pub(crate) const fn waits_for_room(self) -> bool {
         matches!(self, Self::Write { immediate: Some(_) })
     }
 
@@ -135,6 +144,8 @@ impl Action {
     pub(crate) const fn takes(self, bytes: u32) -> bool {
         if self.is_atomic() {
             bytes == WORD_BYTES
+        } else if matches!(self, Self::End(_)) {
+            bytes == 0
         } else {
             bytes <= OPERATION_BYTES_MAX
         }
@@ -252,9 +263,10 @@ pub(crate) const ASKED_BYTES: usize = size_of::<Raw>();
 impl Asked {
     /// The report to the owner, if there is one.
     pub(crate) fn written(&self, from: EndpointAddress) -> Option<Report> {
-        let Action::Write {
+        let (Action::Write {
             immediate: Some(immediate),
-        } = self.action
+        }
+        | Action::End(immediate)) = self.action
         else {
             return None;
         };
@@ -304,7 +316,7 @@ pub(crate) mod tests {
     use super::{ASKED_BYTES, Action, ArenaGrant, ArenaOffer, Asked, GrantPlace, OPERATION_BYTES_MAX};
     use crate::name::{EndpointAddress, NodeNumber};
 
-    pub(crate) const ACTIONS: [Action; 5] = [
+    pub(crate) const ACTIONS: [Action; 6] = [
         Action::Write { immediate: None },
         Action::Write {
             immediate: Some(u32::MAX),
@@ -315,12 +327,22 @@ pub(crate) mod tests {
             compare: u64::MAX,
             swap: 2,
         },
+        Action::End(u32::MAX),
     ];
+
+    /// Bytes that an operation may have.
+    pub(crate) const fn some_bytes(action: Action, bytes: u32) -> u32 {
+        match action {
+            Action::End(_) => 0,
+            _ if action.is_atomic() => 8,
+            _ => bytes,
+        }
+    }
 
     #[test]
     fn each_operation_is_read_as_it_was_written_and_none_of_another_length() {
         for action in ACTIONS {
-            let bytes = if action.is_atomic() { 8 } else { 3 };
+            let bytes = some_bytes(action, 3);
             let asked = Asked {
                 action,
                 place: GrantPlace {
@@ -338,7 +360,7 @@ pub(crate) mod tests {
             }
             whole.push(0);
             assert_eq!(Asked::parse(&whole), None);
-            for kind in [0, 6] {
+            for kind in [0, 7] {
                 let mut wrong = asked.to_bytes();
                 wrong[3] = kind;
                 assert_eq!(Asked::parse(&wrong), None);
@@ -349,8 +371,13 @@ pub(crate) mod tests {
     #[test]
     fn lengths_and_words_that_mean_nothing_are_refused() {
         for action in ACTIONS {
-            assert_eq!(action.takes(OPERATION_BYTES_MAX), !action.is_atomic());
-            assert!(!action.takes(OPERATION_BYTES_MAX + 1) && action.takes(8));
+            let takes = [0, 8, OPERATION_BYTES_MAX].map(|bytes| action.takes(bytes));
+            let is_end = matches!(action, Action::End(_));
+            assert_eq!(
+                takes,
+                [!action.is_atomic(), !is_end, !action.is_atomic() && !is_end]
+            );
+            assert!(!action.takes(OPERATION_BYTES_MAX + 1));
             let (kind, first, second) = action.words();
             assert_eq!(Action::of((kind, first, second)), Some(action));
         }
@@ -360,7 +387,9 @@ pub(crate) mod tests {
             (3, 0, 1),
             (4, 1, 1),
             (0, 0, 0),
-            (6, 0, 0),
+            (6, 1 << 32, 0),
+            (6, 0, 1),
+            (7, 0, 0),
         ] {
             assert_eq!(Action::of(words), None, "{words:?}");
         }

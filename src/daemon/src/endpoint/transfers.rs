@@ -1,7 +1,7 @@
 //! Transfers: bytes of one arena that another process takes into its own, in parts of up to 64 KiB.
 //!
-//! The giver grants the right to read. The taker reads, a few parts at a time, and reports its end to the giver by a WRITE of no bytes with
-//! an immediate. Memory is given back after the last part here, and after the end of the grant there: from then on nobody reaches it.
+//! The giver grants the right to read. The taker reads, a few parts at a time, and reports its end to the giver by an operation of its
+//! own, which waits for no room there. Memory is given back after the last part here, and after the end of the grant there: from then on nobody reaches it.
 
 use core::fmt;
 
@@ -61,7 +61,7 @@ impl fmt::Display for ArenaTransferEnd {
     }
 }
 
-/// The immediate by which a taker reports that it has all bytes; any other one says that it has not.
+/// The number by which a taker reports that it has all bytes; any other one says that it has not.
 const DONE: u32 = 0;
 const NOT_DONE: u32 = 1;
 
@@ -412,11 +412,11 @@ impl Endpoint {
                     return Ok(None);
                 }
                 if taker.report == ToGiver::Owed {
-                    let immediate = Some(match one.end {
+                    let number = match one.end {
                         Some(ArenaTransferEnd::Done) => DONE,
                         _ => NOT_DONE,
-                    });
-                    let report = self.part(&grant, Action::Write { immediate }, (0, 0, 0))?;
+                    };
+                    let report = self.part(&grant, Action::End(number), (0, 0, 0))?;
                     let Some(number) = report else { return Ok(None) };
                     taker.report = ToGiver::Open(number);
                 }

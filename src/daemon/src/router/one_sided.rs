@@ -37,7 +37,8 @@ impl Router {
             Ok(offset) => offset,
             Err(reason) => return Step::Refused(reason),
         };
-        if asked.action.is_reported() {
+        // An end waits for nobody's room: a process that does not read holds up no taker of what it gave.
+        if asked.action.waits_for_room() {
             match owner.has_room() {
                 // Behind what waits: reports stay in order.
                 Ok(true) if owner.waiting.is_empty() => {}
@@ -50,6 +51,17 @@ impl Router {
         }
         if !owner.meets(from, contacts_max) || !self.meets(index, requested.to) {
             return Step::Refused(UndeliveredReason::TooManyPeers);
+        }
+        if matches!(asked.action, Action::End(_)) {
+            let Some(owner) = self.client_mut(at) else {
+                return self.no_endpoint();
+            };
+            match owner.end_transfer(asked, from, incarnation) {
+                Ok(report) => owner.owe(report, None),
+                Err(reason) => return Step::Refused(reason),
+            }
+            self.complete(index, requested, 0);
+            return Step::Later;
         }
         let mut payload = core::mem::take(&mut self.payload);
         self.copy_operand(index, requested, &mut payload);
@@ -69,12 +81,19 @@ impl Router {
                 let is_copied = client.copy_in(requested.own, &payload);
                 debug_assert!(is_copied, "a range that was checked lies in the arena");
             }
+        }
+        self.payload = payload;
+        self.complete(index, requested, value);
+        Step::Later
+    }
+
+    /// Reports an operation of a client that was carried out on this node.
+    fn complete(&mut self, index: usize, requested: &Requested, value: u64) {
+        if let Some(client) = self.client_mut(index) {
             let (to, number, position) = (requested.to, requested.number, client.position());
             client.owe(Report::Completed { to, number, value }, Some(position));
         }
-        self.payload = payload;
         self.counts.operations = self.counts.operations.saturating_add(1);
-        Step::Later
     }
 
     /// Sends an operation to the daemon of its owner.

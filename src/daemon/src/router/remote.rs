@@ -5,7 +5,7 @@ use super::{
     Router, Said, Step, UndeliveredReason, Waiting,
 };
 use crate::grants::is_of;
-use crate::one_sided::Asked;
+use crate::one_sided::{Action, Asked};
 
 /// The most messages that wait for a lane; frames that carry none come with credits, and are bounded by these.
 const LANE_FRAMES_MAX: usize = 256;
@@ -252,12 +252,23 @@ impl Router {
                     if !is_met {
                         break 'refused UndeliveredReason::TooManyPeers;
                     }
-                    // An operation waits behind what its pair sent before, and for nobody else's room. One that is reported waits for the
+                    // An operation waits behind what its pair sent before, and for nobody else's room. One that needs room waits for the
                     // reports before it. Nothing else waits: the end of its process may come next, and with it the end of the grant.
                     let is_first = client.waiting.is_empty();
                     let at_once =
-                        asked.filter(|asked| of_pair == 0 && (is_first || !asked.action.is_reported()));
-                    if let Some(Ok(Some(outcome))) = at_once.map(|asked| client.serve(&asked, &mut arrived)) {
+                        asked.filter(|asked| of_pair == 0 && (is_first || !asked.action.waits_for_room()));
+                    let outcome = match at_once {
+                        Some(asked) if matches!(asked.action, Action::End(_)) => {
+                            let ended = client.end_transfer(&asked, arrived.from, arrived.incarnation);
+                            Some(ended.map(|report| {
+                                client.owe(report, None);
+                                (0, Vec::new())
+                            }))
+                        }
+                        Some(asked) => client.serve(&asked, &mut arrived).ok().flatten(),
+                        None => None,
+                    };
+                    if let Some(outcome) = outcome {
                         self.answer_operation(frame.job, (&arrived, frame.to), outcome);
                         return Ok(());
                     }

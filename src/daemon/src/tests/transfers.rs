@@ -461,3 +461,55 @@ fn transfers_of_one_process_ask_for_parts_in_turn() {
         );
     }
 }
+
+/// The giver reads nothing, and its ring is full: the end of the transfer reaches it once it reads, and the taker goes on meanwhile.
+#[test]
+fn a_giver_that_does_not_read_holds_up_no_taker() {
+    for far in [false, true] {
+        let (mut world, (giver, given), (taker, _)) = begun(far, 0);
+        let [other, friend] = [2, 3].map(|endpoint| world.attach(0, 1, endpoint).unwrap());
+        world.processes[giver].is_reading = false;
+        let long = after(&world, 1 << 30);
+        let to = world.processes[taker].address;
+        for _ in 1..PLACES {
+            world.offer(giver, to, BYTES, long).unwrap();
+            world.processes[giver].endpoint.flush();
+            world.settle();
+        }
+        // Somebody else fills the ring of the giver, and is its only sender.
+        let mut sent = 0;
+        for _ in 0..10 {
+            sent += u64::from(world.send(other, at(0, 0), 0));
+            world.settle();
+        }
+        assert!(sent < 10, "more than its ring and that of the giver hold");
+        for number in 1..PLACES {
+            let offered = world.processes[giver].transfers.offered[number];
+            world.take(taker, offered, long).unwrap();
+        }
+        world.settle();
+        let ends = &world.processes[taker].transfers.ends;
+        let done = ends.iter().filter(|(_, end, _)| *end == ArenaTransferEnd::Done);
+        assert_eq!((done.count(), ends.len()), (PLACES, PLACES), "{far}");
+        assert!(!world.processes[taker].endpoint.has_transfers(), "all is over");
+        assert!(world.send(taker, at(0, 3), 0));
+        world.settle();
+        assert_eq!(
+            world.processes[friend].received, 1,
+            "{far}: what the taker sends next"
+        );
+        assert_eq!(world.end_of(giver, given), None);
+        // Nobody takes by the grant any more.
+        let offered = world.processes[giver].transfers.offered[0];
+        let again = world.take(taker, offered, long).unwrap();
+        world.settle();
+        assert_eq!(world.end_of(taker, again), Some(ArenaTransferEnd::ByPeer));
+        world.processes[giver].is_reading = true;
+        world.settle();
+        let ends = &world.processes[giver].transfers.ends;
+        let done = ends.iter().filter(|(_, end, _)| *end == ArenaTransferEnd::Done);
+        assert_eq!((done.count(), ends.len()), (PLACES, PLACES), "{far}");
+        assert_eq!(world.processes[giver].received, sent, "and each message");
+        world.check();
+    }
+}
