@@ -10,7 +10,8 @@
 //! let ring = SharedRing::new(0, 64).ok_or("no power of two")?;
 //! let ours = SharedMemory::create(ring.words())?;
 //! // The other process gets the descriptor over a socket.
-//! let theirs = SharedMemory::adopt(ours.descriptor().try_clone_to_owned()?, ring.words())?;
+//! let descriptor = ours.descriptor().ok_or("adopted")?.try_clone_to_owned()?;
+//! let theirs = SharedMemory::adopt(descriptor, ring.words())?;
 //!
 //! let (mut producer, mut consumer) = (SharedProducer::new(ours, ring), SharedConsumer::new(theirs, ring));
 //! assert!(producer.stage(&[1, 2, 3, 4, 5, 6, 7, 8])?);

@@ -121,10 +121,10 @@ impl SharedMemory {
         Ok(Self(Arc::new(mapping)))
     }
 
-    /// The descriptor, for another process.
+    /// The descriptor, for another process. `None` for memory that was adopted, which keeps none open.
     #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.file.as_fd()
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.file.as_ref().map(OwnedFd::as_fd)
     }
 }
 
@@ -201,10 +201,10 @@ impl SharedArena {
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
     }
 
-    /// The descriptor, for another process.
+    /// The descriptor, for another process. `None` for memory that was adopted, which keeps none open.
     #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.file.as_fd()
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.file.as_ref().map(OwnedFd::as_fd)
     }
 }
 
@@ -285,7 +285,8 @@ impl SharedBytes for SharedArena {
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
-    file: OwnedFd,
+    /// The descriptor, for the process that shares it. A mapping needs none, and a process that adopts many would run out of them.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping is this value's own; it is followed by code with an argument of its own.
@@ -307,8 +308,9 @@ impl Mapping {
         // SAFETY: as above (fallocate(2)).
         let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) };
         errno::from_minus_one("fallocate", status)?;
-        let mapping = Self::map(file, bytes)?;
+        let mut mapping = Self::map(&file, bytes)?;
         mapping.populate(0, bytes);
+        mapping.file = Some(file);
         Ok(mapping)
     }
 
@@ -322,14 +324,14 @@ impl Mapping {
             return Err(SharedMemoryError::Seals { found });
         }
         // Mapped first: the seals stop every later mapping that can be written. Nothing is touched before they are on.
-        let mapping = Self::map(file, bytes)?;
+        let mapping = Self::map(&file, bytes)?;
         // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
-        let status = unsafe { libc::fcntl(mapping.file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
-        let found = seals(&mapping.file)?;
+        let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
+        let found = seals(&file)?;
         if status == -1 || found & !SEAL_EXEC != SEALS {
             return Err(SharedMemoryError::Seals { found });
         }
-        let (found, held) = mapping.size()?;
+        let (found, held) = size(&file)?;
         if found != expected {
             return Err(SharedMemoryError::Bytes { found, expected });
         }
@@ -342,7 +344,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    fn map(file: OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
+    /// Maps a file, and keeps no descriptor.
+    fn map(file: &OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists (mmap(2)).
         let address = unsafe {
@@ -360,6 +363,7 @@ impl Mapping {
             call: "mmap",
             errno: errno::last(),
         })?;
+        let file = None;
         Ok(Self { base, bytes, file })
     }
 
@@ -376,18 +380,6 @@ impl Mapping {
         // SAFETY: a part of this value's own mapping, whose pages stay as they are (madvise(2)).
         let status = unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
         status == 0
-    }
-
-    /// The size of the file, and the bytes of it that have pages.
-    fn size(&self) -> Result<(u64, u64), SharedMemoryError> {
-        // SAFETY: zero bytes are a value of this structure of integers.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: an open descriptor, and a writable structure (fstat(2)).
-        let status = unsafe { libc::fstat(self.file.as_raw_fd(), &raw mut stat) };
-        errno::from_minus_one("fstat", status)?;
-        let [bytes, blocks] = [stat.st_size, stat.st_blocks].map(|count| u64::try_from(count).unwrap_or(0));
-        // Blocks have 512 bytes, whatever the file system (stat(2)).
-        Ok((bytes, blocks.saturating_mul(512)))
     }
 
     /// The address of `bytes` bytes at `offset`. `None` unless all lie within.
@@ -407,6 +399,18 @@ impl Drop for Mapping {
         // SAFETY: this value's own mapping, which no borrow outlives (munmap(2)).
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// The size of the file, and the bytes of it that have pages.
+fn size(file: &OwnedFd) -> Result<(u64, u64), SharedMemoryError> {
+    // SAFETY: zero bytes are a value of this structure of integers.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: an open descriptor, and a writable structure (fstat(2)).
+    let status = unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) };
+    errno::from_minus_one("fstat", status)?;
+    let [bytes, blocks] = [stat.st_size, stat.st_blocks].map(|count| u64::try_from(count).unwrap_or(0));
+    // Blocks have 512 bytes, whatever the file system (stat(2)).
+    Ok((bytes, blocks.saturating_mul(512)))
 }
 
 fn length(bytes: usize) -> Result<libc::off_t, SharedMemoryError> {

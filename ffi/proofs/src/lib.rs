@@ -15,6 +15,7 @@
 mod apart;
 mod arguments;
 mod bare;
+pub mod owners;
 mod pair;
 mod seccomp;
 mod traffic;

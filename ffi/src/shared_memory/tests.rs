@@ -7,13 +7,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use doorbell_core::interprocess::{SharedBytes, SharedWords};
 
 use super::{
-    FLAGS_BYTES, Mapping, SEALS, SharedArena, SharedMemory, SharedMemoryError, length, page_bytes, seals,
+    FLAGS_BYTES, Mapping, SEALS, SharedArena, SharedMemory, SharedMemoryError, length, page_bytes, seals, size,
 };
 
 const BYTES: usize = 3 * 4096;
 
-fn copy_of(file: &OwnedFd) -> OwnedFd {
-    file.try_clone().unwrap()
+fn file_of(ours: &Mapping) -> &OwnedFd {
+    ours.file.as_ref().unwrap()
+}
+
+fn copy_of(ours: &Mapping) -> OwnedFd {
+    file_of(ours).try_clone().unwrap()
 }
 
 fn seal(file: &OwnedFd, seals: i32) {
@@ -25,7 +29,7 @@ fn seal(file: &OwnedFd, seals: i32) {
 #[test]
 fn both_sides_see_words_flags_and_bytes() {
     let ours = SharedMemory::create(100).unwrap();
-    let theirs = SharedMemory::adopt(ours.descriptor().try_clone_to_owned().unwrap(), 100).unwrap();
+    let theirs = SharedMemory::adopt(ours.descriptor().unwrap().try_clone_to_owned().unwrap(), 100).unwrap();
     ours.word(99).unwrap().store(7, Ordering::Relaxed);
     theirs
         .flag(SharedMemory::FLAGS_MAX - 1)
@@ -44,7 +48,7 @@ fn both_sides_see_words_flags_and_bytes() {
     assert!(ours.word(usize::MAX).is_none() && ours.flag(usize::MAX).is_none());
 
     let ours = SharedArena::create(BYTES).unwrap();
-    let theirs = SharedArena::adopt(ours.descriptor().try_clone_to_owned().unwrap(), BYTES).unwrap();
+    let theirs = SharedArena::adopt(ours.descriptor().unwrap().try_clone_to_owned().unwrap(), BYTES).unwrap();
     let mut copy = [0; 5];
     assert!(ours.copy_in(BYTES - 5, b"hello") && theirs.copy_out(BYTES - 5, &mut copy));
     assert_eq!(&copy, b"hello");
@@ -92,7 +96,7 @@ fn faults() -> i64 {
 fn populated_pages_are_there_and_the_others_are_found_at_their_first_touch() {
     let (pages, page) = (64, page_bytes());
     let ours = SharedArena::create(2 * pages * page).unwrap();
-    let theirs = SharedArena::adopt(ours.descriptor().try_clone_to_owned().unwrap(), 2 * pages * page);
+    let theirs = SharedArena::adopt(ours.descriptor().unwrap().try_clone_to_owned().unwrap(), 2 * pages * page);
     let theirs = theirs.unwrap();
     if !theirs.0.populate(0, 1) {
         eprintln!("SKIPPED: populating of pages: this kernel is older than Linux 5.14");
@@ -120,9 +124,10 @@ fn populated_pages_are_there_and_the_others_are_found_at_their_first_touch() {
 #[test]
 fn adopted_memory_keeps_its_size_and_its_pages() {
     let ours = Mapping::create(c"test", BYTES).unwrap();
-    let theirs = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap();
-    assert_eq!(seals(&theirs.file).unwrap() & SEALS, SEALS);
-    let file = ours.file.as_raw_fd();
+    let theirs = Mapping::adopt(copy_of(&ours), BYTES).unwrap();
+    assert!(theirs.file.is_none(), "a process that adopts many has no descriptor of any");
+    assert_eq!(seals(file_of(&ours)).unwrap() & SEALS, SEALS);
+    let file = file_of(&ours).as_raw_fd();
     // SAFETY: an open descriptor; refused, so that nothing changes (ftruncate(2)).
     assert_eq!(unsafe { libc::ftruncate(file, 0) }, -1);
     // SAFETY: as above.
@@ -130,7 +135,7 @@ fn adopted_memory_keeps_its_size_and_its_pages() {
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: as above (fallocate(2)).
     assert_eq!(unsafe { libc::fallocate(file, punch, 0, 4096) }, -1);
-    assert_eq!(theirs.size().unwrap(), (BYTES as u64, BYTES as u64));
+    assert_eq!(size(file_of(&ours)).unwrap(), (BYTES as u64, BYTES as u64));
 }
 
 #[test]
@@ -156,8 +161,8 @@ fn a_descriptor_of_something_else_is_refused() {
 fn seals_of_others_are_refused() {
     for found in [libc::F_SEAL_SHRINK, libc::F_SEAL_SEAL, libc::F_SEAL_FUTURE_WRITE] {
         let ours = Mapping::create(c"test", BYTES).unwrap();
-        seal(&ours.file, found);
-        let refused = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap_err();
+        seal(file_of(&ours), found);
+        let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
         assert!(
             matches!(refused, SharedMemoryError::Seals { found: seen } if seen & found != 0),
             "{refused:?}"
@@ -165,8 +170,8 @@ fn seals_of_others_are_refused() {
     }
     // Once adopted, it is not adopted again.
     let ours = Mapping::create(c"test", BYTES).unwrap();
-    drop(Mapping::adopt(copy_of(&ours.file), BYTES).unwrap());
-    assert!(Mapping::adopt(copy_of(&ours.file), BYTES).is_err());
+    drop(Mapping::adopt(copy_of(&ours), BYTES).unwrap());
+    assert!(Mapping::adopt(copy_of(&ours), BYTES).is_err());
 }
 
 #[test]
@@ -176,17 +181,17 @@ fn another_size_and_holes_are_refused() {
         let ours = Mapping::create(c"test", BYTES).unwrap();
         let changed = length(found.max(1)).unwrap() - i64::from(found == 0);
         // SAFETY: an open descriptor, whose mapping is not touched again (ftruncate(2)).
-        assert_eq!(unsafe { libc::ftruncate(ours.file.as_raw_fd(), changed) }, 0);
-        let refused = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap_err();
+        assert_eq!(unsafe { libc::ftruncate(file_of(&ours).as_raw_fd(), changed) }, 0);
+        let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
         let found = found as u64;
         assert_eq!(refused, SharedMemoryError::Bytes { found, expected });
     }
     let ours = Mapping::create(c"test", BYTES).unwrap();
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: an open descriptor, whose mapping is not touched again (fallocate(2)).
-    let status = unsafe { libc::fallocate(ours.file.as_raw_fd(), punch, 4096, 4096) };
+    let status = unsafe { libc::fallocate(file_of(&ours).as_raw_fd(), punch, 4096, 4096) };
     assert_eq!(status, 0);
-    let refused = Mapping::adopt(copy_of(&ours.file), BYTES).unwrap_err();
+    let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
     let found = expected - 4096;
     assert_eq!(refused, SharedMemoryError::Holes { found, expected });
     for words in [usize::MAX, usize::MAX / 8, 1 << 30] {

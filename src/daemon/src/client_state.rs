@@ -14,7 +14,7 @@ use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout, EndpointMemory
 use crate::name::{Credentials, EndpointAddress};
 use crate::one_sided::{Action, Asked};
 use crate::reason::{CutReason, GoneReason, UndeliveredReason};
-use crate::router::ClientId;
+use crate::routes::Routes;
 use crate::settled::Settled;
 
 /// Messages and operations of a pair of endpoints on two nodes that are on their way at most: credits that each pair has.
@@ -37,7 +37,8 @@ pub(crate) struct Arrived {
 /// Something that waits for room, in order.
 #[derive(Debug)]
 pub(crate) enum Waiting {
-    Arrived(Arrived),
+    /// Apart, since few clients have any.
+    Arrived(Box<Arrived>),
     /// A report, and the position of the submission whose outcome it is.
     Report(Report, Option<u64>),
 }
@@ -64,33 +65,6 @@ pub(crate) struct InFlight {
     pub(crate) position: u64,
     /// The operation, and the offset of its bytes in the client's own arena; `None` for a message.
     pub(crate) operation: Option<(Asked, u64)>,
-}
-
-/// The last ways to endpoints of this node, by their numbers: most messages need no search.
-#[derive(Debug)]
-pub(crate) struct Routes([Option<(u32, ClientId)>; ROUTES]);
-
-/// The ways that are kept: a power of two.
-const ROUTES: usize = 64;
-
-impl Default for Routes {
-    fn default() -> Self {
-        Self([None; ROUTES])
-    }
-}
-
-impl Routes {
-    /// The client that had this number in the job. It may be gone by now.
-    pub(crate) fn get(&self, endpoint: u32) -> Option<ClientId> {
-        let place = self.0.get(endpoint as usize % ROUTES)?.as_ref()?;
-        (place.0 == endpoint).then_some(place.1)
-    }
-
-    pub(crate) fn set(&mut self, endpoint: u32, id: ClientId) {
-        if let Some(place) = self.0.get_mut(endpoint as usize % ROUTES) {
-            *place = Some((endpoint, id));
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -362,10 +336,10 @@ impl Client {
                             self.owed = self.owed.saturating_add(1);
                             (0, Vec::new())
                         });
-                        return Ok(Some(Reported::Operation(arrived, outcome)));
+                        return Ok(Some(Reported::Operation(*arrived, outcome)));
                     }
                     Some(asked) => match self.serve(&asked, &mut arrived) {
-                        Ok(Some(outcome)) => return Ok(Some(Reported::Operation(arrived, outcome))),
+                        Ok(Some(outcome)) => return Ok(Some(Reported::Operation(*arrived, outcome))),
                         Ok(None) => Ok(false),
                         Err(reason) => Err(reason),
                     },
@@ -380,7 +354,7 @@ impl Client {
                     self.waiting.push_front(Waiting::Arrived(arrived));
                     return is_done.map(|_| None);
                 }
-                Ok(Some(Reported::Message(arrived)))
+                Ok(Some(Reported::Message(*arrived)))
             }
         }
     }
@@ -424,7 +398,7 @@ impl Client {
     /// Messages and operations of other nodes that wait.
     pub(crate) fn arrived(&self) -> impl Iterator<Item = &Arrived> {
         self.waiting.iter().filter_map(|waiting| match waiting {
-            Waiting::Arrived(arrived) => Some(arrived),
+            Waiting::Arrived(arrived) => Some(&**arrived),
             Waiting::Report(..) => None,
         })
     }
@@ -455,6 +429,10 @@ impl Client {
             self.in_flight.remove(&to);
         }
         self.operations = self.operations.saturating_sub(sent.operation.is_some().into());
+        if self.in_flight.is_empty() {
+            // An empty map keeps a node.
+            self.in_flight = BTreeMap::new();
+        }
         Some(sent)
     }
 

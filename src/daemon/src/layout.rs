@@ -183,11 +183,11 @@ impl EndpointLayout {
 }
 
 impl EndpointMemory {
-    /// The descriptors, in the order of [`EndpointLayout::adopt`].
+    /// The descriptors of memory that this process created, in the order of [`EndpointLayout::adopt`].
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let mut all = vec![self.rings.descriptor(), self.cells.descriptor()];
-        all.extend(self.arena.as_ref().map(SharedArena::descriptor));
-        all
+        let arena = self.arena.as_ref().and_then(SharedArena::descriptor);
+        let all = [self.rings.descriptor(), self.cells.descriptor(), arena];
+        all.into_iter().flatten().collect()
     }
 }
 

@@ -24,6 +24,7 @@ mod reason;
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 mod router;
+mod routes;
 mod serving;
 mod settled;
 

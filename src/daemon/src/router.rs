@@ -41,7 +41,17 @@ pub struct ClientId {
 const POLL_PARTS: u32 = 3;
 
 impl ClientId {
-    /// A number that no other client of the router has had.
+    #[cfg(test)]
+    pub(crate) const fn of(index: usize, incarnation: u64) -> Self {
+        Self { index, incarnation }
+    }
+
+    /// Its place among the clients.
+    pub(crate) const fn index(self) -> usize {
+        self.index
+    }
+
+    /// A number that no other client of the router has had. It is never 0.
     pub(crate) const fn incarnation(self) -> u64 {
         self.incarnation
     }
@@ -107,7 +117,17 @@ pub struct RouterCounts {
 #[derive(Debug)]
 struct Members {
     key: JobKey,
+    /// Bytes of their memory.
+    bytes: u64,
     by_endpoint: BTreeMap<u32, usize>,
+}
+
+/// The clients of a user.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    clients: usize,
+    /// Bytes of their memory.
+    bytes: u64,
 }
 
 /// Outcome of a submission.
@@ -128,6 +148,7 @@ pub struct Router {
     clients: Vec<Option<Client>>,
     /// By user and number: no user takes the numbers of another.
     jobs: BTreeMap<(u32, JobNumber), Members>,
+    users: BTreeMap<u32, Usage>,
     incarnations: u64,
     first: usize,
     /// Clients whose memory is not in the page table yet: the first one's next part is put there in each poll.
@@ -153,6 +174,7 @@ impl Router {
             limits: *limits,
             clients: Vec::new(),
             jobs: BTreeMap::new(),
+            users: BTreeMap::new(),
             incarnations: 0,
             first: 0,
             unpopulated: VecDeque::new(),
@@ -207,26 +229,24 @@ impl Router {
     /// # Errors
     /// A limit is reached, the job has another key, or the endpoint's number is taken.
     pub fn admit(&self, who: Credentials, request: &AttachRequest) -> Result<(), AttachRefusal> {
-        let clients = || self.clients.iter().flatten();
-        if clients().count() >= self.limits.clients_max {
+        let clients = self.users.values().map(|user| user.clients);
+        if clients.fold(0, usize::saturating_add) >= self.limits.clients_max {
             return Err(AttachRefusal::TooManyClients);
         }
-        let of_user = || clients().filter(|client| client.who.uid == who.uid);
-        if of_user().count() >= self.limits.clients_of_user_max {
+        let user = self.users.get(&who.uid).copied().unwrap_or_default();
+        if user.clients >= self.limits.clients_of_user_max {
             return Err(AttachRefusal::TooManyOfUser);
         }
-        let with_this = |of: &mut dyn Iterator<Item = &Client>| {
-            let bytes = of.map(|client| client.layout.bytes());
-            bytes.fold(request.layout.bytes(), u64::saturating_add)
-        };
-        if with_this(&mut of_user()) > self.limits.bytes_of_user_max {
+        let bytes = request.layout.bytes();
+        if user.bytes.saturating_add(bytes) > self.limits.bytes_of_user_max {
             return Err(AttachRefusal::MemoryOfUser);
         }
-        let of_job = |client: &&Client| client.job.number == request.job;
-        if with_this(&mut of_user().filter(of_job)) > self.limits.bytes_of_job_max {
+        let members = self.jobs.get(&(who.uid, request.job));
+        let of_job = members.map_or(0, |members| members.bytes);
+        if of_job.saturating_add(bytes) > self.limits.bytes_of_job_max {
             return Err(AttachRefusal::MemoryOfJob);
         }
-        let Some(members) = self.jobs.get(&(who.uid, request.job)) else {
+        let Some(members) = members else {
             return Ok(());
         };
         if members.key != request.key {
@@ -263,8 +283,13 @@ impl Router {
         let index = match self.clients.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
+                let count = self.clients.len();
+                if count == self.clients.capacity() {
+                    // An eighth more: twice as many would leave half of a large table empty.
+                    self.clients.reserve_exact((count / 8).max(8));
+                }
                 self.clients.push(None);
-                self.clients.len().saturating_sub(1)
+                count
             }
         };
         let id = id_of(index, &client);
@@ -274,9 +299,15 @@ impl Router {
         }
         let members = self.jobs.entry((who.uid, request.job)).or_insert(Members {
             key: request.key,
+            bytes: 0,
             by_endpoint: BTreeMap::new(),
         });
+        let bytes = request.layout.bytes();
+        members.bytes = members.bytes.saturating_add(bytes);
         members.by_endpoint.insert(request.endpoint, index);
+        let user = self.users.entry(who.uid).or_default();
+        user.clients = user.clients.saturating_add(1);
+        user.bytes = user.bytes.saturating_add(bytes);
         self.counts.attached = self.counts.attached.saturating_add(1);
         Ok(id)
     }
@@ -522,11 +553,11 @@ impl Router {
         let known = self
             .client(index)
             .and_then(|client| client.routes.get(message.to.endpoint));
-        let Some(id) = known else { return false };
-        let Some((sender, receiver)) = both(&mut self.clients, index, id.index) else {
+        let Some(route) = known else { return false };
+        let Some((sender, receiver)) = both(&mut self.clients, index, route.index()) else {
             return false;
         };
-        let is_moved = receiver.incarnation == id.incarnation && receiver.take_from(sender, message.bytes);
+        let is_moved = route.is_to(receiver) && receiver.take_from(sender, message.bytes);
         if is_moved {
             sender.take(true);
             self.counts.local = self.counts.local.saturating_add(1);
@@ -544,12 +575,12 @@ impl Router {
         let known = self
             .client(index)
             .and_then(|client| client.routes.get(submission.to.endpoint));
-        let known = known.filter(|id| {
-            self.client(id.index)
-                .is_some_and(|there| id_of(id.index, there) == *id)
+        let known = known.filter(|route| {
+            let there = self.client(route.index());
+            there.is_some_and(|there| route.is_to(there))
         });
-        let Some(to) = known.map_or_else(|| self.member(&job, submission.to.endpoint), |id| Some(id.index))
-        else {
+        let member = || self.member(&job, submission.to.endpoint);
+        let Some(to) = known.map_or_else(member, |route| Some(route.index())) else {
             return self.no_endpoint();
         };
         let Some(receiver) = self.client_mut(to) else {
@@ -623,8 +654,16 @@ impl Router {
         let name = (client.job.user, client.job.number);
         if let Some(members) = self.jobs.get_mut(&name) {
             members.by_endpoint.remove(&client.address.endpoint);
+            members.bytes = members.bytes.saturating_sub(client.layout.bytes());
             if members.by_endpoint.is_empty() {
                 self.jobs.remove(&name);
+            }
+        }
+        if let Some(user) = self.users.get_mut(&client.who.uid) {
+            user.clients = user.clients.saturating_sub(1);
+            user.bytes = user.bytes.saturating_sub(client.layout.bytes());
+            if user.clients == 0 {
+                self.users.remove(&client.who.uid);
             }
         }
         let job = client.job;

@@ -272,7 +272,7 @@ impl Router {
                         self.answer_operation(frame.job, (&arrived, frame.to), outcome);
                         return Ok(());
                     }
-                    client.waiting.push_back(Waiting::Arrived(arrived));
+                    client.waiting.push_back(Waiting::Arrived(Box::new(arrived)));
                     return Ok(());
                 }
             }

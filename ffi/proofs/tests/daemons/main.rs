@@ -3,7 +3,7 @@
 //!
 //! A third client is a process of its own under a filter: it may sleep at its socket, and do nothing else.
 //!
-//! One test, since the fake is loaded for the whole process.
+//! One test, since the fake is loaded for the whole process. The memory of a daemon is counted beside it, on the simulated fabric.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use core::time::Duration;
@@ -22,6 +22,8 @@ use doorbell_daemon::{
     ServerConfig, UndeliveredReason,
 };
 use doorbell_sandbox::Confinement;
+
+mod memory;
 
 /// No wait takes as long, unless a wake-up is lost.
 const SOON: Duration = Duration::from_secs(60);
