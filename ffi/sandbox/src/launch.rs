@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use libc::{SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, c_int};
@@ -23,6 +23,7 @@ use rustix::process::Pid;
 use crate::capabilities;
 use crate::filter::{self, Reserved};
 use crate::listener::Listener;
+use crate::nodes::Nodes;
 use crate::signals::{BlockedSignals, set_blocked};
 use crate::tree::{self, Tree};
 
@@ -44,8 +45,8 @@ pub struct Launch {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// User and mount namespaces of its own, in which it has no privileges and `/dev/infiniband` is empty, and its network. `None` leaves
-    /// namespaces and privileges to the program.
+    /// User and mount namespaces of its own, and its network. The program has no privileges there, and `/dev` has what was there at the start, but
+    /// for RDMA devices. `None` leaves namespaces and privileges to the program.
     pub namespaces: Option<Network>,
     /// Numbers of descriptors that are kept for devices.
     pub reserved: Reserved,
@@ -53,8 +54,8 @@ pub struct Launch {
     pub cgroup: Option<PathBuf>,
     /// Bytes that each process may pin, if the limit of before is not lower.
     pub pinned_bytes: Option<u64>,
-    /// Files that the program finds, in a mount namespace of its own.
-    pub tree: Option<Tree>,
+    /// Files that the program finds, in a mount namespace of its own. A later tree may cover a part of an earlier one.
+    pub trees: Vec<Tree>,
 }
 
 /// A program that runs under the filter.
@@ -78,9 +79,9 @@ pub enum Step {
     Namespaces,
     /// The user and the group are mapped into the user namespace.
     Users,
-    /// `/dev/infiniband` is hidden.
+    /// The nodes of RDMA devices are hidden.
     Mounts,
-    /// The tree is mounted.
+    /// The trees are mounted.
     Tree,
     /// Capabilities are dropped.
     Privileges,
@@ -125,10 +126,10 @@ impl fmt::Display for LaunchError {
                 "cannot make user and mount namespaces: {error}; allow user namespaces (user.max_user_namespaces), or leave them to the program"
             ),
             Step::Users => write!(f, "cannot map the user into its namespace: {error}"),
-            Step::Mounts => write!(f, "cannot hide /dev/infiniband: {error}"),
+            Step::Mounts => write!(f, "cannot hide the nodes of RDMA devices: {error}"),
             Step::Tree => write!(
                 f,
-                "cannot mount the topology: {error}; make its folder, and leave mount namespaces to this user"
+                "cannot mount the view of devices: {error}; make the folder of the topology, and leave mount namespaces to this user"
             ),
             Step::Privileges => write!(f, "cannot drop capabilities: {error}"),
             Step::Filter => write!(
@@ -152,8 +153,8 @@ struct Preparation {
     cgroup: Option<CString>,
     pinned_bytes: Option<u64>,
     namespaces: Option<Network>,
-    hides: bool,
-    tree: Option<tree::Prepared>,
+    nodes: Option<Nodes>,
+    trees: Vec<tree::Prepared>,
     uid_map: Vec<u8>,
     gid_map: Vec<u8>,
     program: Vec<libc::sock_filter>,
@@ -178,13 +179,17 @@ impl Launch {
             cgroup: self.cgroup.as_ref().map(processes).transpose()?,
             pinned_bytes: self.pinned_bytes,
             namespaces: self.namespaces,
-            tree: self
-                .tree
-                .as_ref()
-                .map(Tree::prepared)
+            nodes: self
+                .namespaces
+                .map(|_| Nodes::found())
                 .transpose()
+                .map_err(at(Step::Mounts))?,
+            trees: self
+                .trees
+                .iter()
+                .map(Tree::prepared)
+                .collect::<io::Result<_>>()
                 .map_err(at(Step::Tree))?,
-            hides: Path::new("/dev/infiniband").is_dir(),
             uid_map: format!("{0} {0} 1", uid.as_raw()).into_bytes(),
             gid_map: format!("{0} {0} 1", gid.as_raw()).into_bytes(),
             program: filter::program(&self.reserved),
@@ -279,10 +284,10 @@ fn prepare(preparation: &Preparation) -> Result<(), (Step, io::Error)> {
         write_file(c"/proc/self/uid_map", &preparation.uid_map).map_err(at(Step::Users))?;
         write_file(c"/proc/self/gid_map", &preparation.gid_map).map_err(at(Step::Users))?;
         alone().map_err(at(Step::Mounts))?;
-        if preparation.hides {
-            cover(c"/dev/infiniband", c"size=4k,mode=0755", libc::MS_RDONLY).map_err(at(Step::Mounts))?;
+        if let Some(nodes) = &preparation.nodes {
+            nodes.mount().map_err(at(Step::Mounts))?;
         }
-        if let Some(tree) = &preparation.tree {
+        for tree in &preparation.trees {
             cover(tree.at(), tree.options(), 0).map_err(at(Step::Tree))?;
             tree.write().map_err(at(Step::Tree))?;
             cover(tree.at(), c"", libc::MS_REMOUNT | libc::MS_RDONLY).map_err(at(Step::Tree))?;
@@ -336,11 +341,19 @@ fn alone() -> io::Result<()> {
 }
 
 /// Mounts an empty folder over this one, or with `MS_REMOUNT` changes that one.
-fn cover(folder: &CStr, data: &CStr, more: libc::c_ulong) -> io::Result<()> {
+pub(crate) fn cover(folder: &CStr, data: &CStr, more: libc::c_ulong) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | more;
     let kind = c"tmpfs".as_ptr();
     // SAFETY: texts that end with zero (mount(2)).
     checked(unsafe { libc::mount(kind, folder.as_ptr(), kind, flags, data.as_ptr().cast()) })
+}
+
+/// Mounts what is at one path, with what is mounted there, at another one.
+pub(crate) fn bind(from: &CStr, at: &CStr) -> io::Result<()> {
+    let none = core::ptr::null();
+    let flags = libc::MS_BIND | libc::MS_REC;
+    // SAFETY: texts that end with zero; the others are not looked at for this kind of mount (mount(2)).
+    checked(unsafe { libc::mount(from.as_ptr(), at.as_ptr(), none, flags, none.cast()) })
 }
 
 /// Installs the filter, and returns its listener.

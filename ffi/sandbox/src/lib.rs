@@ -12,6 +12,7 @@ mod device;
 mod filter;
 mod launch;
 mod listener;
+mod nodes;
 mod process;
 mod signals;
 mod tree;

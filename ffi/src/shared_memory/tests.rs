@@ -125,7 +125,10 @@ fn populated_pages_are_there_and_the_others_are_found_at_their_first_touch() {
 fn adopted_memory_keeps_its_size_and_its_pages() {
     let ours = Mapping::create(c"test", BYTES).unwrap();
     let theirs = Mapping::adopt(copy_of(&ours), BYTES).unwrap();
-    assert!(theirs.file.is_none(), "a process that adopts many has no descriptor of any");
+    assert!(
+        theirs.file.is_none(),
+        "a process that adopts many has no descriptor of any"
+    );
     assert_eq!(seals(file_of(&ours)).unwrap() & SEALS, SEALS);
     let file = file_of(&ours).as_raw_fd();
     // SAFETY: an open descriptor; refused, so that nothing changes (ftruncate(2)).

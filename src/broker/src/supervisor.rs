@@ -137,9 +137,9 @@ pub fn run(policy: &Policy, program: &Program) -> Result<Report, BrokerError> {
     let cgroup = limits.cgroup().map_err(BrokerError::Limits)?;
     let mut policy = policy.clone();
     limits.narrow(&mut policy);
-    let tree = topology(&policy, program).map_err(BrokerError::Topology)?;
+    let trees = trees(&policy, program).map_err(BrokerError::Topology)?;
     let launch = Launch {
-        tree,
+        trees,
         program: program.program.clone(),
         arguments: program.arguments.clone(),
         namespaces: program.namespaces,
@@ -176,10 +176,14 @@ fn await_end(mut has_ended: impl FnMut() -> bool) {
     }
 }
 
-/// The topology of a policy that has one. Its folder is made if this user may.
-fn topology(policy: &Policy, program: &Program) -> Result<Option<Tree>, TopologyError> {
+/// The classes of sysfs with the devices of the policy alone, and the topology of a policy that has one. Its folder is made if this user may.
+fn trees(policy: &Policy, program: &Program) -> Result<Vec<Tree>, TopologyError> {
+    let mut trees = Vec::new();
+    if program.namespaces.is_some() {
+        trees = topology::classes(policy);
+    }
     let Some(at) = &policy.topology else {
-        return Ok(None);
+        return Ok(trees);
     };
     if program.namespaces.is_none() {
         return Err(TopologyError::Namespaces);
@@ -188,7 +192,8 @@ fn topology(policy: &Policy, program: &Program) -> Result<Option<Tree>, Topology
         path: at.clone(),
         error,
     })?;
-    topology::tree(policy, at, &program.snapshot).map(Some)
+    trees.push(topology::tree(policy, at, &program.snapshot)?);
+    Ok(trees)
 }
 
 /// Answers the sandbox until the filter has no user and the end of the program is known. Some kernels release the filter before the last process

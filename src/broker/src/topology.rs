@@ -158,6 +158,40 @@ fn tree_of(root: &Path, policy: &Policy, at: &Path, snapshot: &[u8]) -> Result<T
     Ok(look.tree)
 }
 
+/// Classes of sysfs whose entries are of RDMA devices.
+const CLASSES: [&str; 4] = [
+    "class/infiniband",
+    "class/infiniband_verbs",
+    "class/infiniband_mad",
+    "class/infiniband_cm",
+];
+
+/// Folders that cover these classes, each with the links of the devices of a policy alone, and its files. None for a class that is not there.
+pub(crate) fn classes(policy: &Policy) -> Vec<Tree> {
+    classes_of(Path::new("/sys"), policy)
+}
+
+fn classes_of(root: &Path, policy: &Policy) -> Vec<Tree> {
+    let there = CLASSES.iter().map(|class| root.join(class));
+    let tree = |at: PathBuf| {
+        let entry = |name: String| {
+            let path = at.join(&name);
+            // A link of sysfs has no root: it leads to the same place from here.
+            if let Ok(target) = fs::read_link(&path) {
+                let of_device = fs::read_to_string(path.join("ibdev")).ok();
+                let device = of_device.as_deref().map_or(name.as_str(), str::trim_end);
+                let is_allowed = policy.allows(device);
+                return is_allowed.then(|| (name.into(), TreeEntry::Link(target)));
+            }
+            let bytes = fs::read(&path).ok()?;
+            Some((name.into(), TreeEntry::File(bytes)))
+        };
+        let entries = names(&at).into_iter().filter_map(entry).collect();
+        Tree { at, entries }
+    };
+    there.filter(|at| at.is_dir()).map(tree).collect()
+}
+
 /// The names in a folder, sorted; none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();

@@ -91,7 +91,7 @@ fn part_of_a_runtime() {
         reserved: Reserved::of_containers(2),
         cgroup: None,
         pinned_bytes: None,
-        tree: None,
+        trees: Vec::new(),
     };
     let signals = BlockedSignals::new().unwrap();
     let Launched { pid, listener } = match launch.start(&signals) {

@@ -356,17 +356,34 @@ fn privileges() {
         status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2"),
         "{status}"
     );
-    if let Ok(mut nodes) = fs::read_dir("/dev/infiniband") {
-        assert!(nodes.next().is_none(), "nodes are hidden");
-        let path = c"/dev/infiniband".as_ptr() as u64;
+    let mut nodes = fs::read_dir("/dev/infiniband").unwrap();
+    assert!(nodes.next().is_none(), "nodes are hidden");
+    for folder in [c"/dev", c"/dev/null"] {
+        let path = folder.as_ptr() as u64;
         assert_eq!(call(libc::SYS_umount2, &[path, 0]), Err(libc::EPERM));
     }
+    hidden_whenever_they_come();
     // The listener is the broker's alone.
     for descriptor in fs::read_dir("/proc/self/fd").unwrap() {
         let target = fs::read_link(descriptor.unwrap().path()).unwrap_or_default();
         assert!(!target.to_str().unwrap().contains("seccomp"), "{target:?}");
     }
     open(ALLOWED).unwrap();
+}
+
+/// `/dev` is a folder of this sandbox's own, with what is there for all others.
+fn hidden_whenever_they_come() {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let of_dev = |line: &&str| line.split(' ').nth(4) == Some("/dev");
+    let dev = mounts.lines().rfind(of_dev).unwrap();
+    assert!(dev.contains(" - tmpfs ") && dev.contains(" ro,"), "{dev}");
+    assert_eq!(fs::metadata("/dev/null").unwrap().rdev(), NULL);
+    fs::write("/dev/null", "x").unwrap();
+    assert!(fs::read_link("/dev/fd").is_err() || fs::read_dir("/dev/fd").is_ok());
+    let made = fs::create_dir("/dev/infiniband/uverbs0").unwrap_err();
+    assert_eq!(made.raw_os_error(), Some(libc::EROFS));
+    std::env::set_current_dir("/dev").unwrap();
+    assert!(fs::read_dir("infiniband").unwrap().next().is_none());
 }
 
 fn orphan() {

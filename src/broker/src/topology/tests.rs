@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::{TopologyError, tree_of};
+use super::{TopologyError, classes_of, tree_of};
+use doorbell_sandbox::TreeEntry;
+
 use crate::policy::Policy;
 
 const BRIDGE: &str = "devices/pci0000:3a/0000:3a:00.0";
@@ -187,4 +189,41 @@ fn a_tree_is_written_to_a_new_folder_alone() {
     let written = super::write_topology(&policy, folder.path(), b"");
     assert!(matches!(written, Err(TopologyError::File { .. })));
     super::write_topology(&policy, &folder.path().join("new"), b"").unwrap();
+}
+
+#[test]
+fn the_classes_have_links_of_allowed_devices_alone_and_their_files() {
+    let host = host();
+    write(host.path(), "class/infiniband_verbs/abi_version", "6\n");
+    for (device, expected) in [
+        ("mlx5_0", [vec!["mlx5_0"], vec!["abi_version", "uverbs0"]]),
+        ("rxe0", [vec!["rxe0"], vec!["abi_version"]]),
+        ("none", [vec![], vec!["abi_version"]]),
+    ] {
+        let policy = Policy::parse(&format!("devices = ['{device}']")).unwrap();
+        let trees = classes_of(host.path(), &policy);
+        let folders: Vec<_> = trees.iter().map(|tree| tree.at.clone()).collect();
+        let classes = ["class/infiniband", "class/infiniband_verbs"];
+        assert_eq!(folders, classes.map(|class| host.path().join(class)));
+        for (tree, names) in trees.iter().zip(expected) {
+            let found: Vec<_> = tree
+                .entries
+                .iter()
+                .map(|(path, _)| path.to_str().unwrap())
+                .collect();
+            assert_eq!(found, names);
+            // Written over the class, each leads where it led.
+            for (path, entry) in &tree.entries {
+                let real = tree.at.join(path);
+                match entry {
+                    TreeEntry::Link(target) => {
+                        let place = tree.at.join(target).canonicalize().unwrap();
+                        assert_eq!(place, real.canonicalize().unwrap());
+                    }
+                    TreeEntry::File(bytes) => assert_eq!(*bytes, fs::read(real).unwrap()),
+                    TreeEntry::Folder => panic!("{path:?}"),
+                }
+            }
+        }
+    }
 }
