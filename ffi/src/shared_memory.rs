@@ -216,11 +216,19 @@ fn bytes_of(words: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
+/// The offset of a word. `None` for one beyond every mapping, so that nothing overflows.
+#[inline]
+const fn offset_of(word: usize) -> Option<usize> {
+    if word >= BYTES_MAX / size_of::<u64>() {
+        return None;
+    }
+    Some(word.wrapping_mul(size_of::<u64>()).wrapping_add(FLAGS_BYTES))
+}
+
 impl SharedWords for SharedMemory {
     #[inline]
     fn word(&self, index: usize) -> Option<&AtomicU64> {
-        let offset = index.checked_mul(size_of::<u64>())?.checked_add(FLAGS_BYTES)?;
-        let word = self.0.at(offset, size_of::<u64>())?.cast::<u64>();
+        let word = self.0.at(offset_of(index)?, size_of::<u64>())?.cast::<u64>();
         // SAFETY: inside the mapping (`at`), which lives as long as `self`; aligned, since the mapping is and the offset is a multiple of
         // eight. Behind the flags, the language makes atomic accesses of this size alone.
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr()) })
@@ -228,10 +236,9 @@ impl SharedWords for SharedMemory {
 
     #[inline]
     fn line(&self, first: usize) -> Option<&[AtomicU64; 8]> {
-        let offset = first.checked_mul(size_of::<u64>())?.checked_add(FLAGS_BYTES)?;
         let line = self
             .0
-            .at(offset, size_of::<[AtomicU64; 8]>())?
+            .at(offset_of(first)?, size_of::<[AtomicU64; 8]>())?
             .cast::<[AtomicU64; 8]>();
         // SAFETY: as above, for each of the eight words: an `AtomicU64` has the layout of a `u64` of eight bytes, and its alignment on
         // the processors of this crate.

@@ -322,6 +322,23 @@ impl<M: SharedWords> SharedConsumer<M> {
         Ok(Some(copy))
     }
 
+    /// Copies the first two words of the next descriptor, of those that [`SharedConsumer::look`] found. Another call may return other words
+    /// if the producer is hostile. `None` if none of those is left, or if the memory is smaller than the ring.
+    #[inline]
+    #[must_use]
+    pub fn peek_pair(&self) -> Option<[u64; 2]> {
+        if self.produced == self.taken {
+            return None;
+        }
+        let slot = self.slot();
+        if let Some(witness) = self.memory.witness(slot as usize) {
+            witness.read();
+        }
+        let [first, second, ..] = self.ring.words_of(&self.memory, slot).ok()?;
+        // Relaxed: ordered behind the position.
+        Some([first, second].map(|word| word.load(Ordering::Relaxed)))
+    }
+
     /// The slot of the next descriptor, and so the cell of its payload.
     #[must_use]
     pub const fn slot(&self) -> u32 {

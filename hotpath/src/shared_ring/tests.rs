@@ -59,9 +59,11 @@ fn batches_go_round_in_order() {
             next += 1;
         }
         assert_eq!(consumer.peek(), Ok(None), "nothing before it is published");
+        assert_eq!(consumer.peek_pair(), None);
         assert!(producer.publish() && !producer.publish());
         while let Some(found) = consumer.peek().unwrap() {
             assert_eq!(found, item(expected));
+            assert_eq!(consumer.peek_pair().as_ref(), found.first_chunk());
             consumer.advance();
             expected += 1;
         }

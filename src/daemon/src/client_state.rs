@@ -331,9 +331,11 @@ impl Client {
                     Some(asked) if matches!(asked.action, Action::End(_)) => {
                         let ended = self.end_transfer(&asked, arrived.from, arrived.incarnation);
                         let outcome = ended.map(|report| {
-                            // In its place, in front of what waits behind it.
-                            self.waiting.push_front(Waiting::Report(report, None));
-                            self.owed = self.owed.saturating_add(1);
+                            if let Some(report) = report {
+                                // In its place, in front of what waits behind it.
+                                self.waiting.push_front(Waiting::Report(report, None));
+                                self.owed = self.owed.saturating_add(1);
+                            }
                             (0, Vec::new())
                         });
                         return Ok(Some(Reported::Operation(*arrived, outcome)));
@@ -383,16 +385,16 @@ impl Client {
     }
 
     /// Ends a transfer by a grant of this client's, and returns the report of that. It waits here if there is no room, so the taker never
-    /// waits for it. Each grant has one.
+    /// waits for it. Each grant has one such report.
     pub(crate) fn end_transfer(
         &mut self,
         asked: &Asked,
         from: EndpointAddress,
         incarnation: u64,
-    ) -> Result<Report, UndeliveredReason> {
+    ) -> Result<Option<Report>, UndeliveredReason> {
         self.grants.check(asked, from, incarnation)?;
-        self.grants.end(asked.place);
-        asked.written(from).ok_or(UndeliveredReason::NoRight)
+        let is_first = self.grants.end(asked.place);
+        Ok(asked.written(from).filter(|_| is_first))
     }
 
     /// Messages and operations of other nodes that wait.

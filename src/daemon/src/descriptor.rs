@@ -273,22 +273,24 @@ impl Report {
         }
     }
 
-    /// Reads the sender and the bytes of a message. `None` for anything else.
+    /// Reads the sender and the bytes of a message from the first words of its report. `None` for anything else.
     #[inline]
-    pub(crate) fn message(words: &Words, message_bytes: u32) -> Option<(EndpointAddress, u32)> {
-        let [head, who, ..] = words;
-        let (kind, bytes) = halves(*head);
-        (kind == MESSAGE && bytes <= message_bytes).then(|| (address(*who), bytes))
+    pub(crate) fn message([head, who]: [u64; 2], message_bytes: u32) -> Option<(EndpointAddress, u32)> {
+        // One comparison looks at kind and length.
+        let bytes = head.wrapping_sub(pair(MESSAGE, 0));
+        let (_, length) = halves(bytes);
+        (bytes <= message_bytes.into()).then(|| (address(who), length))
     }
 
     /// Reads the copy of a descriptor of the daemon. `None` if it is none of this version.
     pub(crate) fn parse(words: &Words, message_bytes: u32) -> Option<Self> {
         let [head, who, number, reason, value, _, immediate, _] = *words;
         let (kind, bytes) = halves(head);
+        let first = [head, who];
         let (who, place) = (address(who), GrantPlace::of(reason));
         let reason = || u32::try_from(reason).ok();
         match kind {
-            MESSAGE => Self::message(words, message_bytes).map(|(from, bytes)| Self::Message { from, bytes }),
+            MESSAGE => Self::message(first, message_bytes).map(|(from, bytes)| Self::Message { from, bytes }),
             UNDELIVERED => {
                 let reason = UndeliveredReason::of(reason()?)?;
                 Some(Self::Undelivered {

@@ -322,12 +322,11 @@ impl Endpoint {
         let owner = self.given.owner();
         let count = self.events.look()?;
         for _ in 0..count {
-            let slot = self.events.slot();
-            let Some(words) = self.events.peek()? else { break };
+            let first = self.events.peek_pair().ok_or(EndpointRefusal::Broken)?;
             let message_bytes = self.layout.message_bytes();
-            // Most are messages.
-            if let Some((from, bytes)) = Report::message(&words, message_bytes) {
-                let cell = self.layout.event_cell(slot);
+            // Most are messages, which have no more words.
+            if let Some((from, bytes)) = Report::message(first, message_bytes) {
+                let cell = self.layout.event_cell(self.events.slot());
                 let message = self
                     .message
                     .get_mut(..bytes as usize)
@@ -340,7 +339,9 @@ impl Endpoint {
                 each(EndpointEvent::Received { from, message });
                 continue;
             }
-            let report = Report::parse(&words, message_bytes).ok_or(EndpointRefusal::Broken)?;
+            let words = self.events.peek()?;
+            let report = words.and_then(|words| Report::parse(&words, message_bytes));
+            let report = report.ok_or(EndpointRefusal::Broken)?;
             if self.has_transfers() && self.transfers.intercept(&report) {
                 if let Report::Revoked(place) = report {
                     self.given.free(place);

@@ -21,6 +21,8 @@ struct Held {
     granted: Granted,
     /// The process that it is for, of those that have the name one after the other: the first one that uses it.
     incarnation: Option<u64>,
+    /// The end of its transfer is reported.
+    is_ended: bool,
 }
 
 /// A place, and the generation of the last grant there.
@@ -66,6 +68,7 @@ impl Grants {
             held: Some(Held {
                 granted,
                 incarnation: None,
+                is_ended: false,
             }),
         };
         Ok(())
@@ -85,12 +88,12 @@ impl Grants {
         })
     }
 
-    /// Ends a grant whose transfer has ended. Its owner still revokes it.
-    pub(crate) fn end(&mut self, place: GrantPlace) {
+    /// Notes that the transfer of a grant has ended, which its owner is yet to revoke. Returns whether it is the first end.
+    pub(crate) fn end(&mut self, place: GrantPlace) -> bool {
         let there = self.places.get_mut(place.index as usize);
-        if let Some(there) = there.filter(|there| there.generation == place.generation) {
-            there.held = None;
-        }
+        let there = there.filter(|there| there.generation == place.generation);
+        let held = there.and_then(|there| there.held.as_mut());
+        held.is_some_and(|held| !core::mem::replace(&mut held.is_ended, true))
     }
 
     /// Ends what an endpoint was granted, whose process is gone. A grant that no process used waits for the first one of its name.

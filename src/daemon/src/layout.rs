@@ -173,12 +173,13 @@ impl EndpointLayout {
 
     /// Offset of the cell of a slot of the submissions.
     pub(crate) const fn submission_cell(&self, slot: u32) -> usize {
-        (slot as usize).saturating_mul(self.message_bytes as usize)
+        // At most 2^13 * 2^16: both are checked when a layout is made.
+        (slot as usize).wrapping_mul(self.message_bytes as usize)
     }
 
     /// Offset of the cell of a slot of the events.
     pub(crate) const fn event_cell(&self, slot: u32) -> usize {
-        self.submission_cell(self.depth.saturating_add(slot))
+        self.submission_cell(self.depth.wrapping_add(slot))
     }
 }
 

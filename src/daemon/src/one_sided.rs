@@ -83,7 +83,7 @@ pub(crate) enum Action {
         compare: u64,
         swap: u64,
     },
-    /// The end of a transfer, with a number for the giver: nothing more is done by the grant.
+    /// The end of a transfer, with a number for the giver.
     End(u32),
 }
 

@@ -48,7 +48,9 @@ impl Routes {
         while is_taken(self) && self.0.len() < ROUTES_MAX {
             self.grow();
         }
-        let Ok(index) = u32::try_from(id.index()) else { return };
+        let Ok(index) = u32::try_from(id.index()) else {
+            return;
+        };
         let incarnation = id.incarnation();
         self.put(Route {
             endpoint,

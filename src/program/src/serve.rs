@@ -3,7 +3,6 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::fs;
-use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -177,11 +176,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             match known.update(handle(place), doorbell::now()) {
                 Ok(None) => {}
                 Ok(Some(found)) => server.add_peer(NodeNumber(*number), found),
-                // Processes of this daemon do not end for the file of another node.
-                Err(error) if server.counts().attached > 0 => {
-                    let _ = writeln!(std::io::stderr(), "doorbell: node {number}: {error}");
-                }
-                Err(error) => return Err(error),
+                Err(error) => outlived(*number, error, server.counts().attached, &mut std::io::stderr())?,
             }
         }
         let time = if known.iter().any(|known| known.handle.is_none()) {
@@ -284,6 +279,21 @@ impl Known {
     }
 }
 
+/// Logs why the handle of a node cannot be read. Processes of this daemon do not end for the file of another node; without any, the daemon does.
+fn outlived(
+    number: u32,
+    error: Failure,
+    attached: u64,
+    log: &mut impl std::io::Write,
+) -> Result<(), Failure> {
+    if attached == 0 {
+        return Err(error);
+    }
+    // A log that is closed ends nobody either.
+    let _ = writeln!(log, "doorbell: node {number}: {error}");
+    Ok(())
+}
+
 /// The handle of a node; `None` while its file is missing.
 fn handle(place: &str) -> Result<Option<Handle>, Failure> {
     match place.strip_prefix('@') {
@@ -312,7 +322,7 @@ fn parse_peer(text: &str) -> Result<(u32, String), String> {
 mod tests {
     use doorbell::provider::Instant;
 
-    use super::{HALF_WRITTEN, Known, parse_mode, parse_peer};
+    use super::{HALF_WRITTEN, Known, outlived, parse_mode, parse_peer};
 
     #[test]
     fn each_file_has_its_own_time_to_be_written() {
@@ -331,6 +341,30 @@ mod tests {
         assert!(known.update(half(), at(later)).is_ok());
         assert!(known.update(Ok(None), at(later + 1)).is_ok());
         assert!(known.update(half(), at(later + patience)).is_ok());
+    }
+
+    /// A log that takes nothing.
+    struct Closed;
+
+    impl std::io::Write for Closed {
+        fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_ends_a_daemon_without_processes_alone() {
+        let mut log = Vec::new();
+        assert!(outlived(7, "half".into(), 1, &mut log).is_ok());
+        assert_eq!(log, b"doorbell: node 7: half\n");
+        assert!(outlived(7, "half".into(), 1, &mut Closed).is_ok());
+        log.clear();
+        assert!(outlived(7, "half".into(), 0, &mut log).is_err());
+        assert_eq!(log, b"", "the program says it when it ends");
     }
 
     #[test]

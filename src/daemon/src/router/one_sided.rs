@@ -57,7 +57,8 @@ impl Router {
                 return self.no_endpoint();
             };
             match owner.end_transfer(asked, from, incarnation) {
-                Ok(report) => owner.owe(report, None),
+                Ok(Some(report)) => owner.owe(report, None),
+                Ok(None) => {}
                 Err(reason) => return Step::Refused(reason),
             }
             self.complete(index, requested, 0);

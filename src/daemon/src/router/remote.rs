@@ -39,6 +39,13 @@ impl Router {
         is_moved
     }
 
+    /// Reports that wait for room.
+    #[cfg(test)]
+    pub(crate) fn kept_reports(&self) -> u64 {
+        let waiting = self.clients.iter().flatten().map(|client| client.waiting.len());
+        waiting.sum::<usize>() as u64
+    }
+
     /// Whether frames wait for a lane.
     pub(crate) fn has_frames(&self) -> bool {
         !self.out.is_empty()
@@ -261,7 +268,9 @@ impl Router {
                         Some(asked) if matches!(asked.action, Action::End(_)) => {
                             let ended = client.end_transfer(&asked, arrived.from, arrived.incarnation);
                             Some(ended.map(|report| {
-                                client.owe(report, None);
+                                if let Some(report) = report {
+                                    client.owe(report, None);
+                                }
                                 (0, Vec::new())
                             }))
                         }

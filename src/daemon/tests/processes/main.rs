@@ -551,3 +551,28 @@ fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_
     };
     assert!(matches!(gone, ClientError::DaemonGone), "{gone}");
 }
+
+/// A daemon that has no place for the question answers it once it has one.
+#[test]
+fn a_daemon_whose_places_are_taken_is_replaced_once_one_is_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let mut first = process("daemon", &socket);
+    // As many connections of one user as may say nothing. Each is refused after a second.
+    let address = rustix::net::SocketAddrUnix::new(&socket).unwrap();
+    let silent: Vec<_> = (0..8)
+        .map(|_| {
+            let kind = rustix::net::SocketType::SEQPACKET;
+            let silent = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
+            rustix::net::connect(&silent, &address).unwrap();
+            silent
+        })
+        .collect();
+    let mut second = process("replacing", &socket);
+    assert!(first.wait().unwrap().success(), "it was asked to end");
+    let client = attach(&socket, 0);
+    client.detach().unwrap();
+    drop(silent);
+    second.kill().unwrap();
+    second.wait().unwrap();
+}
