@@ -2,7 +2,8 @@
 //! is killed every 50 ms: `daemon_rates [ROUNDS]`. Both are ratios of alternating rounds of one run.
 //!
 //! Direct channels are over the fake libibverbs, whose device copies a message as the daemon does. Four threads send 64 bytes to four others.
-//! The processes are threads with a client each: rings, sockets and the daemon are those that ship. Whoever finds nothing yields.
+//! The processes are threads with a client each: rings, sockets and the daemon are those that ship. A thread that finds nothing to do yields,
+//! or sleeps.
 #![expect(clippy::unwrap_used, reason = "it fails by panicking")]
 
 use core::time::Duration;
@@ -23,6 +24,7 @@ use doorbell_proofs::{End, Pair};
 
 const PAIRS: u32 = 4;
 const MESSAGES: u32 = 50_000;
+const DEPTH: u32 = 64;
 const MESSAGE: [u8; 64] = [7; 64];
 const SOON: Duration = Duration::from_secs(60);
 
@@ -30,12 +32,19 @@ const SOON: Duration = Duration::from_secs(60);
 const A_WHILE: Duration = Duration::from_secs(2);
 const KILL_EVERY: Duration = Duration::from_millis(50);
 
-fn attach(socket: &Path, endpoint: u32) -> Client {
+/// A client that finds nothing to do.
+#[derive(Clone, Copy, Debug)]
+enum Idle {
+    Yields,
+    Sleeps,
+}
+
+fn attach(socket: &Path, endpoint: u32, depth: u32) -> Client {
     let request = AttachRequest {
         job: JobNumber(1),
         key: JobKey([1; 16]),
         endpoint,
-        layout: EndpointLayout::default(),
+        layout: EndpointLayout::new(depth, 4096).unwrap(),
     };
     Client::attach(socket, &request, within(SOON)).unwrap()
 }
@@ -61,17 +70,19 @@ fn beside_a_daemon<R>(folder: &Path, what: impl FnOnce(&Path) -> R) -> R {
 }
 
 /// Seconds in which all messages come through a daemon.
-fn through_a_daemon(folder: &Path) -> f64 {
+fn through_a_daemon(folder: &Path, how: Idle, depth: u32) -> f64 {
     beside_a_daemon(folder, |socket| {
-        let mut clients: Vec<_> = (0..2 * PAIRS).map(|number| attach(socket, number)).collect();
+        let mut clients: Vec<_> = (0..2 * PAIRS)
+            .map(|number| attach(socket, number, depth))
+            .collect();
         let begun = Instant::now();
         thread::scope(|scope| {
             for (number, client) in (0..).zip(&mut clients) {
                 scope.spawn(move || {
                     if number % 2 == 0 {
-                        send(client, at(number + 1));
+                        send(client, at(number + 1), how);
                     } else {
-                        receive(client);
+                        receive(client, how);
                     }
                 });
             }
@@ -80,14 +91,24 @@ fn through_a_daemon(folder: &Path) -> f64 {
     })
 }
 
-fn send(client: &mut Client, to: EndpointAddress) {
+/// Waits for something to do. Returns how many events came meanwhile.
+fn idle(client: &mut Client, how: Idle) -> u32 {
+    let mut events = 0;
+    match how {
+        Idle::Yields => thread::yield_now(),
+        Idle::Sleeps => drop(client.wait(within(SOON), |_| events += 1).unwrap()),
+    }
+    events
+}
+
+fn send(client: &mut Client, to: EndpointAddress, how: Idle) {
     let mut left = MESSAGES;
     while left > 0 {
         match client.send(to, &MESSAGE) {
             Ok(_) => left -= 1,
             Err(EndpointRefusal::Full) => {
                 client.poll(|event| panic!("{event:?}")).unwrap();
-                thread::yield_now();
+                idle(client, how);
             }
             Err(refusal) => panic!("{refusal}"),
         }
@@ -95,7 +116,7 @@ fn send(client: &mut Client, to: EndpointAddress) {
     client.poll(|event| panic!("{event:?}")).unwrap();
 }
 
-fn receive(client: &mut Client) {
+fn receive(client: &mut Client, how: Idle) {
     let mut left = MESSAGES;
     while left > 0 {
         let before = left;
@@ -105,7 +126,7 @@ fn receive(client: &mut Client) {
         });
         polled.unwrap();
         if left == before {
-            thread::yield_now();
+            left -= idle(client, how);
         }
     }
 }
@@ -162,7 +183,7 @@ fn victim(socket: &Path, attaches: bool) -> Child {
 }
 
 fn be_a_victim(kind: &str, socket: &Path) {
-    let mut client = (kind == "attach").then(|| attach(socket, 9));
+    let mut client = (kind == "attach").then(|| attach(socket, 9, DEPTH));
     std::io::Write::write_all(&mut std::io::stdout(), b"R").unwrap();
     std::io::Write::flush(&mut std::io::stdout()).unwrap();
     loop {
@@ -182,6 +203,7 @@ fn round_trips(folder: &Path, attaches: bool) -> Vec<Duration> {
     beside_a_daemon(folder, |socket| {
         let is_over = AtomicBool::new(false);
         let mut times = Vec::new();
+        let [mut one, mut other] = [0, 1].map(|number| attach(socket, number, DEPTH));
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
@@ -191,7 +213,6 @@ fn round_trips(folder: &Path, attaches: bool) -> Vec<Duration> {
                     child.wait().unwrap();
                 }
             });
-            let (mut one, mut other) = (attach(socket, 0), attach(socket, 1));
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let mut asked = 0;
@@ -227,19 +248,22 @@ fn main() {
     let rounds: u32 = words.first().map_or(5, |word| word.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let rate = |seconds: f64| f64::from(PAIRS * MESSAGES) / seconds / 1e6;
-    let mut ratios = Vec::new();
-    for _ in 0..rounds {
-        let (daemon, direct) = (through_a_daemon(folder.path()), over_channels());
-        ratios.push(direct / daemon);
+    for (how, depth) in [(Idle::Sleeps, DEPTH), (Idle::Yields, DEPTH), (Idle::Yields, 1024)] {
+        let mut both = Vec::new();
+        for _ in 0..rounds {
+            both.push((through_a_daemon(folder.path(), how, depth), over_channels()));
+        }
+        both.sort_unstable_by(|one, other| (one.1 / one.0).total_cmp(&(other.1 / other.0)));
+        let (daemon, direct) = both[both.len() / 2];
         println!(
-            "{:.2} M messages a second through the daemon, {:.2} over channels: {:.2}",
+            "a client {how:?}, {depth} slots: {:.2} M messages a second through the daemon, {:.2} over channels; ratio {:.2}, from {:.2} to {:.2}",
             rate(daemon),
             rate(direct),
-            direct / daemon
+            direct / daemon,
+            both[0].1 / both[0].0,
+            both[both.len() - 1].1 / both[both.len() - 1].0
         );
     }
-    ratios.sort_unstable_by(f64::total_cmp);
-    println!("median of {rounds}: {:.2}", ratios[ratios.len() / 2]);
     for _ in 0..rounds.div_ceil(2) {
         let [killed, apart] = [true, false].map(|attaches| round_trips(folder.path(), attaches));
         let p99 = |times: &[Duration]| times[times.len() * 99 / 100];
