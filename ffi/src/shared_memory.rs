@@ -34,6 +34,9 @@ const FLAG_STRIDE_BYTES: usize = 128;
 /// The most bytes of one mapping.
 const BYTES_MAX: usize = 1 << 30;
 
+/// The most words of one mapping.
+const WORDS_MAX: usize = BYTES_MAX / size_of::<u64>();
+
 /// Reason why memory cannot be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -219,7 +222,7 @@ fn bytes_of(words: usize) -> usize {
 /// The offset of a word. `None` for one beyond every mapping, so that nothing overflows.
 #[inline]
 const fn offset_of(word: usize) -> Option<usize> {
-    if word >= BYTES_MAX / size_of::<u64>() {
+    if word >= WORDS_MAX {
         return None;
     }
     Some(word.wrapping_mul(size_of::<u64>()).wrapping_add(FLAGS_BYTES))

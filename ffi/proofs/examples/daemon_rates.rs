@@ -6,12 +6,13 @@
 //! or sleeps.
 #![expect(clippy::unwrap_used, reason = "it fails by panicking")]
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+
 use std::thread;
 use std::time::Instant;
 
