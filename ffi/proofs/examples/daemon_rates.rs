@@ -189,7 +189,7 @@ fn be_a_victim(kind: &str, socket: &Path) {
     std::io::Write::flush(&mut std::io::stdout()).unwrap();
     loop {
         match &mut client {
-            // What it sends is on its way when it is killed.
+            // A message of its own is on its way when it is killed.
             Some(client) => {
                 let _ = client.send(at(9), &MESSAGE);
                 let _ = client.wait(within(Duration::from_millis(1)), |_| {});

@@ -1,4 +1,4 @@
-//! The program's `/dev`: all that was there at the start, but for RDMA devices. What comes later is not in it.
+//! The program's `/dev`: all that was there at the start, but for RDMA devices. Nodes that come later are not in it.
 //!
 //! A folder in memory covers `/dev`, and each entry is mounted at its place in it. A cover of `/dev/infiniband` alone hides no folder that
 //! is made later: by a driver that is loaded then, or that is loaded again.

@@ -159,7 +159,7 @@ impl Nodes {
                 }
                 self.fabric.run_for(core::time::Duration::from_micros(10));
             }
-            // What they handed back, and the answers of the other daemon.
+            // Slots that they handed back, and answers of the other daemon.
             for _ in 0..10 {
                 of(HUB, || self.near.poll());
                 self.far.poll();

@@ -499,7 +499,7 @@ fn a_giver_that_does_not_read_holds_up_no_taker() {
             "{far}: what the taker sends next"
         );
         assert_eq!(world.end_of(giver, given), None);
-        // The giver has not taken its range back. What is taken again has no second report there.
+        // The giver has not taken its range back, so the taker may take it again. The giver has no second report then.
         let offered = world.processes[giver].transfers.offered[0];
         for _ in 0..5 {
             let again = world.take(taker, offered, long).unwrap();
