@@ -24,6 +24,9 @@ const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// How often files are looked for.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Lines of a rank that are shown after a failure.
+const SHOWN_LINES: usize = 8;
+
 /// The versions of the ranks in a run whose ranks have different ones.
 const MIXED: [&str; 5] = ["8", "12", "9", "11", "10"];
 
@@ -56,7 +59,7 @@ pub(crate) fn run(plugin: &str, arguments: &[String]) -> Result<bool, String> {
     fs::create_dir_all(part.folder).map_err(|error| format!("{folder}: {error}"))?;
     let results = part.folder.join(format!("results-{rank}"));
     let mut results = File::create(&results).map_err(|error| format!("{}: {error}", results.display()))?;
-    let mut failed = 0_u32;
+    let (mut failed, mut shown) = (0_u32, Vec::new());
     for version in versions.split(',') {
         let own = match version {
             "mixed" => part.mixed(),
@@ -70,7 +73,10 @@ pub(crate) fn run(plugin: &str, arguments: &[String]) -> Result<bool, String> {
                 Some(own) => part.one(version, own, scenario),
                 None => ("left out", "the plugin has one version at most".to_owned()),
             };
-            failed += u32::from(verdict == "failed");
+            if verdict == "failed" {
+                failed += 1;
+                shown.push((version, scenario));
+            }
             println!("{verdict} {version} {scenario}: {words}");
             let line = writeln!(results, "{version}\t{scenario}\t{verdict}\t{words}");
             line.map_err(|error| error.to_string())?;
@@ -79,6 +85,9 @@ pub(crate) fn run(plugin: &str, arguments: &[String]) -> Result<bool, String> {
     // Nobody ends before all results are there: the end of one may be the end of all.
     let end = part.folder.join("end");
     let _ = part.meet(&end);
+    for (version, scenario) in shown {
+        part.show(version, scenario);
+    }
     println!("{failed} failed");
     Ok(failed == 0)
 }
@@ -96,6 +105,23 @@ impl Part<'_> {
         };
         let there: Vec<_> = MIXED.into_iter().filter(has).collect();
         (there.len() > 1).then(|| there[self.rank % there.len()])
+    }
+
+    /// Shows the last words of all ranks in a scenario, since one side's failure may be the other's fault.
+    fn show(&self, version: &str, scenario: &str) {
+        for rank in 0..self.ranks {
+            let file = self
+                .folder
+                .join(version)
+                .join(scenario)
+                .join(format!("output-{rank}"));
+            let said = fs::read_to_string(file).unwrap_or_default();
+            println!("rank {rank} in {version} {scenario}:");
+            let behind = said.lines().count().saturating_sub(SHOWN_LINES);
+            for line in said.lines().skip(behind) {
+                println!("  {line}");
+            }
+        }
     }
 
     fn one(&self, version: &str, own: &str, scenario: &str) -> (&'static str, String) {
@@ -147,12 +173,7 @@ impl Part<'_> {
         let status = ended?;
         let word = |begin: &str| said.lines().find_map(|line| line.strip_prefix(begin));
         Ok(match (word("ok: "), word("FAILED: "), word("LEFT OUT: ")) {
-            (_, Some(why), _) => {
-                for line in said.lines() {
-                    println!("  {line}");
-                }
-                ("failed", why.to_owned())
-            }
+            (_, Some(why), _) => ("failed", why.to_owned()),
             (Some(done), ..) => ("passed", done.to_owned()),
             (.., Some(why)) => ("left out", why.to_owned()),
             _ if status.is_empty() => (

@@ -198,26 +198,25 @@ impl Context {
             }
         }
         self.state.lines = lines;
+        if !self.state.leaving.is_empty() {
+            let now = doorbell::now();
+            let State { leaving, broken, .. } = &mut self.state;
+            leaving.retain(|(link, until)| {
+                let is_due = until.has_passed(now);
+                if is_due {
+                    log::warn(format_args!("link {link}: the peer's process has ended"));
+                    broken.push(*link);
+                }
+                !is_due
+            });
+        }
         for link in self.lifelines.take_gone() {
-            // Messages from before its end are on their way still.
+            // Messages from before its end are on their way still: the link is polled once more at least, however slow this thread is.
             let until = self.node.within(LEFT_WITHIN);
             if self.state.peer_mut(link).is_some() {
                 self.state.leaving.push((link, until));
             }
         }
-        if self.state.leaving.is_empty() {
-            return;
-        }
-        let now = doorbell::now();
-        let State { leaving, broken, .. } = &mut self.state;
-        leaving.retain(|(link, until)| {
-            let is_due = until.has_passed(now);
-            if is_due {
-                log::warn(format_args!("link {link}: the peer's process has ended"));
-                broken.push(*link);
-            }
-            !is_due
-        });
     }
 
     /// Nothing comes any more. All queue pairs are destroyed, so that no peer reaches memory of NCCL's.

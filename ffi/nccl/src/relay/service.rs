@@ -325,9 +325,6 @@ impl Relay {
         }
         state.asked.drain(..).for_each(|link| lifelines.ask(link));
         state.over.drain(..).for_each(|link| lifelines.forget(link));
-        for link in lifelines.take_gone() {
-            state.leaving.push((link, node.within(LEFT_WITHIN)));
-        }
         let now = doorbell::now();
         let State {
             leaving,
