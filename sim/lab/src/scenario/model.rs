@@ -18,13 +18,14 @@ use crate::topology::Topology;
 
 /// How long a foreground step may take when the file does not say: four times the slowest stock tool in an
 /// emulated guest.
-pub(super) const DEADLINE_DEFAULT: Duration = Duration::from_secs(60);
+pub(super) const DEADLINE_DEFAULT: Duration = Duration::from_secs(120);
 
 /// How long a step may take to become ready when the file does not say.
-pub(super) const READY_WITHIN_DEFAULT: Duration = Duration::from_secs(30);
+pub(super) const READY_WITHIN_DEFAULT: Duration = Duration::from_secs(60);
 
-/// How long a background step with `at_end = "wait"` and no deadline has, once nothing else runs.
-pub(super) const END_WITHIN: Duration = Duration::from_secs(10);
+/// How long a background step with `at_end = "wait"` and no deadline has, once nothing else runs. A test waits for
+/// all of it.
+pub(super) const END_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
 
 /// How long a step has between TERM and KILL.
 pub(super) const STOP_GRACE: Duration = Duration::from_secs(3);

@@ -26,6 +26,9 @@ use crate::cluster::{Cluster, CommandSpec, Signal};
 /// Lines of a failed step's output that are shown at once; all of it is kept.
 const TAIL_LINES: usize = 30;
 
+/// Lines of the output of a step that ran beside a failed one.
+const BESIDE_LINES: usize = 15;
+
 /// How long a turn waits for news when there is none.
 const TURN: Duration = Duration::from_millis(20);
 
@@ -533,6 +536,30 @@ impl<'a> Runner<'a> {
                 if !self.failures.contains(&text) {
                     self.failures.push(text);
                 }
+            }
+        }
+        self.note_beside();
+    }
+
+    /// Notes the last lines of the steps that ran beside the first one that failed: the fault may be theirs.
+    fn note_beside(&mut self) {
+        let failed = self.steps.iter().find(|step| step.outcome == Outcome::Failed);
+        let Some(began_s) = failed.map(|step| step.started_s) else {
+            return;
+        };
+        for tracked in self.tracked.values() {
+            let tail = tracked.live.output.tail(BESIDE_LINES);
+            let Some(report) = self.steps.get(tracked.report) else {
+                continue;
+            };
+            let was_beside = report.started_s + report.duration_s >= began_s;
+            if report.outcome == Outcome::Failed || !was_beside || tail.is_empty() {
+                continue;
+            }
+            let words = format!("beside it, step `{}` on host `{}` said", report.id, report.host);
+            let note = format!("{words}:\n  | {}", tail.join("\n  | "));
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
             }
         }
     }

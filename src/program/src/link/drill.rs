@@ -1,8 +1,10 @@
 //! Commands at their times: what is made to fail while the link carries messages, and when that was.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::io;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -12,6 +14,9 @@ use doorbell::within;
 
 use crate::value::parse_seconds;
 
+/// How often the thread of the commands looks whether the link is as a command wants it.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// A command and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
@@ -19,13 +24,65 @@ pub(crate) struct Order {
     pub(super) after: Duration,
     /// The rail that it makes fail, if the command line names one.
     pub(super) rail: Option<u8>,
+    /// The state of the link without which it does not begin.
+    wanted: Wanted,
     pub(super) command: String,
 }
 
+/// The state of the link that a command waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// So many rails are up: no more, and no fewer.
+    up: Option<u64>,
+    /// So many messages came at least.
+    came: Option<u64>,
+}
+
+/// The state of the link, for the thread of the commands.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) up: AtomicU64,
+    pub(super) came: AtomicU64,
+}
+
+impl Wanted {
+    /// Whether the link is so; else its state in words.
+    fn look(self, seen: &Seen) -> Result<(), String> {
+        let (up, came) = (seen.up.load(Ordering::Relaxed), seen.came.load(Ordering::Relaxed));
+        if self.up.is_none_or(|wanted| wanted == up) && self.came.is_none_or(|wanted| wanted <= came) {
+            return Ok(());
+        }
+        let wanted = [self.up.map(|up| ("up", up)), self.came.map(|came| ("came", came))];
+        let wanted: Vec<_> = wanted
+            .into_iter()
+            .flatten()
+            .map(|(name, count)| format!("{name}={count}"))
+            .collect();
+        Err(format!(
+            "{} is wanted, and {up} rails are up and {came} messages came",
+            wanted.join(",")
+        ))
+    }
+}
+
 impl Order {
-    /// Reads SECONDS=COMMAND, or SECONDS/RAIL=COMMAND.
+    /// Reads SECONDS=COMMAND, with /RAIL, and with a list of ,up=N and ,came=N before the equals sign of the command.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let (after, command) = text.split_once('=').ok_or("not SECONDS=COMMAND")?;
+        let wrong = "not SECONDS=COMMAND";
+        let (after, mut rest) = text.split_at(text.find(['=', ',']).ok_or(wrong)?);
+        let mut wanted = Wanted::default();
+        while let Some(condition) = rest.strip_prefix(',') {
+            let (name, behind) = condition.split_once('=').ok_or(wrong)?;
+            let (count, behind) = behind.split_at(behind.find(['=', ',']).ok_or(wrong)?);
+            let number = count.parse().map_err(|_| format!("`{count}` is no count"))?;
+            match name {
+                "up" => wanted.up = Some(number),
+                "came" => wanted.came = Some(number),
+                _ => return Err(format!("`{name}` is no condition: `up` and `came` are")),
+            }
+            rest = behind;
+        }
+        let command = rest.strip_prefix('=').ok_or(wrong)?;
         if command.trim().is_empty() {
             return Err("no command behind the equals sign".into());
         }
@@ -36,6 +93,7 @@ impl Order {
         Ok(Self {
             after: parse_seconds(after)?,
             rail,
+            wanted,
             command: command.to_owned(),
         })
     }
@@ -64,8 +122,13 @@ pub(super) enum Note {
     Over { took: Duration, failure: Option<String> },
 }
 
-/// Carries out the orders on a thread of its own, which ends when the receiver is dropped.
-pub(super) fn begin(mut orders: Vec<Order>) -> io::Result<Receiver<Note>> {
+/// Carries out the orders on a thread of its own, which ends when the receiver is dropped. A command whose state of the link does not come
+/// within `patience` is a failure.
+pub(super) fn begin(
+    mut orders: Vec<Order>,
+    seen: Arc<Seen>,
+    patience: Duration,
+) -> io::Result<Receiver<Note>> {
     orders.sort_by_key(|order| order.after);
     let (notes, noted) = channel();
     let began = now();
@@ -73,7 +136,8 @@ pub(super) fn begin(mut orders: Vec<Order>) -> io::Result<Receiver<Note>> {
         for order in orders {
             let due = began.after(order.after);
             thread::sleep(Duration::from_nanos(due.to_ns().saturating_sub(now().to_ns())));
-            if carry_out(order, &notes).is_none() {
+            let awaited = await_state(&order, &seen, patience);
+            if carry_out(order, awaited, &notes).is_none() {
                 break;
             }
         }
@@ -82,7 +146,19 @@ pub(super) fn begin(mut orders: Vec<Order>) -> io::Result<Receiver<Note>> {
     Ok(noted)
 }
 
-fn carry_out(order: Order, notes: &Sender<Note>) -> Option<()> {
+/// Waits until the link is as the command wants it; else what it lacks.
+fn await_state(order: &Order, seen: &Seen, patience: Duration) -> Result<(), String> {
+    let until = now().after(patience);
+    loop {
+        match order.wanted.look(seen) {
+            Err(_) if now() < until => thread::sleep(LOOK_EVERY),
+            Err(lacks) => return Err(format!("not begun within {} s: {lacks}", patience.as_secs_f64())),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+fn carry_out(order: Order, awaited: Result<(), String>, notes: &Sender<Note>) -> Option<()> {
     let Order { rail, command, .. } = order;
     let mut shell = Command::new("sh");
     // Standard output belongs to the report. With `-e`, the first failing command ends the shell, and its status is reported.
@@ -92,10 +168,11 @@ fn carry_out(order: Order, notes: &Sender<Note>) -> Option<()> {
         .stdout(io::stderr());
     let at = now();
     notes.send(Note::Begun { command, rail, at }).ok()?;
-    let failure = match shell.status() {
-        Ok(status) if status.success() => None,
-        Ok(status) => Some(status.to_string()),
-        Err(error) => Some(error.to_string()),
+    let failure = match awaited.map(|()| shell.status()) {
+        Ok(Ok(status)) if status.success() => None,
+        Ok(Ok(status)) => Some(status.to_string()),
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(lacks) => Some(lacks),
     };
     let took = Duration::from_nanos(now().to_ns().saturating_sub(at.to_ns()));
     notes.send(Note::Over { took, failure }).ok()
@@ -108,9 +185,12 @@ fn now() -> Instant {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering;
     use core::time::Duration;
+    use std::sync::Arc;
+    use std::thread;
 
-    use super::{Note, Order, begin, now};
+    use super::{Note, Order, Seen, Wanted, begin, now};
 
     #[test]
     fn orders_are_times_and_commands() {
@@ -120,7 +200,23 @@ mod tests {
         assert_eq!(order.rail, None);
         let order = Order::parse("2/1=ls /tmp").unwrap();
         assert_eq!((order.rail, order.command.as_str()), (Some(1), "ls /tmp"));
+        let order = Order::parse("2.5/1,up=2,came=30=x,y=z").unwrap();
+        let wanted = Wanted {
+            up: Some(2),
+            came: Some(30),
+        };
+        assert_eq!(
+            (order.rail, order.wanted, &*order.command),
+            (Some(1), wanted, "x,y=z")
+        );
         let wrong = [
+            "1,up=true",
+            "1,up=two=true",
+            "1,up=-1=true",
+            "1,down=1=true",
+            "1,=true",
+            "1,up=1,=true",
+            "1,up=1=",
             "",
             "1",
             "1=",
@@ -141,7 +237,10 @@ mod tests {
     fn they_are_done_by_time_and_their_failures_told() {
         let orders = ["0.05=(exit 3); true", "0.001/1=true"].map(|text| Order::parse(text).unwrap());
         let before = now();
-        let notes: Vec<Note> = begin(orders.to_vec()).unwrap().iter().collect();
+        let notes: Vec<Note> = begin(orders.to_vec(), Arc::default(), Duration::ZERO)
+            .unwrap()
+            .iter()
+            .collect();
         let [
             Note::Begun {
                 command,
@@ -167,5 +266,41 @@ mod tests {
         // Each as late as this machine likes, and none too soon.
         assert!(*first >= before.after(Duration::from_millis(1)) && first < second);
         assert!(*second >= before.after(Duration::from_millis(50)));
+    }
+
+    #[test]
+    fn a_command_waits_for_its_state_of_the_link_and_what_lacks_is_told() {
+        const LONG: Duration = Duration::from_secs(60);
+        let order = |text: &str| vec![Order::parse(text).unwrap()];
+        let seen = Arc::new(Seen::default());
+        seen.up.store(1, Ordering::Relaxed);
+        let notes = begin(order("0.001,up=2,came=3=true"), Arc::clone(&seen), LONG).unwrap();
+        for (up, came) in [(2, 2), (3, 3), (1, 9)] {
+            seen.up.store(up, Ordering::Relaxed);
+            seen.came.store(came, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(20));
+            assert!(notes.try_recv().is_err());
+        }
+        seen.up.store(2, Ordering::Relaxed);
+        assert!(matches!(notes.recv_timeout(LONG), Ok(Note::Begun { .. })));
+        assert!(matches!(
+            notes.recv_timeout(LONG),
+            Ok(Note::Over { failure: None, .. })
+        ));
+        let late = begin(order("0.001,up=1=true"), seen, Duration::from_millis(10)).unwrap();
+        let notes: Vec<Note> = late.iter().collect();
+        let [
+            Note::Begun { .. },
+            Note::Over {
+                failure: Some(lacks), ..
+            },
+        ] = notes.as_slice()
+        else {
+            panic!("{notes:?}");
+        };
+        assert_eq!(
+            lacks,
+            "not begun within 0.01 s: up=1 is wanted, and 2 rails are up and 9 messages came"
+        );
     }
 }

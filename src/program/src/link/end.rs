@@ -331,8 +331,12 @@ impl<P: Provider, N: Network> End<P, N> {
                     Part::Listener => self.incoming.ended.is_some(),
                 };
                 if is_enough {
-                    self.stage = Stage::Ending;
-                    return true;
+                    // Commands come while the link is up, and no message beside those that were asked for.
+                    let waits = self.is_wanted && matches!(part, Part::Client { .. });
+                    if !waits {
+                        self.stage = Stage::Ending;
+                    }
+                    return !waits;
                 }
                 if !is_due(number, per_second, ran) {
                     return false;

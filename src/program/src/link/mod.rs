@@ -1,8 +1,10 @@
 //! `doorbell link`: numbered messages both ways over a link, while its rails are made to fail, and what became of each.
 
 use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -30,7 +32,7 @@ mod stream;
 mod tests;
 mod watch;
 
-use drill::Order;
+use drill::{Order, Seen};
 use end::{Amount, End, Part};
 use reach::Op;
 use report::{Ending, Judged, Report};
@@ -96,7 +98,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, requires = "drives")]
     size: Option<u32>,
 
-    /// The number of messages to send, or of WRITEs or READs to do
+    /// The number of messages to send, or of WRITEs or READs to do; the link stays up until all --at commands are done
     #[arg(
         short = 'n',
         long,
@@ -118,9 +120,9 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "drives")]
     one_way: bool,
 
-    /// Run COMMAND with `sh -e`, SECONDS after the link is up. RAIL is the number of the rail that the command makes fail. May be
-    /// given many times
-    #[arg(long = "at", value_name = "SECONDS[/RAIL]=COMMAND", value_parser = Order::parse)]
+    /// Run COMMAND with `sh -e`, SECONDS after the link is up. RAIL is the number of the rail that the command makes fail. With up=N
+    /// the command waits until N rails are up, and with came=N until N messages came, --timeout at most. May be given many times
+    #[arg(long = "at", value_name = "SECONDS[/RAIL][,up=N][,came=N]=COMMAND", value_parser = Order::parse)]
     orders: Vec<Order>,
 
     /// Fail unless the link ends this way
@@ -329,7 +331,7 @@ fn stream<P: Provider, N: Network>(
     arguments: &Arguments,
     mut board: Option<&mut Board>,
 ) -> Result<bool, Failure> {
-    let (began, mut notes) = (end.now(), None);
+    let (began, mut notes, seen) = (end.now(), None, Arc::new(Seen::default()));
     while !end.is_over() {
         if !end.turn()? {
             thread::sleep(NAP);
@@ -345,8 +347,11 @@ fn stream<P: Provider, N: Network>(
             });
         }
         if notes.is_none() && end.watch.connected_at.is_some() {
-            notes = Some(drill::begin(arguments.orders.clone())?);
+            let orders = arguments.orders.clone();
+            notes = Some(drill::begin(orders, Arc::clone(&seen), arguments.timeout)?);
         }
+        seen.up.store(end.watch.rails_up(), Ordering::Relaxed);
+        seen.came.store(end.incoming.messages, Ordering::Relaxed);
         for note in notes.iter().flat_map(std::sync::mpsc::Receiver::try_iter) {
             end.watch.noted(note);
         }

@@ -226,6 +226,11 @@ impl Watch {
         });
     }
 
+    /// The number of rails that are up.
+    pub(super) fn rails_up(&self) -> u64 {
+        self.rails.iter().map(|rail| u64::from(rail.is_up)).sum()
+    }
+
     fn is_another_up(&self, rail: u8) -> bool {
         (0_u8..)
             .zip(&self.rails)

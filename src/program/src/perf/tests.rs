@@ -511,7 +511,7 @@ fn nobody_listening_is_an_error_after_the_time_that_was_given() {
     let begun = std::time::Instant::now();
     let findings = drive(near, &at(free), &[], &terms, |_| Progress::silent());
     assert!(matches!(findings.failure, Some(PerfError::NobodyListens { .. })));
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn a_port_that_takes_connections_and_says_nothing_is_given_up() {
         findings.failure,
         Some(PerfError::Connect(ConnectError::Handshake(_)))
     ));
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

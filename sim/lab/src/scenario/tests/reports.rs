@@ -244,7 +244,7 @@ fn the_plan_shows_commands_without_running_them() {
         cli::plan(&scenario(text), &"newest".parse().unwrap()),
         "t: a test\nkernel newest\nhosts a b\nlink a-b 10.1.2.0/24 mtu 4200 loss 5 %\n  \
          server on a, in the background: x -d {dev.a.a-b} 'two words'\n  \
-         client on b, once server is ready, within 60 s: {bin}/y 10.1.2.1\n"
+         client on b, once server is ready, within 120 s: {bin}/y 10.1.2.1\n"
     );
 }
 

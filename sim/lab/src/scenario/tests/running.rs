@@ -228,13 +228,20 @@ fn a_background_step_that_fails_ends_the_run_while_others_still_run() {
             "server",
             "command = 'sleep 0.2; echo cannot bind; exit 7'\nbackground = true",
         ),
-        ("client", "command = 'sleep 30'"),
+        ("client", "command = 'echo here; exec sleep 30'"),
     ]));
     assert!(start.elapsed() < Duration::from_secs(10));
     assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
     assert!(report.failures[0].starts_with("step `server` on host `a`: exit code 7, expected exit code 0"));
     assert!(report.failures[0].contains("  | cannot bind\n"));
     assert_eq!(step(&report, "client").outcome, Outcome::Stopped);
+    assert!(
+        report
+            .notes
+            .contains(&"beside it, step `client` on host `a` said:\n  | here".to_owned()),
+        "{:?}",
+        report.notes
+    );
 }
 
 #[test]
