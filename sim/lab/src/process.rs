@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 use rustix::termios::Winsize;
 
@@ -24,6 +25,12 @@ use crate::cluster::{CommandSpec, Exit, Input, ProcessEvent, Signal};
 /// How long output is waited for once the command itself has ended: a child it
 /// left behind may hold it open for ever.
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
+
+/// How long output is waited for that is there, and that nobody has taken yet: on a busy machine, the threads that take it may be late.
+const UNREAD_GRACE: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether such output was taken.
+const TURN: Duration = Duration::from_millis(10);
 
 /// Takes the events of one command, in order; called from several threads, one at a time.
 pub(crate) type Sink = Box<dyn FnMut(ProcessEvent) + Send>;
@@ -152,6 +159,15 @@ impl Streams {
         let sink = Arc::new(Mutex::new(Some(sink)));
         let (done, readers_done) = mpsc::channel();
         let mut readers = 0_usize;
+        let streams = [
+            child.stdout.as_ref().map(AsFd::as_fd),
+            child.stderr.as_ref().map(AsFd::as_fd),
+        ];
+        let streams = streams
+            .into_iter()
+            .flatten()
+            .map(|stream| stream.try_clone_to_owned());
+        let streams = streams.collect::<std::io::Result<Vec<_>>>()?;
         if let Some(master) = &self.terminal {
             readers = readers.saturating_add(1);
             pump(master.try_clone()?, ProcessEvent::Stdout, &sink, &done);
@@ -173,11 +189,14 @@ impl Streams {
         let reaper_alive = Arc::clone(&alive);
         thread::spawn(move || {
             let exit = reap(&mut child, &reaper_alive);
-            let deadline = Instant::now().checked_add(OUTPUT_GRACE);
-            for _ in 0..readers {
-                let left = deadline.map_or(OUTPUT_GRACE, |d| d.saturating_duration_since(Instant::now()));
-                if let Err(RecvTimeoutError::Timeout) = readers_done.recv_timeout(left) {
-                    break;
+            let ended = Instant::now();
+            while readers > 0 {
+                match readers_done.recv_timeout(OUTPUT_GRACE.saturating_sub(ended.elapsed()).max(TURN)) {
+                    Ok(()) => readers = readers.saturating_sub(1),
+                    Err(RecvTimeoutError::Timeout) if ended.elapsed() < OUTPUT_GRACE => {}
+                    Err(RecvTimeoutError::Timeout)
+                        if ended.elapsed() < UNREAD_GRACE && streams.iter().any(is_unread) => {}
+                    Err(_) => break,
                 }
             }
             // Taken out, so that nothing can follow the last event.
@@ -193,6 +212,18 @@ impl Streams {
             terminal: self.terminal,
         })
     }
+}
+
+/// Whether there are bytes in a pipe.
+fn is_unread(pipe: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(pipe, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let is_polled = poll(&mut polled, Some(&now)).is_ok();
+    let [polled] = &polled;
+    is_polled && polled.revents().contains(PollFlags::IN)
 }
 
 fn reap(child: &mut Child, alive: &Mutex<bool>) -> Exit {
@@ -275,4 +306,40 @@ fn set_size(terminal: &File, rows: u16, columns: u16) -> Result<()> {
         ws_ypixel: 0,
     };
     rustix::termios::tcsetwinsize(terminal, size).context("cannot set the terminal's size")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_that_is_taken_late_comes_before_the_end() {
+        let (events, came) = mpsc::channel();
+        let mut is_first = true;
+        let sink = move |event| {
+            // As long as a busy machine may hold up the thread that takes it.
+            if core::mem::take(&mut is_first) {
+                thread::sleep(OUTPUT_GRACE.saturating_mul(2));
+            }
+            let _ = events.send(event);
+        };
+        let spec = CommandSpec {
+            argv: ["sh", "-c", "echo first; sleep 0.2; echo last; exit 3"]
+                .map(str::to_owned)
+                .to_vec(),
+            input: Input::Closed,
+            ..CommandSpec::default()
+        };
+        start(&[], &spec, Box::new(sink)).unwrap();
+        let events: Vec<ProcessEvent> = came.iter().collect();
+        let text: Vec<u8> = events
+            .iter()
+            .flat_map(|event| match event {
+                ProcessEvent::Stdout(bytes) => bytes.clone(),
+                _ => Vec::new(),
+            })
+            .collect();
+        assert_eq!(text, b"first\nlast\n", "{events:?}");
+        assert_eq!(events.last(), Some(&ProcessEvent::Exited(Exit::Code(3))));
+    }
 }

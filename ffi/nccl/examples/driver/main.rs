@@ -3,7 +3,7 @@
 //! | arguments | what runs |
 //! |---|---|
 //! | `PLUGIN VERSION [SCENARIO...]` | scenarios with ranks on threads, a line for each |
-//! | `PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS]` | one rank of a ring of processes |
+//! | `PLUGIN VERSION --ring FOLDER RANK RANKS [ROUNDS [FILE]]` | one rank of a ring of processes; half of the rounds wait for the file |
 //! | `PLUGIN --hosts FOLDER RANK RANKS VERSIONS [FAR [SCENARIOS]]` | one host's part of scenarios between hosts; `FAR` are pairs of ranks that share no subnet: `0-2,1-3` |
 //! | `PLUGIN VERSION --between SCENARIO FOLDER RANK RANKS FAR` | one rank of one of those |
 //! | `PLUGIN VERSION --has` | nothing: the exit says whether the plugin has this version |
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, version, wanted @ ..] = &arguments[..] else {
         eprintln!(
-            "usage: nccl-driver PLUGIN VERSION [SCENARIO... | --ring FOLDER RANK RANKS [ROUNDS] | --count BYTES ROUNDS], with a version from 8 to 12"
+            "usage: nccl-driver PLUGIN VERSION [SCENARIO... | --ring FOLDER RANK RANKS [ROUNDS [FILE]] | --count BYTES ROUNDS], with a version from 8 to 12"
         );
         return ExitCode::from(2);
     };

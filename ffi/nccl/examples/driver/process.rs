@@ -20,8 +20,9 @@ pub(crate) fn run(net: &Net, arguments: &[String]) -> Result<String, String> {
     be_patient();
     let number = |text: &String| text.parse::<usize>().map_err(|_| format!("{text} is no number"));
     let (rank, ranks) = (number(rank)?, number(ranks)?);
+    let awaited = rounds.get(1).map(Path::new);
     let rounds = rounds.first().map_or(Ok(3), number)?;
-    let done = ring(net, Path::new(folder), (rank, ranks), rounds);
+    let done = ring(net, Path::new(folder), (rank, ranks), (rounds, awaited));
     // The log says why, and which rails there are.
     for line in log() {
         println!("log: {line}");
@@ -29,7 +30,12 @@ pub(crate) fn run(net: &Net, arguments: &[String]) -> Result<String, String> {
     done
 }
 
-fn ring(net: &Net, folder: &Path, (rank, ranks): (usize, usize), rounds: usize) -> Result<String, String> {
+fn ring(
+    net: &Net,
+    folder: &Path,
+    (rank, ranks): (usize, usize),
+    (rounds, awaited): (usize, Option<&Path>),
+) -> Result<String, String> {
     let of = Rank::new(net)?;
     let (listener, handle) = told("listen", net.listen(of.context))?;
     let file = |rank: usize| folder.join(format!("rank-{rank}"));
@@ -50,7 +56,12 @@ fn ring(net: &Net, folder: &Path, (rank, ranks): (usize, usize), rounds: usize) 
     };
     println!("rank {rank} of {ranks} is connected");
     let mut spans = Vec::new();
-    for _ in 0..rounds {
+    for round in 0..rounds {
+        if let Some(file) = awaited.filter(|_| round == rounds / 2) {
+            eventually("the file that half of the rounds wait for", || {
+                Ok(file.exists().then_some(()))
+            })?;
+        }
         let began = Instant::now();
         reduce(&member, rank, ranks, WORDS)?;
         spans.push(began.elapsed());

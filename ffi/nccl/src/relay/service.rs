@@ -343,6 +343,10 @@ impl Relay {
             }
             !is_due
         });
+        // Each is polled once more at least, however slow this thread is.
+        for link in lifelines.take_gone() {
+            leaving.push((link, node.within(LEFT_WITHIN)));
+        }
     }
 
     /// Searches for destinations.

@@ -33,6 +33,15 @@ impl Stage {
         leash::spawn_logging(&command, &self.console()).unwrap()
     }
 
+    /// Waits until the console has these words: a shell may be slower than the lab.
+    fn says(&self, words: &str) {
+        let by = soon();
+        while !std::fs::read_to_string(self.console()).is_ok_and(|console| console.contains(words)) {
+            assert!(Instant::now() < by, "the console lacks {words}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn adopt(&self, qemu: Leashed, patience_ms: u64, pulse: Pulse) -> Result<Machine> {
         let listener = self.listener.as_ref().unwrap();
         Machine::adopt_with(
@@ -170,6 +179,7 @@ fn a_guest_that_dies_later_ends_what_waits_for_it() {
         .unwrap();
     let waiter = thread::spawn(move || message(machine.spawn(None, &spec("true", Input::Closed))));
     thread::sleep(Duration::from_millis(100));
+    stage.says("oops");
     drop(agent);
     let shown = waiter.join().unwrap();
     assert!(
@@ -186,9 +196,9 @@ fn a_guest_that_falls_silent_is_killed_and_what_waits_is_told() {
         every: Duration::from_millis(50),
         patience: Duration::from_millis(400),
     };
-    let machine = stage
-        .adopt(stage.qemu("echo soft lockup; exec sleep 100"), 20_000, pulse)
-        .unwrap();
+    let qemu = stage.qemu("echo soft lockup; exec sleep 100");
+    stage.says("soft lockup");
+    let machine = stage.adopt(qemu, 20_000, pulse).unwrap();
     let shown = message(machine.spawn(None, &spec("true", Input::Closed)));
     assert!(
         shown.contains("has not answered") && shown.contains("soft lockup"),
