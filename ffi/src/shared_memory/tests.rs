@@ -7,7 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use doorbell_core::interprocess::{SharedBytes, SharedWords};
 
 use super::{
-    FLAGS_BYTES, Mapping, SEALS, SharedArena, SharedMemory, SharedMemoryError, length, page_bytes, seals, size,
+    FLAGS_BYTES, Mapping, SEALS, SharedArena, SharedMemory, SharedMemoryError, length, page_bytes, seals,
+    size,
 };
 
 const BYTES: usize = 3 * 4096;
@@ -96,7 +97,10 @@ fn faults() -> i64 {
 fn populated_pages_are_there_and_the_others_are_found_at_their_first_touch() {
     let (pages, page) = (64, page_bytes());
     let ours = SharedArena::create(2 * pages * page).unwrap();
-    let theirs = SharedArena::adopt(ours.descriptor().unwrap().try_clone_to_owned().unwrap(), 2 * pages * page);
+    let theirs = SharedArena::adopt(
+        ours.descriptor().unwrap().try_clone_to_owned().unwrap(),
+        2 * pages * page,
+    );
     let theirs = theirs.unwrap();
     if !theirs.0.populate(0, 1) {
         eprintln!("SKIPPED: populating of pages: this kernel is older than Linux 5.14");
