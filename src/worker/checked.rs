@@ -12,11 +12,13 @@ use crate::error::{ConnectError, NodeError};
 
 /// The largest of the settings that libibverbs takes as an `int`.
 const INT_MAX: u32 = i32::MAX as u32;
+const GATHER: u64 = GATHER_MAX as u64;
+const CLASS_LAST: u64 = CLASSES_MAX as u64 - 1;
 
 /// A setting, its value and its range.
 type Setting = (&'static str, u64, RangeInclusive<u64>);
 
-fn setting(name: &'static str, value: impl Into<u64>, range: RangeInclusive<u32>) -> Setting {
+fn setting<L: Into<u64>>(name: &'static str, value: impl Into<u64>, range: RangeInclusive<L>) -> Setting {
     let (least, most) = range.into_inner();
     (name, value.into(), least.into()..=most.into())
 }
@@ -36,8 +38,8 @@ impl WorkerConfig {
     pub fn check(&self) -> Result<(), NodeError> {
         let own = [
             setting("slots", self.slots, 1..=u32::MAX - 1),
-            setting("lease_share_percent", self.lease_share_percent, 0..=100),
-            setting("slot_bytes", self.slot_bytes, 1..=1 << 31),
+            setting("lease_share_percent", self.lease_share_percent, 0_u32..=100),
+            setting("slot_bytes", self.slot_bytes, 1_u32..=1 << 31),
             setting("completion_depth", self.completion_depth, 1..=INT_MAX),
             setting("channels_max", self.channels_max, 1..=CHANNELS_MAX),
             setting("channels_per_address", self.channels_per_address, 1..=u32::MAX),
@@ -67,15 +69,15 @@ impl ChannelConfig {
         let settings = [
             setting("send_depth", self.send_depth, 1..=SLOTS_MAX - 1),
             setting("receive_depth", self.receive_depth, 1..=RECEIVE_DEPTH_MAX),
-            setting("gather_max", self.gather_max, 1..=GATHER_MAX as u32),
-            setting("timeout", self.timeout, 1..=31),
-            setting("retry_count", self.retry_count, 0..=7),
-            setting("rnr_retry", self.rnr_retry, 0..=7),
-            setting("min_rnr_timer", self.min_rnr_timer, 0..=31),
-            setting("class", self.class, 0..=CLASSES_MAX as u32 - 1),
-            setting("flow_label", self.flow_label, 0..=(1 << 20) - 1),
-            setting("service_level", self.service_level, 0..=15),
-            setting("hop_limit", self.hop_limit, 1..=255),
+            setting("gather_max", self.gather_max, 1..=GATHER),
+            setting("timeout", self.timeout, 1_u32..=31),
+            setting("retry_count", self.retry_count, 0_u32..=7),
+            setting("rnr_retry", self.rnr_retry, 0_u32..=7),
+            setting("min_rnr_timer", self.min_rnr_timer, 0_u32..=31),
+            setting("class", self.class, 0..=CLASS_LAST),
+            setting("flow_label", self.flow_label, 0_u32..=(1 << 20) - 1),
+            setting("service_level", self.service_level, 0_u32..=15),
+            setting("hop_limit", self.hop_limit, 1_u32..=255),
         ];
         match wrong(settings) {
             None => Ok(()),
