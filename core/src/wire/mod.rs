@@ -1,4 +1,4 @@
-//! Wire formats 1 and 2: the handle a listener hands out, the frames of the handshake, what describes a window
+//! Wire formats 1 to 4: the handle a listener hands out, the frames of the handshake, what describes a window
 //! or a ring, the frames of a session, and the header of requests and answers.
 //!
 //! Everything is big-endian, and fixed in size or checked in length. Here live bytes and their meaning, nothing that waits,
