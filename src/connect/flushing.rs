@@ -257,7 +257,8 @@ impl<P: Provider> Loopback<P> {
         while queue.poll(|completion| match requester.retire(completion, |_, _| {}) {
             Ok(retired) if retired.status == WcStatus::SUCCESS => *done = done.wrapping_add(retired.count()),
             Ok(retired) => failed = failed.or(Some(retired.status)),
-            Err(_) => {}
+            // It names no READ, so one of them has no end.
+            Err(_) => failed = failed.or(Some(WcStatus::GENERAL_ERR)),
         })? > 0
         {}
         Ok(failed)

@@ -4,6 +4,7 @@ use doorbell::connect::{Flush, Flusher};
 
 use super::Context;
 use super::loans::ENDED_WITHIN;
+use super::memories::LOOK_EVERY;
 use super::sending::no_request;
 use crate::abi::NcclResult;
 use crate::failure::Failure;
@@ -40,6 +41,8 @@ struct Request {
     at: usize,
     /// The flush of the next one, and by which flusher.
     under_way: Option<(u32, Flush)>,
+    /// Whether it was begun again after a failure of the flusher.
+    is_again: bool,
 }
 
 impl Request {
@@ -54,6 +57,15 @@ impl Flushes {
     pub(super) fn forget(&mut self, comm: Key) {
         let of_comm = self.requests.iter().filter(|(_, request)| request.comm == comm);
         let keys: Vec<_> = of_comm.map(|(key, _)| key).collect();
+        let is_read = |key: &Key| {
+            self.requests
+                .get(*key)
+                .is_some_and(|request| self.is_under_way(request))
+        };
+        // Nobody waits for it any more, so its queue pairs go before its memory may.
+        if keys.iter().any(is_read) {
+            self.flusher = None;
+        }
         for key in keys {
             self.requests.remove(key);
         }
@@ -82,7 +94,7 @@ impl Context {
     /// Sees to it that memory of devices can be flushed, if it can be registered at all.
     pub(crate) fn open_flusher(&mut self) -> Result<(), Failure> {
         self.check_devices_memory()?;
-        let has_new = core::mem::take(&mut self.state.has_new_rails);
+        let has_new = self.state.has_new_rails;
         let flusher = self.flushes.flusher.as_ref();
         if flusher.is_some_and(|flusher| flusher.is_complete() || !has_new) {
             return Ok(());
@@ -91,6 +103,7 @@ impl Context {
             .node
             .flusher(&self.workers)
             .map_err(|error| Failure::system(format_args!("memory of a GPU cannot be flushed: {error}")))?;
+        self.state.has_new_rails = false;
         self.flushes.flusher = Some(flusher);
         self.flushes.made = self.flushes.made.wrapping_add(1);
         Ok(())
@@ -107,6 +120,7 @@ impl Context {
             memories: [Key(0); RECEIVES_MAX],
             at: RECEIVES_MAX,
             under_way: None,
+            is_again: false,
         };
         // From the last one on, so that those that are left are the last places.
         for key in keys.iter().filter(|key| is_of_device(key)) {
@@ -127,7 +141,13 @@ impl Context {
     fn go_on_flushing(&mut self, request: &mut Request) -> Result<bool, Failure> {
         while let Some(key) = request.next() {
             self.open_flusher()?;
-            self.flushes.poll()?;
+            if let Err(error) = self.flushes.poll() {
+                // The cause may be memory of another request, or a port that went down: each begins anew once.
+                if core::mem::replace(&mut request.is_again, true) {
+                    return Err(error);
+                }
+                continue;
+            }
             let made = self.flushes.made;
             let Some(flusher) = &mut self.flushes.flusher else {
                 return Ok(false);
@@ -195,6 +215,9 @@ impl Context {
             } else if self.flushes.poll().is_err() {
                 return;
             }
+            // Links are polled meanwhile, or their peers would lose rails. Their failure is the next call's.
+            let _ = self.poll();
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Requests that have failed, and of which the caller hears once the peer reaches none of their memory. The peer has a time for that, which
-//! begins with the failure: neither transfers that it leaves open nor others that it begins put it off.
+//! begins with the first test that finds the failure: neither transfers that it leaves open nor others that it begins put it off.
 
 use doorbell::Deadline;
 use doorbell::link::{LinkId, LoanId};

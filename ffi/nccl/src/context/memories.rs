@@ -16,7 +16,7 @@ use crate::places::{Key, Places};
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
 /// How often links are polled meanwhile: a transfer that is cancelled may hold it.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+pub(super) const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 impl Context {
     /// Registers a range by `register`, for a comm.

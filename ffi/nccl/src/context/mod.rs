@@ -106,8 +106,12 @@ impl Context {
         let mut links = Links::new(&node, &workers, &values.link).map_err(Failure::system)?;
         let door = listen(&mut links, &node, &workers, 0).map_err(Failure::system)?;
         let door = door.shortened(INNER_BYTES_MAX).map_err(Failure::system)?;
-        // One that does not say counts as one that does not.
-        let has_devices_memory = node.imports_dmabuf(&workers).unwrap_or(false);
+        let has_devices_memory = node.imports_dmabuf(&workers).unwrap_or_else(|error| {
+            log::warn(format_args!(
+                "no memory of GPUs is moved, since a device does not say whether it registers dma-bufs: {error}"
+            ));
+            false
+        });
         let device = Device::look(&node, has_devices_memory && !settings.relays.is_on())?;
         let lifelines = Lifelines::open()
             .map_err(|error| Failure::system(format_args!("no TCP port for lifelines: {error}")))?;
@@ -228,7 +232,7 @@ impl Context {
         }
         (self.state.left, self.state.ending) = (Vec::new(), Vec::new());
         self.flushes = Flushes::default();
-        // Without ports it fails. Then memory is released when the context is closed.
+        // It fails if devices cannot be listed, or without entropy. Then memory is released when the context is closed.
         if let Ok(none) = Links::new(&self.node, &self.workers, &self.link) {
             self.links = none;
         }
