@@ -341,10 +341,15 @@ impl Mapping {
         if status == -1 || found & !SEAL_EXEC != SEALS {
             return Err(SharedMemoryError::Seals { found });
         }
-        let (found, held) = size(&file)?;
+        let (found, _) = size(&file)?;
         if found != expected {
             return Err(SharedMemoryError::Bytes { found, expected });
         }
+        // Pages behind the end are blocks, too, and would stand for holes. The seals let no more of them come.
+        // SAFETY: an open descriptor; the size stays, and the call touches no memory of this process (ftruncate(2)).
+        let status = unsafe { libc::ftruncate(file.as_raw_fd(), length(bytes)?) };
+        errno::from_minus_one("ftruncate", status)?;
+        let (_, held) = size(&file)?;
         if held < expected {
             return Err(SharedMemoryError::Holes {
                 found: held,

@@ -201,6 +201,15 @@ fn another_size_and_holes_are_refused() {
     let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
     let found = expected - 4096;
     assert_eq!(refused, SharedMemoryError::Holes { found, expected });
+    // Pages behind the end stand for none in front of it.
+    let ours = Mapping::create(c"test", BYTES).unwrap();
+    for (mode, at) in [(libc::FALLOC_FL_KEEP_SIZE, length(BYTES).unwrap()), (punch, 4096)] {
+        // SAFETY: an open descriptor, whose mapping is not touched again (fallocate(2)).
+        let status = unsafe { libc::fallocate(file_of(&ours).as_raw_fd(), mode, at, 4096) };
+        assert_eq!(status, 0);
+    }
+    let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
+    assert_eq!(refused, SharedMemoryError::Holes { found, expected });
     for words in [usize::MAX, usize::MAX / 8, 1 << 30] {
         assert!(SharedMemory::create(words).is_err(), "{words}");
     }
