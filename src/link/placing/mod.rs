@@ -131,7 +131,8 @@ pub(super) struct Lent<P: Provider> {
 /// Memory of ours that fragments are written from.
 struct Out<P: Provider> {
     region: Region<P>,
-    _share: Share,
+    /// Handed to the reaper behind the windows, which the region hands to it one by one.
+    _share: Reaped<Share>,
 }
 
 /// All that a link has for messages that are written into memory of their receiver.
@@ -274,7 +275,7 @@ impl<P: Provider> Placing<P> {
                 let region = region(domains, reaper, bytes)?;
                 Ok(Out {
                     region,
-                    _share: share,
+                    _share: reaper.keep(share),
                 })
             });
         }
