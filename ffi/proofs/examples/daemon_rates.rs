@@ -192,7 +192,9 @@ fn be_a_victim(kind: &str, socket: &Path) {
             // A message of its own is on its way when it is killed.
             Some(client) => {
                 let _ = client.send(at(9), &MESSAGE);
-                let _ = client.wait(within(Duration::from_millis(1)), |_| {});
+                if client.wait(within(Duration::from_millis(1)), |_| {}).is_err() {
+                    return;
+                }
             }
             None => thread::sleep(Duration::from_millis(1)),
         }

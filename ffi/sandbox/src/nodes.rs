@@ -12,7 +12,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::launch::{bind, cover};
@@ -91,8 +91,14 @@ impl Nodes {
         cover(DEV, &self.options, 0)?;
         for entry in &self.entries {
             match entry.mount() {
-                // It has gone meanwhile.
-                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
+                // It has gone meanwhile, and so does what was made to mount it on.
+                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
+                    let flags = match entry.kind {
+                        Kind::Folder => AtFlags::REMOVEDIR,
+                        _ => AtFlags::empty(),
+                    };
+                    let _ = rustix::fs::unlinkat(CWD, &entry.at, flags);
+                }
                 mounted => mounted?,
             }
         }

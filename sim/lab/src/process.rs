@@ -162,6 +162,7 @@ impl Streams {
         let streams = [
             child.stdout.as_ref().map(AsFd::as_fd),
             child.stderr.as_ref().map(AsFd::as_fd),
+            self.terminal.as_ref().map(AsFd::as_fd),
         ];
         let streams = streams
             .into_iter()
@@ -194,8 +195,12 @@ impl Streams {
                 match readers_done.recv_timeout(OUTPUT_GRACE.saturating_sub(ended.elapsed()).max(TURN)) {
                     Ok(()) => readers = readers.saturating_sub(1),
                     Err(RecvTimeoutError::Timeout) if ended.elapsed() < OUTPUT_GRACE => {}
-                    Err(RecvTimeoutError::Timeout)
-                        if ended.elapsed() < UNREAD_GRACE && streams.iter().any(is_unread) => {}
+                    Err(RecvTimeoutError::Timeout) if ended.elapsed() < UNREAD_GRACE => {
+                        let _told = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                        if !streams.iter().any(is_unread) {
+                            break;
+                        }
+                    }
                     Err(_) => break,
                 }
             }
@@ -249,7 +254,7 @@ pub(crate) fn exit_of(status: ExitStatus) -> Exit {
 }
 
 fn pump(
-    mut from: impl Read + Send + 'static,
+    mut from: impl Read + AsFd + Send + 'static,
     event: fn(Vec<u8>) -> ProcessEvent,
     sink: &Arc<Mutex<Option<Sink>>>,
     done: &mpsc::Sender<()>,
@@ -258,14 +263,20 @@ fn pump(
     let done = done.clone();
     thread::spawn(move || {
         let mut buffer = vec![0; 32 * 1024];
-        // A terminal whose other side is closed reads as an error: that is its end.
-        while let Ok(read @ 1..) = from.read(&mut buffer) {
-            let bytes = buffer.get(..read).unwrap_or_default().to_vec();
-            let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
-            match sink.as_mut() {
-                Some(sink) => sink(event(bytes)),
-                None => break,
+        loop {
+            // Waited for without the lock, and read under it: whatever was read is reported before the end.
+            match poll(&mut [PollFd::new(&from, PollFlags::IN)], None) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => break,
             }
+            let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(sink) = sink.as_mut() else { break };
+            // A terminal whose other side is closed reads as an error: that is its end.
+            let Ok(read @ 1..) = from.read(&mut buffer) else {
+                break;
+            };
+            sink(event(buffer.get(..read).unwrap_or_default().to_vec()));
         }
         let _ = done.send(());
     });

@@ -36,7 +36,7 @@ pub struct Program {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Namespaces of its own, in which it has no privileges and no `/dev/infiniband`. `None` leaves namespaces to the program.
+    /// Namespaces of its own, in which it has no privileges and an empty `/dev/infiniband`. `None` leaves namespaces to the program.
     pub namespaces: Option<Network>,
     /// The document `topology.json` of the policy's topology. None if it is empty.
     pub snapshot: Vec<u8>,

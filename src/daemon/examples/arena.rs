@@ -45,7 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         endpoint,
         layout,
     };
-    let mut client = Client::attach(Path::new(socket), &request, within(Duration::from_secs(10)))?;
+    let mut client = Client::attach(Path::new(socket), &request, within(Duration::from_secs(60)))?;
+    client.set_reattach_within(Duration::from_secs(60));
     match (part.as_str(), &numbers[..]) {
         ("own", [ends]) => own(&mut client, *ends),
         ("use", [node, rounds]) => {

@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         endpoint,
         layout,
     };
-    let mut client = Client::attach(Path::new(socket), &request, within(Duration::from_secs(10)))?;
+    let mut client = Client::attach(Path::new(socket), &request, within(Duration::from_secs(60)))?;
     // The next daemon would have another socket.
     client.set_reattach_within(Duration::ZERO);
     println!("attached");

@@ -160,7 +160,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, raised.try_clone()?)?;
     }
-    // Each process takes five descriptors.
+    // Each process takes two descriptors, and up to three more while it attaches.
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;

@@ -28,7 +28,7 @@ pub(super) const READY_WITHIN_DEFAULT: Duration = Duration::from_secs(60);
 pub(super) const END_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
 
 /// How long a step has between TERM and KILL.
-pub(super) const STOP_GRACE: Duration = Duration::from_secs(3);
+pub(super) const STOP_GRACE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
 /// Most rounds of one group: output of every round is kept, and a typing error should not fill a disk.
 pub(super) const ROUNDS_MAX: u32 = 10_000;

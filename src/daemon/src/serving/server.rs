@@ -29,7 +29,7 @@ const PENDING_OF_USER_MAX: usize = 8;
 const PACKETS_MAX: usize = 4;
 
 /// How long a daemon that is replaced may take to end.
-const REPLACED_WITHIN: Duration = Duration::from_secs(5);
+const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
 /// How often a busy daemon looks at its sockets.
 const LOOK_EVERY: Duration = Duration::from_millis(1);

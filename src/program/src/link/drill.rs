@@ -275,13 +275,13 @@ mod tests {
         let seen = Arc::new(Seen::default());
         seen.up.store(1, Ordering::Relaxed);
         let notes = begin(order("0.001,up=2,came=3=true"), Arc::clone(&seen), LONG).unwrap();
-        for (up, came) in [(2, 2), (3, 3), (1, 9)] {
-            seen.up.store(up, Ordering::Relaxed);
+        for (up, came) in [(3, 3), (1, 9), (2, 2)] {
             seen.came.store(came, Ordering::Relaxed);
+            seen.up.store(up, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(20));
             assert!(notes.try_recv().is_err());
         }
-        seen.up.store(2, Ordering::Relaxed);
+        seen.came.store(3, Ordering::Relaxed);
         assert!(matches!(notes.recv_timeout(LONG), Ok(Note::Begun { .. })));
         assert!(matches!(
             notes.recv_timeout(LONG),
@@ -300,7 +300,7 @@ mod tests {
         };
         assert_eq!(
             lacks,
-            "not begun within 0.01 s: up=1 is wanted, and 2 rails are up and 9 messages came"
+            "not begun within 0.01 s: up=1 is wanted, and 2 rails are up and 3 messages came"
         );
     }
 }

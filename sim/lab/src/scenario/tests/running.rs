@@ -226,9 +226,9 @@ fn a_background_step_that_fails_ends_the_run_while_others_still_run() {
     let (report, _folder) = run(&steps(&[
         (
             "server",
-            "command = 'sleep 0.2; echo cannot bind; exit 7'\nbackground = true",
+            "command = 'until test -e {out}/here; do sleep 0.01; done; echo cannot bind; exit 7'\nbackground = true",
         ),
-        ("client", "command = 'echo here; exec sleep 30'"),
+        ("client", "command = 'echo here; touch {out}/here; exec sleep 30'"),
     ]));
     assert!(start.elapsed() < Duration::from_secs(10));
     assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
