@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use doorbell_sim::{Plan, pcap};
 
-use crate::case::Case;
+use crate::case::{Case, Scene};
 use crate::generate::generate;
 use crate::run::{Keep, run_caught};
 use crate::seed::Seed;
@@ -114,11 +114,17 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
         write(path, text.as_bytes())?;
         println!("what happened in {}", path.display());
     }
+    let size = match &case.scene {
+        Some(Scene::Mesh(mesh)) => format!("{} members, {} steps", mesh.members.len(), mesh.steps.len()),
+        _ => format!(
+            "{} hosts, {} lines, {} operations",
+            case.hosts.len(),
+            case.lines.len(),
+            case.operations.len()
+        ),
+    };
     println!(
-        "{} hosts, {} lines, {} operations; plan: {}",
-        case.hosts.len(),
-        case.lines.len(),
-        case.operations.len(),
+        "{size}; plan: {}",
         if case.plan.is_empty() {
             "nothing goes wrong"
         } else {

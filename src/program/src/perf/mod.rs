@@ -174,7 +174,11 @@ fn open(
 }
 
 fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(), Failure> {
-    let mut server = Server::bind(node, common.listen_at(), terms)?;
+    let server = Server::bind(node, common.listen_at(), terms);
+    let mut server = server.map_err(|error| match error {
+        PerfError::Node(error) => Failure::from(advised(&error)),
+        error => error.into(),
+    })?;
     eprintln!("listening at {}; handle {}", server.address(), server.handle());
     loop {
         let findings = server.serve_one();
