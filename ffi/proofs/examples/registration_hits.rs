@@ -1,9 +1,11 @@
-//! Uses of a kept registration, for callgrind: how many instructions one takes.
+//! Uses of a registration cache, for callgrind: `registration_hits watched|kept|missed USES`.
 //!
-//! `valgrind --tool=callgrind --toggle-collect='*measured_watched*' target/release/examples/registration_hits` counts
-//! 1,000 uses of watched memory, and `measured_kept` those of memory that is promised to stay.
-#![expect(clippy::unwrap_used, reason = "it fails by panicking")]
+//! `watched` uses one registration of memory whose mappings are watched, and `kept` one of memory that is promised to stay. `missed` registers
+//! another range of such memory at each use. The uses are in the function `measured_uses`.
+//!
+//! valgrind has no `userfaultfd(2)`, so `watched` fails there: it can only be run by itself.
 
+use core::error::Error;
 use core::hint::black_box;
 use core::ptr::NonNull;
 
@@ -11,8 +13,8 @@ use doorbell::memory::{LentMemory, RegistrationCache, RegistrationCacheConfig};
 use doorbell::provider::Access;
 use doorbell::{Node, Trust, WorkerConfig};
 
-const USES: u32 = 1000;
-const BYTES: usize = 1 << 16;
+/// Bytes of a range.
+const BYTES: usize = 1 << 14;
 
 /// Bytes of the heap, leaked, so that they stay.
 #[derive(Clone, Copy)]
@@ -37,35 +39,46 @@ unsafe impl LentMemory for Kept {
     }
 }
 
-fn main() {
-    let path = doorbell_fake::library_path().unwrap();
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let (Some(how), Some(uses)) = (words.next(), words.next()) else {
+        return Err("watched|kept|missed USES".into());
+    };
+    let uses: usize = uses.parse()?;
+    let path = doorbell_fake::library_path()?;
     // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
-    unsafe { rdma_sys::load_from(&path) }.unwrap();
-    let node = Node::open(Trust::unauthenticated_on_purpose()).unwrap();
-    let workers = node.workers(&WorkerConfig::default()).unwrap();
-    let cache = workers[0].registration_cache(&RegistrationCacheConfig::default());
-    let memory: NonNull<u8> = NonNull::from(Box::leak(Box::new([0_u8; BYTES]))).cast();
-    measured_watched(&cache, Watched(memory), 1);
-    measured_kept(&cache, Kept(memory), 1);
-    measured_watched(&cache, Watched(memory), USES);
-    measured_kept(&cache, Kept(memory), USES);
+    unsafe { rdma_sys::load_from(&path) }?;
+    let node = Node::open(Trust::unauthenticated_on_purpose())?;
+    let workers = node.workers(&WorkerConfig::default())?;
+    let worker = workers.first().ok_or("no device")?;
+    let cache = worker.registration_cache(&RegistrationCacheConfig::default());
+    let ranges = if how == "missed" { uses } else { 1 };
+    let bytes: &'static mut [[u8; BYTES]] = Box::leak(vec![[0; BYTES]; ranges].into_boxed_slice());
+    let ranges: Vec<NonNull<u8>> = bytes
+        .iter_mut()
+        .map(|range| NonNull::from(range).cast())
+        .collect();
+    let used: Vec<_> = ranges.iter().copied().cycle().take(uses).collect();
+    match how.as_str() {
+        "kept" | "missed" => measured_uses(&cache, &used.into_iter().map(Kept).collect::<Vec<_>>()),
+        "watched" => {
+            cache.watches()?;
+            measured_uses(&cache, &used.into_iter().map(Watched).collect::<Vec<_>>())
+        }
+        _ => return Err("watched|kept|missed USES".into()),
+    }?;
     println!("{:?}, {:?}", cache.watches(), cache.statistics());
+    Ok(())
 }
 
 #[inline(never)]
-fn measured_watched(cache: &RegistrationCache, memory: Watched, uses: u32) {
-    repeat(cache, memory, uses);
-}
-
-#[inline(never)]
-fn measured_kept(cache: &RegistrationCache, memory: Kept, uses: u32) {
-    repeat(cache, memory, uses);
-}
-
-#[inline(always)]
-fn repeat<M: LentMemory + Copy>(cache: &RegistrationCache, memory: M, uses: u32) {
-    for _ in 0..uses {
-        let registration = cache.register(black_box(memory), Access::LOCAL_WRITE);
-        black_box(registration.map_err(|refused| refused.error).unwrap().lkey());
+fn measured_uses<M: LentMemory + Copy>(
+    cache: &RegistrationCache,
+    memory: &[M],
+) -> Result<(), Box<dyn Error>> {
+    for memory in memory {
+        let registration = cache.register(black_box(*memory), Access::LOCAL_WRITE);
+        black_box(registration.map_err(|refused| refused.error)?.lkey());
     }
+    Ok(())
 }

@@ -13,6 +13,7 @@ use crate::output;
 use crate::scenario::{self, Lab, aligned};
 use crate::steps::say;
 
+mod cache;
 mod callgrind;
 mod daemon;
 mod goal;

@@ -162,6 +162,20 @@ const fn transfer(name: &'static str, what: &'static str, figure: &'static str) 
     }
 }
 
+/// Instructions of a use of a registration cache.
+const fn cache(name: &'static str, what: &'static str, figure: &'static str, most: f64) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/use",
+        whose: None,
+        goal: Goal::AtMost(most),
+        source: Source::Cache,
+        figure,
+        command: "cargo lab bench cache",
+    }
+}
+
 /// Memory of ours for each of so many peers of one hub; `figure` is how many.
 const fn memory(name: &'static str, what: &'static str, figure: &'static str) -> Row {
     Row {
@@ -200,7 +214,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 59] = [
+pub(super) static ROWS: [Row; 62] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -573,6 +587,28 @@ pub(super) static ROWS: [Row; 59] = [
         "transfer-taker",
         "a MiB of a transfer at default settings, the side that takes",
         "taker",
+    ),
+    Row {
+        name: "cache-hit-watched",
+        what: "use of a kept registration of memory whose mappings are watched, its probe in",
+        unit: "instructions/use",
+        whose: None,
+        goal: Goal::AtMost(150.0),
+        source: Source::Missing("valgrind has no userfaultfd(2), by which mappings are watched"),
+        figure: "watched",
+        command: "cargo lab bench cache",
+    },
+    cache(
+        "cache-hit-kept",
+        "use of a kept registration of memory that is promised to stay",
+        "kept",
+        60.0,
+    ),
+    cache(
+        "cache-miss",
+        "use of memory that is promised to stay and is not registered yet, without `ibv_reg_mr`",
+        "missed",
+        1500.0,
     ),
     handle(
         "handle-header",

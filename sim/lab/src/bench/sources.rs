@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use super::cache;
 use super::daemon;
 use super::hot_loop;
 use super::idle;
@@ -48,6 +49,8 @@ pub(super) enum Source {
     Nccl,
     /// Instructions of either side of a transfer.
     Transfer,
+    /// Instructions of uses of a registration cache.
+    Cache,
     /// The memory of a hub with many peers.
     Memory,
     /// The request rings between two threads.
@@ -121,6 +124,7 @@ impl Source {
             Self::Daemon => daemon::measure(bench),
             Self::Nccl => nccl::measure(bench),
             Self::Transfer => transfer::measure(bench),
+            Self::Cache => cache::measure(bench),
             Self::Memory => memory::measure(),
             Self::Rings => rings::measure(bench),
             Self::Missing(why) => bail!("{why}"),
