@@ -323,13 +323,12 @@ fn is_there(metadata: &Value, words: &[&str], said: &str) {
         eprintln!("skipped: {said}: this build has no examples");
         return;
     }
-    let output = Command::new(built)
-        .args(theirs.unwrap_or_default())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{said}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    // With optimisation it measures: as it is built here that takes minutes, and says nothing.
+    if ours.contains(&"--release") {
+        return;
+    }
+    let mut command = Command::new(built);
+    command.args(theirs.unwrap_or_default());
+    let (code, error) = ended(command, Stdio::null());
+    assert_eq!(code, Some(0), "{said}: {error}");
 }
