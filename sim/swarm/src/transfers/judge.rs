@@ -151,7 +151,20 @@ impl LinkedRun<'_> {
         let host = self.case.lines[bond.line].hosts[end];
         let link = self.seats[host].process.as_ref().zip(bond.id(end));
         let counts = link.and_then(|(process, link)| process.links.transfer_counts(link, moved.id));
-        counts.map_or(u64::from(moved.how.bytes), |counts| counts.landed_bytes)
+        if let Some(counts) = counts {
+            return counts.landed_bytes;
+        }
+        // It has ended, and perhaps nobody was told yet: then it is whole, unless something ends it before.
+        let side = &moved.sides[end];
+        let has_limit = |side: &super::Side| side.cancelled.is_some() || side.until_ns.is_some();
+        let is_whole = match side.end {
+            Some(how) => how == TransferEnd::Done,
+            None => !side.is_gone && !moved.sides.iter().any(has_limit),
+        };
+        match is_whole {
+            true => u64::from(moved.how.bytes),
+            false => side.progress,
+        }
     }
 
     /// No more of lower priorities came until a transfer was done than was posted while its key was on its way.

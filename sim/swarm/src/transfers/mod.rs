@@ -444,6 +444,7 @@ impl LinkedRun<'_> {
             }
             TransferEvent::Ended { end: how, counts, .. } => {
                 (moved.sides[end].end, moved.sides[end].ended_ns) = (Some(how), now_ns);
+                moved.sides[end].progress = counts.landed_bytes;
                 if how == TransferEnd::Done && moved.giver() != end {
                     let (bond, giver, bytes) = (moved.bond, moved.giver(), u64::from(moved.how.bytes));
                     self.note_arrived(bond, giver, bytes);
