@@ -14,6 +14,11 @@ mod kind;
 
 pub use kind::ConnectErrorKind;
 
+/// Numbers of errors that are reported as a device would.
+pub(crate) const EIO: i32 = 5;
+pub(crate) const ENOMEM: i32 = 12;
+pub(crate) const EINVAL: i32 = 22;
+
 /// Reason why a Node cannot be opened, or has no usable device.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -25,16 +30,7 @@ pub enum NodeError {
     /// There is no memory for a Worker, or none of the kind that is required.
     Memory(MemoryError),
     /// Caller misuse: a setting of [`WorkerConfig`](crate::WorkerConfig) is out of its range.
-    Setting {
-        /// The field.
-        setting: &'static str,
-        /// The value of the field.
-        value: u64,
-        /// The least value.
-        value_min: u64,
-        /// The largest value.
-        value_max: u64,
-    },
+    Setting(SettingError),
     /// A Worker has fewer slots for receives than it is to share.
     SharedReceives {
         /// [`SharedReceivesConfig::depth`](crate::worker::SharedReceivesConfig::depth).
@@ -63,12 +59,7 @@ impl fmt::Display for NodeError {
             Self::Library(error) => fmt::Display::fmt(error, f),
             Self::Provider(error) => fmt::Display::fmt(error, f),
             Self::Memory(error) => fmt::Display::fmt(error, f),
-            Self::Setting {
-                setting,
-                value,
-                value_min,
-                value_max,
-            } => write_setting(f, setting, value, (value_min, value_max)),
+            Self::Setting(error) => fmt::Display::fmt(error, f),
             Self::SharedReceives { depth, slots } => write!(
                 f,
                 "{depth} shared receives, where {slots} slots are left for receives: raise slots, or lower shared_receives.depth or \
@@ -109,14 +100,39 @@ impl From<MemoryError> for NodeError {
     }
 }
 
-fn write_setting(
-    f: &mut fmt::Formatter<'_>,
-    setting: &str,
-    value: &u64,
-    (least, most): (&u64, &u64),
-) -> fmt::Result {
-    write!(f, "{setting} is {value}: set it from {least} to {most}")
+impl From<SettingError> for NodeError {
+    fn from(error: SettingError) -> Self {
+        Self::Setting(error)
+    }
 }
+
+/// A setting that is out of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingError {
+    /// The field.
+    pub setting: &'static str,
+    /// The value of the field.
+    pub value: u64,
+    /// The least value.
+    pub value_min: u64,
+    /// The largest value.
+    pub value_max: u64,
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            setting,
+            value,
+            value_min,
+            value_max,
+        } = self;
+        write!(f, "{setting} is {value}: set it from {value_min} to {value_max}")
+    }
+}
+
+impl core::error::Error for SettingError {}
 
 /// Reason why connecting failed. Everything made for the channel was undone. [`kind`](Self::kind) returns the group of the reason.
 #[derive(Debug)]
@@ -218,16 +234,7 @@ pub enum ConnectError {
     /// The configuration cannot be sent to a peer.
     Configuration(Misuse),
     /// Caller misuse: a setting of [`ChannelConfig`](crate::ChannelConfig) is out of its range.
-    Setting {
-        /// The field.
-        setting: &'static str,
-        /// The value of the field.
-        value: u64,
-        /// The least value.
-        value_min: u64,
-        /// The largest value.
-        value_max: u64,
-    },
+    Setting(SettingError),
     /// The call does not fit the object it was made on: what was called, and what to call.
     Misuse(&'static str),
     /// A state that doorbell's own code rules out. The text names it for a bug report.
@@ -338,12 +345,7 @@ impl fmt::Display for ConnectError {
                  listener an address in a subnet, or connect to its address and interface",
             ),
             Self::Configuration(misuse) => write!(f, "the configuration cannot be sent to a peer: {misuse}"),
-            Self::Setting {
-                setting,
-                value,
-                value_min,
-                value_max,
-            } => write_setting(f, setting, value, (value_min, value_max)),
+            Self::Setting(error) => fmt::Display::fmt(error, f),
             Self::Misuse(what) => f.write_str(what),
             Self::Unreachable(state) => write!(f, "bug in doorbell, please report it: {state}"),
             Self::Entropy(errno) => write!(f, "the system call for random bytes failed (errno {errno}): check the seccomp filter"),
@@ -365,7 +367,7 @@ macro_rules! from {
 
 from!(
     HandshakeError => Handshake, NoRoute => NoRoute, ProviderError => Provider,
-    Misuse => Configuration
+    Misuse => Configuration, SettingError => Setting
 );
 
 impl From<NetworkError> for ConnectError {

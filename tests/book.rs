@@ -156,6 +156,8 @@ fn errors_of_a_node() {
         device: "mlx5_7".into(),
         known: known.iter().map(|name| (*name).into()).collect(),
     };
+    let mut own = WorkerConfig::default();
+    own.slots = 0;
     let printed = texts![
         NodeError::Library(open("libibverbs.so.1")),
         NodeError::Library(symbol),
@@ -173,12 +175,7 @@ fn errors_of_a_node() {
                 lacks: OnDemand::READ | OnDemand::ATOMIC
             }
         )),
-        NodeError::Setting {
-            setting: "slots",
-            value: 0,
-            value_min: 1,
-            value_max: 4_294_967_294
-        },
+        NodeError::from(own.check().unwrap_err()),
         NodeError::SharedReceives {
             depth: 512,
             slots: 400
@@ -208,6 +205,8 @@ fn errors_of_connecting() {
         error: failed("ibv_query_port", 19),
     };
     let peer = address(10, 1, 0, 7);
+    let mut channel = ChannelConfig::default();
+    channel.retry_count = 9;
     let printed = texts![
         ConnectError::Handshake(timed_out),
         no_route(),
@@ -254,12 +253,7 @@ fn errors_of_connecting() {
         ConnectError::ListenerClosed,
         ConnectError::OtherTrust,
         ConnectError::NotAllowed(address(10, 9, 0, 7)),
-        ConnectError::Setting {
-            setting: "retry_count",
-            value: 9,
-            value_min: 0,
-            value_max: 7
-        },
+        ConnectError::from(channel.check().unwrap_err()),
         ConnectError::Configuration(Misuse::Unsendable(Field::FlowLabel)),
         ConnectError::Misuse(
             "accept waits for a thread that runs the handshakes, and these are polled: call poll_accept"

@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
-    AddressVector, Context, LookFailure, PostError, ProtectionDomain, Provider, QueuePair, QueuePairConfig,
-    ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
+    Context, LookFailure, PostError, ProtectionDomain, Provider, QueuePair, QueuePairConfig, ReadyToReceive,
+    ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
 };
 use doorbell_core::wire::{Endpoint, EndpointParameters, Reject, RejectReason, VERSION_AUTHENTICATED};
 use doorbell_core::{Psn, in_place};
@@ -266,15 +266,7 @@ impl<P: Provider> Created<P> {
             ),
         };
         control.ready_to_receive(&ReadyToReceive {
-            address: AddressVector {
-                destination: peer.gid,
-                source_gid_index: rail.gid_index,
-                port: rail.port,
-                hop_limit: config.hop_limit,
-                traffic_class: config.traffic_class,
-                flow_label: config.flow_label,
-                service_level: config.service_level,
-            },
+            address: config.address(rail, peer.gid),
             path_mtu: agreed.mtu,
             destination_qpn: peer.qpn,
             receive_psn: peer.psn,

@@ -8,16 +8,15 @@ use std::collections::BTreeSet;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{
-    AddressVector, CompletionQueue as _, CompletionQueueConfig, Context as _, MemoryError, Operation,
-    PostFlags, ProtectionDomain as _, Provider, ProviderError, QueuePair as _, QueuePairConfig,
-    ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _, WindowConfig,
-    WindowRange,
+    CompletionQueue as _, CompletionQueueConfig, Context as _, MemoryError, Operation, PostFlags,
+    ProtectionDomain as _, Provider, ProviderError, QueuePair as _, QueuePairConfig, ReadyToReceive,
+    ReadyToSend, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _, WindowConfig, WindowRange,
 };
 use doorbell_core::{Psn, WcStatus};
 use doorbell_ffi::Rdma;
 
 use crate::connect::node::{Entropy, Node};
-use crate::error::ConnectError;
+use crate::error::{ConnectError, EINVAL, EIO};
 use crate::machine::reaper::Reaped;
 use crate::memory::{GrantedRegion, Region};
 use crate::rails::NodeRail;
@@ -164,10 +163,6 @@ const REFUSED: ProviderError = ProviderError {
     errno: EINVAL,
 };
 
-/// `EINVAL` and `EIO`.
-const EINVAL: i32 = 22;
-const EIO: i32 = 5;
-
 impl<P: Provider> Loopback<P> {
     fn new(worker: &Worker<P>, rail: &NodeRail, psn: Psn) -> Result<Self, ConnectError> {
         let (context, domain) = (&worker.context, &worker.domain);
@@ -195,15 +190,7 @@ impl<P: Provider> Loopback<P> {
         let limits = context.limits();
         let reads = limits.max_rd_atomic.min(limits.max_dest_rd_atomic).clamp(1, 16);
         let to = |destination_qpn| ReadyToReceive {
-            address: AddressVector {
-                destination: rail.gid,
-                source_gid_index: rail.gid_index,
-                port: rail.port,
-                hop_limit: config.hop_limit,
-                traffic_class: config.traffic_class,
-                flow_label: config.flow_label,
-                service_level: config.service_level,
-            },
+            address: config.address(rail, rail.gid),
             path_mtu: rail.active_mtu,
             destination_qpn,
             receive_psn: psn,

@@ -47,5 +47,5 @@ pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use listener::Listener;
 pub use node::{Connection, Node};
 
-pub use crate::error::{ConnectError, ConnectErrorKind, NoRoute, NodeError};
+pub use crate::error::{ConnectError, ConnectErrorKind, NoRoute, NodeError, SettingError};
 pub use crate::machine::tcp::{Tcp, TcpAcceptor, TcpHandshake};

@@ -10,6 +10,7 @@ use doorbell_core::provider::{
 use doorbell_ffi::{DmabufError, DmabufRange, Rdma, StableMemory};
 
 use crate::connect::node::Node;
+use crate::error::EINVAL;
 use crate::memory::{Region, RegionCache, RegistrationCacheConfig};
 use crate::worker::Worker;
 
@@ -118,6 +119,3 @@ fn domains<P: Provider>(workers: &[Worker<P>]) -> Result<Domains<'_, P>, Provide
     let domains = workers.iter().map(|worker| Arc::clone(&worker.domain)).collect();
     Ok((first, domains))
 }
-
-/// `EINVAL`.
-const EINVAL: i32 = 22;

@@ -68,7 +68,7 @@ impl ConnectError {
             | Self::NoPort(_)
             | Self::OnlyLinkLocal
             | Self::Configuration(_)
-            | Self::Setting { .. } => Configuration,
+            | Self::Setting(_) => Configuration,
             Self::NoRoom { .. }
             | Self::NoShare { .. }
             | Self::NoSlots { .. }

@@ -198,7 +198,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// No rail would work with such channels, a Worker's slots are too small for the longest frame, the rails cannot be looked at, or there is no entropy.
     pub fn new(node: &Node<P, N>, workers: &[Worker<P>], config: &LinkConfig) -> Result<Self, LinkError> {
         config.check_channel()?;
-        config.channel.check()?;
+        config.channel.check().map_err(ConnectError::from)?;
         let frame_bytes = config.frame_bytes();
         let small = workers
             .iter()

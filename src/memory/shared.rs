@@ -15,6 +15,7 @@ use doorbell_core::registrations::{
     AddressRange, Committed, EntryId, Key, Limits, Reservation, Slot, Table, TableCounts,
 };
 
+use crate::error::ENOMEM;
 use crate::machine::log::log;
 use crate::memory::error::RegistrationError;
 use crate::memory::seam::{Registrar, Subscriber, Watch};
@@ -22,8 +23,6 @@ use crate::memory::statistics::{RegistrationStatistics, Uncached};
 
 /// How often a registration is tried while mappings change, before it is made for one use.
 const ATTEMPTS: u32 = 4;
-
-const ENOMEM: i32 = 12;
 
 struct State<T> {
     table: Table<T, Box<[Slot<T>]>>,

@@ -9,10 +9,10 @@ use doorbell_core::provider::{
     SendQueue,
 };
 
+use crate::error::EINVAL;
+
 /// The least size of a block: many channels of little depth share a registration.
 pub(crate) const BLOCK_BYTES: u32 = 1 << 16;
-
-const EINVAL: i32 = 22;
 
 /// The blocks of a Worker. Cells come home to them when their queue pair is destroyed, on whichever thread.
 pub(crate) struct Cells<P: Provider> {

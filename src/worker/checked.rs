@@ -7,56 +7,49 @@ use doorbell_core::wire::RECEIVE_DEPTH_MAX;
 use doorbell_core::work_id::{CHANNELS_MAX, SLOTS_MAX};
 
 use super::class::CLASSES_MAX;
-use super::config::{ChannelConfig, SharedReceivesConfig, WorkerConfig};
-use crate::error::{ConnectError, NodeError};
+use super::config::{ChannelConfig, WorkerConfig};
+use crate::error::SettingError;
 
 /// The largest of the settings that libibverbs takes as an `int`.
 const INT_MAX: u32 = i32::MAX as u32;
 const GATHER: u64 = GATHER_MAX as u64;
 const CLASS_LAST: u64 = CLASSES_MAX as u64 - 1;
 
-/// A setting, its value and its range.
-type Setting = (&'static str, u64, RangeInclusive<u64>);
-
-fn setting<L: Into<u64>>(name: &'static str, value: impl Into<u64>, range: RangeInclusive<L>) -> Setting {
-    let (least, most) = range.into_inner();
-    (name, value.into(), least.into()..=most.into())
-}
-
-/// The first setting out of its range: its name, its value, the least and the largest value.
-fn wrong(settings: impl IntoIterator<Item = Setting>) -> Option<(&'static str, u64, u64, u64)> {
-    let mut settings = settings.into_iter();
-    let (name, value, range) = settings.find(|(_, value, range)| !range.contains(value))?;
-    Some((name, value, *range.start(), *range.end()))
+/// Checks that a value is in its range.
+fn setting<L: Into<u64>>(
+    setting: &'static str,
+    value: impl Into<u64>,
+    range: RangeInclusive<L>,
+) -> Result<(), SettingError> {
+    let (value, (least, most)) = (value.into(), range.into_inner());
+    let (value_min, value_max) = (least.into(), most.into());
+    if (value_min..=value_max).contains(&value) {
+        return Ok(());
+    }
+    Err(SettingError {
+        setting,
+        value,
+        value_min,
+        value_max,
+    })
 }
 
 impl WorkerConfig {
     /// Checks each setting by itself, as [`Node::worker`](crate::Node::worker) does before it asks the device.
     ///
     /// # Errors
-    /// [`NodeError::Setting`] names the first one that is out of its range.
-    pub fn check(&self) -> Result<(), NodeError> {
-        let own = [
-            setting("slots", self.slots, 1..=u32::MAX - 1),
-            setting("lease_share_percent", self.lease_share_percent, 0_u32..=100),
-            setting("slot_bytes", self.slot_bytes, 1_u32..=1 << 31),
-            setting("completion_depth", self.completion_depth, 1..=INT_MAX),
-            setting("channels_max", self.channels_max, 1..=CHANNELS_MAX),
-            setting("channels_per_address", self.channels_per_address, 1..=u32::MAX),
-            setting("submissions_per_poll", self.submissions_per_poll, 1..=u32::MAX),
-        ];
-        let shared = self
-            .shared_receives
-            .map(|SharedReceivesConfig { depth, .. }| setting("shared_receives.depth", depth, 1..=SLOTS_MAX));
-        match wrong(own.into_iter().chain(shared)) {
-            None => Ok(()),
-            Some((setting, value, value_min, value_max)) => Err(NodeError::Setting {
-                setting,
-                value,
-                value_min,
-                value_max,
-            }),
-        }
+    /// The first setting that is out of its range.
+    pub fn check(&self) -> Result<(), SettingError> {
+        setting("slots", self.slots, 1..=u32::MAX - 1)?;
+        setting("lease_share_percent", self.lease_share_percent, 0_u32..=100)?;
+        setting("slot_bytes", self.slot_bytes, 1_u32..=1 << 31)?;
+        setting("completion_depth", self.completion_depth, 1..=INT_MAX)?;
+        setting("channels_max", self.channels_max, 1..=CHANNELS_MAX)?;
+        setting("channels_per_address", self.channels_per_address, 1..=u32::MAX)?;
+        setting("submissions_per_poll", self.submissions_per_poll, 1..=u32::MAX)?;
+        self.shared_receives.map_or(Ok(()), |shared| {
+            setting("shared_receives.depth", shared.depth, 1..=SLOTS_MAX)
+        })
     }
 }
 
@@ -64,36 +57,26 @@ impl ChannelConfig {
     /// Checks each setting by itself, as connecting and listening do before anything else.
     ///
     /// # Errors
-    /// [`ConnectError::Setting`] names the first one that is out of its range.
-    pub fn check(&self) -> Result<(), ConnectError> {
-        let settings = [
-            setting("send_depth", self.send_depth, 1..=SLOTS_MAX - 1),
-            setting("receive_depth", self.receive_depth, 1..=RECEIVE_DEPTH_MAX),
-            setting("gather_max", self.gather_max, 1..=GATHER),
-            setting("timeout", self.timeout, 1_u32..=31),
-            setting("retry_count", self.retry_count, 0_u32..=7),
-            setting("rnr_retry", self.rnr_retry, 0_u32..=7),
-            setting("min_rnr_timer", self.min_rnr_timer, 0_u32..=31),
-            setting("class", self.class, 0..=CLASS_LAST),
-            setting("flow_label", self.flow_label, 0_u32..=(1 << 20) - 1),
-            setting("service_level", self.service_level, 0_u32..=15),
-            setting("hop_limit", self.hop_limit, 1_u32..=255),
-        ];
-        match wrong(settings) {
-            None => Ok(()),
-            Some((setting, value, value_min, value_max)) => Err(ConnectError::Setting {
-                setting,
-                value,
-                value_min,
-                value_max,
-            }),
-        }
+    /// The first setting that is out of its range.
+    pub fn check(&self) -> Result<(), SettingError> {
+        setting("send_depth", self.send_depth, 1..=SLOTS_MAX - 1)?;
+        setting("receive_depth", self.receive_depth, 1..=RECEIVE_DEPTH_MAX)?;
+        setting("gather_max", self.gather_max, 1..=GATHER)?;
+        setting("timeout", self.timeout, 1_u32..=31)?;
+        setting("retry_count", self.retry_count, 0_u32..=7)?;
+        setting("rnr_retry", self.rnr_retry, 0_u32..=7)?;
+        setting("min_rnr_timer", self.min_rnr_timer, 0_u32..=31)?;
+        setting("class", self.class, 0..=CLASS_LAST)?;
+        setting("flow_label", self.flow_label, 0_u32..=(1 << 20) - 1)?;
+        setting("service_level", self.service_level, 0_u32..=15)?;
+        setting("hop_limit", self.hop_limit, 1_u32..=255)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::config::SharedReceivesConfig;
 
     #[test]
     fn defaults_and_those_for_many_are_in_their_ranges() {

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use doorbell_core::Mtu;
-use doorbell_core::provider::{PlacementConfig, RemoteAccess};
+use doorbell_core::provider::{AddressVector, PlacementConfig, RemoteAccess};
 use doorbell_core::wire::{PrivateData, Resumption};
+use doorbell_core::{Gid, Mtu};
 
+use crate::rails::NodeRail;
 use crate::worker::class::Classes;
 
 /// The configuration of a Worker.
@@ -264,6 +265,19 @@ impl ChannelConfig {
     #[must_use]
     pub const fn sends_in_flight(&self) -> u32 {
         self.send_depth.saturating_add(1)
+    }
+
+    /// The address of a port that a rail leads to, with the marks of the channel.
+    pub(crate) const fn address(&self, rail: &NodeRail, destination: Gid) -> AddressVector {
+        AddressVector {
+            destination,
+            source_gid_index: rail.gid_index,
+            port: rail.port,
+            hop_limit: self.hop_limit,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            service_level: self.service_level,
+        }
     }
 }
 
