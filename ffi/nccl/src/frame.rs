@@ -377,7 +377,7 @@ impl Header {
 }
 
 /// A bit for each of so many receives.
-fn bits(count: u8) -> u8 {
+pub(crate) fn bits(count: u8) -> u8 {
     u8::try_from((1_u16.wrapping_shl(count.into())).wrapping_sub(1)).unwrap_or(u8::MAX)
 }
 

@@ -112,18 +112,30 @@ fn versions_may_differ_and_keys_may_not() {
     relay::is_attacked();
 }
 
-fn version_8_sends_to_version_12() {
-    let mut to = Listening::new();
+/// Both sides of a comm. `connect` gets the bytes of the handle, and the place of its side.
+fn comm(
+    what: &str,
+    to: &mut Listening,
+    connect: impl Fn(*mut c_void, *mut *mut c_void) -> NcclResult,
+) -> (*mut c_void, *mut c_void) {
     let (mut send, mut receive): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
     let handle: *mut c_void = to.handle.as_mut_ptr().cast();
-    eventually("a comm", || {
+    eventually(what, || {
         if send.is_null() {
-            assert_eq!(call!(V8, connect, 0, handle, &raw mut send, null_mut()), OK);
+            assert_eq!(connect(handle, &raw mut send), OK);
         }
         if receive.is_null() {
             assert_eq!(call!(V12, accept, to.listener, &raw mut receive, null_mut()), OK);
         }
         (!send.is_null() && !receive.is_null()).then_some(())
+    });
+    (send, receive)
+}
+
+fn version_8_sends_to_version_12() {
+    let mut to = Listening::new();
+    let (send, receive) = comm("a comm", &mut to, |handle, send| {
+        call!(V8, connect, 0, handle, send, null_mut())
     });
     let (mut bytes, mut room) = (*b"versions", [0_u8; 16]);
     let (mut from, mut into) = (null_mut(), null_mut());

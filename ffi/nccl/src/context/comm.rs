@@ -6,7 +6,7 @@ use doorbell::Deadline;
 use doorbell::link::{LinkId, Sequence};
 
 use crate::abi::{NcclResult, REQUESTS_MAX};
-use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target};
+use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target, bits};
 use crate::places::Key;
 
 const _: () = assert!(REQUESTS_MAX == u32::BITS as usize);
@@ -146,11 +146,10 @@ impl Sends {
         (count, placed): (u8, u8),
     ) {
         self.clear.retain(|clear| clear.request.slot() != request.slot());
-        let open = (0..count).fold(0, |open, index| open | 1_u8.wrapping_shl(index.into()));
         self.clear.push_back(Clear {
             request,
             receives,
-            open,
+            open: bits(count),
             placed,
         });
     }
@@ -317,9 +316,7 @@ impl ReceiveRequest {
             None => (!is_waiting).then_some(Ok(())),
         }
     }
-}
 
-impl ReceiveRequest {
     /// Whether a part of it has failed, while others may go on.
     pub(super) fn has_failed(&self) -> bool {
         self.entries()

@@ -4,7 +4,6 @@ use doorbell::connect::{Flush, Flusher};
 
 use super::Context;
 use super::loans::ENDED_WITHIN;
-use super::memories::LOOK_EVERY;
 use super::sending::no_request;
 use crate::abi::NcclResult;
 use crate::failure::Failure;
@@ -215,9 +214,8 @@ impl Context {
             } else if self.flushes.poll().is_err() {
                 return;
             }
-            // Links are polled meanwhile, or their peers would lose rails. Their failure is the next call's.
-            let _ = self.poll();
-            std::thread::sleep(LOOK_EVERY);
+            // Else peers of the links would lose rails.
+            self.pass();
         }
     }
 }

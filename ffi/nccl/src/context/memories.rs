@@ -16,7 +16,7 @@ use crate::places::{Key, Places};
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
 /// How often links are polled meanwhile: a transfer that is cancelled may hold it.
-pub(super) const LOOK_EVERY: Duration = Duration::from_micros(100);
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 impl Context {
     /// Registers a range by `register`, for a comm.
@@ -84,11 +84,15 @@ impl Context {
                     "a device has not let go of memory within {FREED_WITHIN:?}: it must stay mapped"
                 )));
             }
-            // The error of a device that cannot be polled is another call's.
-            let _ = self.poll();
-            thread::sleep(LOOK_EVERY);
+            self.pass();
         }
         Ok(())
+    }
+
+    /// Lets a moment pass, in which links go on. The error of a device that cannot be polled is another call's.
+    pub(super) fn pass(&mut self) {
+        let _ = self.poll();
+        thread::sleep(LOOK_EVERY);
     }
 
     /// Takes memory out of the reach of those that it is lent to, once the transfers that were under way have ended: a peer that writes to
@@ -100,8 +104,7 @@ impl Context {
             under_way.iter().any(|moving| counts(moving).is_some())
         };
         while !loans.is_empty() && is_open(self) && !until.has_passed(doorbell::now()) {
-            let _ = self.poll();
-            thread::sleep(LOOK_EVERY);
+            self.pass();
         }
         for loan in loans {
             // One that is revoked, or whose link is over, is on its way.

@@ -10,7 +10,7 @@ use doorbell_fake::{Call, Control, Without};
 use doorbell_nccl::abi::{NcclResult, PTR_CUDA, PTR_DMABUF, PTR_HOST, properties};
 use doorbell_nccl::ncclNetPlugin_v12 as V12;
 
-use super::{Listening, OK, eventually};
+use super::{Listening, OK, comm, eventually};
 
 /// Bytes of a registration.
 const ROOM: usize = 1 << 20;
@@ -86,17 +86,8 @@ struct Pair {
 
 impl Pair {
     fn new(from: &Listening, to: &mut Listening) -> Self {
-        let handle: *mut c_void = to.handle.as_mut_ptr().cast();
-        let (mut send, mut receive): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
-        eventually("a comm", || {
-            if send.is_null() {
-                let connected = call!(V12, connect, from.context, 0, handle, &raw mut send, null_mut());
-                assert_eq!(connected, OK);
-            }
-            if receive.is_null() {
-                assert_eq!(call!(V12, accept, to.listener, &raw mut receive, null_mut()), OK);
-            }
-            (!send.is_null() && !receive.is_null()).then_some(())
+        let (send, receive) = comm("a comm", to, |handle, send| {
+            call!(V12, connect, from.context, 0, handle, send, null_mut())
         });
         Self { send, receive }
     }

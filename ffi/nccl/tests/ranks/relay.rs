@@ -13,7 +13,7 @@ use doorbell::rails::{AdvertisedRail, SpeedClass};
 use doorbell::wire::InstanceId;
 use doorbell::{Handle, KeyRing, Node, Trust, Worker, WorkerConfig};
 
-use super::{LOG, Listening, OK, PTR_HOST, V12, eventually, set};
+use super::{LOG, Listening, OK, PTR_HOST, V12, comm, eventually, set};
 
 const RELAY: &str = "127.0.0.1:19021";
 
@@ -155,17 +155,8 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let (from, mut to) = (Listening::new(), Listening::new());
-        let (mut send, mut receive): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
-        let handle = to.handle.as_mut_ptr().cast();
-        eventually("a comm by the relay", || {
-            if send.is_null() {
-                let connected = call!(V12, connect, from.context, 0, handle, &raw mut send, null_mut());
-                assert_eq!(connected, OK);
-            }
-            if receive.is_null() {
-                assert_eq!(call!(V12, accept, to.listener, &raw mut receive, null_mut()), OK);
-            }
-            (!send.is_null() && !receive.is_null()).then_some(())
+        let (send, receive) = comm("a comm by the relay", &mut to, |handle, send| {
+            call!(V12, connect, from.context, 0, handle, send, null_mut())
         });
         Self {
             from,
