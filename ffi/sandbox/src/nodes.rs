@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::launch::{bind, cover};
+use crate::tree::room;
 
 const DEV: &CStr = c"/dev";
 const HIDDEN: &str = "infiniband";
@@ -72,13 +73,13 @@ impl Nodes {
                 kind,
             });
         }
-        // As for a tree: two inodes for each entry, and a page.
-        let inodes = entries.len().saturating_add(2).saturating_mul(2);
-        let bytes = inodes.saturating_mul(rustix::param::page_size());
+        // With the folder that is hidden. A page for each entry is more than empty files and links take.
+        let count = entries.len().saturating_add(1);
+        let bytes = count.saturating_add(1).saturating_mul(rustix::param::page_size());
         let current = std::env::current_dir().ok().filter(|path| path.starts_with(dev));
         Ok(Self {
             entries,
-            options: CString::new(format!("size={bytes},nr_inodes={inodes},mode=0755"))?,
+            options: CString::new(room(bytes, count))?,
             current: current.map(text).transpose()?,
         })
     }

@@ -48,6 +48,15 @@ fn text(path: &Path) -> io::Result<CString> {
     Ok(CString::new(OsString::from(path).into_vec())?)
 }
 
+/// Options of a file system in memory that has room for these bytes and so many entries. Each and the root have two inodes: newer kernels may
+/// count labels of security modules as room of inodes.
+///
+/// Source: Linux, Documentation/filesystems/tmpfs.rst.
+pub(crate) fn room(bytes: usize, entries: usize) -> String {
+    let inodes = entries.saturating_add(1).saturating_mul(2);
+    format!("size={bytes},nr_inodes={inodes},mode=0755")
+}
+
 impl Tree {
     pub(crate) fn prepared(&self) -> io::Result<Prepared> {
         let entry = |(path, entry): &(PathBuf, TreeEntry)| {
@@ -65,9 +74,7 @@ impl Tree {
         })
     }
 
-    /// Whole pages of each entry, and two inodes for each and for the root: newer kernels may count labels of security modules as room of inodes.
-    ///
-    /// Source: Linux, Documentation/filesystems/tmpfs.rst.
+    /// Room for whole pages of each entry.
     fn options(&self) -> String {
         let page = rustix::param::page_size();
         let pages = self.entries.iter().map(|(_, entry)| match entry {
@@ -75,8 +82,7 @@ impl Tree {
             TreeEntry::Folder | TreeEntry::Link(_) => 1,
         });
         let bytes = pages.fold(page, |all, pages| all.saturating_add(pages.saturating_mul(page)));
-        let inodes = self.entries.len().saturating_add(1).saturating_mul(2);
-        format!("size={bytes},nr_inodes={inodes},mode=0755")
+        room(bytes, self.entries.len())
     }
 
     /// Writes the tree into a folder that is there and empty.
