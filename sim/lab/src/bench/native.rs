@@ -144,6 +144,41 @@ pub(super) fn of_one_more(lengths: [u32; 2], count: impl Fn(u32) -> Result<u64>)
     Ok(more as f64 / f64::from(long.saturating_sub(short)))
 }
 
+/// Instructions of one more, in each way that a program knows: `PROGRAM WAY LENGTH`.
+///
+/// # Errors
+///
+/// The program does not build or run, or callgrind is not there.
+pub(super) fn ways(
+    bench: &Bench<'_>,
+    (example, what): (&str, &str),
+    ways: &[&str],
+    lengths: [u32; 2],
+    note: &str,
+) -> Result<Findings> {
+    setup::install_missing(|need| need.file == "valgrind")?;
+    let folder = bench.folder(example)?;
+    let (program, library) = step(format!("building the program for {what}"), || {
+        let program = programs::build_example(example)?;
+        Ok((program, programs::build_library("doorbell_fake")?))
+    })?;
+    let mut findings = Findings::default();
+    for way in ways {
+        let ours = step(format!("counting {what}, {way}"), || {
+            of_one_more(lengths, |length| {
+                let out = folder.join(format!("{way}.{length}"));
+                without_provider(&program, &[way, &length.to_string()], &library, &out)
+            })
+        })?;
+        let measured = Measured {
+            note: Some(note.to_owned()),
+            ..Measured::of(ours)
+        };
+        findings.add(*way, measured);
+    }
+    Ok(findings)
+}
+
 /// Instructions of posting and polling through the fake libibverbs: `ffi` alone and the public `Channel`, by cells and by
 /// slots, each beside the loop by hand; and of receiving.
 ///

@@ -103,15 +103,9 @@ impl LinkedRun<'_> {
             format!("{} ended at end {end} at {now_ns} ns: {how}", moved.name())
         })?;
         let is_calm = self.is_untroubled && !bond.is_ending();
-        let has_limit = |moved: &Moved| {
-            moved
-                .sides
-                .iter()
-                .any(|side| side.cancelled.is_some() || side.until_ns.is_some())
-        };
         ensure(
             !is_calm
-                || has_limit(moved)
+                || moved.has_limit()
                 || matches!(how, TransferEnd::Done | TransferEnd::ByPeer(EndReason::TOO_MANY)),
             "excuse",
             || format!("{} ended {how}, and nothing was wrong", moved.name()),
@@ -156,10 +150,9 @@ impl LinkedRun<'_> {
         }
         // It has ended, and perhaps nobody was told yet: then it is whole, unless something ends it before.
         let side = &moved.sides[end];
-        let has_limit = |side: &super::Side| side.cancelled.is_some() || side.until_ns.is_some();
         let is_whole = match side.end {
             Some(how) => how == TransferEnd::Done,
-            None => !side.is_gone && !moved.sides.iter().any(has_limit),
+            None => !side.is_gone && !moved.has_limit(),
         };
         match is_whole {
             true => u64::from(moved.how.bytes),

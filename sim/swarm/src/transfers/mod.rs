@@ -81,6 +81,13 @@ impl Side {
 }
 
 impl Moved {
+    /// Whether the application of a side may end it before it is whole.
+    fn has_limit(&self) -> bool {
+        self.sides
+            .iter()
+            .any(|side| side.cancelled.is_some() || side.until_ns.is_some())
+    }
+
     pub(crate) const fn giver(&self) -> usize {
         if self.how.gives {
             self.beginner
