@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use doorbell_core::session::{
-    Action, Epoch, FinalReason, Kept, Retained, Role, Sequence, Session, SessionConfig, SessionEvent,
-    SessionId,
+    Action, Epoch, FinalReason, HealthState, Kept, Retained, Role, Sequence, Session, SessionConfig,
+    SessionEvent, SessionId,
 };
 use doorbell_core::wire::{Attach, AttachParameters, Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant};
@@ -307,4 +307,33 @@ fn another_process_at_every_address_ends_it_and_only_where_all_say_so_last() {
     ));
     session.connect_failed(0, true, soon, 0);
     assert_eq!(session.over(), Some(FinalReason::PeerRestarted));
+}
+
+/// A rail that fails back proves itself beside a rail that is up. Another that proves itself, too, is none.
+#[test]
+fn a_rail_that_comes_back_beside_one_that_proves_itself_is_used_at_once() {
+    let tables = ([Retained::default(); 8], [Kept::default(); 8]);
+    let id = SessionId::new(77).unwrap();
+    let mut session: Machine = Session::new(SessionConfig::default(), Role::Responder, id, tables, NOW);
+    let come = |session: &mut Machine, rail, epoch| {
+        let said = AttachParameters {
+            rail,
+            ..said(epoch, 0)
+        };
+        session.offered(&said, 1000, NOW).unwrap();
+        while let Some(action) = session.poll_action(NOW, 0) {
+            session.did(&action, NOW);
+        }
+    };
+    for rail in 0..3 {
+        come(&mut session, rail, 1);
+    }
+    session.failed(0, NOW, 0);
+    session.failed(1, NOW, 0);
+    come(&mut session, 0, 2);
+    assert_eq!(session.rail_state(0), HealthState::FailingBack);
+    session.failed(2, NOW, 0);
+    come(&mut session, 1, 2);
+    assert_eq!(session.rail_state(0), HealthState::FailingBack);
+    assert_eq!(session.rail_state(1), HealthState::Up);
 }
