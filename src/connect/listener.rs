@@ -168,7 +168,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
 
     /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
     /// there is one: a channel, or why a peer did not become one. No peer is waited for, nor, on a [`Node::open`], a device: that
-    /// node's threads look at the ports for the peers that come, and make and connect the queue pairs.
+    /// node's threads look at the ports for the peers that come, and make and connect the queue pairs. Channels of the
+    /// Workers that are lost close, as [`Worker::tend`] has them do, so that their places serve new peers.
     ///
     /// If the port fails, the handshakes under way go on: each outcome that is there by now is given before the failure is. A
     /// peer that is rejected since there are too many is no outcome; [`Listener::counts`] counts it.
@@ -192,6 +193,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
+        workers.iter_mut().for_each(Worker::make_room);
         self.ask(workers);
         if let Some(failure) = self.backlog.take_failure() {
             return Some(Err(failure));

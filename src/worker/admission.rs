@@ -32,6 +32,7 @@ impl<P: Provider> Worker<P> {
         receives: u32,
         from: Option<IpAddr>,
     ) -> Result<Arc<Reservation>, ConnectError> {
+        self.make_room();
         let is_limited = self.channels_per_address < self.channels_max;
         let limited = from.filter(|_| is_limited);
         if let Some(from) = limited.filter(|from| self.channels_from(*from) >= self.channels_per_address) {

@@ -155,6 +155,14 @@ impl<P: Provider> Worker<P> {
         self.receives.renew_limit();
     }
 
+    /// Closes what is lost, as far as that goes now: a channel that nobody needs any more keeps no peer out, in a loop that never
+    /// tends either.
+    pub(crate) fn make_room(&mut self) {
+        if !self.closing.is_empty() || !self.sends.lost.is_empty() {
+            self.keep_up();
+        }
+    }
+
     /// Advances all closings, by what polls took since the last time, closes what is lost, and probes.
     #[cold]
     fn keep_up(&mut self) {

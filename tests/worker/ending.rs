@@ -501,6 +501,8 @@ struct Serving {
     nodes: [Node<Host, Host>; 2],
     listener: Listener<Host, Host>,
     server: Vec<Worker<Host>>,
+    /// Whether it tends its Worker. If not, its listener alone does.
+    tends: bool,
     polls: u32,
     received: usize,
     /// Reported ends: by a farewell behind all messages, and by a failure.
@@ -518,6 +520,7 @@ impl Serving {
             fabric,
             nodes,
             server,
+            tends: true,
             polls: 0,
             received: 0,
             ended: [0, 0],
@@ -561,6 +564,7 @@ impl Serving {
     fn poll(&mut self) {
         let Self {
             server,
+            tends,
             polls,
             received,
             ended,
@@ -577,7 +581,7 @@ impl Serving {
             .unwrap();
         // Not after each poll, as an engine that tends at times of its own.
         *polls += 1;
-        if *polls % 3 == 0 {
+        if *tends && *polls % 3 == 0 {
             server[0].tend();
         }
     }
@@ -628,7 +632,10 @@ impl Serving {
 
 /// Clients that come, say something and go, so many at a time; in which way, says the number of the round. Nothing is left over.
 fn come_and_go(clients: usize, at_once: usize, own: &WorkerConfig, going: impl Fn(usize) -> Going) {
-    let mut serving = Serving::new(own);
+    come_and_go_at(Serving::new(own), clients, at_once, going);
+}
+
+fn come_and_go_at(mut serving: Serving, clients: usize, at_once: usize, going: impl Fn(usize) -> Going) {
     let mut client = serving.clients();
     let counts = |serving: &mut Serving, client: &mut [Worker<Host>]| {
         let (slots, pairs) = (leasable(&mut serving.server[0]), serving.fabric.queue_pairs());
@@ -687,4 +694,27 @@ fn clients_of_shared_receives_come_and_go() {
         7 => Going::Killed,
         _ => Going::Closed,
     });
+}
+
+/// A loop that never tends accepts as many: its listener closes what is lost.
+#[test]
+fn clients_of_a_loop_that_only_polls_come_and_go() {
+    let mut serving = Serving::new(&WorkerConfig::default());
+    serving.tends = false;
+    let mut client = serving.clients();
+    for _ in 0..40 {
+        let [here, there] = serving.come(&mut client, 1);
+        client = serving.go(client, &there, Going::Dropped);
+        let began = serving.fabric.now();
+        while serving.server[0].close_progress(here[0]) != CloseProgress::Closed(Ok(())) {
+            assert!(passed(&serving.fabric, began) < LONG, "{:?}", serving.ended);
+            serving.fabric.run_for(Duration::from_micros(100));
+            serving.poll();
+            let accepted = serving
+                .listener
+                .poll_accept(&serving.nodes[0], &mut serving.server);
+            assert!(accepted.unwrap().is_none());
+        }
+    }
+    assert_eq!(serving.ended, [40, 0]);
 }
