@@ -11,7 +11,11 @@ use tokio::io::unix::AsyncFd;
 
 /// A copy of a descriptor, which tokio watches.
 #[derive(Debug)]
-pub(crate) struct Watched(AsyncFd<OwnedFd>);
+pub(crate) struct Watched {
+    descriptor: AsyncFd<OwnedFd>,
+    /// Whether room is waited for, too.
+    room: bool,
+}
 
 impl Watched {
     /// Watches it for input, and for room where that is asked for.
@@ -28,7 +32,8 @@ impl Watched {
         // SAFETY: an `OwnedFd` is open until it is dropped, and has the same number all along. It is dropped by the
         // `AsyncFd` alone, which lends it to nobody who could exchange it: the field is private, and `get_mut` is not called.
         let watched = unsafe { AsyncFd::register_with_interest(copy, interest) };
-        Ok(Self(watched.map_err(io::Error::from)?))
+        let descriptor = watched.map_err(io::Error::from)?;
+        Ok(Self { descriptor, room })
     }
 }
 
@@ -38,12 +43,11 @@ impl Watched {
 /// The runtime is shutting down.
 pub(crate) async fn ready<'w>(
     watched: impl Iterator<Item = &'w Watched> + Clone,
-    room: bool,
     at_most: Option<Duration>,
 ) -> io::Result<()> {
     let any = poll_fn(|cx| {
         let mut is_ready = false;
-        for Watched(descriptor) in watched.clone() {
+        for Watched { descriptor, room } in watched.clone() {
             if let Poll::Ready(guard) = descriptor.poll_read_ready(cx) {
                 guard?.clear_ready();
                 is_ready = true;

@@ -21,6 +21,12 @@ use crate::watched::{Watched, ready};
 /// Longest sleep while a channel is being closed or lacks a credit, which no descriptor reports.
 const NAP: Duration = Duration::from_millis(1);
 
+/// How long after its deadline a closing is over at the latest, as for [`Worker::close`].
+const OVER_AFTER: Duration = Duration::from_millis(500);
+
+/// Peers that are accepted while something else is awaited, at most.
+const ACCEPTED_MAX: usize = 64;
+
 /// The next thing that happened.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -74,7 +80,9 @@ impl From<io::Error> for Error {
 pub struct AsyncWorker<P: HasDescriptors = Rdma> {
     // Copies of descriptors go first: nothing is destroyed under them.
     watched: Vec<Watched>,
-    acceptances: Option<Acceptances<P>>,
+    acceptances: Option<(Watched, Acceptances<P>)>,
+    /// Peers that connected while something else was awaited, or why they did not.
+    accepted: VecDeque<Result<ChannelId, ConnectError>>,
     /// Events that were polled and not yet given out: no more than one poll finds, or than came while something else was awaited.
     happened: VecDeque<(ChannelId, Event<'static, P>)>,
     worker: Worker<P>,
@@ -87,7 +95,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
     /// It was made without notification, or the system gave no descriptor.
     ///
     /// # Panics
-    /// There is no tokio runtime with `enable_io`.
+    /// There is no tokio runtime with `enable_io`. All that is awaited here also needs `enable_time`.
     pub fn new(worker: Worker<P>) -> Result<Self, Error> {
         let descriptors = worker.descriptors().ok_or(WaitError::NeverNotified)?;
         let watched = descriptors
@@ -96,6 +104,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         Ok(Self {
             watched: watched.collect::<Result<_, _>>()?,
             acceptances: None,
+            accepted: VecDeque::new(),
             happened: VecDeque::with_capacity(64),
             worker,
         })
@@ -145,7 +154,8 @@ impl<P: HasDescriptors> AsyncWorker<P> {
     }
 
     /// Accepts peers from now on, each as [`Next::Accepted`]: the Worker's own acceptances, of
-    /// [`Listener::background`](doorbell::Listener::background).
+    /// [`Listener::background`](doorbell::Listener::background). The Worker has one such port: those of an earlier call are
+    /// dropped, with peers that were not accepted by then.
     ///
     /// # Errors
     /// The handshakes are polled and have no descriptor, or the system gave none.
@@ -154,8 +164,8 @@ impl<P: HasDescriptors> AsyncWorker<P> {
     /// As for [`AsyncWorker::new`].
     pub fn accept_from(&mut self, acceptances: Acceptances<P>) -> Result<(), Error> {
         let descriptor = acceptances.descriptor().ok_or(WaitError::NeverNotified)?;
-        self.watched.push(Watched::new(descriptor, false)?);
-        self.acceptances = Some(acceptances);
+        let watched = Watched::new(descriptor, false)?;
+        self.acceptances = Some((watched, acceptances));
         Ok(())
     }
 
@@ -171,13 +181,13 @@ impl<P: HasDescriptors> AsyncWorker<P> {
     /// The Worker is of no further use.
     pub async fn next(&mut self) -> Result<Next<P>, Error> {
         loop {
-            if let Some(channel) = self.accept()? {
-                return Ok(Next::Accepted(channel));
+            if let Some(accepted) = self.accepted.pop_front().or_else(|| self.accept()) {
+                return accepted.map(Next::Accepted).map_err(Error::Accept);
             }
             if let Some((channel, event)) = self.happened.pop_front() {
                 return Ok(Next::Event(channel, event));
             }
-            self.gather(None).await?;
+            self.gather(None, None).await?;
         }
     }
 
@@ -192,7 +202,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             return Ok(());
         };
         let at_most = leave.at_most();
-        Ok(ready(self.watched.iter(), false, at_most).await?)
+        Ok(ready(self.descriptors(None), at_most).await?)
     }
 
     /// Waits until `channel` takes one more message: it has room in its queue, and a credit of the peer. Returns `false` if the
@@ -219,14 +229,15 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.gather(Some(left.min(NAP))).await?;
+            self.gather(Some(left.min(NAP)), None).await?;
         }
     }
 
-    /// Connects to the listener that handed out `handle`. Events that come meanwhile are kept for [`AsyncWorker::next`].
+    /// Connects to the listener that handed out `handle`. Events that come meanwhile are kept for [`AsyncWorker::next`], and so are
+    /// peers that connect to this Worker.
     ///
     /// # Errors
-    /// As for [`Node::connect`].
+    /// As for [`Node::connect`], or the Worker is of no further use.
     pub async fn connect(
         &mut self,
         node: &Node<P>,
@@ -241,33 +252,32 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             if let Some(outcome) = connecting.poll(node, worker) {
                 return outcome.map(|connection| connection.channel);
             }
+            // Two that connect to each other wait for places that the other one grants.
+            while self.accepted.len() < ACCEPTED_MAX {
+                let Some(accepted) = self.accept() else { break };
+                self.accepted.push_back(accepted);
+            }
             let room = connecting.awaits_room();
             let stream = Watched::new(connecting.descriptor(), room).map_err(ConnectError::Tcp)?;
             let at_most = connecting.deadline().remaining(self.worker.context().now());
-            ready(core::iter::once(&stream), room, Some(at_most))
+            self.gather(Some(at_most), Some(&stream))
                 .await
-                .map_err(ConnectError::Tcp)?;
+                .map_err(|error| match error {
+                    Error::Wait(WaitError::Provider(error)) => ConnectError::Provider(error),
+                    Error::Io(error) => ConnectError::Tcp(error),
+                    other => ConnectError::Tcp(io::Error::other(other)),
+                })?;
         }
     }
 
     /// Closes a channel once all that was posted on it is done, and by the deadline in any case. Events that come meanwhile are kept for
-    /// [`AsyncWorker::next`].
+    /// [`AsyncWorker::next`]. A closing that is under way is awaited.
     ///
     /// # Errors
     /// As for [`Worker::close`].
     pub async fn close(&mut self, channel: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
-        self.worker.begin_close(channel, deadline)?;
-        loop {
-            match self.worker.close_progress(channel) {
-                CloseProgress::Closed(outcome) => return outcome,
-                CloseProgress::UnderWay => {}
-                _ => return Err(CloseError::Unknown),
-            }
-            // A failure here fails the closing, too, and is its outcome.
-            if self.gather(Some(NAP)).await.is_err() {
-                tokio::time::sleep(NAP).await;
-            }
-        }
+        self.begin_close(channel, deadline)?;
+        self.closed(channel, deadline).await
     }
 
     /// Ends gracefully: accepts no more, and closes all channels side by side, each as [`AsyncWorker::close`]
@@ -287,44 +297,60 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         let open: Vec<ChannelId> = self.worker.channels().collect();
         let mut outcome = Ok(());
         for &channel in &open {
-            outcome = outcome.and(self.worker.begin_close(channel, deadline));
+            outcome = outcome.and(self.begin_close(channel, deadline));
         }
         for channel in open {
-            while self.worker.close_progress(channel) == CloseProgress::UnderWay {
-                if self.gather(Some(NAP)).await.is_err() {
-                    tokio::time::sleep(NAP).await;
-                }
-            }
-            if let CloseProgress::Closed(closed) = self.worker.close_progress(channel) {
-                outcome = outcome.and(closed);
-            }
+            outcome = outcome.and(self.closed(channel, deadline).await);
         }
         self.watched.clear();
         (self.worker, self.happened, outcome)
     }
 
-    /// Takes in the next peer that connected.
-    fn accept(&mut self) -> Result<Option<ChannelId>, Error> {
-        let Some(acceptances) = &mut self.acceptances else {
-            return Ok(None);
-        };
-        match acceptances.poll_accept(&mut self.worker) {
-            Err(ConnectError::ListenerClosed) => {
-                self.acceptances = None;
-                Ok(None)
+    /// Begins to close a channel, unless that is under way or over: whoever began may have been dropped.
+    fn begin_close(&mut self, channel: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
+        match self.worker.begin_close(channel, deadline) {
+            Err(CloseError::Unknown) if self.worker.close_progress(channel) != CloseProgress::Unknown => {
+                Ok(())
             }
-            outcome => outcome.map_err(Error::Accept),
+            begun => begun,
         }
     }
 
-    /// Keeps what happened, or waits until something does, or for so long.
-    async fn gather(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
-        let Self {
-            worker,
-            happened,
-            watched,
-            ..
-        } = self;
+    /// Waits until a channel is closed.
+    async fn closed(&mut self, channel: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
+        let over = Deadline::after(deadline.instant(), OVER_AFTER);
+        loop {
+            match self.worker.close_progress(channel) {
+                CloseProgress::Closed(outcome) => return outcome,
+                CloseProgress::UnderWay if over.has_passed(self.worker.context().now()) => {
+                    return Err(CloseError::TimedOut);
+                }
+                CloseProgress::UnderWay => {}
+                _ => return Err(CloseError::Unknown),
+            }
+            match self.gather(Some(NAP), None).await {
+                Ok(()) => {}
+                Err(Error::Wait(WaitError::Provider(error))) => return Err(CloseError::Poll(error)),
+                Err(_) => tokio::time::sleep(NAP).await,
+            }
+        }
+    }
+
+    /// Takes in the next peer that connected.
+    fn accept(&mut self) -> Option<Result<ChannelId, ConnectError>> {
+        let (_, acceptances) = self.acceptances.as_mut()?;
+        match acceptances.poll_accept(&mut self.worker) {
+            Err(ConnectError::ListenerClosed) => {
+                self.acceptances = None;
+                None
+            }
+            outcome => outcome.transpose(),
+        }
+    }
+
+    /// Keeps what happened, or waits until something does, here or on a stream, or for so long.
+    async fn gather(&mut self, at_most: Option<Duration>, stream: Option<&Watched>) -> Result<(), Error> {
+        let Self { worker, happened, .. } = self;
         let keep =
             |turn: Turn<'_, P>, event: Event<'_, P>| happened.push_back((turn.channel.id(), event.keep()));
         let Some(leave) = worker.ready_to_sleep(keep)? else {
@@ -332,7 +358,13 @@ impl<P: HasDescriptors> AsyncWorker<P> {
             return Ok(());
         };
         let at_most = leave.at_most().into_iter().chain(at_most).min();
-        Ok(ready(watched.iter(), false, at_most).await?)
+        Ok(ready(self.descriptors(stream), at_most).await?)
+    }
+
+    /// All descriptors that wake the task, and those of a stream.
+    fn descriptors<'w>(&'w self, stream: Option<&'w Watched>) -> impl Iterator<Item = &'w Watched> + Clone {
+        let acceptances = self.acceptances.as_ref().map(|(watched, _)| watched);
+        self.watched.iter().chain(acceptances).chain(stream)
     }
 }
 

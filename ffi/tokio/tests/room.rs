@@ -1,4 +1,4 @@
-//! A task that only sends awaits room, and loses nothing.
+//! Tasks that send, connect and close beside what else their Workers do, and lose nothing.
 
 use core::error::Error;
 use core::time::Duration;
@@ -75,5 +75,49 @@ async fn a_task_that_only_sends_awaits_credits() -> Outcome<()> {
     let client = async { send(node(client)?, handle.await?).await };
     let (came, ()) = tokio::try_join!(count(Arc::new(node(server)?), publish), client)?;
     assert_eq!(came, MESSAGES);
+    Ok(())
+}
+
+/// Listens, connects to the other, and closes what it connected, after a first wait for it was given up.
+async fn both_ways(
+    node: Arc<Node<doorbell_sim::Host>>,
+    publish: oneshot::Sender<Handle>,
+    other: oneshot::Receiver<Handle>,
+) -> Outcome<()> {
+    let mut worker = AsyncWorker::open(&node, &WorkerConfig::default())?;
+    let port = worker.listen(&node, "[::]:0".parse()?, &ChannelConfig::default())?;
+    let _ = publish.send(*port.handle());
+    let deadline = node.within(PATIENCE);
+    let config = ChannelConfig::default();
+    let to = worker.connect(&node, &other.await?, &config, deadline).await?;
+    let Next::Accepted(from) = worker.next().await? else {
+        return Err("nobody was accepted".into());
+    };
+    assert_ne!(from, to);
+    worker.worker().send(to, b"done")?;
+    let is_message = |next: &Next<_>| matches!(next, Next::Event(of, Event::Received { .. }) if *of == from);
+    while !is_message(&worker.next().await?) {}
+    // The first poll of a closing never ends it.
+    tokio::select! {
+        biased;
+        _ = worker.close(to, deadline) => return Err("a closing took no time".into()),
+        () = core::future::ready(()) => {}
+    }
+    worker.close(to, deadline).await?;
+    let (_, _, closed) = worker.close_all(deadline).await;
+    port.stop(deadline);
+    // The peer may have closed its end first.
+    Ok(closed?)
+}
+
+#[tokio::test]
+async fn two_that_connect_to_each_other_both_do_and_a_closing_is_awaited_again() -> Outcome<()> {
+    let [one, two] = Fabric::builder().real_time(doorbell::now).build().hosts()?;
+    let node = |host| Node::with_provider(host, Trust::unauthenticated_on_purpose()).map(Arc::new);
+    let ((first, of_first), (second, of_second)) = (oneshot::channel(), oneshot::channel());
+    tokio::try_join!(
+        both_ways(node(one)?, first, of_second),
+        both_ways(node(two)?, second, of_first)
+    )?;
     Ok(())
 }
