@@ -44,6 +44,8 @@ fn published_packages_have_their_metadata() {
                 .is_some_and(|text| text.len() > 20),
             "{name}"
         );
+        let documentation = format!("https://docs.rs/{name}");
+        assert_eq!(package["documentation"].as_str(), Some(&*documentation));
         for list in ["keywords", "categories"] {
             let length = package[list].as_array().map_or(0, Vec::len);
             assert!((1..=5).contains(&length), "{name} has {length} {list}");
