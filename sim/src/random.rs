@@ -46,6 +46,11 @@ impl Random {
         u64::try_from(product >> 64).unwrap_or_default()
     }
 
+    /// A place in a list of so many; zero where there is none.
+    pub fn index(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).unwrap_or_default()
+    }
+
     /// Whether something happens that happens so often in a million.
     pub fn happens(&mut self, per_million: u32) -> bool {
         self.below(u64::from(MILLION)) < u64::from(per_million)

@@ -17,6 +17,7 @@ use doorbell::memory::{LentMemory, RegistrationCache, RegistrationCacheConfig, R
 use doorbell::provider::Access;
 use doorbell::{Node, Trust, Worker, WorkerConfig};
 use doorbell_fake::{Call, Control};
+use doorbell_sim::Random;
 
 const PAGE: usize = 4096;
 /// Pieces of memory that change on their own, and pages of each.
@@ -107,9 +108,9 @@ impl Piece {
     /// Changes it, while nobody has any of it. `spare` is a page of the caller's. All addresses are fixed: memory that the
     /// kernel places could come to lie where another thread has just unmapped.
     fn change(&self, control: Control, spare: usize, random: &mut Random) {
-        let page = random.below(PAGES);
+        let page = random.index(PAGES);
         let one = self.start + page * PAGE;
-        match random.below(5) {
+        match random.index(5) {
             0 => {
                 unmap(self.start, PAGES * PAGE);
                 anonymous_at(self.start, PAGES * PAGE);
@@ -144,8 +145,8 @@ impl Piece {
     /// Registers a part of it, and looks at what comes.
     fn register(&self, cache: &RegistrationCache, control: Control, random: &mut Random) {
         // Few different regions, so that they are found again.
-        let (first, count) = [(0, PAGES), (0, 1), (1, 2), (3, 1)][random.below(4)];
-        let access = [Access::LOCAL_WRITE, Access::empty()][random.below(2)];
+        let (first, count) = [(0, PAGES), (0, 1), (1, 2), (3, 1)][random.index(4)];
+        let access = [Access::LOCAL_WRITE, Access::empty()][random.index(2)];
         let lent = Lent(self.start + first * PAGE + 8, count * PAGE - 16);
         let registration = cache.register(lent, access).unwrap();
         let key = registration.lkey().0;
@@ -157,7 +158,7 @@ impl Piece {
                 "registration {serial} is stale: its pages changed at {changed}"
             );
         }
-        if random.below(4) == 0 {
+        if random.index(4) == 0 {
             thread::yield_now();
         }
         assert_eq!(
@@ -165,18 +166,6 @@ impl Piece {
             Some(serial),
             "deregistered while it is used"
         );
-    }
-}
-
-/// Xorshift: the order of events depends on the kernel anyway.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % limit as u64).unwrap()
     }
 }
 
@@ -296,9 +285,9 @@ fn torture(cache: &RegistrationCache, control: Control) {
         for seed in 1..4 {
             let (pieces, end, uses) = (&pieces, &end, &uses);
             scope.spawn(move || {
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 while !end.load(Ordering::Relaxed) {
-                    let piece = pieces[random.below(PIECES)].read();
+                    let piece = pieces[random.index(PIECES)].read();
                     let piece = piece.unwrap_or_else(PoisonError::into_inner);
                     piece.register(cache, control, &mut random);
                     uses.fetch_add(1, Ordering::Relaxed);
@@ -308,14 +297,14 @@ fn torture(cache: &RegistrationCache, control: Control) {
         for (seed, spare) in [11, 12].into_iter().zip(spares) {
             let (pieces, end, changes) = (&pieces, &end, &changes);
             scope.spawn(move || {
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 while !end.load(Ordering::Relaxed) {
-                    let piece = pieces[random.below(PIECES)].write();
+                    let piece = pieces[random.index(PIECES)].write();
                     piece
                         .unwrap_or_else(PoisonError::into_inner)
                         .change(control, spare, &mut random);
                     changes.fetch_add(1, Ordering::Relaxed);
-                    if random.below(3) == 0 {
+                    if random.index(3) == 0 {
                         thread::sleep(Duration::from_micros(300));
                     }
                 }

@@ -10,6 +10,7 @@ use doorbell::memory::{LentMemory, LentWindow, RegistrationCache, RegistrationCa
 use doorbell::provider::{Access, PushError, Window as _};
 use doorbell::worker::SendErrorKind;
 use doorbell::{Event, LocalWindow, Operation, PostFlags, Rdma, RemoteAddress, WindowConfig};
+use doorbell_sim::Random;
 
 use super::table::Two;
 use super::{SOON, config, two};
@@ -98,17 +99,6 @@ fn look(lent: &Lent) -> Vec<u8> {
     bytes
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % limit as u64).unwrap()
-    }
-}
-
 fn post(two: &mut Two<Rdma>, operation: Operation, window: &LentWindow<Lent>, bytes: usize) {
     // Two ranges, of which the first ends on no page.
     let first = u32::try_from(bytes / 3).unwrap();
@@ -174,25 +164,25 @@ fn each_uses_bytes_arrive_while_memory_is_mapped_anew_between_them() {
         scope.spawn(|| {
             // Others change their mappings meanwhile, and have them in the cache.
             let (noise, spare) = (map(0, PAGE), map(0, PAGE));
-            let mut random = Random(99);
+            let mut random = Random::new(99);
             while !end.load(Ordering::Relaxed) {
                 drop(cache.register(Lent(noise, PAGE), Access::empty()).unwrap());
-                change(random.below(3), noise, PAGE, spare);
+                change(random.index(3), noise, PAGE, spare);
             }
         });
         // A test that fails ends the other thread, too.
         let _end = Ends(&end);
-        let mut random = Random(5);
+        let mut random = Random::new(5);
         for round in 0..ROUNDS {
-            let piece = base + random.below(PIECES) * PIECE;
-            if random.below(3) == 0 {
-                let first = random.below(4);
-                let pages = 1 + random.below(4 - first);
-                change(random.below(3), piece + first * PAGE, pages * PAGE, spare);
+            let piece = base + random.index(PIECES) * PIECE;
+            if random.index(3) == 0 {
+                let first = random.index(4);
+                let pages = 1 + random.index(4 - first);
+                change(random.index(3), piece + first * PAGE, pages * PAGE, spare);
             }
-            let (offset, bytes) = [(0, PIECE), (8, PAGE), (PAGE, 2 * PAGE)][random.below(3)];
+            let (offset, bytes) = [(0, PIECE), (8, PAGE), (PAGE, 2 * PAGE)][random.index(3)];
             let lent = Lent(piece + offset, bytes);
-            let is_writable = random.below(2) == 0;
+            let is_writable = random.index(2) == 0;
             let access = if is_writable {
                 Access::LOCAL_WRITE
             } else {
@@ -201,11 +191,11 @@ fn each_uses_bytes_arrive_while_memory_is_mapped_anew_between_them() {
             let sent = fill(&lent, round);
             let window = cache.lend_window(lent, access).unwrap();
             let to = RemoteAddress::within(&page.remote(), 0, bytes as u64).unwrap();
-            match random.below(3) {
+            match random.index(3) {
                 0 => {
                     post(&mut two, Operation::Write(to), &window, bytes);
                     // It may go before the request does.
-                    drop((random.below(2) == 0).then_some(window));
+                    drop((random.index(2) == 0).then_some(window));
                     settle(&mut two, false);
                     let mut came = vec![0; bytes];
                     page.copy_out(0, &mut came).unwrap();
