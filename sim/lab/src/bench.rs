@@ -21,6 +21,7 @@ mod hold;
 mod hot_loop;
 mod idle;
 mod links;
+mod measurement;
 mod memory;
 mod native;
 mod nccl;
@@ -31,9 +32,10 @@ mod sources;
 mod transfer;
 
 use hold::Recorded;
+use measurement::Bench;
 use record::Record;
 use rows::{ROWS, Row};
-use sources::{Bench, Source};
+use sources::Source;
 
 /// Arguments of `cargo lab bench`.
 ///

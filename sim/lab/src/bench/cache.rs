@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
+use super::measurement::{Bench, Findings};
 use super::native;
-use super::sources::{Bench, Findings};
 
 /// Uses of two runs.
 const USES: [u32; 2] = [200, 600];

@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::callgrind::Profile;
+use super::measurement::{Bench, Findings, Profiles};
 use super::record::Measured;
-use super::sources::{Bench, Findings, Profiles};
 use crate::programs::Rival;
 use crate::steps::say;
 

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, ensure};
 
+use super::measurement::{Bench, Findings};
 use super::native;
 use super::record::Measured;
-use super::sources::{Bench, Findings};
 use crate::programs;
 use crate::setup;
 use crate::steps::step;

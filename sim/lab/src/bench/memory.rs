@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result};
 
+use super::measurement::Findings;
 use super::record::Measured;
-use super::sources::Findings;
 use crate::programs;
 use crate::steps::step;
 use crate::tool;

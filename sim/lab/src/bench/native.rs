@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use super::callgrind::Profile;
+use super::measurement::{Bench, Findings};
 use super::record::Measured;
-use super::sources::{Bench, Findings};
 use crate::programs;
 use crate::setup;
 use crate::steps::step;

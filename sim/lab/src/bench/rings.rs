@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use regex::Regex;
 
+use super::measurement::{Bench, Findings, quiet};
 use super::record::Measured;
-use super::sources::{Bench, Findings, quiet};
 use crate::programs;
 use crate::steps::step;
 

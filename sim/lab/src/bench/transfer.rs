@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
+use super::measurement::{Bench, Findings};
 use super::native;
-use super::sources::{Bench, Findings};
 
 /// MiB of two transfers.
 const MIB: [u32; 2] = [16, 48];
