@@ -2,7 +2,7 @@
 //!
 //! The package is the program. [`main`] is its entry, and nothing else here is an API.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -86,14 +86,15 @@ enum Command {
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
     closed_pipe::heed(std::process::exit);
-    let matches = match Arguments::command().try_get_matches() {
+    let words = json_behind_the_command(std::env::args_os().collect());
+    let matches = match Arguments::command().try_get_matches_from(&words) {
         Ok(matches) => matches,
-        Err(error) => return not_parsed(&error),
+        Err(error) => return not_parsed(&words, &error),
     };
     let (name, wants_json) = asked(&matches);
     let command = match Arguments::from_arg_matches(&matches) {
         Ok(Arguments { command }) => command,
-        Err(error) => return not_parsed(&error),
+        Err(error) => return not_parsed(&words, &error),
     };
     let Err(error) = run(command) else {
         return ExitCode::SUCCESS;
@@ -140,12 +141,22 @@ fn asked(matches: &ArgMatches) -> (&str, bool) {
         })
 }
 
+/// Moves a `--json` in front of the command behind it: each command that has a report takes the option there, and others reject it.
+fn json_behind_the_command(mut words: Vec<OsString>) -> Vec<OsString> {
+    let is_in_front = words.get(1).is_some_and(|word| word == "--json");
+    let names_command = |word: &OsString| !word.as_encoded_bytes().starts_with(b"-");
+    if is_in_front && words.get(2).is_some_and(names_command) {
+        words.swap(1, 2);
+    }
+    words
+}
+
 /// Prints why the command line is invalid, as JSON if it asks for JSON.
-fn not_parsed(error: &clap::Error) -> ExitCode {
-    let mut words = std::env::args_os().skip(1);
+fn not_parsed(words: &[OsString], error: &clap::Error) -> ExitCode {
+    let mut words = words.iter().skip(1);
     let name = words.next().filter(|_| error.use_stderr());
     if words.any(|word| word == OsStr::new("--json")) {
-        if let Some(name) = name.as_deref().and_then(OsStr::to_str) {
+        if let Some(name) = name.and_then(|name| name.to_str()) {
             let text = error.to_string();
             let text = text.split("\n\nFor more information").next().unwrap_or_default();
             report::print_error(name, text.trim_start_matches("error: ").trim_end());
@@ -180,6 +191,32 @@ mod tests {
             let is_bare = said.len() == 2 && error.kind() == ErrorKind::MissingRequiredArgument;
             assert!(is_bare, "{document}: {words:?}: {error}");
         }
+    }
+
+    #[test]
+    fn json_may_stand_in_front_of_the_command() {
+        let moved = |line: &str| {
+            let words = line.split(' ').map(Into::into).collect();
+            let words = super::json_behind_the_command(words);
+            words.join(" ".as_ref()).into_string().unwrap()
+        };
+        assert_eq!(
+            moved("doorbell --json lat --size 8"),
+            "doorbell lat --json --size 8"
+        );
+        for unmoved in [
+            "doorbell lat --json",
+            "doorbell --json",
+            "doorbell --json --help",
+            "doorbell",
+        ] {
+            assert_eq!(moved(unmoved), unmoved);
+        }
+        let parse = |line: &str| super::Arguments::command().try_get_matches_from(moved(line).split(' '));
+        let parsed = parse("doorbell --json devices").unwrap();
+        assert_eq!(super::asked(&parsed), ("devices", true));
+        let error = parse("doorbell --json completions bash").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownArgument);
     }
 
     const DOORBELL: &str = "{bin}/doorbell";
