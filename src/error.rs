@@ -6,7 +6,7 @@ use std::io;
 
 use doorbell_core::handshake::{HandshakeError, Misuse};
 use doorbell_core::network::NetworkError;
-use doorbell_core::provider::{LookFailure, MemoryError, ProviderError};
+use doorbell_core::provider::{LookFailure, MemoryError, ProviderError, SettingError};
 use doorbell_core::rail::NotChosen;
 use doorbell_core::wire::{NoRails, TooManyRails};
 
@@ -14,10 +14,8 @@ mod kind;
 
 pub use kind::ConnectErrorKind;
 
-/// Numbers of errors that are reported as a device would.
-pub(crate) const EIO: i32 = 5;
+/// Number of an error that is reported as a device would.
 pub(crate) const ENOMEM: i32 = 12;
-pub(crate) const EINVAL: i32 = 22;
 
 /// Reason why a Node cannot be opened, or has no usable device.
 #[derive(Debug)]
@@ -106,34 +104,6 @@ impl From<SettingError> for NodeError {
     }
 }
 
-/// A setting that is out of its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SettingError {
-    /// The field.
-    pub setting: &'static str,
-    /// The value of the field.
-    pub value: u64,
-    /// The least value.
-    pub value_min: u64,
-    /// The largest value.
-    pub value_max: u64,
-}
-
-impl fmt::Display for SettingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            setting,
-            value,
-            value_min,
-            value_max,
-        } = self;
-        write!(f, "{setting} is {value}: set it from {value_min} to {value_max}")
-    }
-}
-
-impl core::error::Error for SettingError {}
-
 /// Reason why connecting failed. Everything made for the channel was undone. [`kind`](Self::kind) returns the group of the reason.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -204,7 +174,14 @@ pub enum ConnectError {
         unaccepted: usize,
     },
     /// Handshakes from this address that are not finished, or from its network, hold as much as they leave to others.
-    TooManyUnfinishedFrom(IpAddr),
+    TooManyUnfinishedFrom {
+        /// The address of the peer.
+        address: IpAddr,
+        /// The unfinished handshakes from it.
+        unfinished: usize,
+        /// The handshakes that there is room for beside them.
+        room: usize,
+    },
     /// There are as many links as there may be, those included that peers are on their way to begin.
     TooManyLinks {
         /// [`LinkConfig::links_max`](crate::link::LinkConfig).
@@ -315,12 +292,15 @@ impl fmt::Display for ConnectError {
                 f,
                 "{unaccepted} of {unaccepted} connections wait to be accepted: accept more often, or raise handshakes.unaccepted"
             ),
-            Self::TooManyUnfinishedFrom(address) => {
-                write!(
-                    f,
-                    "too many unfinished handshakes from {address}: retry when one finishes"
-                )
-            }
+            Self::TooManyUnfinishedFrom {
+                address,
+                unfinished,
+                room,
+            } => write!(
+                f,
+                "{unfinished} unfinished handshakes from {address}, and room for {room} more from all addresses: retry when one \
+                 finishes, or make the Worker larger"
+            ),
             Self::TooManyLinks { links_max } => write!(
                 f,
                 "{links_max} of {links_max} links, pending ones included: close some, or raise links_max"
@@ -335,7 +315,7 @@ impl fmt::Display for ConnectError {
             Self::ListenerClosed => f.write_str("the listener is closed: bind a new one"),
             Self::OtherTrust => f.write_str("a Worker belongs to another Node: use Workers of this Node"),
             Self::NotAllowed(address) => {
-                write!(f, "{address} is outside the subnets of Trust::only_from")
+                write!(f, "{address} is outside the subnets of Trust::only_from: add its subnet there if it may connect")
             }
             Self::NoRails => f.write_str("no usable rail on the Workers' devices: run `doorbell preflight`"),
             Self::Port(failure) => fmt::Display::fmt(failure, f),

@@ -7,14 +7,16 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use doorbell::connect::FlushError;
 use doorbell::link::{FinalReason, LinkError, PushRefusal, RequestRefusal, UnknownReason, Violation};
+use doorbell::memory::UnwatchedError;
 use doorbell::mesh::{GroupError, MeshError, MeshSendError, Rank};
 use doorbell::provider::{
-    IpPrefix, MemoryError, OnDemand, Pages, PortState, PostError, ProviderError, PushError, QpState,
-    Shortfall, Unusable, WcStatus, Wish,
+    IpPrefix, MemoryError, OnDemand, Pages, PlacementConfig, PortState, PostError, ProviderError, PushError,
+    QpState, Shortfall, Unusable, WcStatus, Wish,
 };
 use doorbell::trust::{KeyError, KeyRingError};
-use doorbell::worker::{CloseError, RingError, SubmissionError, SubmitErrorKind};
+use doorbell::worker::{CloseError, RingError, SubmissionError, SubmitErrorKind, SubmitterConfig};
 use doorbell::{
     ChannelConfig, ConnectError, KeyRing, Listener, Node, NodeError, SendErrorKind, Trust, WaitError,
     WorkerConfig,
@@ -244,7 +246,11 @@ fn errors_of_connecting() {
         },
         ConnectError::OtherWorkers,
         ConnectError::TooManyUnaccepted { unaccepted: 64 },
-        ConnectError::TooManyUnfinishedFrom(peer),
+        ConnectError::TooManyUnfinishedFrom {
+            address: peer,
+            unfinished: 12,
+            room: 11
+        },
         ConnectError::TooManyLinks { links_max: 64 },
         ConnectError::TooManyLinksFrom {
             address: peer,
@@ -262,6 +268,27 @@ fn errors_of_connecting() {
         ConnectError::Entropy(38),
     ];
     compare(ERRORS, "`ConnectError`", &printed);
+}
+
+#[test]
+fn errors_of_memory_and_registrations() {
+    let host = Fabric::new()
+        .host("a", vec![port("mlx5_0", &["10.1.0.1/24"])])
+        .unwrap();
+    let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+    let mut workers = node.workers(&WorkerConfig::default()).unwrap();
+    let none = workers[0].submitters(0, &SubmitterConfig::default());
+    let no_workers = node.region(&[], 4096, &PlacementConfig::DEFAULT);
+    let printed = texts![
+        none.unwrap_err(),
+        no_workers.unwrap_err(),
+        MemoryError::Unreachable("a call of a device panicked on a helper thread"),
+        UnwatchedError::TooManyCaches { caches_max: 256 },
+        FlushError::Push(PushError::Full),
+        FlushError::Failed(WcStatus::RETRY_EXC_ERR),
+        FlushError::OtherWorkers,
+    ];
+    compare(ERRORS, "Memory and registrations", &printed);
 }
 
 #[test]
@@ -462,7 +489,10 @@ fn errors_of_sending_on_links_and_meshes() {
     let printed = texts![
         PushRefusal::Full,
         PushRefusal::Recovering,
-        PushRefusal::TooLong,
+        PushRefusal::TooLong {
+            bytes: 9000,
+            bytes_max: 8192
+        },
         PushRefusal::Closing,
         PushRefusal::Over(FinalReason::PeerClosed),
         RequestRefusal::Full,
@@ -497,7 +527,10 @@ fn errors_of_sending_on_links_and_meshes() {
 #[test]
 fn errors_of_ring_channels() {
     let printed = texts![
-        RingError::Config,
+        RingError::Config {
+            cells: 3,
+            cell_bytes: 64
+        },
         RingError::Closed,
         RingError::Failed,
         RingError::PeerClosed,

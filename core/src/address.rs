@@ -118,8 +118,10 @@ impl fmt::Display for ParsePrefixError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoLength => f.write_str("there is no prefix length: write it as 10.1.2.0/24"),
-            Self::Address => f.write_str("the text before the `/` is no IP address"),
-            Self::Length => f.write_str("the text after the `/` is no number of bits"),
+            Self::Address => f.write_str("the text before the `/` is no IP address: write it as 10.1.2.0/24"),
+            Self::Length => {
+                f.write_str("the text after the `/` is no number of bits: write it as 10.1.2.0/24")
+            }
             Self::TooLong(error) => fmt::Display::fmt(error, f),
         }
     }

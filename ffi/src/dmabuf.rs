@@ -78,6 +78,8 @@ pub enum DmabufError {
     ///
     /// [`Context::imports_dmabuf`]: crate::Context::imports_dmabuf
     Unsupported(ProviderError),
+    /// Misuse: no Worker's device was given to register the range with.
+    NoDevice,
     /// Misuse: the range has no byte.
     Empty,
     /// Misuse: the offset and the address stand at different places of their pages.
@@ -118,6 +120,9 @@ impl fmt::Display for DmabufError {
                 f,
                 "this device registers no dma-buf: {error}; dma-bufs need a device that imports them, Linux 5.12 and \
                  rdma-core 34"
+            ),
+            Self::NoDevice => f.write_str(
+                "a dma-buf is registered with Workers' devices, and none was given: pass one Worker or more",
             ),
             Self::Empty => f.write_str("cannot register 0 bytes of a dma-buf; register 1 byte or more"),
             Self::PageOffset {

@@ -483,7 +483,7 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::TooManyChannels { .. }
         | ConnectError::TooManyChannelsFrom { .. }
         | ConnectError::TooManyUnaccepted { .. }
-        | ConnectError::TooManyUnfinishedFrom(_)
+        | ConnectError::TooManyUnfinishedFrom { .. }
         | ConnectError::PortsTimedOut
         | ConnectError::TooManyLinks { .. }
         | ConnectError::TooManyLinksFrom { .. } => Reject::new(RejectReason::BUSY),

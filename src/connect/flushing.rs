@@ -9,14 +9,15 @@ use std::collections::BTreeSet;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{
     CompletionQueue as _, CompletionQueueConfig, Context as _, MemoryError, Operation, PostFlags,
-    ProtectionDomain as _, Provider, ProviderError, QueuePair as _, QueuePairConfig, ReadyToReceive,
-    ReadyToSend, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _, WindowConfig, WindowRange,
+    ProtectionDomain as _, Provider, ProviderError, PushError, QueuePair as _, QueuePairConfig,
+    ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _, WindowConfig,
+    WindowRange,
 };
 use doorbell_core::{Psn, WcStatus};
 use doorbell_ffi::Rdma;
 
 use crate::connect::node::{Entropy, Node};
-use crate::error::{ConnectError, EINVAL, EIO};
+use crate::error::ConnectError;
 use crate::machine::reaper::Reaped;
 use crate::memory::{GrantedRegion, Region};
 use crate::rails::NodeRail;
@@ -110,18 +111,18 @@ impl<P: Provider> Flusher<P> {
     /// its device shows them, once it is [done](Self::is_done). `None` if as many as can be are under way: poll, and try again.
     ///
     /// # Errors
-    /// A device refused. This value is of no further use then.
+    /// A device refused, or the target is of other Workers. This value is of no further use then.
     ///
     /// # Ordering
     /// The READs are posted here, behind the completions that were polled before.
-    pub fn begin(&mut self, target: &FlushTarget<P>) -> Result<Option<Flush>, ProviderError> {
+    pub fn begin(&mut self, target: &FlushTarget<P>) -> Result<Option<Flush>, FlushError> {
         if self.rails.iter().flatten().any(|rail| rail.requester.room() == 0) {
             return Ok(None);
         }
         for (worker, rail) in self.rails.iter_mut().enumerate() {
             let Some(rail) = rail else { continue };
-            let key = target.0.key(worker).ok_or(REFUSED)?;
-            let from = RemoteAddress::within(&key, 0, BYTES.into()).ok_or(REFUSED)?;
+            let key = target.0.key(worker).ok_or(FlushError::OtherWorkers)?;
+            let from = RemoteAddress::within(&key, 0, BYTES.into()).ok_or(FlushError::OtherWorkers)?;
             rail.read(from)?;
         }
         self.begun = self.begun.wrapping_add(1);
@@ -131,18 +132,14 @@ impl<P: Provider> Flusher<P> {
     /// Takes the READs that are done.
     ///
     /// # Errors
-    /// A READ failed (`EIO`; [`Flusher::failure`] has its status), or a device cannot be polled. This value is of no further use then:
-    /// flushes that are not done have failed.
-    pub fn poll(&mut self) -> Result<(), ProviderError> {
+    /// A READ failed, or a device cannot be polled. This value is of no further use then: flushes that are not done have failed.
+    pub fn poll(&mut self) -> Result<(), FlushError> {
         for rail in self.rails.iter_mut().flatten() {
             let failed = rail.poll()?;
             self.failure = self.failure.or(failed);
         }
-        let failed = ProviderError {
-            call: "flush",
-            errno: EIO,
-        };
-        self.failure.map_or(Ok(()), |_| Err(failed))
+        self.failure
+            .map_or(Ok(()), |status| Err(FlushError::Failed(status)))
     }
 
     /// The status of the first READ that failed, if any did.
@@ -158,10 +155,40 @@ impl<P: Provider> Flusher<P> {
     }
 }
 
-const REFUSED: ProviderError = ProviderError {
-    call: "flush",
-    errno: EINVAL,
-};
+/// Why memory was not flushed. Its [`Flusher`] is of no further use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FlushError {
+    /// A device refused a call.
+    Provider(ProviderError),
+    /// A READ was not staged.
+    Push(PushError),
+    /// A READ failed with this status.
+    Failed(WcStatus),
+    /// Caller misuse: the memory is registered with other Workers than the flusher's.
+    OtherWorkers,
+}
+
+impl fmt::Display for FlushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::Push(error) => write!(f, "a READ that flushes was not sent: {error}; make a new flusher"),
+            Self::Failed(status) => write!(f, "a READ that flushes failed: {status}; make a new flusher"),
+            Self::OtherWorkers => {
+                f.write_str("the memory is registered with other Workers than the flusher's: use one slice of Workers for both")
+            }
+        }
+    }
+}
+
+impl core::error::Error for FlushError {}
+
+impl From<ProviderError> for FlushError {
+    fn from(error: ProviderError) -> Self {
+        Self::Provider(error)
+    }
+}
 
 impl<P: Provider> Loopback<P> {
     fn new(worker: &Worker<P>, rail: &NodeRail, psn: Psn) -> Result<Self, ConnectError> {
@@ -173,8 +200,8 @@ impl<P: Provider> Loopback<P> {
         let queue = context.completion_queue(&depth)?;
         let window = WindowConfig::new(64, RemoteAccess::NONE);
         let landing = domain.window(&window).map_err(|error| match error {
-            MemoryError::Provider(error) => error,
-            _ => REFUSED,
+            MemoryError::Provider(error) => ConnectError::Provider(error),
+            _ => ConnectError::Unreachable("a window of one byte without wishes was refused"),
         })?;
         let asked = |channel, send_depth| QueuePairConfig {
             channel,
@@ -219,7 +246,7 @@ impl<P: Provider> Loopback<P> {
         })
     }
 
-    fn read(&mut self, from: RemoteAddress) -> Result<(), ProviderError> {
+    fn read(&mut self, from: RemoteAddress) -> Result<(), FlushError> {
         let into = WindowRange {
             window: &self.landing,
             offset: 0,
@@ -227,8 +254,8 @@ impl<P: Provider> Loopback<P> {
         };
         let mut batch = self.requester.stage();
         let pushed = batch.push_ranges(Operation::Read(from), [into], PostFlags::SIGNALED);
-        pushed.map_err(|_| REFUSED)?;
-        batch.ring().map(drop).map_err(|error| error.cause)
+        pushed.map_err(FlushError::Push)?;
+        Ok(batch.ring().map(drop).map_err(|error| error.cause)?)
     }
 
     /// Returns the status of a READ that failed.

@@ -42,10 +42,11 @@ pub use background::Background;
 pub use connecting::Connecting;
 pub use doorbell_core::handshake::{Cause, Fault, HandshakeError, Misuse, Stage};
 pub use doorbell_ffi::LoadError;
-pub use flushing::{Flush, FlushTarget, Flusher};
+pub use flushing::{Flush, FlushError, FlushTarget, Flusher};
 pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use listener::Listener;
 pub use node::{Connection, Node};
 
-pub use crate::error::{ConnectError, ConnectErrorKind, NoRoute, NodeError, SettingError};
+pub use crate::error::{ConnectError, ConnectErrorKind, NoRoute, NodeError};
 pub use crate::machine::tcp::{Tcp, TcpAcceptor, TcpHandshake};
+pub use doorbell_core::provider::SettingError;

@@ -49,7 +49,7 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
 pub struct Connection {
     /// The index of its Worker among those given.
     pub worker: usize,
-    /// Its name on that Worker.
+    /// The channel's name on that Worker.
     pub channel: ChannelId,
 }
 

@@ -10,7 +10,7 @@ use doorbell_core::provider::{Provider, ProviderError};
 
 use crate::connect::node::Node;
 use crate::error::ConnectError;
-use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
+use crate::machine::makers::{Commission, Makers, Panicked, Whom};
 use crate::rails::Rails;
 use crate::rails::scan::Scan;
 use crate::worker::Worker;
@@ -47,7 +47,7 @@ impl PortScans {
         let provider = Arc::clone(provider);
         let job = makers.make(Whom::All, None, move || {
             begun.run(&*provider);
-            Ok(())
+            Ok::<_, ConnectError>(())
         });
         scan.state().job = Some(job);
         scan
@@ -61,7 +61,7 @@ struct PortScan(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     has_begun: bool,
-    outcome: Option<Result<Arc<Scan>, ProviderError>>,
+    outcome: Option<Result<Arc<Scan>, ScanError>>,
     /// The waiting parties that asked.
     waiting: Vec<Weak<Waker>>,
     job: Option<Commission<()>>,
@@ -83,7 +83,7 @@ impl PortScan {
         !state.has_begun
     }
 
-    fn end(&self, outcome: Result<Arc<Scan>, ProviderError>) {
+    fn end(&self, outcome: Result<Arc<Scan>, ScanError>) {
         let mut state = self.state();
         state.outcome.get_or_insert(outcome);
         let waiting = core::mem::take(&mut state.waiting);
@@ -106,7 +106,7 @@ impl Begun {
         drop(scan);
         let found = Scan::of(provider);
         if let Some(scan) = self.0.upgrade() {
-            scan.end(found.map(Arc::new));
+            scan.end(found.map(Arc::new).map_err(ScanError::Failed));
         }
     }
 }
@@ -115,7 +115,7 @@ impl Drop for Begun {
     fn drop(&mut self) {
         // Nothing where it has an end.
         if let Some(scan) = self.0.upgrade() {
-            scan.end(Err(PANICKED));
+            scan.end(Err(ScanError::Panicked));
         }
     }
 }
@@ -128,6 +128,7 @@ pub(crate) const SCANNED_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ScanError {
     Failed(ProviderError),
+    Panicked,
     TimedOut,
 }
 
@@ -135,6 +136,7 @@ impl From<ScanError> for ConnectError {
     fn from(reason: ScanError) -> Self {
         match reason {
             ScanError::Failed(error) => error.into(),
+            ScanError::Panicked => Panicked.into(),
             ScanError::TimedOut => Self::PortsTimedOut,
         }
     }
@@ -198,7 +200,7 @@ impl PendingScan {
     ) -> Option<Result<Rails, ScanError>> {
         match &self.scan.state().outcome {
             Some(Ok(scan)) => Some(Ok(Rails::of_scan(scan, devices, &node.rail_filter))),
-            Some(Err(error)) => Some(Err(ScanError::Failed(*error))),
+            Some(Err(error)) => Some(Err(*error)),
             None if self.until.has_passed(node.network.now()) => Some(Err(ScanError::TimedOut)),
             None => None,
         }
@@ -213,6 +215,7 @@ impl PendingScan {
 #[cfg(test)]
 mod tests {
     use super::{Begun, PortScan, PortScans, Waiting};
+    use crate::error::ConnectError;
     use crate::machine::makers::{Makers, Whom};
     use crate::machine::reaper::Reaper;
     use crate::machine::signal::Signal;
@@ -239,7 +242,7 @@ mod tests {
         let address = Whom::Address([10, 0, 0, 1].into());
         let job = makers.make(address, None, move || {
             began.send(()).unwrap();
-            Ok(until.recv().is_ok())
+            Ok::<_, ConnectError>(until.recv().is_ok())
         });
         begins.recv_timeout(SOON).unwrap();
         drop(job);

@@ -10,7 +10,6 @@ use doorbell_core::provider::{
 use doorbell_ffi::{DmabufError, DmabufRange, Rdma, StableMemory};
 
 use crate::connect::node::Node;
-use crate::error::EINVAL;
 use crate::memory::{Region, RegionCache, RegistrationCacheConfig};
 use crate::worker::Worker;
 
@@ -19,7 +18,8 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// milliseconds for large regions. Each Worker counts them once more towards the limit on locked memory.
     ///
     /// # Errors
-    /// The size is zero or there is no Worker (`EINVAL`), the device refused, or what is required of the placement cannot be had.
+    /// The size is zero, there is no Worker ([`MemoryError::Misuse`]), the device refused, or what is required of the placement cannot be
+    /// had.
     pub fn region(
         &self,
         workers: &[Worker<P>],
@@ -41,15 +41,11 @@ impl<N: Network> Node<Rdma, N> {
     /// Registers memory of the caller's with each Worker's device. It is given back, by its drop, when all devices have let go of it.
     ///
     /// # Errors
-    /// The memory is empty or there is no Worker (`EINVAL`), or the device refused.
-    pub fn adopt_region(
-        &self,
-        workers: &[Worker],
-        memory: impl StableMemory,
-    ) -> Result<Region, ProviderError> {
+    /// The memory is empty, there is no Worker ([`MemoryError::Misuse`]), or the device refused.
+    pub fn adopt_region(&self, workers: &[Worker], memory: impl StableMemory) -> Result<Region, MemoryError> {
         let (first, domains) = domains(workers)?;
         let window = first.domain.adopt_window(memory, RemoteAccess::NONE)?;
-        Region::new(window, domains, first.reaper())
+        Ok(Region::new(window, domains, first.reaper())?)
     }
 
     /// Registers a part of a dma-buf, which is memory of a GPU or another device, with each Worker's device. The region has descriptors of
@@ -60,14 +56,15 @@ impl<N: Network> Node<Rdma, N> {
     /// bytes have left the network. A GPU that must not read them before they are in its memory needs a flush ([`Node::flusher`]).
     ///
     /// # Errors
-    /// A device registers no dma-buf ([`DmabufError::Unsupported`]), a range that breaks a rule, no Worker (`EINVAL`), or the device refused.
+    /// A device registers no dma-buf ([`DmabufError::Unsupported`]), a range that breaks a rule, no Worker ([`DmabufError::NoDevice`]), or
+    /// the device refused.
     pub fn dmabuf_region(
         &self,
         workers: &[Worker],
         buffer: BorrowedFd<'_>,
         range: DmabufRange,
     ) -> Result<Region, DmabufError> {
-        let (first, domains) = domains(workers)?;
+        let (first, domains) = domains(workers).map_err(|_| DmabufError::NoDevice)?;
         let windows = domains
             .iter()
             .map(|domain| domain.register_dmabuf(buffer, range, RemoteAccess::NONE));
@@ -75,30 +72,29 @@ impl<N: Network> Node<Rdma, N> {
         Ok(Region::of(windows, domains, first.reaper()))
     }
 
-    /// Whether the devices of all these Workers register dma-bufs. They are asked, which takes milliseconds.
+    /// Whether the devices of all these Workers register dma-bufs; false without Workers. They are asked, which takes milliseconds.
     ///
     /// # Errors
-    /// There is no Worker (`EINVAL`), or a call failed, so that neither is known.
+    /// A call failed, so that neither is known.
     pub fn imports_dmabuf(&self, workers: &[Worker]) -> Result<bool, ProviderError> {
-        let (_, domains) = domains(workers)?;
-        for domain in domains {
-            if !domain.imports_dmabuf()? {
+        for worker in workers {
+            if !worker.domain.imports_dmabuf()? {
                 return Ok(false);
             }
         }
-        Ok(true)
+        Ok(!workers.is_empty())
     }
 
     /// Makes a cache of registrations for each of the Workers, for memory that the engine lends to transfers and takes back. Each has
     /// these limits by itself. It may be used on any thread, and after the Workers are dropped.
     ///
     /// # Errors
-    /// There is no Worker (`EINVAL`).
+    /// There is no Worker ([`MemoryError::Misuse`]).
     pub fn region_cache(
         &self,
         workers: &[Worker],
         config: &RegistrationCacheConfig,
-    ) -> Result<RegionCache, ProviderError> {
+    ) -> Result<RegionCache, MemoryError> {
         let (first, domains) = domains(workers)?;
         let caches = workers.iter().map(|worker| worker.registration_cache(config));
         Ok(RegionCache::new(
@@ -111,11 +107,10 @@ impl<N: Network> Node<Rdma, N> {
 
 type Domains<'w, P> = (&'w Worker<P>, Vec<Arc<<P as Provider>::ProtectionDomain>>);
 
-fn domains<P: Provider>(workers: &[Worker<P>]) -> Result<Domains<'_, P>, ProviderError> {
-    let first = workers.first().ok_or(ProviderError {
-        call: "region",
-        errno: EINVAL,
-    })?;
+fn domains<P: Provider>(workers: &[Worker<P>]) -> Result<Domains<'_, P>, MemoryError> {
+    let none =
+        MemoryError::Misuse("memory is registered with Workers, and the slice has none: pass one or more");
+    let first = workers.first().ok_or(none)?;
     let domains = workers.iter().map(|worker| Arc::clone(&worker.domain)).collect();
     Ok((first, domains))
 }

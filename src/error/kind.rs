@@ -76,7 +76,7 @@ impl ConnectError {
             | Self::TooManyChannels { .. }
             | Self::TooManyChannelsFrom { .. }
             | Self::TooManyUnaccepted { .. }
-            | Self::TooManyUnfinishedFrom(_)
+            | Self::TooManyUnfinishedFrom { .. }
             | Self::TooManyLinks { .. }
             | Self::TooManyLinksFrom { .. } => Full,
             Self::Provider(_)

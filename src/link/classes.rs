@@ -14,7 +14,9 @@ use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkError;
-use super::links::{LinkId, Links};
+use super::event::LinkId;
+use super::links::Links;
+use super::moment::Moment;
 use super::resting::Resting;
 use super::state::Link;
 use super::table::{Around, Core, LinkEntry, act};
@@ -204,16 +206,11 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Posts what is next of it: a message, or else a one-sided request, or else a piece of a transfer. Returns the rail and the
     /// bytes.
-    fn post_next(
-        &mut self,
-        id: LinkId,
-        around: &mut Around<'_, P, N>,
-        turn: (Instant, u64),
-    ) -> Option<(u8, u64)> {
-        let (now, random) = turn;
+    fn post_next(&mut self, id: LinkId, around: &mut Around<'_, P, N>, moment: Moment) -> Option<(u8, u64)> {
+        let Moment { now, random } = moment;
         self.in_class.posted = None;
         while let Some(action) = self.session.poll_action(now, random) {
-            let is_posted = act((id, self), &action, around, turn);
+            let is_posted = act((id, self), &action, around, moment);
             if let (true, Action::Transmit { rail, .. }) = (is_posted, &action) {
                 self.in_class.note_posted(*rail, action.backlog_bytes());
                 return self.in_class.posted;
@@ -222,9 +219,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         if self.session.over().is_some() {
             return None;
         }
-        self.post_requests(around.workers, turn);
+        self.post_requests(around.workers, moment);
         if self.in_class.posted.is_none() {
-            self.post_pieces(around.workers, turn);
+            self.post_pieces(around.workers, moment);
         }
         self.in_class.posted
     }
@@ -272,7 +269,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 continue;
             }
             link.hold(held);
-            let posted = link.post_next(id, around, (now, random));
+            let posted = link.post_next(id, around, Moment { now, random });
             link.hold(ALL_RAILS);
             let Some((rail, bytes)) = posted else {
                 continue;

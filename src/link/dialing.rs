@@ -14,6 +14,7 @@ use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason, Resumption};
 use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
+use super::moment::Moment;
 use super::rail::{At, Between, LinkRail, NotConnected};
 use super::state::Link;
 use crate::connect::connecting::Connecting;
@@ -390,7 +391,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         &mut self,
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
-        (now, random): (Instant, u64),
+        Moment { now, random }: Moment,
         (frame_bytes, within): (usize, Duration),
         mut made: impl FnMut(u8, At),
     ) {

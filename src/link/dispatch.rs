@@ -9,8 +9,9 @@ use doorbell_core::wire::{AttachParameters, Refusal, RefusalReason, SessionFrame
 use doorbell_core::{Deadline, Instant, WcStatus};
 
 use super::arrivals::Who;
-use super::links::{LinkEvent, LinkId};
+use super::event::{LinkEvent, LinkId};
 use super::log::{log_accepted, log_failed, log_refused};
+use super::moment::Moment;
 use super::rail::At;
 use super::state::Link;
 use super::table::Core;
@@ -147,7 +148,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             (Event::Received { message, .. }, Whose::Rail(id, rail)) => {
                 let random = self.draw();
                 if let Some(link) = self.link_mut(id) {
-                    link.take(rail, message.payload(), (now, random), |message| {
+                    link.take(rail, message.payload(), Moment { now, random }, |message| {
                         each(id, LinkEvent::Received { message });
                     });
                 }

@@ -1,10 +1,10 @@
 //! Log events about links.
 
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::MemoryError;
 use doorbell_core::session::SessionEvent;
 use doorbell_core::wire::RefusalReason;
 
-use super::links::LinkId;
+use super::event::LinkId;
 use crate::error::ConnectError;
 use crate::machine::log::log;
 use crate::worker::event::ChannelState;
@@ -15,7 +15,7 @@ pub(super) fn log_begun(link: LinkId) {
 }
 
 /// Memory for long messages cannot be had: they go in fragments of slots.
-pub(super) fn log_unplaced(error: ProviderError) {
+pub(super) fn log_unplaced(error: MemoryError) {
     log!(warn, "no memory for long messages", reason = error);
 }
 

@@ -31,10 +31,12 @@ mod dialing;
 mod dispatch;
 mod door;
 mod ended;
+mod event;
 mod fences;
 mod grants;
 mod links;
 mod log;
+mod moment;
 mod moved;
 mod one_sided;
 mod placing;
@@ -55,13 +57,14 @@ pub use doorbell_core::session::{
     RequestRefusal, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence, SessionConfig, SessionCounts,
     SessionEvent, SessionId, UnknownReason, Violation,
 };
-pub use links::{LinkEvent, LinkId, Links};
+pub use event::{LinkEvent, LinkId};
+pub use links::Links;
 pub use one_sided::Request;
 pub use placing::PlacedMemory;
 pub use rail::{LinkRailCounts, NotConnected, RailEnds};
 pub use report::LinkRailReport;
+pub(crate) use sleeping::{Left, WaitedFor, is_ready_to_sleep, poll_settling};
 pub use sleeping::{LinkDescriptor, WatchedNetwork};
-pub(crate) use sleeping::{SETTLING_POLLS, WaitedFor, is_ready_to_sleep};
 pub use transfers::{
     EndReason, LoanId, TransferConfig, TransferCounts, TransferEnd, TransferEvent, TransferId,
     TransferOptions, TransferOutcome, TransferRefusal, TransferRole, TransferTotals,

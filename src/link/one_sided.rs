@@ -16,9 +16,10 @@ use doorbell_core::wire::{Fence, FenceFrame, Grant, Handle, SessionFrame, Sessio
 use doorbell_core::{Deadline, Instant};
 
 use super::config::{LinkConfig, LinkError};
+use super::event::LinkEvent;
 use super::fences::Fences;
 use super::grants::{Change, Ours, Theirs, is_of_word};
-use super::links::LinkEvent;
+use super::moment::Moment;
 use super::rail::{At, Carried};
 use super::state::Link;
 use super::store::Store;
@@ -400,7 +401,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Goes by what the peer said beside its messages.
-    pub(super) fn hear_beside(&mut self, rail: u8, frame: &SessionFrame<'_>, (now, random): (Instant, u64)) {
+    pub(super) fn hear_beside(&mut self, rail: u8, frame: &SessionFrame<'_>, Moment { now, random }: Moment) {
         match frame {
             SessionFrame::Grant(granted) => {
                 let number = granted.number;
@@ -456,9 +457,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         &mut self,
         workers: &mut [Worker<P>],
         (ours, makers): (Option<&(Handle, Sequence)>, &Makers),
-        turn: (Instant, u64),
+        moment: Moment,
     ) {
-        let (now, _) = turn;
+        let now = moment.now;
         self.transfers.begin_turn();
         if let Some(reason) = self.session.over() {
             // Its rails are shut by now, and did not fail.
@@ -476,12 +477,12 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.one_sided.go_on(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
         self.one_sided.fences.look(progress);
-        self.say_beside(workers, ours, turn);
+        self.say_beside(workers, ours, moment);
         if !self.in_class.is_ordered() {
-            self.post_requests(workers, turn);
+            self.post_requests(workers, moment);
         }
-        self.go_on_with_transfers(workers, turn);
-        self.go_on_with_placing(workers, makers, turn);
+        self.go_on_with_transfers(workers, moment);
+        self.go_on_with_placing(workers, makers, moment);
         let OneSided { ours, seen, .. } = &mut self.one_sided;
         ours.forget(seen);
         self.session.await_beside(self.awaits_beside());
@@ -554,19 +555,14 @@ impl<P: Provider, N: Network> Link<P, N> {
         rails.min_by_key(|(rail, ..)| self.session.rail_state(*rail) != HealthState::Up)
     }
 
-    fn say_beside(
-        &mut self,
-        workers: &mut [Worker<P>],
-        ours: Option<&(Handle, Sequence)>,
-        turn: (Instant, u64),
-    ) {
+    fn say_beside(&mut self, workers: &mut [Worker<P>], ours: Option<&(Handle, Sequence)>, moment: Moment) {
         for rail in 0..SESSION_RAILS_MAX {
             while let Some((at, epoch)) = self.open_rail(rail) {
                 let Some(granted) = self.one_sided.ours.unsent(rail, at.worker, epoch) else {
                     break;
                 };
                 let bytes = Grant::new(&granted).to_bytes();
-                let Some(ticket) = self.say((rail, at), &bytes, workers, turn) else {
+                let Some(ticket) = self.say((rail, at), &bytes, workers, moment) else {
                     break;
                 };
                 self.one_sided.ours.note_sent(rail, &granted, ticket);
@@ -578,7 +574,10 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             if let Some((over, at, epoch)) = self.any_rail() {
                 let answer = FenceFrame::answer(&Fence { epoch, rail, through });
-                if self.say((over, at), &answer.to_bytes(), workers, turn).is_some() {
+                if self
+                    .say((over, at), &answer.to_bytes(), workers, moment)
+                    .is_some()
+                {
                     self.one_sided.fences.answered(rail);
                 }
             }
@@ -589,21 +588,16 @@ impl<P: Provider, N: Network> Link<P, N> {
                 break;
             };
             let ask = FenceFrame::ask(&Fence { epoch, rail, through });
-            if self.say((over, at), &ask.to_bytes(), workers, turn).is_none() {
+            if self.say((over, at), &ask.to_bytes(), workers, moment).is_none() {
                 break;
             }
             self.one_sided.requests.fence_asked(rail);
         }
-        self.say_moved(workers, ours, turn);
+        self.say_moved(workers, ours, moment);
     }
 
     /// Notifies the peer how this process is reached now, on each connection once.
-    fn say_moved(
-        &mut self,
-        workers: &mut [Worker<P>],
-        ours: Option<&(Handle, Sequence)>,
-        turn: (Instant, u64),
-    ) {
+    fn say_moved(&mut self, workers: &mut [Worker<P>], ours: Option<&(Handle, Sequence)>, moment: Moment) {
         // The peer never connects to the side that connects, so only the other side announces its handle.
         let Some((handle, number)) = ours.filter(|_| self.session.role() == Role::Responder) else {
             return;
@@ -616,7 +610,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let header = SessionHeader::moved(epoch, *number).to_bytes();
         let bytes = [&header, handle.as_bytes()].concat();
-        if self.say((rail, at), &bytes, workers, turn).is_some() {
+        if self.say((rail, at), &bytes, workers, moment).is_some() {
             self.sent_moves.note_sent(handle, rail, epoch);
         }
     }
@@ -625,6 +619,7 @@ impl<P: Provider, N: Network> Link<P, N> {
 #[cfg(test)]
 mod tests {
     use super::super::config::LinkConfig;
+    use super::super::moment::Moment;
     use super::super::state::Link;
     use doorbell_core::Instant;
     use doorbell_core::session::{Action, Role, SessionId};
@@ -645,7 +640,7 @@ mod tests {
             link.session.connected(rail, now);
             let through = epoch;
             let fence = SessionFrame::Fence(Fence { epoch, rail, through });
-            link.hear_beside(rail, &fence, (now, random));
+            link.hear_beside(rail, &fence, Moment { now, random });
             link.session.wake(now).unwrap().instant().to_ns()
         };
         let half_ns = LinkConfig::default().session.backoff.first.as_nanos() as u64 / 2;

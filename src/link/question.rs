@@ -8,6 +8,7 @@ use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
+use super::moment::Moment;
 use super::state::Link;
 use crate::connect::asking::Asking;
 use crate::connect::node::Node;
@@ -51,7 +52,7 @@ impl<N: Network> Question<N> {
         answer.or(self.next)
     }
 
-    fn again(&mut self, (now, random): (Instant, u64), config: &LinkConfig) {
+    fn again(&mut self, Moment { now, random }: Moment, config: &LinkConfig) {
         self.failed = self.failed.saturating_add(1);
         let wait = config.session.backoff.wait(self.failed, random);
         self.next = Some(Deadline::after(now, wait));
@@ -73,7 +74,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     pub(super) fn put_question(
         &mut self,
         node: &Node<P, N>,
-        (now, random): (Instant, u64),
+        Moment { now, random }: Moment,
         config: &LinkConfig,
     ) {
         if self.session.over().is_some() {
@@ -110,7 +111,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.question.asking = Some(asking);
                 self.question.next = None;
             }
-            None => self.question.again((now, random), config),
+            None => self.question.again(Moment { now, random }, config),
         }
     }
 
@@ -119,7 +120,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
-        (now, random): (Instant, u64),
+        Moment { now, random }: Moment,
         config: &LinkConfig,
     ) {
         if let Some(answer) = self.question.asking.as_mut().and_then(|asking| asking.poll(node)) {
@@ -132,7 +133,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                     self.question.is_open = true;
                 }
                 // It did not answer, or another process did.
-                None => self.question.again((now, random), config),
+                None => self.question.again(Moment { now, random }, config),
             }
         }
         if !self.take_found(node, workers, now) || !core::mem::take(&mut self.question.is_open) {
@@ -142,7 +143,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             self.question.failed = 0;
         } else {
             // No rail of ours reaches any of its as things are.
-            self.question.again((now, random), config);
+            self.question.again(Moment { now, random }, config);
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct NotConnected {
 pub struct RailEnds {
     /// Our device.
     pub device: String,
-    /// Its port.
+    /// The port of the device.
     pub port: u8,
     /// The address of the peer's rail.
     pub peer: IpAddr,

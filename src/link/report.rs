@@ -7,7 +7,8 @@ use doorbell_core::provider::Provider;
 use doorbell_core::session::{HealthState, SessionCounts};
 
 use super::dialing::Finding;
-use super::links::{LinkId, Links};
+use super::event::LinkId;
+use super::links::Links;
 use super::placing::PlacedMemory;
 use super::rail::{Leads, LinkRailCounts, NotConnected};
 use super::state::Link;
@@ -17,7 +18,7 @@ use super::transfers::TransferTotals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkRailReport<'l> {
-    /// Its number, the same on both sides.
+    /// The rail's number, the same on both sides.
     pub rail: u8,
     /// Our device.
     pub device: &'l str,

@@ -15,7 +15,8 @@ use doorbell_core::{Deadline, Instant};
 use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 
 use super::door::Door;
-use super::links::{LinkEvent, LinkId, Links};
+use super::event::{LinkEvent, LinkId};
+use super::links::Links;
 use crate::connect::handshakes::Handshakes;
 use crate::connect::node::Node;
 use crate::machine::tcp::Tcp;
@@ -23,7 +24,7 @@ use crate::worker::event::Event;
 use crate::worker::{Turn, WaitError, Watched, Worker};
 
 /// Polls behind an arming, at most, until one leaves nothing to the next.
-pub(crate) const SETTLING_POLLS: u32 = 16;
+const SETTLING_POLLS: u32 = 16;
 
 /// How often peers are looked for whose handshakes are polled elsewhere ([`Links::accept_from`]), and wake nobody.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
@@ -189,9 +190,42 @@ pub(crate) fn is_ready_to_sleep<P: Provider, N: Network, O>(
     prepare_sleep(&mut waited_for).map(|happened| happened == 0)
 }
 
+/// Work that a poll left to the next.
+pub(crate) struct Left {
+    /// A mark of all that a poll begins or ends, and that only another poll looks at.
+    pub(crate) mark: u64,
+    /// Whether something is there that nothing announces again.
+    pub(crate) is_behind: bool,
+}
+
+/// Polls, and returns how much is to be reported to the caller. If `is_all`, it polls until a poll leaves nothing to the next.
+pub(crate) fn poll_settling<O>(
+    owner: &mut O,
+    is_all: bool,
+    left: impl Fn(&O) -> Left,
+    mut poll: impl FnMut(&mut O) -> Result<u32, ProviderError>,
+) -> Result<u32, ProviderError> {
+    let mut before = is_all.then(|| left(owner).mark);
+    for _ in 0..SETTLING_POLLS {
+        let happened = poll(owner)?;
+        if happened > 0 {
+            return Ok(happened);
+        }
+        let Some(last) = before else {
+            return Ok(0);
+        };
+        let Left { mark, is_behind } = left(owner);
+        if last == mark && !is_behind {
+            return Ok(0);
+        }
+        before = Some(mark);
+    }
+    // It may go on for ever: the caller looks at its deadline.
+    Ok(1)
+}
+
 impl<P: Provider, N: Network> Links<P, N> {
-    /// Polls, and says whether anything is to be reported to the caller. If `is_all`, it polls until a poll leaves
-    /// nothing to the next.
+    /// Polls as [`poll_settling`] does.
     fn poll_settling(
         &mut self,
         (node, workers): (&Node<P, N>, &mut [Worker<P>]),
@@ -200,12 +234,14 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let reports = self.reports();
-        let mut mark = is_all.then(|| self.mark());
-        for _ in 0..SETTLING_POLLS {
-            let mut happened = 0_u32;
+        let left = |links: &Self| Left {
+            mark: links.mark(),
+            is_behind: links.is_behind(),
+        };
+        poll_settling(self, is_all, left, |links| {
             let count = core::cell::Cell::new(0_u32);
             let note = || count.set(count.get().saturating_add(1));
-            self.poll_beside(
+            links.poll_beside(
                 node,
                 workers,
                 |id, event| {
@@ -217,28 +253,16 @@ impl<P: Provider, N: Network> Links<P, N> {
                     other(index, turn, event);
                 },
             )?;
-            happened = happened.saturating_add(count.get());
+            let mut happened = count.get();
             for worker in &mut *workers {
                 happened = happened.saturating_add(worker.find_credits());
             }
-            if self.waiting.is_refused && self.core.taken.count > 0 {
-                self.waiting.is_refused = false;
+            if links.waiting.is_refused && links.core.taken.count > 0 {
+                links.waiting.is_refused = false;
                 happened = happened.saturating_add(1);
             }
-            if happened > 0 || self.reports() != reports {
-                return Ok(happened.max(1));
-            }
-            let Some(before) = mark else {
-                return Ok(0);
-            };
-            let after = self.mark();
-            if before == after && !self.core.taken.is_behind {
-                return Ok(0);
-            }
-            mark = Some(after);
-        }
-        // It may go on for ever: the caller looks at its deadline.
-        Ok(1)
+            Ok(happened.max(u32::from(links.reports() != reports)))
+        })
     }
 
     /// Results that callers ask for and no event reports.

@@ -17,6 +17,7 @@ use super::assembly::Assembly;
 use super::classes::InClass;
 use super::config::{LinkConfig, LinkError};
 use super::dialing::Finding;
+use super::moment::Moment;
 use super::moved::SentMoves;
 use super::one_sided::OneSided;
 use super::placing::Placing;
@@ -138,7 +139,10 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// Takes in a message to be sent: a copy of it.
     pub(super) fn push(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
         if message.len() > self.assembly.bytes_max() {
-            return Err(PushRefusal::TooLong);
+            return Err(PushRefusal::TooLong {
+                bytes: message.len() as u64,
+                bytes_max: self.assembly.bytes_max() as u64,
+            });
         }
         if let Some(taken) = self.push_placed(message) {
             return taken;
@@ -159,14 +163,8 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Takes what came over a rail; `deliver` gets each message that is whole.
-    pub(super) fn take(
-        &mut self,
-        rail: u8,
-        bytes: &[u8],
-        turn: (Instant, u64),
-        mut deliver: impl FnMut(&[u8]),
-    ) {
-        let (now, _) = turn;
+    pub(super) fn take(&mut self, rail: u8, bytes: &[u8], moment: Moment, mut deliver: impl FnMut(&[u8])) {
+        let now = moment.now;
         if let Some(rail) = self.rail_mut(rail) {
             rail.did_receive(bytes.len());
         }
@@ -199,7 +197,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
             (SessionFrame::Placed(_, placed), Received::Early { place }) => self.placing.keep(place, *placed),
             (_, Received::Beside) => {
-                self.hear_beside(rail, &frame, turn);
+                self.hear_beside(rail, &frame, moment);
                 true
             }
             _ => true,

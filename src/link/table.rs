@@ -13,8 +13,9 @@ use super::classes::Order;
 use super::config::LinkConfig;
 use super::dispatch::{Routes, Whose};
 use super::ended::Ended;
-use super::links::{LinkEvent, LinkId};
+use super::event::{LinkEvent, LinkId};
 use super::log::log_session;
+use super::moment::Moment;
 use super::placing::{Lent, Purse};
 use super::rail::{At, NotConnected};
 use super::report::Gone;
@@ -303,9 +304,9 @@ impl<P: Provider, N: Network> Core<P, N> {
             return;
         };
         link.deliver_left(|message| each(id, LinkEvent::Received { message }));
-        link.hear_answer(node, workers, (now, random), config);
+        link.hear_answer(node, workers, Moment { now, random }, config);
         let terms = (config.frame_bytes(), config.session.attach_within);
-        link.poll_connecting(node, workers, (now, random), terms, |rail, at| {
+        link.poll_connecting(node, workers, Moment { now, random }, terms, |rail, at| {
             routes.set(at, Whose::Rail(id, rail));
         });
         link.session.begin_turn();
@@ -318,13 +319,13 @@ impl<P: Provider, N: Network> Core<P, N> {
             closing,
         };
         while let Some(action) = link.session.poll_action(now, random) {
-            act((id, link), &action, around, (now, random));
+            act((id, link), &action, around, Moment { now, random });
         }
         if let Some(handle) = link.one_sided.moved.take() {
             link.reroute(node, workers, &handle, now);
         }
-        link.put_question(node, (now, random), config);
-        link.go_on_beside(workers, (moved.as_ref(), node.makers()), (now, random));
+        link.put_question(node, Moment { now, random }, config);
+        link.go_on_beside(workers, (moved.as_ref(), node.makers()), Moment { now, random });
     }
 
     /// Reports the events of a link.
@@ -425,7 +426,7 @@ pub(super) fn act<P: Provider, N: Network>(
     (id, link): (LinkId, &mut Link<P, N>),
     action: &Action,
     around: &mut Around<'_, P, N>,
-    (now, random): (Instant, u64),
+    Moment { now, random }: Moment,
 ) -> bool {
     let rail = match *action {
         Action::Connect { rail, epoch } => {

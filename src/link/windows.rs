@@ -5,7 +5,8 @@ use doorbell_core::provider::{Provider, RemoteAccess};
 use doorbell_core::session::{RequestId, RequestRefusal};
 use doorbell_core::wire::RemoteWindow;
 
-use super::links::{LinkId, Links};
+use super::event::LinkId;
+use super::links::Links;
 use super::one_sided::Request;
 use crate::connect::node::Node;
 

@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::MemoryError;
 use doorbell_core::wire::InstanceId;
 
 use crate::error::ConnectError;
@@ -35,14 +35,24 @@ pub(crate) enum Whom {
 /// When to look again for what is made, where nothing says that it is there: queue pairs take milliseconds.
 pub(crate) const POLL_AGAIN: Duration = Duration::from_millis(1);
 
-/// Error for a call of a device that panicked.
-pub(crate) const PANICKED: ProviderError = ProviderError {
-    call: "call of a device that panicked",
-    errno: CANCELED,
-};
+/// A call of a device panicked on a thread of the makers.
+pub(crate) struct Panicked;
 
-/// `ECANCELED`.
-const CANCELED: i32 = 125;
+impl Panicked {
+    const STATE: &str = "a call of a device panicked on a helper thread";
+}
+
+impl From<Panicked> for ConnectError {
+    fn from(_: Panicked) -> Self {
+        Self::Unreachable(Panicked::STATE)
+    }
+}
+
+impl From<Panicked> for MemoryError {
+    fn from(_: Panicked) -> Self {
+        Self::Unreachable(Panicked::STATE)
+    }
+}
 
 /// Runs jobs, as many at a time as it has threads. At most half of those at a time are for one peer. At most all but one are
 /// for one IPv6 network that a single host may own. The number of waiting jobs is bounded: each queue pair has a place of a
@@ -111,12 +121,12 @@ impl Makers {
     }
 
     /// Has something made. The caller looks for the result now and then, and may be woken by `waker` between.
-    pub(crate) fn make<T: Send + 'static>(
+    pub(crate) fn make<T: Send + 'static, E: Send + 'static>(
         &self,
         whom: Whom,
         waker: Option<&Waker>,
-        make: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
-    ) -> Commission<T> {
+        make: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Commission<T, E> {
         let (to, from) = mpsc::sync_channel(1);
         let delivery = Delivery {
             to,
@@ -176,26 +186,26 @@ impl Drop for Makers {
 /// Something that is being made. Dropped, it is no longer wanted: where no thread has begun yet, none does, and what it was to
 /// be made of, or what was made of it, goes to the reaper.
 #[derive(Debug)]
-pub(crate) struct Commission<T: Send + 'static> {
-    from: mpsc::Receiver<Result<Reaped<T>, ConnectError>>,
+pub(crate) struct Commission<T: Send + 'static, E = ConnectError> {
+    from: mpsc::Receiver<Result<Reaped<T>, E>>,
     queued: Option<(Arc<Jobs>, u64)>,
 }
 
-impl<T: Send + 'static> Commission<T> {
+impl<T: Send + 'static, E: From<Panicked>> Commission<T, E> {
     /// Returns the result, once; `None` while it is made.
     ///
     /// # Errors
     /// It came to nothing.
-    pub(crate) fn take(&self) -> Result<Option<Reaped<T>>, ConnectError> {
+    pub(crate) fn take(&self) -> Result<Option<Reaped<T>>, E> {
         match self.from.try_recv() {
             Ok(made) => made.map(Some),
             Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(ConnectError::Provider(PANICKED)),
+            Err(TryRecvError::Disconnected) => Err(Panicked.into()),
         }
     }
 }
 
-impl<T: Send + 'static> Drop for Commission<T> {
+impl<T: Send + 'static, E> Drop for Commission<T, E> {
     fn drop(&mut self) {
         if let Some((jobs, number)) = &self.queued {
             jobs.give_up(*number);
@@ -205,13 +215,13 @@ impl<T: Send + 'static> Drop for Commission<T> {
 
 /// Channel for a result. The fields are dropped in this order, so a waiter that is woken finds the end, also if a call
 /// panicked.
-struct Delivery<T: Send + 'static> {
-    to: mpsc::SyncSender<Result<Reaped<T>, ConnectError>>,
+struct Delivery<T: Send + 'static, E> {
+    to: mpsc::SyncSender<Result<Reaped<T>, E>>,
     wake: WakeOnDrop,
 }
 
-impl<T: Send + 'static> Delivery<T> {
-    fn hand_over(self, made: Result<Reaped<T>, ConnectError>) {
+impl<T: Send + 'static, E> Delivery<T, E> {
+    fn hand_over(self, made: Result<Reaped<T>, E>) {
         let Self { to, wake } = self;
         let _ = to.send(made);
         drop(to);

@@ -2,6 +2,8 @@
 
 use core::net::{IpAddr, Ipv6Addr};
 
+use crate::error::ConnectError;
+
 /// Addresses that one host may own: the address itself, or for IPv6 its network of 64 bits.
 pub(crate) const fn network(address: IpAddr) -> IpAddr {
     match address {
@@ -39,5 +41,20 @@ impl Unfinished {
     /// and with several addresses of its network not the last one.
     pub(crate) const fn may_be_more(self, left: usize) -> bool {
         self.of_network == 0 || self.of_address < left
+    }
+
+    /// Refuses the address one more where so many are left then.
+    ///
+    /// # Errors
+    /// [`ConnectError::TooManyUnfinishedFrom`]
+    pub(crate) const fn check(self, address: IpAddr, left: usize) -> Result<(), ConnectError> {
+        if self.may_be_more(left) {
+            return Ok(());
+        }
+        Err(ConnectError::TooManyUnfinishedFrom {
+            address,
+            unfinished: self.of_address,
+            room: left.saturating_add(1),
+        })
     }
 }

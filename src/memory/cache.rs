@@ -3,12 +3,12 @@
 use core::fmt;
 use std::sync::Arc;
 
-use doorbell_core::provider::{DomainId, ProtectionDomain as _, ProviderError};
+use doorbell_core::provider::{DomainId, ProtectionDomain as _};
 use doorbell_core::registrations::{AddressRange, Key, Limits};
 use doorbell_core::{Access, Lkey};
 use doorbell_ffi::{LentMemory, ProtectionDomain, RangeRegistration};
 
-use crate::memory::error::{RegistrationError, RegistrationRefused};
+use crate::memory::error::{RegistrationError, RegistrationRefused, UnwatchedError};
 use crate::memory::lent::{LentWindow, moved};
 use crate::memory::service::Service;
 use crate::memory::shared::{Hold, Shared};
@@ -59,7 +59,7 @@ pub struct RegistrationCache {
 struct Open {
     shared: Arc<Inner>,
     domain: DomainId,
-    service: Result<&'static Service, ProviderError>,
+    service: Result<&'static Service, UnwatchedError>,
 }
 
 impl Drop for Open {
@@ -77,7 +77,7 @@ impl RegistrationCache {
             entries: config.entries_max,
             bytes: config.bytes_max,
         };
-        let service = Service::of_process();
+        let service = Service::of_process().map_err(UnwatchedError::Provider);
         let shared = Arc::new(Shared::new(Arc::clone(domain), service.ok(), limits));
         let service = service.and_then(|service| {
             service.subscribe(Arc::clone(&shared) as Arc<_>)?;
@@ -195,8 +195,8 @@ impl RegistrationCache {
     /// Whether mappings are watched. If not, only memory that is promised to stay is cached.
     ///
     /// # Errors
-    /// The call that failed when the cache was made: `userfaultfd` with `EPERM` or `ENOSYS`, say.
-    pub fn watches(&self) -> Result<(), ProviderError> {
+    /// A call failed when the cache was made (`userfaultfd` with `EPERM` or `ENOSYS`, say), or the process had too many caches.
+    pub fn watches(&self) -> Result<(), UnwatchedError> {
         self.open.service.map(|_| ())
     }
 

@@ -10,7 +10,7 @@ use doorbell_core::provider::ProviderError;
 pub enum RegistrationError {
     /// Misuse: the region is empty, it ends behind the last address, or it is not the same in each call of `LentMemory::region`.
     Region {
-        /// Its size in bytes.
+        /// The size of the region in bytes.
         bytes: usize,
     },
     /// Misuse: a right of a peer was asked for. A cached key would stay valid for the peer after the memory was given
@@ -34,7 +34,8 @@ impl fmt::Display for RegistrationError {
         match *self {
             Self::Region { bytes } => write!(
                 f,
-                "cannot register a region of {bytes} bytes that is empty, passes the last address, or changes"
+                "cannot register a region of {bytes} bytes that is empty, passes the last address, or changes: lend 1 byte or more \
+                 that stay where they are"
             ),
             Self::RemoteAccess => f.write_str(
                 "a cached registration gives no right to a peer; make a window of the memory instead",
@@ -61,6 +62,33 @@ impl fmt::Display for RegistrationError {
 }
 
 impl core::error::Error for RegistrationError {}
+
+/// Why a cache does not see changes of mappings. It caches only memory that is promised to stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnwatchedError {
+    /// A call failed when the cache was made.
+    Provider(ProviderError),
+    /// The process had as many caches as are watched when the cache was made.
+    TooManyCaches {
+        /// The limit.
+        caches_max: usize,
+    },
+}
+
+impl fmt::Display for UnwatchedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Provider(error) => error.fmt(f),
+            Self::TooManyCaches { caches_max } => write!(
+                f,
+                "the process has {caches_max} of {caches_max} registration caches that are watched: drop some, and make this one anew"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for UnwatchedError {}
 
 /// Memory that was not registered, given back with the reason.
 pub struct RegistrationRefused<M> {

@@ -94,7 +94,7 @@ mod tests;
 
 pub use cache::{Registration, RegistrationCache, RegistrationCacheConfig};
 pub use doorbell_ffi::{DmabufError, DmabufRange, LentMemory, StableMemory};
-pub use error::{RegistrationError, RegistrationRefused};
+pub use error::{RegistrationError, RegistrationRefused, UnwatchedError};
 pub use lent::{LentWindow, RegionCache};
 pub(crate) use region::GrantedRegion;
 pub use region::{Region, RegionWatch};

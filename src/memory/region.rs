@@ -71,7 +71,7 @@ impl<P: Provider> Region<P> {
         self.shared.windows.first().map(|window| &**window)
     }
 
-    /// Its size.
+    /// Returns the size of the region in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.shared.bytes

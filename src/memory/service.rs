@@ -11,6 +11,7 @@ use doorbell_core::provider::ProviderError;
 use doorbell_core::registrations::AddressRange;
 use doorbell_ffi::MappingWatch;
 
+use crate::memory::error::UnwatchedError;
 use crate::memory::seam::{Subscriber, Watch};
 use crate::memory::statistics::Uncached;
 
@@ -19,7 +20,6 @@ const SUBSCRIBERS_MAX: usize = 256;
 
 const EBUSY: i32 = 16;
 const EAGAIN: i32 = 11;
-const ENOSPC: i32 = 28;
 
 /// The threads of this process, and the caches that they serve.
 pub(super) struct Service {
@@ -71,7 +71,7 @@ impl Service {
     }
 
     /// Reports changes to a cache from now on.
-    pub(super) fn subscribe(&self, subscriber: Arc<dyn Subscriber>) -> Result<(), ProviderError> {
+    pub(super) fn subscribe(&self, subscriber: Arc<dyn Subscriber>) -> Result<(), UnwatchedError> {
         let mut places = subscribers();
         if let Some(place) = places.iter_mut().find(|place| place.is_none()) {
             *place = Some(subscriber);
@@ -79,9 +79,8 @@ impl Service {
         }
         // The lock goes first: dropping what it guards may free.
         drop(places);
-        Err(ProviderError {
-            call: "registration cache",
-            errno: ENOSPC,
+        Err(UnwatchedError::TooManyCaches {
+            caches_max: SUBSCRIBERS_MAX,
         })
     }
 

@@ -223,13 +223,13 @@ impl From<LinkError> for MeshError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MeshSendError {
-    /// It has not taken enough of what was sent before: poll, and try again.
+    /// The member has not taken enough of what was sent before: poll, and try again.
     WouldBlock,
     /// No way leads to it, now.
     Unreachable(Rank),
-    /// It was started again since the group was made.
+    /// The member was started again since the group was made.
     Restarted(Rank),
-    /// It gave up the group, and is in a later one.
+    /// The member gave up the group, and is in a later one.
     Regrouped(Rank),
     /// Caller misuse: no such rank, or this one itself.
     NoSuchRank(Rank),
@@ -248,10 +248,16 @@ impl fmt::Display for MeshSendError {
             Self::WouldBlock => {
                 f.write_str("the member has not taken what was sent before: poll, and try again")
             }
-            Self::Unreachable(rank) => write!(f, "no way leads to rank {rank}"),
-            Self::Restarted(rank) => write!(f, "rank {rank} was started again"),
-            Self::Regrouped(rank) => write!(f, "rank {rank} gave up the group, and is in a later one"),
-            Self::NoSuchRank(rank) => write!(f, "rank {rank} is this member, or out of range"),
+            Self::Unreachable(rank) => write!(f, "no way leads to rank {rank}: see Mesh::not_linked"),
+            Self::Restarted(rank) => write!(f, "rank {rank} was started again: make the next group with it"),
+            Self::Regrouped(rank) => write!(
+                f,
+                "rank {rank} gave up the group, and is in a later one: make the next group, too"
+            ),
+            Self::NoSuchRank(rank) => write!(
+                f,
+                "rank {rank} is this member, or out of range: name another member"
+            ),
             Self::TooLong { bytes, bytes_max } => write!(
                 f,
                 "the message has {bytes} bytes, and message_bytes_max is {bytes_max}: send less, or raise message_bytes_max"

@@ -52,8 +52,10 @@ pub enum GroupError {
 impl fmt::Display for GroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing(ranks) => write!(f, "no way leads to ranks {ranks:?}"),
-            Self::TimedOut => f.write_str("the collective was not done by the deadline"),
+            Self::Missing(ranks) => write!(f, "no way leads to ranks {ranks:?}: see Mesh::not_linked"),
+            Self::TimedOut => f.write_str(
+                "the collective was not done by the deadline: see Mesh::not_linked, or give it more time",
+            ),
             Self::Collective(error) => fmt::Display::fmt(error, f),
         }
     }

@@ -6,8 +6,8 @@ use doorbell_core::route::{Announcement, Heard, RELAY_HEADER_BYTES, RelayHeader}
 use doorbell_core::session::{FinalReason, SessionEvent};
 use doorbell_core::wire::Field;
 
+use super::event::MeshEvent;
 use super::frame::{Join, Kind, PairHeader};
-use super::membership::MeshEvent;
 use super::neighbour::Neighbour;
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};

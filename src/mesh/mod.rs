@@ -24,6 +24,7 @@
 //! believed ([`MeshConfig::start_ahead_max`]), so a false one bars nobody for longer. [`Mesh::not_linked`] returns the reasons.
 
 mod config;
+mod event;
 mod frame;
 mod group;
 mod hear;
@@ -47,8 +48,9 @@ pub use config::{MeshConfig, MeshError, MeshSendError};
 pub use doorbell_core::collective::{Collective, CollectiveError, CollectiveHeader, Data, block_bytes};
 pub use doorbell_core::rank::{RANKS_MAX, Rank, Ranks};
 pub use doorbell_core::route::{Map, Routes};
+pub use event::{MeshCounts, MeshEvent};
 pub use group::{Group, GroupError, Running};
 pub use leaving::Leaving;
 pub use member::MeshMemberCounts;
-pub use membership::{Mesh, MeshCounts, MeshEvent};
+pub use membership::Mesh;
 pub use unlinked::NotLinked;

@@ -6,8 +6,8 @@ use doorbell_core::provider::Provider;
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{Announcement, RelayHeader};
 
+use super::event::MeshEvent;
 use super::frame::{Join, Kind, PairHeader};
-use super::membership::MeshEvent;
 use super::state::State;
 use crate::link::Links;
 

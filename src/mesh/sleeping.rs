@@ -8,16 +8,16 @@ use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::{Deadline, Instant};
 use doorbell_hotpath::{Wait, Woken};
 
-use super::membership::{Mesh, MeshEvent};
+use super::event::MeshEvent;
+use super::membership::Mesh;
 use super::seek::Sought;
 use crate::connect::node::Node;
-use crate::link::{LinkDescriptor, SETTLING_POLLS, WaitedFor, WatchedNetwork, is_ready_to_sleep};
+use crate::link::{Left, LinkDescriptor, WaitedFor, WatchedNetwork, is_ready_to_sleep, poll_settling};
 use crate::machine::tcp::Tcp;
 use crate::worker::{WaitError, Watched, Worker};
 
 impl<P: Provider, N: Network> Mesh<P, N> {
-    /// Polls, and says whether anything is to be reported to the caller. If `is_all`, it polls until a poll leaves
-    /// nothing to the next.
+    /// Polls as [`poll_settling`] does.
     fn poll_settling(
         &mut self,
         (node, workers): (&Node<P, N>, &mut [Worker<P>]),
@@ -25,29 +25,23 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         mut each: impl FnMut(MeshEvent),
     ) -> Result<u32, ProviderError> {
         let has_refreshed = self.links.has_refreshed();
-        let mut mark = is_all.then(|| self.mark());
-        for _ in 0..SETTLING_POLLS {
+        let left = |mesh: &Self| {
+            let now = node.network().now();
+            let is_due = mesh.wake_watched(now).is_some_and(|wake| wake.has_passed(now));
+            Left {
+                mark: mesh.mark(),
+                is_behind: mesh.links.is_behind() || is_due,
+            }
+        };
+        poll_settling(self, is_all, left, |mesh| {
             let mut happened = 0_u32;
-            self.poll(node, workers, |event| {
+            mesh.poll(node, workers, |event| {
                 happened = happened.saturating_add(1);
                 each(event);
             })?;
-            if happened > 0 || self.came || self.links.has_refreshed() != has_refreshed {
-                return Ok(happened.max(1));
-            }
-            let Some(before) = mark else {
-                return Ok(0);
-            };
-            let after = self.mark();
-            let now = node.network().now();
-            let is_due = self.wake_watched(now).is_some_and(|wake| wake.has_passed(now));
-            if before == after && !self.links.is_behind() && !is_due {
-                return Ok(0);
-            }
-            mark = Some(after);
-        }
-        // It may go on for ever: the caller looks at its deadline.
-        Ok(1)
+            let is_reported = mesh.came || mesh.links.has_refreshed() != has_refreshed;
+            Ok(happened.max(u32::from(is_reported)))
+        })
     }
 
     /// A mark of all that a poll begins or ends, and that only another poll looks at.

@@ -9,10 +9,10 @@ use doorbell_core::session::FinalReason;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::{MeshConfig, MeshSendError};
+use super::event::{MeshCounts, MeshEvent};
 use super::frame::{Kind, PAIR_HEADER_BYTES, PairHeader};
 use super::hold_down::HoldDown;
 use super::member::Member;
-use super::membership::{MeshCounts, MeshEvent};
 use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;

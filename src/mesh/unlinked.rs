@@ -12,7 +12,7 @@ use crate::link::{LinkError, NotConnected};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum NotLinked<'m> {
-    /// It listens at an address, and did not say there by which rails it is reached.
+    /// The member listens at an address, and did not say there by which rails it is reached.
     NotFound {
         /// The address.
         address: SocketAddr,
@@ -21,16 +21,16 @@ pub enum NotLinked<'m> {
     },
     /// No link could be begun by its handle. If that is for want of a rail, other members are to be between.
     NotBegun(&'m LinkError),
-    /// Its link has no rail, or a rail of it could not be connected.
+    /// The member's link has no rail, or a rail of it could not be connected.
     NotConnected(&'m NotConnected),
     /// The link there was is over.
     Over(FinalReason),
-    /// It claims a start before the last one known, and was turned away: its clock was set back.
+    /// The member claims a start before the last one known, and was turned away: its clock was set back.
     StartedBefore,
-    /// It knows of a later start of this member, and turned this one away: the clock was set back. A member with a later
+    /// The member knows of a later start of this one, and turned this one away: the clock was set back. A member with a later
     /// [`MeshConfig::started`](crate::mesh::MeshConfig::started) is let in.
     StartedLater,
-    /// It says, or another says of it, that it was started further ahead of the time here than
+    /// The member says, or another says of it, that it was started further ahead of the time here than
     /// [`MeshConfig::start_ahead_max`](crate::mesh::MeshConfig::start_ahead_max): a clock is wrong, here or there, or that member lies.
     StartedAhead,
     /// There is a link, on which it has not said who it is.

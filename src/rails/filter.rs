@@ -72,7 +72,7 @@ pub struct FilterSubject<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two kinds of rules")]
 pub enum FilterVerdict {
-    /// It is used.
+    /// The rail is used.
     Used,
     /// The rule of this number, from 1, says that it is not.
     Denied(u16),
@@ -135,11 +135,11 @@ impl Names {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RailFilterError {
-    /// Its number, from 1.
+    /// The rule's number, from 1.
     pub rule: usize,
     /// Offset of the rule in the text, in bytes.
     pub offset: usize,
-    /// Its text.
+    /// The rule's text.
     pub text: String,
     /// The fault.
     pub fault: RuleFault,
@@ -151,7 +151,7 @@ pub struct RailFilterError {
 pub enum RuleFault {
     /// There is nothing in it.
     Empty,
-    /// It names nothing.
+    /// The rule names nothing.
     NoName,
     /// The name has a character that no name has.
     Character(char),
@@ -159,7 +159,7 @@ pub enum RuleFault {
     Port,
     /// The text in front of `=` is not `netdev`.
     Key,
-    /// It looks like an address, and is none.
+    /// The rule looks like an address, and is none.
     Address,
     /// The length of the prefix is not one of this address.
     PrefixLength,

@@ -128,10 +128,12 @@ impl<T> Requests<T> {
         context: T,
     ) -> Result<CorrelationId, NotSent<T>> {
         let id = self.begin_body(body, deadline, context)?;
+        let too_long = PushRefusal::TooLong {
+            bytes: body.len() as u64,
+            bytes_max: self.framing.body_bytes_max() as u64,
+        };
         let message = self.framing.message(RequestKind::Request, id, body);
-        let outcome = message.map_or(Err(PushRefusal::TooLong), |message| {
-            links.send(link, message).map(|_| ())
-        });
+        let outcome = message.map_or(Err(too_long), |message| links.send(link, message).map(|_| ()));
         match outcome {
             Ok(()) => Ok(id),
             Err(refusal) => self.not_sent(id, NotSentKind::Link(refusal)),

@@ -61,12 +61,18 @@ const MAKE: &str = "make a random one by `doorbell keygen FILE`";
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ZeroId => f.write_str("a key's id is 1 or more"),
+            Self::ZeroId => f.write_str("the id of the key is 0: give it one from 1 to 4294967295"),
             Self::TooShort { bytes } => {
-                write!(f, "a key of {bytes} bytes, where {KEY_BYTES_MIN} are the least")
+                write!(
+                    f,
+                    "a key of {bytes} bytes, where {KEY_BYTES_MIN} are the least; {MAKE}"
+                )
             }
             Self::TooLong { bytes } => {
-                write!(f, "a key of {bytes} bytes, where {KEY_BYTES_MAX} are the most")
+                write!(
+                    f,
+                    "a key of {bytes} bytes, where {KEY_BYTES_MAX} are the most; {MAKE}"
+                )
             }
             Self::FewDistinct { distinct } => write!(
                 f,
@@ -118,7 +124,7 @@ impl Key {
         })
     }
 
-    /// Its number.
+    /// Returns the key's number.
     #[must_use]
     pub const fn id(&self) -> KeyId {
         self.id

@@ -140,7 +140,7 @@ mod tests {
         let empty = Kept::new("empty", "", 0o600);
         assert_eq!(
             KeyRing::from_file(&empty.0).unwrap_err().to_string(),
-            "there is no key"
+            "there is no key: write one a line, as ID:HEXADECIMAL"
         );
     }
 
@@ -149,7 +149,7 @@ mod tests {
         let error = KeyRing::from_env("DOORBELL_NO_SUCH_KEYS").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the environment has no keys in DOORBELL_NO_SUCH_KEYS"
+            "the environment has no keys in DOORBELL_NO_SUCH_KEYS: set it to lines of ID:HEXADECIMAL"
         );
         // A variable that always exists, and holds no keys.
         assert!(KeyRing::from_env("PATH").is_err());

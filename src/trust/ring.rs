@@ -53,7 +53,7 @@ pub enum KeyRingError {
     },
     /// The file cannot be read.
     File {
-        /// Its path.
+        /// The path of the file.
         path: String,
         /// Why not.
         error: std::io::Error,
@@ -61,7 +61,7 @@ pub enum KeyRingError {
     /// The file is not a secret: others than its owner may read or write it, or it is another user's, or no plain
     /// file.
     NotSecret {
-        /// Its path.
+        /// The path of the file.
         path: String,
         /// The fault: its owner, its mode, or its kind.
         why: String,
@@ -73,14 +73,17 @@ pub enum KeyRingError {
 impl fmt::Display for KeyRingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("there is no key"),
-            Self::TooMany => write!(f, "more than {KEYS_MAX} keys"),
-            Self::Twice(id) => write!(f, "two keys have the id {id}"),
+            Self::Empty => f.write_str("there is no key: write one a line, as ID:HEXADECIMAL"),
+            Self::TooMany => write!(f, "more than {KEYS_MAX} keys: remove the oldest"),
+            Self::Twice(id) => write!(f, "two keys have the id {id}: give one another id"),
             Self::Text { line, why } => write!(f, "line {line} is not a key: {why}"),
             Self::Key { line, error } => write!(f, "line {line}: {error}"),
             Self::File { path, error } => write!(f, "{path}: {error}"),
             Self::NotSecret { path, why } => write!(f, "{path} is not a secret: {why}"),
-            Self::Environment(name) => write!(f, "the environment has no keys in {name}"),
+            Self::Environment(name) => write!(
+                f,
+                "the environment has no keys in {name}: set it to lines of ID:HEXADECIMAL"
+            ),
         }
     }
 }
@@ -204,8 +207,8 @@ mod tests {
     #[test]
     fn an_error_is_reported_without_a_word_of_the_key() {
         for (text, refusal) in [
-            ("", "there is no key"),
-            ("# none\n", "there is no key"),
+            ("", "there is no key: write one a line, as ID:HEXADECIMAL"),
+            ("# none\n", "there is no key: write one a line, as ID:HEXADECIMAL"),
             ("\n51aa", "line 2 is not a key: there is no colon behind an id"),
             ("x:51aa", "line 1 is not a key: the id is not a number below 2^32"),
             (
@@ -217,7 +220,10 @@ mod tests {
                 "line 1 is not a key: an odd number of hexadecimal digits",
             ),
             ("1:51ag", "line 1 is not a key: not a hexadecimal digit"),
-            ("1:51aa", "line 1: a key of 2 bytes, where 32 are the least"),
+            (
+                "1:51aa",
+                "line 1: a key of 2 bytes, where 32 are the least; make a random one by `doorbell keygen FILE`",
+            ),
             (
                 "1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
                 "line 1: a key whose bytes count up or down; make a random one by `doorbell keygen FILE`",
@@ -228,15 +234,18 @@ mod tests {
         }
         assert_eq!(
             ids(&format!("0:{SECRET}")).unwrap_err(),
-            "line 1: a key's id is 1 or more"
+            "line 1: the id of the key is 0: give it one from 1 to 4294967295"
         );
         assert_eq!(
             ids(&format!("3:{SECRET}\n3:{SECRET}")).unwrap_err(),
-            "two keys have the id 3"
+            "two keys have the id 3: give one another id"
         );
         let many: Vec<String> = (1..=17).map(|id| format!("{id}:{SECRET}")).collect();
         assert!(ids(&many[..16].join(",")).is_ok());
-        assert_eq!(ids(&many.join(",")).unwrap_err(), "more than 16 keys");
+        assert_eq!(
+            ids(&many.join(",")).unwrap_err(),
+            "more than 16 keys: remove the oldest"
+        );
     }
 
     #[test]

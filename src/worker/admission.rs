@@ -98,9 +98,7 @@ impl<P: Provider> Worker<P> {
             ];
             let left = room.into_iter().filter_map(|(left, each)| left.checked_div(each));
             let left = left.min().unwrap_or(u32::MAX).saturating_sub(1);
-            if !unfinished(entries, from).may_be_more(left as usize) {
-                return Err(ConnectError::TooManyUnfinishedFrom(from));
-            }
+            unfinished(entries, from).check(from, left as usize)?;
         }
         if free.is_none() {
             entries.push(Entry {

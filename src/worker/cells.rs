@@ -5,11 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use doorbell_core::in_flight::storage_for;
 use doorbell_core::provider::{
-    Arena, ArenaConfig, MemoryError, Pages, PlacementConfig, ProtectionDomain, Provider, ProviderError,
-    SendQueue,
+    Arena, ArenaConfig, MemoryError, Pages, PlacementConfig, ProtectionDomain, Provider, SendQueue,
 };
-
-use crate::error::EINVAL;
 
 /// The least size of a block: many channels of little depth share a registration.
 pub(crate) const BLOCK_BYTES: u32 = 1 << 16;
@@ -96,9 +93,8 @@ impl<P: Provider> Cells<P> {
         if let Some(block) = has_room.and_then(|at| blocks.get_mut(at)) {
             // There are enough of this domain, and the queue has none yet.
             let outcome = queue.furnish(iter::from_fn(|| block.arena.lease()));
-            outcome.map_err(|_| ProviderError {
-                call: "the cells of a send queue",
-                errno: EINVAL,
+            outcome.map_err(|_| {
+                MemoryError::Unreachable("a send queue took no cells of a block that has enough")
             })?;
         }
         Ok(())

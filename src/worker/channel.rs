@@ -34,7 +34,7 @@ pub struct ChannelId {
 }
 
 impl ChannelId {
-    /// Its place among the channels of its Worker: below [`WorkerConfig::channels_max`](crate::WorkerConfig::channels_max), so that the application
+    /// Returns the channel's place among those of its Worker: below [`WorkerConfig::channels_max`](crate::WorkerConfig::channels_max), so that the application
     /// may have an array by it. A channel that is opened later may have the place of one that is closed.
     #[must_use]
     #[inline]
@@ -100,12 +100,15 @@ impl fmt::Display for SendErrorKind {
             Self::Refused(reason) => write!(f, "not sent: {reason}"),
             Self::TooLong { bytes, bytes_max } => write!(
                 f,
-                "the message has {bytes} bytes, and the peer's receive, the cell or the lease holds {bytes_max}"
+                "the message has {bytes} bytes, and the peer's receive, the cell or the lease holds {bytes_max}: send less, or raise \
+                 slot_bytes or cell_bytes"
             ),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
             Self::NoMemory => f.write_str("no slot of the Worker is free now: poll, and try again"),
-            Self::Closed => f.write_str("not sent: this Worker has no open channel of that id"),
-            Self::PeerClosed => f.write_str("not sent: the peer closed the channel"),
+            Self::Closed => {
+                f.write_str("not sent: this Worker has no open channel of that id; connect again")
+            }
+            Self::PeerClosed => f.write_str("not sent: the peer closed the channel; connect again"),
         }
     }
 }
@@ -150,7 +153,7 @@ impl From<UnpostedReason> for SendErrorKind {
 }
 
 impl<P: Provider> Channel<P> {
-    /// Its name on its Worker.
+    /// Returns the channel's name on its Worker.
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.send.id()

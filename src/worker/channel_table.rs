@@ -4,12 +4,16 @@ use core::time::Duration;
 use std::sync::Weak;
 
 use super::channel_list::ChannelList;
-use super::closing::PARTING_MAX;
 use super::{CloseError, Reservation};
 use crate::machine::reaper::Reaper;
 use crate::worker::channel::ChannelId;
 use crate::worker::event::ChannelState;
 use crate::worker::half::Held;
+
+/// How long a peer without receives is waited for, and how long its device is given to acknowledge a farewell past the deadline of the
+/// closing: some round trips of a loaded host.
+/// A farewell that is lost on the way is not waited for, since the peer's probes find the channel gone.
+pub(super) const PARTING_MAX: Duration = Duration::from_millis(20);
 
 /// The places, in the order of their indices.
 pub(super) struct ChannelTable<C: Held + Send + 'static> {

@@ -1,38 +1,18 @@
 //! Ranges of settings. A value out of its range is refused before any device is asked.
 
-use core::ops::RangeInclusive;
-
-use doorbell_core::provider::GATHER_MAX;
+use doorbell_core::provider::{GATHER_MAX, SettingError};
 use doorbell_core::wire::RECEIVE_DEPTH_MAX;
 use doorbell_core::work_id::{CHANNELS_MAX, SLOTS_MAX};
 
 use super::class::CLASSES_MAX;
-use super::config::{ChannelConfig, WorkerConfig};
-use crate::error::SettingError;
+use super::config::{ChannelConfig, SubmitterConfig, WorkerConfig};
 
 /// The largest of the settings that libibverbs takes as an `int`.
 const INT_MAX: u32 = i32::MAX as u32;
+/// Slots of a submitter and places of its ring: a ring of failures is made for as many.
+const SUBMITTED_MAX: u32 = 1 << 24;
 const GATHER: u64 = GATHER_MAX as u64;
 const CLASS_LAST: u64 = CLASSES_MAX as u64 - 1;
-
-/// Checks that a value is in its range.
-fn setting<L: Into<u64>>(
-    setting: &'static str,
-    value: impl Into<u64>,
-    range: RangeInclusive<L>,
-) -> Result<(), SettingError> {
-    let (value, (least, most)) = (value.into(), range.into_inner());
-    let (value_min, value_max) = (least.into(), most.into());
-    if (value_min..=value_max).contains(&value) {
-        return Ok(());
-    }
-    Err(SettingError {
-        setting,
-        value,
-        value_min,
-        value_max,
-    })
-}
 
 impl WorkerConfig {
     /// Checks each setting by itself, as [`Node::worker`](crate::Node::worker) does before it asks the device.
@@ -40,15 +20,15 @@ impl WorkerConfig {
     /// # Errors
     /// The first setting that is out of its range.
     pub fn check(&self) -> Result<(), SettingError> {
-        setting("slots", self.slots, 1..=u32::MAX - 1)?;
-        setting("lease_share_percent", self.lease_share_percent, 0_u32..=100)?;
-        setting("slot_bytes", self.slot_bytes, 1_u32..=1 << 31)?;
-        setting("completion_depth", self.completion_depth, 1..=INT_MAX)?;
-        setting("channels_max", self.channels_max, 1..=CHANNELS_MAX)?;
-        setting("channels_per_address", self.channels_per_address, 1..=u32::MAX)?;
-        setting("submissions_per_poll", self.submissions_per_poll, 1..=u32::MAX)?;
+        SettingError::check("slots", self.slots, 1..=u32::MAX - 1)?;
+        SettingError::check("lease_share_percent", self.lease_share_percent, 0_u32..=100)?;
+        SettingError::check("slot_bytes", self.slot_bytes, 1_u32..=1 << 31)?;
+        SettingError::check("completion_depth", self.completion_depth, 1..=INT_MAX)?;
+        SettingError::check("channels_max", self.channels_max, 1..=CHANNELS_MAX)?;
+        SettingError::check("channels_per_address", self.channels_per_address, 1..=u32::MAX)?;
+        SettingError::check("submissions_per_poll", self.submissions_per_poll, 1..=u32::MAX)?;
         self.shared_receives.map_or(Ok(()), |shared| {
-            setting("shared_receives.depth", shared.depth, 1..=SLOTS_MAX)
+            SettingError::check("shared_receives.depth", shared.depth, 1..=SLOTS_MAX)
         })
     }
 }
@@ -59,17 +39,29 @@ impl ChannelConfig {
     /// # Errors
     /// The first setting that is out of its range.
     pub fn check(&self) -> Result<(), SettingError> {
-        setting("send_depth", self.send_depth, 1..=SLOTS_MAX - 1)?;
-        setting("receive_depth", self.receive_depth, 1..=RECEIVE_DEPTH_MAX)?;
-        setting("gather_max", self.gather_max, 1..=GATHER)?;
-        setting("timeout", self.timeout, 1_u32..=31)?;
-        setting("retry_count", self.retry_count, 0_u32..=7)?;
-        setting("rnr_retry", self.rnr_retry, 0_u32..=7)?;
-        setting("min_rnr_timer", self.min_rnr_timer, 0_u32..=31)?;
-        setting("class", self.class, 0..=CLASS_LAST)?;
-        setting("flow_label", self.flow_label, 0_u32..=(1 << 20) - 1)?;
-        setting("service_level", self.service_level, 0_u32..=15)?;
-        setting("hop_limit", self.hop_limit, 1_u32..=255)
+        SettingError::check("send_depth", self.send_depth, 1..=SLOTS_MAX - 1)?;
+        SettingError::check("receive_depth", self.receive_depth, 1..=RECEIVE_DEPTH_MAX)?;
+        SettingError::check("gather_max", self.gather_max, 1..=GATHER)?;
+        SettingError::check("timeout", self.timeout, 1_u32..=31)?;
+        SettingError::check("retry_count", self.retry_count, 0_u32..=7)?;
+        SettingError::check("rnr_retry", self.rnr_retry, 0_u32..=7)?;
+        SettingError::check("min_rnr_timer", self.min_rnr_timer, 0_u32..=31)?;
+        SettingError::check("class", self.class, 0..=CLASS_LAST)?;
+        SettingError::check("flow_label", self.flow_label, 0_u32..=(1 << 20) - 1)?;
+        SettingError::check("service_level", self.service_level, 0_u32..=15)?;
+        SettingError::check("hop_limit", self.hop_limit, 1_u32..=255)
+    }
+}
+
+impl SubmitterConfig {
+    /// Checks each setting by itself, as [`Worker::submitter`](crate::Worker::submitter) does before it asks the device.
+    ///
+    /// # Errors
+    /// The first setting that is out of its range.
+    pub fn check(&self) -> Result<(), SettingError> {
+        SettingError::check("slots", self.slots, 1..=SUBMITTED_MAX)?;
+        SettingError::check("slot_bytes", self.slot_bytes, 1_u32..=1 << 31)?;
+        SettingError::check("depth", self.depth, 1..=SUBMITTED_MAX)
     }
 }
 
@@ -86,6 +78,7 @@ mod tests {
         }
         assert!(WorkerConfig::default().check().is_ok());
         assert!(ChannelConfig::default().check().is_ok());
+        assert!(SubmitterConfig::default().check().is_ok());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use doorbell_core::{Clock as _, Deadline, Instant};
 
 use doorbell_hotpath::{UnpostedReason, Wait};
 
-use super::channel_table::Closed;
+use super::channel_table::{Closed, PARTING_MAX};
 use super::upkeep::TakenOfBoth;
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
@@ -26,11 +26,6 @@ const FLUSH_MAX: Duration = Duration::from_millis(500);
 /// Longest time for a failed queue pair on shared receives to finish a receive that it had begun, if the device does not report
 /// its last one. A device needs microseconds for it.
 const LAST_RECEIVE_MAX: Duration = Duration::from_millis(50);
-
-/// How long a peer without receives is waited for, and how long its device is given to acknowledge a farewell past the deadline of the
-/// closing: some round trips of a loaded host.
-/// A farewell that is lost on the way is not waited for, since the peer's probes find the channel gone.
-pub(super) const PARTING_MAX: Duration = Duration::from_millis(20);
 
 /// How long a queue pair is kept whose peer closed, so that the device may acknowledge its farewell.
 const LINGER: Duration = Duration::from_millis(10);
@@ -114,11 +109,11 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseProgress {
-    /// It is open, or there never was such a channel, or so many were closed since that it is forgotten.
+    /// The channel is open, or there never was such a channel, or so many were closed since that it is forgotten.
     Unknown,
     /// Go on polling.
     UnderWay,
-    /// It is gone: cleanly, or with what went wrong. With [`CloseError::NotDestroyed`] it is not, and will not be.
+    /// The channel is gone: cleanly, or with what went wrong. With [`CloseError::NotDestroyed`] it is not, and will not be.
     Closed(Result<(), CloseError>),
 }
 
@@ -474,14 +469,14 @@ pub enum CloseError {
 impl fmt::Display for CloseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("there is no such channel"),
+            Self::Unknown => f.write_str("the Worker has no such channel: it was closed before"),
             Self::Provider(error) => write!(f, "cannot move the queue pair to ERR: {error}"),
             Self::Poll(error) => write!(f, "while closing, the completion queue cannot be polled: {error}"),
             Self::NotDestroyed => f.write_str(
-                "the device refused to destroy the queue pair: the memory of the channel stays registered until the process ends",
+                "the device refused to destroy the queue pair: the memory of the channel stays registered until the process ends; start it again",
             ),
             Self::TimedOut => {
-                f.write_str("requests in flight were not acknowledged before the deadline and were flushed")
+                f.write_str("requests in flight were not acknowledged before the deadline and were flushed: give the closing more time")
             }
         }
     }

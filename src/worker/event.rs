@@ -27,7 +27,7 @@ pub enum Event<'m, P: Provider = Rdma> {
     Written {
         /// How many bytes it wrote.
         payload_bytes: u32,
-        /// Its word.
+        /// The word that came with the message.
         immediate: u32,
     },
     /// A READ or an atomic brought data back.
@@ -177,9 +177,9 @@ impl<P: Provider> Event<'_, P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChannelState {
-    /// It can.
+    /// The channel can carry messages.
     Open,
-    /// Its queue pair failed.
+    /// The channel's queue pair failed.
     Failed {
         /// The completion that says why; a flush where the cause was not seen, as when the
         /// channel was closed.

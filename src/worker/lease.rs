@@ -27,7 +27,7 @@ impl fmt::Display for TooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} bytes, where a lease holds {}",
+            "{} bytes, where a lease holds {}: fill in less, or raise slot_bytes",
             self.bytes, self.capacity_bytes
         )
     }

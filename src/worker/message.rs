@@ -54,7 +54,7 @@ impl<'m, P: Provider> Message<'m, P> {
         }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the message.
     #[must_use]
     #[inline(always)]
     pub fn payload(&self) -> &[u8] {

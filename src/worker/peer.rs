@@ -47,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// Its GID.
+    /// Returns the GID of the peer's rail.
     #[must_use]
     pub const fn gid(&self) -> Gid {
         self.gid
@@ -59,7 +59,7 @@ impl Peer {
         self.gid.to_ip()
     }
 
-    /// Its queue pair.
+    /// Returns the number of the peer's queue pair.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
         self.qpn
@@ -95,7 +95,7 @@ impl Peer {
         self.key
     }
 
-    /// Its number, random for each start of it: another one is another process.
+    /// Returns the number of the peer's process, random for each start of it: another one is another process.
     #[must_use]
     pub const fn instance(&self) -> InstanceId {
         self.instance

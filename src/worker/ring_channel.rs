@@ -179,7 +179,10 @@ impl<P: Provider> RingOpening<P> {
             Some(theirs) if self.is_sent => {
                 let window = worker.reaper().keep(Arc::clone(&self.window));
                 let ring = RingChannel::new(self.channel, window, &self.ours, theirs?);
-                let mut ring = ring.ok_or(RingError::Config)?;
+                let mut ring = ring.ok_or(RingError::Config {
+                    cells: self.ours.cells(),
+                    cell_bytes: self.ours.cell_bytes(),
+                })?;
                 for immediate in self.written.drain(..) {
                     ring.note_written(immediate);
                 }
@@ -203,8 +206,12 @@ impl<P: Provider> RingChannel<P> {
         config: &RingConfig,
         deadline: Deadline,
     ) -> Result<RingOpening<P>, RingError> {
-        let bytes = ring_window_bytes(config.cells, config.cell_bytes).ok_or(RingError::Config)?;
-        let bytes = usize::try_from(bytes).map_err(|_| RingError::Config)?;
+        let RingConfig {
+            cells, cell_bytes, ..
+        } = *config;
+        let wrong = RingError::Config { cells, cell_bytes };
+        let bytes = ring_window_bytes(cells, cell_bytes).and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = bytes.ok_or(wrong)?;
         let window = worker
             .domain
             .window(&WindowConfig::new(bytes, RemoteAccess::WRITE))?;
@@ -217,7 +224,7 @@ impl<P: Provider> RingChannel<P> {
             .data_in_order();
         let publication = publication(order, config.cell_bytes);
         let ours = RingInvitation::new(window.remote(), config.cells, config.cell_bytes, publication)
-            .ok_or(RingError::Config)?;
+            .ok_or(wrong)?;
         Ok(RingOpening {
             channel,
             window,
@@ -436,7 +443,12 @@ impl From<RingRefusal> for SendErrorKind {
 #[non_exhaustive]
 pub enum RingError {
     /// Caller misuse: there can be no ring of so many cells of so many bytes.
-    Config,
+    Config {
+        /// The cells that were asked for.
+        cells: u32,
+        /// The bytes of each cell.
+        cell_bytes: u32,
+    },
     /// There is no memory for it, or the device refused to register it.
     Memory(MemoryError),
     /// There is no such channel.
@@ -460,20 +472,22 @@ pub enum RingError {
 impl fmt::Display for RingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config => f.write_str(
-                "a ring has 2 to 2^20 cells, a power of two, of a multiple of 64 bytes up to 2^24",
+            Self::Config { cells, cell_bytes } => write!(
+                f,
+                "a ring of {cells} cells of {cell_bytes} bytes: set cells to a power of two from 2 to 2^20, and cell_bytes \
+                 to a multiple of 64 up to 2^24"
             ),
             Self::Memory(error) => write!(f, "no memory for the ring: {error}"),
-            Self::Closed => f.write_str("there is no such channel"),
+            Self::Closed => f.write_str("the Worker has no such channel: connect again"),
             Self::Send(kind) => write!(f, "the invitation into the ring: {kind}"),
             Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
-            Self::Failed => f.write_str("the channel failed"),
+            Self::Failed => f.write_str("the channel failed: connect again; Worker::state has the cause"),
             Self::PeerClosed => {
                 f.write_str("the peer closed the channel before the rings were open: connect again")
             }
             Self::Invitation(error) => write!(f, "the peer's first message: {error}"),
             Self::OutOfTurn => f.write_str(
-                "the peer announced messages before its invitation, or more than the ring has cells",
+                "the peer announced messages before its invitation, or more than the ring has cells: connect again",
             ),
             Self::TimedOut => {
                 f.write_str("no exchange of ring invitations before the deadline: open a ring on both sides")

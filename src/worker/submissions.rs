@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    Arena as _, ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, Slot as _,
+    Arena as _, ArenaConfig, MemoryError, ProtectionDomain, Provider, SettingError, Slot as _,
 };
 use doorbell_core::{Instant, WcStatus, in_place};
 use doorbell_hotpath::ring::TakeError;
@@ -18,12 +18,11 @@ use super::channel_list::{ChannelList, Due, due};
 use super::channel_table::{Entry, Others, channel_apart};
 use super::ordered::Ordered;
 use super::posting::post;
-use super::submitting::Maker;
-use super::waiting::NAP;
 use crate::machine::reaper::Reaper;
 use crate::worker::arena::Arena;
 use crate::worker::channel::ChannelId;
 use crate::worker::class::Classes;
+use crate::worker::config::SubmitterConfig;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, Sends};
 use crate::worker::lease::Lease;
@@ -33,6 +32,10 @@ use crate::worker::submission::{
     SHARING_MAX,
 };
 use crate::worker::submission::{SubmissionError, Submitter};
+
+/// No sleep is longer while something is awaited that no completion reports: credits, memory for
+/// receives, the end of a closing. About as long as a peer that found no receive waits by default.
+pub(crate) const NAP: Duration = Duration::from_millis(1);
 
 /// All submitters of a Worker, and what they submitted and is not posted.
 pub(crate) struct Submissions<P: Provider> {
@@ -477,13 +480,13 @@ impl<P: Provider> Submissions<P> {
         maker: &Maker<'_, P>,
     ) -> Result<Submitter<P>, MemoryError> {
         let mut made = self.add(entries, 1, false, maker)?;
-        Ok(made.pop().ok_or(INVALID)?)
+        made.pop().ok_or(NOT_MADE)
     }
 
     /// Makes submitters that share a ring, or one with a ring of its own.
     ///
     /// # Errors
-    /// There is no memory, or no ring of such a size (`EINVAL`).
+    /// There is no memory, or a setting is out of its range.
     pub(super) fn add<C: Sends<P>>(
         &mut self,
         entries: &mut [Entry<C>],
@@ -492,10 +495,8 @@ impl<P: Provider> Submissions<P> {
         maker: &Maker<'_, P>,
     ) -> Result<Vec<Submitter<P>>, MemoryError> {
         let config = maker.config;
-        let invalid = INVALID;
-        if count == 0 || count > SHARING_MAX || config.slots > SLOTS_MAX || config.depth > SLOTS_MAX {
-            return Err(invalid.into());
-        }
+        config.check()?;
+        SettingError::check("count", count as u64, 1..=SHARING_MAX as u64)?;
         let mut arenas = Vec::with_capacity(count);
         let mut return_paths = Vec::with_capacity(count);
         let mut states = Vec::with_capacity(count);
@@ -505,7 +506,7 @@ impl<P: Provider> Submissions<P> {
                 slot_bytes: config.slot_bytes,
                 placement: config.placement,
             })?;
-            let return_path = Arc::new(ReturnPath::new(&arena).ok_or(invalid)?);
+            let return_path = Arc::new(ReturnPath::new(&arena).ok_or(NOT_MADE)?);
             let mut nodes: Box<[_]> = (0..arena.slots()).map(|_| RequestNode::empty()).collect();
             in_place::put(&mut nodes, RequestNode::empty);
             self.registry.enter(&return_path);
@@ -516,8 +517,8 @@ impl<P: Provider> Submissions<P> {
             return_paths.push(return_path);
             arenas.push(Arena::new(arena, maker.reaper.clone()));
         }
-        let ring = RequestRing::new(config.depth, is_shared).ok_or(invalid)?;
-        let requests = ring.consumer().map_err(|_| invalid)?;
+        let ring = RequestRing::new(config.depth, is_shared).ok_or(NOT_MADE)?;
+        let requests = ring.consumer().map_err(|_| NOT_MADE)?;
         let last = Arc::new(LastOfAll(ring.clone()));
         if self.bell.is_none() {
             self.bell = Bell::new(maker.sleeps_at).map(Arc::new);
@@ -531,7 +532,7 @@ impl<P: Provider> Submissions<P> {
             .zip(arenas)
             .map(|(who, arena)| Submitter::new(&intake, &last, who, arena, maker.reaper))
             .collect();
-        let submitters = submitters.ok_or(invalid)?;
+        let submitters = submitters.ok_or(NOT_MADE)?;
         let all = entries.len();
         for channel in entries.iter_mut().filter_map(|entry| entry.channel.as_mut()) {
             self.make_room(all, channel.send_half());
@@ -552,14 +553,17 @@ impl<P: Provider> Submissions<P> {
     }
 }
 
-/// Slots of a submitter and places of its ring at most: what a ring of failures is made for.
-const SLOTS_MAX: u32 = 1 << 24;
+/// Resources that submitters are made from.
+pub(super) struct Maker<'w, P: Provider> {
+    pub(super) domain: &'w P::ProtectionDomain,
+    pub(super) reaper: &'w Reaper,
+    /// A queue that the Worker, and its half that sends, sleeps at.
+    pub(super) sleeps_at: &'w P::CompletionQueue,
+    pub(super) config: &'w SubmitterConfig,
+}
 
-/// EINVAL.
-const INVALID: ProviderError = ProviderError {
-    call: "submitter",
-    errno: 22,
-};
+/// Error for a ring or a submitter that was not made, though its settings are in range.
+const NOT_MADE: MemoryError = MemoryError::Unreachable("no ring for submitters whose settings are in range");
 
 impl<P: Provider> RequestNode<P> {
     fn empty() -> Self {

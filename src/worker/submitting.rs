@@ -5,19 +5,10 @@ use doorbell_core::provider::{MemoryError, Provider};
 use super::Worker;
 use super::halves::SendWorker;
 use super::send_side::SendSide;
-use super::submissions::Submissions;
+use super::submissions::{Maker, Submissions};
 use crate::machine::reaper::Reaper;
 use crate::worker::config::SubmitterConfig;
 use crate::worker::submission::Submitter;
-
-/// Resources that submitters are made from.
-pub(super) struct Maker<'w, P: Provider> {
-    pub(super) domain: &'w P::ProtectionDomain,
-    pub(super) reaper: &'w Reaper,
-    /// A queue that the Worker, and its half that sends, sleeps at.
-    pub(super) sleeps_at: &'w P::CompletionQueue,
-    pub(super) config: &'w SubmitterConfig,
-}
 
 impl<'w, P: Provider> Maker<'w, P> {
     /// Borrows the resources of a Worker, or of its sending half, and the submissions that new submitters join.
@@ -48,7 +39,7 @@ impl<P: Provider> Worker<P> {
     /// The remains of submitters that are gone are released when the next one is made.
     ///
     /// # Errors
-    /// The sizes are zero or too large, the device refused, or what is required of the placement
+    /// A setting is out of its range ([`SubmitterConfig::check`]), the device refused, or what is required of the placement
     /// cannot be had.
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
         let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.table.reaper, config);
@@ -59,7 +50,7 @@ impl<P: Provider> Worker<P> {
     /// Polling looks at one ring for all of them.
     ///
     /// # Errors
-    /// As for [`Worker::submitter`], and for another number of them (`EINVAL`).
+    /// As for [`Worker::submitter`], and for another number of them ([`MemoryError::Setting`]).
     pub fn submitters(
         &mut self,
         count: usize,

@@ -14,15 +14,11 @@ use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 use super::channel_table::Entry;
 use super::polling::Polled;
 use super::send_side::SendSide;
-use super::submissions::Submissions;
+use super::submissions::{NAP, Submissions};
 use super::{Turn, Worker};
 use crate::worker::config::Notify;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, Sends};
-
-/// No sleep is longer while something is awaited that no completion reports: credits, memory for
-/// receives, the end of a closing. About as long as a peer that found no receive waits by default.
-pub(super) const NAP: Duration = Duration::from_millis(1);
 
 /// State of a Worker between waits.
 #[derive(Clone, Copy, Debug)]
@@ -471,7 +467,7 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// It was made without notification, so nobody may sleep at it: see
+    /// The Worker was made without notification, so nobody may sleep at it: see
     /// [`WorkerConfig::notify`](crate::WorkerConfig).
     NeverNotified,
     /// A completion queue failed; the Worker is of no further use.

@@ -4,6 +4,7 @@
 
 mod api;
 mod arrows;
+mod circles;
 mod packages;
 mod prose;
 

@@ -10,7 +10,7 @@ use doorbell::{RemoteAccess, RemoteWindow};
 use doorbell_sim::Host;
 
 use crate::anything::{Chance, plan, seeds};
-use crate::processes::{A, Aside, B, Two, ms};
+use crate::processes::{A, Aside, B, Two, errno_of, ms};
 use crate::transfers::{bytes_of, end_of, filled, offer, offered, read, region};
 
 type Memory = Region<Host>;
@@ -259,9 +259,7 @@ fn transfers_into_memory_that_a_device_refuses_end_with_its_reason_on_both_sides
             assert_eq!(ends[A], TransferEnd::ByPeer(EndReason::NO_MEMORY));
             assert_eq!(ends[B], TransferEnd::Here(EndReason::NO_MEMORY));
             let errors = two.process(B).asides.iter().filter_map(|aside| match aside {
-                Aside::Transfer(of, TransferEvent::Ended { error, .. }) if *of == id => {
-                    error.map(|error| error.errno)
-                }
+                Aside::Transfer(of, TransferEvent::Ended { error, .. }) if *of == id => error.map(errno_of),
                 _ => None,
             });
             assert_eq!(errors.collect::<Vec<_>>(), [ENOMEM]);

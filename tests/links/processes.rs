@@ -10,7 +10,7 @@ use doorbell::link::{
     FinalReason, LinkConfig, LinkEvent, LinkId, Links, LoanId, PushRefusal, Request, RequestEnd, RequestId,
     RequestRefusal, SessionEvent, TransferEvent, TransferId,
 };
-use doorbell::provider::{Clock as _, Instant};
+use doorbell::provider::{Clock as _, Instant, MemoryError};
 use doorbell::{
     Deadline, Handle, KeyRing, Node, Notify, RemoteAccess, Trust, Wait, Woken, Worker, WorkerConfig,
 };
@@ -24,6 +24,14 @@ pub(crate) const PORT: u16 = 7000;
 /// The name of the key that every process has as it starts, by the id 1.
 pub(crate) const SECRET: &str = "secret";
 pub(crate) const LATENCY: Duration = Duration::from_micros(50);
+
+/// The error number that a device gave.
+pub(crate) fn errno_of(error: MemoryError) -> i32 {
+    match error {
+        MemoryError::Provider(error) => error.errno,
+        other => panic!("{other}"),
+    }
+}
 
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -272,7 +280,7 @@ impl Process {
                 assert_eq!(*over, None);
                 asides.push(match error {
                     None => Aside::Revoked(loan),
-                    Some(error) => Aside::NotLent(loan, error.errno),
+                    Some(error) => Aside::NotLent(loan, errno_of(error)),
                 });
             }
             other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::placed::{LONG, later, lent, send_and_settle, two_with, with_places};
-use crate::processes::{A, B, Process, Two, ms};
+use crate::processes::{A, B, Process, Two, errno_of, ms};
 
 /// Both send a long message, twice. Returns the fragments of each that were written.
 fn exchanged(two: &mut Two) -> [u64; 2] {
@@ -30,7 +30,7 @@ fn a_device_that_refuses_it_is_asked_again_after_a_while_and_told_of_once() {
     for _ in 0..3 {
         assert_eq!(exchanged(&mut two), [0, 0]);
         let memory = memory(&two);
-        let errno = memory.refusal.map(|refusal| refusal.errno);
+        let errno = memory.refusal.map(errno_of);
         // The memory that it would lend, and that it would send from.
         assert_eq!((memory.bytes, memory.refused, errno), (0, 2, Some(ENOMEM)));
     }

@@ -239,7 +239,7 @@ fn what_is_no_invitation_is_told() {
     let mut odd = RingConfig::default();
     odd.cells = 3;
     let refused = RingChannel::open(b.worker(), id, &odd, long, |_, _| {});
-    assert!(matches!(refused, Err(RingError::Config)), "{refused:?}");
+    assert!(matches!(refused, Err(RingError::Config { .. })), "{refused:?}");
 }
 
 /// The peer invites us and has no receive left for our own invitation.

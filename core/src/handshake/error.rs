@@ -80,24 +80,30 @@ impl fmt::Display for Cause {
         match self {
             Self::PeerClosed => f.write_str("the peer closed the stream"),
             Self::Stream(errno) => write!(f, "the stream failed: {}", StreamErrno(*errno)),
-            Self::StreamMiscounted => f.write_str("the stream moved more bytes than it was given"),
-            Self::StageTimedOut => f.write_str("timed out: the stage took longer than handshake_stage"),
-            Self::WholeTimedOut => f.write_str("the time for the whole handshake ran out"),
+            Self::StreamMiscounted => f.write_str("the stream moved more bytes than it was given: mend the Stream's calls"),
+            Self::StageTimedOut => f.write_str("timed out: the stage took longer than handshake_stage; raise it if the peer is only slow"),
+            Self::WholeTimedOut => f.write_str("the time for the whole handshake ran out: give the call a longer deadline"),
             Self::Wire(error) => write!(f, "the peer's bytes are wrong: {error}"),
             Self::UnexpectedFrame(kind) => write!(f, "the peer sent {kind} out of turn"),
             Self::Version { ours, theirs } => {
-                write!(f, "this side speaks wire format {ours}, the peer {theirs}")
+                write!(
+                    f,
+                    "this side speaks wire format {ours}, the peer {theirs}: run releases with one in common"
+                )
             }
             Self::StaleHandle { meant, found } => {
                 write!(
                     f,
-                    "the handle is of listener {meant}, and listener {found} answers there"
+                    "the handle is of listener {meant}, and listener {found} answers there: read its new handle"
                 )
             }
             Self::Unauthenticated => f.write_str("the peer has no key: open its Node with Trust::keys"),
-            Self::UnknownKey(key) => write!(f, "the peer names key {key}, which this side does not have"),
+            Self::UnknownKey(key) => write!(
+                f,
+                "the peer names key {key}, which this side does not have: add it to this side's keys"
+            ),
             Self::WrongKey => f.write_str(
-                "the peer's proof of having the key is wrong: another key of that id, or changed on its way",
+                "the peer's proof of having the key is wrong: another key of that id, or changed on its way; copy one key file to both sides",
             ),
             Self::RejectedByPeer(reject) => write!(f, "the peer rejected the connection: {reject}"),
             Self::RejectedHere(reject) => write!(f, "this side rejected the connection: {reject}"),

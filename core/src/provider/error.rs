@@ -1,6 +1,7 @@
 //! Errors of the provider traits, by whose fault they are.
 
 use core::fmt;
+use core::ops::RangeInclusive;
 
 use super::{ATOMIC_BYTES, DomainId, Operation, PostFlags, Slot, Window, WindowRange};
 
@@ -26,6 +27,58 @@ impl fmt::Display for ProviderError {
 }
 
 impl core::error::Error for ProviderError {}
+
+/// A setting that is out of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingError {
+    /// The field.
+    pub setting: &'static str,
+    /// The value of the field.
+    pub value: u64,
+    /// The least value.
+    pub value_min: u64,
+    /// The largest value.
+    pub value_max: u64,
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            setting,
+            value,
+            value_min,
+            value_max,
+        } = self;
+        write!(f, "{setting} is {value}: set it from {value_min} to {value_max}")
+    }
+}
+
+impl core::error::Error for SettingError {}
+
+impl SettingError {
+    /// Checks that a value is in its range.
+    ///
+    /// # Errors
+    /// The value is out of its range.
+    pub fn check<L: Into<u64>>(
+        setting: &'static str,
+        value: impl Into<u64>,
+        range: RangeInclusive<L>,
+    ) -> Result<(), Self> {
+        let (value, (least, most)) = (value.into(), range.into_inner());
+        let (value_min, value_max) = (least.into(), most.into());
+        if (value_min..=value_max).contains(&value) {
+            return Ok(());
+        }
+        Err(Self {
+            setting,
+            value,
+            value_min,
+            value_max,
+        })
+    }
+}
 
 /// A device, or one port of it, could not be looked at. Its other ports can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,10 +210,13 @@ pub enum PushError {
 impl fmt::Display for PushError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("the queue is full"),
-            Self::NoCredit => f.write_str("the peer has no receive left for it"),
+            Self::Full => f.write_str("the queue is full: poll, and try again"),
+            Self::NoCredit => f.write_str("the peer has no receive left for it: poll until it announces one"),
             Self::InlineTooLong { bytes, bytes_max } => {
-                write!(f, "{bytes} bytes inline, where the queue pair takes {bytes_max}")
+                write!(
+                    f,
+                    "{bytes} bytes inline, where the queue pair takes {bytes_max}: raise inline_bytes_max, or send from a cell or lease"
+                )
             }
             Self::TooManySegments {
                 segments,
@@ -168,27 +224,31 @@ impl fmt::Display for PushError {
             } => {
                 write!(
                     f,
-                    "{segments} gather elements, where the queue pair takes {segments_max}"
+                    "{segments} gather elements, where the queue pair takes {segments_max}: gather fewer, or raise gather_max"
                 )
             }
             Self::AtomicNeedsEightBytes => {
                 f.write_str("an atomic needs one slot of at least eight bytes, or one range of eight")
             }
             Self::NotInline => f.write_str(
-                "an operation that brings data back, or is of ranges of windows, cannot be inline or from a cell",
+                "an operation that brings data back, or is of ranges of windows, cannot be inline or from a cell: \
+                 lease memory for the first, and leave PostFlags::INLINE out for the second",
             ),
             Self::OutOfOwnWindow { bytes, bytes_left } => write!(
                 f,
-                "{bytes} bytes of a window, which has {bytes_left} from the range's offset on"
+                "{bytes} bytes of a window, which has {bytes_left} from the range's offset on: shorten the range"
             ),
             Self::ReadOnly => f.write_str(
                 "the memory was lent without the right to write, and the operation brings data back: lend it with LOCAL_WRITE",
             ),
-            Self::NoCells => f.write_str("the queue has no cells"),
+            Self::NoCells => f.write_str("the queue has no cells: set cell_bytes above 0, or send by a lease"),
             Self::CellTooLong { bytes, bytes_max } => {
-                write!(f, "{bytes} bytes from a cell, where each has {bytes_max}")
+                write!(
+                    f,
+                    "{bytes} bytes from a cell, where each has {bytes_max}: raise cell_bytes, or send by a lease"
+                )
             }
-            Self::UnknownAddress => f.write_str("the address handle names nothing of this queue pair"),
+            Self::UnknownAddress => f.write_str("the address handle is another queue pair's, or was released: make one of this queue pair"),
             Self::TooLong { bytes, bytes_max } => write!(
                 f,
                 "{bytes} bytes, where the peer or the port takes {bytes_max} in one request: send less, or have the peer \
@@ -196,11 +256,12 @@ impl fmt::Display for PushError {
             ),
             Self::OutOfWindow { bytes, bytes_max } => write!(
                 f,
-                "{bytes} bytes, where the address was made for {bytes_max} of the peer's window"
+                "{bytes} bytes, where the address was made for {bytes_max} of the peer's window: make it by RemoteAddress::within for the whole \
+                 range"
             ),
-            Self::NotGranted => f.write_str("the peer's window does not grant what the operation does"),
+            Self::NotGranted => f.write_str("the peer's window does not grant what the operation does: let the peer grant it in its WindowConfig"),
             Self::Misaligned { address } => {
-                write!(f, "an atomic at {address:#x}, which is no multiple of eight")
+                write!(f, "an atomic at {address:#x}, which is no multiple of eight: align its address")
             }
             Self::OtherMemory => f.write_str(
                 "the memory is another Worker's: lease it of the channel's own, or register the window there too",
@@ -208,8 +269,11 @@ impl fmt::Display for PushError {
             Self::NoFetches => f.write_str(
                 "the connection was agreed on without READs and atomics: give both sides an rd_atomic_max above 0",
             ),
-            Self::NoAtomics => f.write_str("the device has no atomics"),
-            Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
+            Self::NoAtomics => f.write_str("the device has no atomics: use READ and WRITE, or another device"),
+            Self::State(state) => write!(
+                f,
+                "the queue pair is in {state}, which takes no such request: connect again if it failed"
+            ),
         }
     }
 }

@@ -34,7 +34,7 @@ pub use device::{
 };
 pub use error::{
     CellsError, LookFailure, OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected,
-    UnpostedReason,
+    SettingError, UnpostedReason,
 };
 pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window, WindowRange};
 pub use on_demand::OnDemand;

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use super::{OnDemand, ProviderError};
+use super::{OnDemand, ProviderError, SettingError};
 
 /// The pages memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +231,12 @@ pub enum MemoryError {
     Provider(ProviderError),
     /// A required wish was not met. The call undid its earlier steps.
     Unmet(Wish, Shortfall),
+    /// Caller misuse: a setting is out of its range.
+    Setting(SettingError),
+    /// Caller misuse: what was called, and how to call it.
+    Misuse(&'static str),
+    /// A state that doorbell's own code rules out. The text names it for a bug report.
+    Unreachable(&'static str),
 }
 
 impl fmt::Display for MemoryError {
@@ -238,11 +244,20 @@ impl fmt::Display for MemoryError {
         match self {
             Self::Provider(error) => fmt::Display::fmt(error, f),
             Self::Unmet(wish, why) => write!(f, "cannot provide the required {wish}: {why}"),
+            Self::Setting(error) => fmt::Display::fmt(error, f),
+            Self::Misuse(text) => f.write_str(text),
+            Self::Unreachable(state) => write!(f, "bug in doorbell, please report it: {state}"),
         }
     }
 }
 
 impl core::error::Error for MemoryError {}
+
+impl From<SettingError> for MemoryError {
+    fn from(error: SettingError) -> Self {
+        Self::Setting(error)
+    }
+}
 
 impl From<ProviderError> for MemoryError {
     fn from(error: ProviderError) -> Self {

@@ -130,7 +130,7 @@ impl core::fmt::Display for RequestRefusal {
         f.write_str(match self {
             Self::Over(reason) => return write!(f, "the session is over: {reason}"),
             Self::Full => "there are as many requests as may be: poll, and try again",
-            Self::NoWindow => "the peer has granted no such window, or withdrawn it",
+            Self::NoWindow => "the peer has granted no such window, or withdrawn it: wait for another grant",
             Self::TooLong { bytes, bytes_max } => {
                 return write!(
                     f,
@@ -144,7 +144,7 @@ impl core::fmt::Display for RequestRefusal {
             } => {
                 return write!(
                     f,
-                    "{bytes} bytes at offset {offset} exceed the window of {window_bytes} bytes"
+                    "{bytes} bytes at offset {offset} exceed the window of {window_bytes} bytes: stay within it"
                 );
             }
             Self::Misaligned { offset } => {
@@ -153,8 +153,8 @@ impl core::fmt::Display for RequestRefusal {
                     "the atomic at offset {offset} is not aligned: use an address that is a multiple of 8"
                 );
             }
-            Self::NotGranted => "the window is not granted for this",
-            Self::Closing => "the session is being closed",
+            Self::NotGranted => "the window is not granted for this: let the peer grant the access",
+            Self::Closing => "the session is being closed: begin a new link",
         })
     }
 }

@@ -40,16 +40,24 @@ pub enum HandleTextError {
 impl fmt::Display for HandleTextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Prefix => write!(f, "a handle starts with \"{HANDLE_TEXT_PREFIX}\""),
+            Self::Prefix => write!(
+                f,
+                "a handle starts with \"{HANDLE_TEXT_PREFIX}\": copy the whole line that the listener wrote"
+            ),
             Self::TooLong => write!(
                 f,
-                "longer than the {HANDLE_TEXT_BYTES_MAX} characters of a handle"
+                "longer than the {HANDLE_TEXT_BYTES_MAX} characters of a handle: copy it alone"
             ),
-            Self::TooShort => f.write_str("the end of the handle is missing"),
+            Self::TooShort => f.write_str("the end of the handle is missing: copy it whole"),
             Self::NotHexadecimal { position } => {
-                write!(f, "no lower-case hexadecimal digit at character {position}")
+                write!(
+                    f,
+                    "no lower-case hexadecimal digit at character {position}: copy the handle as it was written"
+                )
             }
-            Self::CheckSum => f.write_str("the check sum does not fit: a character was changed on the way"),
+            Self::CheckSum => f.write_str(
+                "the check sum does not fit, so a character was changed on the way: copy the handle again",
+            ),
             Self::Wire(error) => fmt::Display::fmt(error, f),
         }
     }

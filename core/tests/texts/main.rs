@@ -94,7 +94,7 @@ fn of_the_provider() {
             &beyond,
             "8 bytes at offset 5 do not fit, aligned, in a window of 9 bytes",
         ),
-        (&PushError::Full, "the queue is full"),
+        (&PushError::Full, "the queue is full: poll, and try again"),
         (
             &too_long,
             "9000 bytes, where the peer or the port takes 4096 in one request: send less, or have the peer give its receives \
@@ -102,7 +102,7 @@ fn of_the_provider() {
         ),
         (
             &PushError::State(QpState::Error),
-            "the queue pair is in ERR, which takes no such request",
+            "the queue pair is in ERR, which takes no such request: connect again if it failed",
         ),
         (&NetworkError { errno: 111 }, "the network refused (errno 111)"),
         (
@@ -207,7 +207,8 @@ fn of_handshakes() {
     read(&[
         (
             &timed_out,
-            "handshake failed while waiting for an Accept: timed out: the stage took longer than handshake_stage",
+            "handshake failed while waiting for an Accept: timed out: the stage took longer than handshake_stage; \
+             raise it if the peer is only slow",
         ),
         (&Fault::Both, "both sides"),
         (&IoError::Closed, "the peer closed the stream"),
@@ -244,7 +245,7 @@ fn of_sessions() {
                 bytes: 8,
                 window_bytes: 4096,
             },
-            "8 bytes at offset 4090 exceed the window of 4096 bytes",
+            "8 bytes at offset 4090 exceed the window of 4096 bytes: stay within it",
         ),
         (
             &UnknownReason::Over(FinalReason::Closed),

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use doorbell::connect::FlushTarget;
 use doorbell::memory::{DmabufError, DmabufRange, Region, RegionWatch, StableMemory};
-use doorbell::provider::ProviderError;
+use doorbell::provider::MemoryError;
 use doorbell::{Node, Worker};
 
 use crate::context::Loan;
@@ -51,7 +51,7 @@ impl Memory {
         node: &Node,
         workers: &[Worker],
         (base, bytes): (NonNull<u8>, usize),
-    ) -> Result<Self, ProviderError> {
+    ) -> Result<Self, MemoryError> {
         let region = node.adopt_region(workers, Lent { base, bytes })?;
         Ok(Self {
             address: base.addr().get(),

@@ -115,9 +115,7 @@ impl<P: Provider> Admission<P> {
         let mut unfinished_from = self.unfinished_from();
         let left = self.queue.owners().free().and_then(|free| free.checked_sub(1));
         let unfinished = Unfinished::of(from, unfinished_from.iter().copied());
-        if left.is_some_and(|left| !unfinished.may_be_more(left)) {
-            return Err(ConnectError::TooManyUnfinishedFrom(from));
-        }
+        left.map_or(Ok(()), |left| unfinished.check(from, left))?;
         let place = AcceptQueue::ask(&self.queue, Box::new(*request)).map_err(|error| match error {
             ReserveError::Full => ConnectError::TooManyUnaccepted {
                 unaccepted: self.queue.capacity(),

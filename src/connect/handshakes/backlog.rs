@@ -366,8 +366,13 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         };
         let mut one = self.under_way.remove(at);
         one.reject(now, self.busy(now));
+        let unfinished = self.sources.count(one.from);
         self.sources.leave(one.from);
-        self.note_failed(ConnectError::TooManyUnfinishedFrom(one.from.address()));
+        self.note_failed(ConnectError::TooManyUnfinishedFrom {
+            address: one.from.address(),
+            unfinished,
+            room: 0,
+        });
         true
     }
 

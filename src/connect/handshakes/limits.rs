@@ -187,7 +187,8 @@ impl Sources {
         }
     }
 
-    fn count(&self, source: Source) -> usize {
+    /// The handshakes from a source.
+    pub(crate) fn count(&self, source: Source) -> usize {
         self.counts.get(&source).copied().unwrap_or_default()
     }
 

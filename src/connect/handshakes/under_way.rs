@@ -185,7 +185,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
             (self.stage, self.place) = (Stage::Talking, None);
         }
         match outcome {
-            Err(ConnectError::TooManyUnfinishedFrom(_)) if self.share_wait.may_begin(now, self.end()) => {
+            Err(ConnectError::TooManyUnfinishedFrom { .. }) if self.share_wait.may_begin(now, self.end()) => {
                 Ok(false)
             }
             outcome => outcome,
@@ -257,7 +257,7 @@ impl<P: Provider> Around<'_, P> {
                 Ok(place) => return Ok(place),
                 Err(ConnectError::ListenerClosed) => {}
                 // The handshake may wait for that one.
-                Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom(_)) => {}
+                Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom { .. }) => {}
                 Err(error) => refused = error,
             }
         }

@@ -7,6 +7,7 @@ use doorbell_core::wire::SESSION_HEADER_BYTES;
 use doorbell_core::{Instant, Ticket};
 
 use super::{Kind, OneSided};
+use crate::link::moment::Moment;
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted, posted};
 use crate::worker::Worker;
@@ -20,10 +21,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         (rail, at): (u8, At),
         bytes: &[u8],
         workers: &mut [Worker<P>],
-        turn: (Instant, u64),
+        moment: Moment,
     ) -> Option<Ticket> {
         let outcome = post_frame(at, bytes, workers)?;
-        self.took(rail, outcome, bytes.len(), None, turn)
+        self.took(rail, outcome, bytes.len(), None, moment)
     }
 
     /// Posts a frame that is no message. Says whether the peer may get it: it is on its way, or in doubt and its rail given up.
@@ -32,13 +33,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         (rail, at): (u8, At),
         bytes: &[u8],
         workers: &mut [Worker<P>],
-        turn: (Instant, u64),
+        moment: Moment,
     ) -> bool {
         let Some(outcome) = post_frame(at, bytes, workers) else {
             return false;
         };
         let is_in_doubt = matches!(outcome, Posted::InDoubt);
-        self.took(rail, outcome, bytes.len(), None, turn).is_some() || is_in_doubt
+        self.took(rail, outcome, bytes.len(), None, moment).is_some() || is_in_doubt
     }
 
     /// Notes what became of something that was to be posted; as which request, if it is on its way. The completion of a failed
@@ -49,7 +50,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         outcome: Posted,
         bytes: usize,
         carried: Option<Carried>,
-        (now, random): (Instant, u64),
+        Moment { now, random }: Moment,
     ) -> Option<Ticket> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         match outcome {
@@ -79,10 +80,10 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Posts what waits for a rail: requests, the oldest first as far as places go, and then stretches of long ones. A request that no
     /// device takes does not hold up the requests behind it.
-    pub(in crate::link) fn post_requests(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
-        self.post_waiting(OneSided::waiting, workers, turn);
+    pub(in crate::link) fn post_requests(&mut self, workers: &mut [Worker<P>], moment: Moment) {
+        self.post_waiting(OneSided::waiting, workers, moment);
         if self.one_sided.long.is_any() {
-            self.post_waiting(OneSided::waiting_stretch, workers, turn);
+            self.post_waiting(OneSided::waiting_stretch, workers, moment);
         }
     }
 
@@ -91,9 +92,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         &mut self,
         next: impl Fn(&OneSided, usize, Instant) -> Option<(usize, Carried, u32)>,
         workers: &mut [Worker<P>],
-        turn: (Instant, u64),
+        moment: Moment,
     ) {
-        let (now, _) = turn;
+        let now = moment.now;
         let mut from = 0;
         while !self.in_class.has_had_turn() {
             let Some((place, what, window)) = next(&self.one_sided, from, now) else {
@@ -101,7 +102,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             from = place.saturating_add(1);
             let mut refused = [false; SESSION_RAILS_MAX as usize];
-            while let Some(rail) = self.post_request((what, window), &refused, workers, turn) {
+            while let Some(rail) = self.post_request((what, window), &refused, workers, moment) {
                 if let Some(refused) = refused.get_mut(usize::from(rail)) {
                     *refused = true;
                 }
@@ -116,7 +117,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         (what, window): (Carried, u32),
         but: &[bool],
         workers: &mut [Worker<P>],
-        turn: (Instant, u64),
+        moment: Moment,
     ) -> Option<u8> {
         let others = (0_u8..).zip(but).filter(|(_, refused)| !**refused);
         let over = others.filter_map(|(rail, _)| {
@@ -151,7 +152,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let bytes = length.saturating_add(SESSION_HEADER_BYTES);
         let may_be_posted = matches!(outcome, Posted::Done(_) | Posted::InDoubt);
-        self.took(rail, outcome, bytes, Some(what), turn);
+        self.took(rail, outcome, bytes, Some(what), moment);
         if may_be_posted {
             self.one_sided.posted(what, rail, epoch);
         }

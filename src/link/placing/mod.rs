@@ -19,7 +19,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    MemoryError, ProtectionDomain as _, Provider, ProviderError, RemoteAccess, Window as _, WindowConfig,
+    MemoryError, ProtectionDomain as _, Provider, RemoteAccess, Window as _, WindowConfig,
 };
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX, Violation};
 use doorbell_core::wire::{Lend, Placed, RemoteWindow};
@@ -27,8 +27,7 @@ use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
 use super::log::log_unplaced;
-use crate::error::ConnectError;
-use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
+use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::{Reaped, Reaper};
 use crate::memory::Region;
 use crate::worker::Worker;
@@ -66,7 +65,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// Memory that is made by a thread.
 enum Memory<T: Send + 'static> {
     None,
-    Making(Commission<T>),
+    Making(Commission<T, MemoryError>),
     There(Reaped<T>),
     /// A device refused it: it is not asked again before this moment.
     Refused(Deadline),
@@ -107,10 +106,6 @@ impl<T: Send + 'static> Memory<T> {
                 Self::There(memory)
             }
             Err(error) => {
-                let error = match error {
-                    ConnectError::Provider(error) => error,
-                    _ => PANICKED,
-                };
                 if purse.note(Err(error)) {
                     log_unplaced(error);
                 }
@@ -380,26 +375,20 @@ fn make<P: Provider, T: Send + 'static>(
     workers: &[Worker<P>],
     makers: &Makers,
     whom: Whom,
-    make: impl FnOnce(Domains<P>, &Reaper) -> Result<T, ProviderError> + Send + 'static,
+    make: impl FnOnce(Domains<P>, &Reaper) -> Result<T, MemoryError> + Send + 'static,
 ) -> Memory<T> {
     let Some(first) = workers.first() else {
         return Memory::Over;
     };
     let reaper = first.reaper().clone();
     let domains = workers.iter().map(|worker| Arc::clone(&worker.domain)).collect();
-    Memory::Making(makers.make(whom, None, move || {
-        make(domains, &reaper).map_err(ConnectError::Provider)
-    }))
+    Memory::Making(makers.make(whom, None, move || make(domains, &reaper)))
 }
 
 /// Memory of so many bytes, registered with each of the domains.
-fn region<P: Provider>(
-    domains: Domains<P>,
-    reaper: &Reaper,
-    bytes: usize,
-) -> Result<Region<P>, ProviderError> {
+fn region<P: Provider>(domains: Domains<P>, reaper: &Reaper, bytes: usize) -> Result<Region<P>, MemoryError> {
     let first = window::<P>(&domains, bytes, RemoteAccess::NONE)?;
-    Region::new(first, domains, reaper)
+    Ok(Region::new(first, domains, reaper)?)
 }
 
 /// Memory of so many bytes, registered with the first of the domains.
@@ -407,11 +396,10 @@ fn window<P: Provider>(
     domains: &Domains<P>,
     bytes: usize,
     access: RemoteAccess,
-) -> Result<P::Window, ProviderError> {
+) -> Result<P::Window, MemoryError> {
     let config = WindowConfig::new(bytes, access);
-    let window = domains.first().ok_or(PANICKED)?.window(&config);
-    window.map_err(|error| match error {
-        MemoryError::Provider(error) => error,
-        _ => PANICKED,
-    })
+    let first = domains.first();
+    first
+        .ok_or(MemoryError::Unreachable("a link without a Worker"))?
+        .window(&config)
 }

@@ -7,6 +7,7 @@ use doorbell_core::session::{Epoch, Fragment, PushRefusal, SESSION_RAILS_MAX, Se
 use doorbell_core::wire::{LendFrame, Placed, PlacedFrame, RemoteWindow, SessionHeader, VERSION_PLACED};
 
 use super::{BEHIND_PARTS, PART_BYTES, Placing, SHARE_BYTES_MIN};
+use crate::link::moment::Moment;
 use crate::link::one_sided::posting::posted_now;
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted};
@@ -113,7 +114,10 @@ impl<P: Provider, N: Network> Link<P, N> {
     fn place(&mut self, message: &[u8], each: usize) -> Result<Sequence, PushRefusal> {
         let (bytes, of) = (u64::try_from(message.len()), u32::try_from(each));
         let (Ok(bytes), Ok(of)) = (bytes, of) else {
-            return Err(PushRefusal::TooLong);
+            return Err(PushRefusal::TooLong {
+                bytes: message.len() as u64,
+                bytes_max: u32::MAX.into(),
+            });
         };
         let taken = self.session.push_placed(bytes, of)?;
         let stride = self.placing.each();
@@ -210,11 +214,11 @@ impl<P: Provider, N: Network> Link<P, N> {
         &mut self,
         workers: &mut [Worker<P>],
         makers: &Makers,
-        turn: (Instant, u64),
+        moment: Moment,
     ) {
         let is_known = self.session.is_connected() && self.transfers.version() >= VERSION_PLACED;
         let whom = self.whom();
-        let (now, _) = turn;
+        let now = moment.now;
         self.placing.go_on(workers, makers, (whom, is_known), now);
         if !self.placing.has_lent() {
             return;
@@ -225,7 +229,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                     break;
                 };
                 let bytes = LendFrame::new(&lend).to_bytes();
-                if !self.may_have_said((rail, at), &bytes, workers, turn) {
+                if !self.may_have_said((rail, at), &bytes, workers, moment) {
                     break;
                 }
                 if let Some(sent) = self.placing.sent.get_mut(usize::from(rail)) {

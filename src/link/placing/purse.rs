@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::MemoryError;
 
 /// Memory for long messages of all links: [`Links::placed_memory`](crate::link::Links::placed_memory).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct PlacedMemory {
     /// Times that a device did not register such memory.
     pub refused: u64,
     /// The reason for the last refusal, until memory was made again.
-    pub refusal: Option<ProviderError>,
+    pub refusal: Option<MemoryError>,
     /// Links that want memory and have found none within [`LinkConfig::placed_bytes_all`](crate::link::LinkConfig::placed_bytes_all).
     pub links_waiting: usize,
 }
@@ -26,7 +26,7 @@ pub(in crate::link) struct Purse {
     bytes: AtomicUsize,
     refused: AtomicU64,
     /// The reason for the last refusal, where nothing was made since.
-    refusal: Mutex<Option<ProviderError>>,
+    refusal: Mutex<Option<MemoryError>>,
 }
 
 impl Purse {
@@ -53,7 +53,7 @@ impl Purse {
     }
 
     /// Notes whether memory was made. Says whether it is the first time in a row that it was not.
-    pub(super) fn note(&self, outcome: Result<(), ProviderError>) -> bool {
+    pub(super) fn note(&self, outcome: Result<(), MemoryError>) -> bool {
         let refusal = outcome.err();
         let count = u64::from(refusal.is_some());
         self.refused.fetch_add(count, Ordering::Relaxed);
@@ -87,8 +87,7 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use super::Purse;
-    use crate::machine::makers::PANICKED;
+    use super::{MemoryError, Purse};
 
     #[test]
     fn shares_are_within_the_bound_and_come_back() {
@@ -108,7 +107,8 @@ mod tests {
     #[test]
     fn refusals_are_counted_and_the_first_of_a_row_is_told() {
         let purse = Purse::new(10);
-        let told: Vec<_> = [Err(PANICKED), Err(PANICKED), Ok(()), Err(PANICKED)]
+        let refused = Err(MemoryError::Unreachable("a test"));
+        let told: Vec<_> = [refused, refused, Ok(()), refused]
             .into_iter()
             .map(|outcome| (purse.note(outcome), purse.report(0).refusal.is_some()))
             .collect();

@@ -8,7 +8,8 @@ use doorbell_core::transfer::TransferRole;
 
 use super::{LoanId, TransferCounts, TransferId, TransferOptions, TransferRefusal, TransferTotals};
 use crate::connect::node::Node;
-use crate::link::links::{LinkId, Links};
+use crate::link::event::LinkId;
+use crate::link::links::Links;
 use crate::link::state::Link;
 use crate::memory::Region;
 

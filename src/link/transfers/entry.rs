@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::{MemoryError, Provider};
 use doorbell_core::transfer::{PieceState, Transfer};
 use doorbell_core::wire::{EndReason, RemoteWindow};
 use doorbell_core::{Deadline, Instant};
@@ -45,7 +45,7 @@ pub(super) struct Entry<P: Provider> {
     /// The limit on what this side gives.
     pub(super) bucket: Option<Bucket>,
     /// Why the device did not register its memory.
-    pub(super) error: Option<ProviderError>,
+    pub(super) error: Option<MemoryError>,
     /// When its limit lets the next piece go, if it did not when that was looked at.
     pub(super) not_before: Option<Instant>,
     /// Count of the pieces of the link as one of it was posted last: equals take turns by it.
@@ -91,7 +91,7 @@ impl<P: Provider> Entry<P> {
     ///
     /// # Errors
     /// The device did not register it.
-    pub(super) fn go_on_with_memory(&mut self, makers: &Makers, whom: Whom) -> Result<(), ProviderError> {
+    pub(super) fn go_on_with_memory(&mut self, makers: &Makers, whom: Whom) -> Result<(), MemoryError> {
         let Memory::Taken(reach) = &mut self.memory else {
             // Memory that was lent stays in the peer's reach, until the loan is revoked.
             self.machine.fenced_memory();

@@ -3,7 +3,7 @@
 //! A loan is registered once, for this peer alone. Transfers into it get its key for their part, and take nothing out of the peer's reach at
 //! their end. Only its end does. A loan may be announced as a window, too, which the peer's requests name.
 
-use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
+use doorbell_core::provider::{MemoryError, Provider, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
 
 use super::reach::Reach;
@@ -27,7 +27,7 @@ struct Loan<P: Provider> {
     reach: Reach<P>,
     is_revoked: bool,
     /// Why the device did not register it.
-    error: Option<ProviderError>,
+    error: Option<MemoryError>,
 }
 
 impl<P: Provider> Loan<P> {
@@ -143,7 +143,7 @@ impl<P: Provider> Loans<P> {
 
     /// Looks at memory that threads work on. Returns a loan that the device did not register now, if there is one: it is revoked, and
     /// there may be more.
-    pub(super) fn look(&mut self, (makers, whom): (&Makers, Whom)) -> Option<(LoanId, ProviderError)> {
+    pub(super) fn look(&mut self, (makers, whom): (&Makers, Whom)) -> Option<(LoanId, MemoryError)> {
         for loan in &mut self.list {
             if let Err(error) = loan.reach.look() {
                 (loan.error, loan.is_revoked) = (Some(error), true);
@@ -173,7 +173,7 @@ impl<P: Provider> Loans<P> {
     }
 
     /// Takes out a loan whose memory no peer reaches any more, to be reported.
-    pub(super) fn take_over(&mut self) -> Option<(LoanId, Option<ProviderError>)> {
+    pub(super) fn take_over(&mut self) -> Option<(LoanId, Option<MemoryError>)> {
         let is_over = |loan: &Loan<P>| loan.is_revoked && matches!(loan.reach, Reach::None);
         let place = self.list.iter().position(is_over)?;
         let loan = self.list.remove(place);

@@ -16,7 +16,7 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::MemoryError;
 use doorbell_core::session::FinalReason;
 use doorbell_core::transfer::{PIECE_BYTES_MAX, PIECE_BYTES_MIN, TRANSFER_BYTES_MAX};
 pub use doorbell_core::transfer::{TransferCounts, TransferEnd, TransferId, TransferRole};
@@ -124,17 +124,17 @@ pub enum TransferEvent {
         /// The bytes a second since the last event of progress.
         bytes_per_second: u64,
     },
-    /// It is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Memory of a
+    /// The transfer is over, and the memory is the application's again: no peer reaches it, and no request of this transfer has it. Memory of a
     /// [loan](crate::link::Links::lend) stays in the peer's reach: after [`TransferEnd::Done`] an honest peer writes nothing more there, and
     /// after another end it may, until the loan is revoked. A rail of a giver
     /// that failed is shut before. A device that does not deregister memory keeps it in reach, and its leaks count that.
     Ended {
         /// How.
         end: TransferEnd,
-        /// Its counts.
+        /// The transfer's counts.
         counts: TransferCounts,
         /// The error of our device, if it did not register the memory ([`EndReason::NO_MEMORY`]).
-        error: Option<ProviderError>,
+        error: Option<MemoryError>,
     },
 }
 
@@ -168,7 +168,7 @@ pub enum TransferRefusal {
     OutOfRegion {
         /// The offset of the range.
         offset: usize,
-        /// Its bytes.
+        /// The bytes of the transfer.
         bytes: u64,
         /// The bytes of the region.
         region_bytes: usize,

@@ -12,6 +12,7 @@ use doorbell_core::wire::{
 };
 
 use super::entry::Memory;
+use crate::link::moment::Moment;
 use crate::link::one_sided::posting::{posted_now, tier_of};
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted};
@@ -36,23 +37,23 @@ struct NextPiece {
 
 impl<P: Provider, N: Network> Link<P, N> {
     /// Says what transfers have to say, and posts their pieces, as far as rails take it.
-    pub(in super::super) fn go_on_with_transfers(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+    pub(in super::super) fn go_on_with_transfers(&mut self, workers: &mut [Worker<P>], moment: Moment) {
         if self.transfers.entries.is_empty() && self.transfers.answers.is_empty() {
             return;
         }
-        self.say_answers(workers, turn);
+        self.say_answers(workers, moment);
         for rail in 0..SESSION_RAILS_MAX {
             for place in 0..self.transfers.entries.len() {
-                self.say_words(rail, place, workers, turn);
+                self.say_words(rail, place, workers, moment);
             }
         }
         if !self.in_class.is_ordered() {
-            self.post_pieces(workers, turn);
+            self.post_pieces(workers, moment);
         }
     }
 
     /// Answers the peer about transfers that are gone.
-    fn say_answers(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+    fn say_answers(&mut self, workers: &mut [Worker<P>], moment: Moment) {
         for _ in 0..self.transfers.answers.len() {
             let Some(answer) = self.transfers.answers.pop_front() else {
                 return;
@@ -64,19 +65,19 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             let bytes = EndFrame::new(&answer.word()).to_bytes();
             let is_open = self.session.takes_beside(rail);
-            if !is_open || self.say((rail, at), &bytes, workers, turn).is_none() {
+            if !is_open || self.say((rail, at), &bytes, workers, moment).is_none() {
                 self.transfers.answers.push_back(answer);
             }
         }
     }
 
     /// Says all that a transfer has to say over a rail.
-    fn say_words(&mut self, rail: u8, place: usize, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+    fn say_words(&mut self, rail: u8, place: usize, workers: &mut [Worker<P>], moment: Moment) {
         while let Some((at, epoch)) = self.open_rail(rail) {
             let Some(word) = self.transfers.word_for(place, (rail, epoch), at.worker) else {
                 return;
             };
-            let mut said = |bytes: &[u8]| self.may_have_said((rail, at), bytes, workers, turn);
+            let mut said = |bytes: &[u8]| self.may_have_said((rail, at), bytes, workers, moment);
             let is_said = match &word {
                 Word::Open(open) => said(&OpenFrame::new(open).to_bytes()),
                 Word::Take(take) => said(&TakeFrame::new(take).to_bytes()),
@@ -96,7 +97,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Posts pieces, on each rail of the best state there is, until the rail has as many under way as it may.
-    pub(in crate::link) fn post_pieces(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+    pub(in crate::link) fn post_pieces(&mut self, workers: &mut [Worker<P>], moment: Moment) {
         let Some(best) = (0..SESSION_RAILS_MAX).filter_map(|rail| self.tier(rail)).min() else {
             return;
         };
@@ -109,7 +110,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             is_any = false;
             for rail in 0..SESSION_RAILS_MAX {
                 if self.tier(rail) == Some(best) && !self.in_class.is_held(rail) {
-                    is_any |= self.post_piece(rail, workers, turn);
+                    is_any |= self.post_piece(rail, workers, moment);
                 }
                 if self.in_class.has_had_turn() {
                     return;
@@ -147,8 +148,8 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Posts the next piece of a transfer on a rail, and announces it there. Says whether one was posted.
-    fn post_piece(&mut self, rail: u8, workers: &mut [Worker<P>], turn: (Instant, u64)) -> bool {
-        let (now, _) = turn;
+    fn post_piece(&mut self, rail: u8, workers: &mut [Worker<P>], moment: Moment) -> bool {
+        let now = moment.now;
         let Some((at, epoch)) = self.open_rail(rail) else {
             return false;
         };
@@ -179,7 +180,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             true => bytes.div_ceil(parts_max).max(PART_BYTES_MIN),
             false => bytes,
         };
-        let outcome = self.write((rail, at), &next, part_bytes, workers, turn);
+        let outcome = self.write((rail, at), &next, part_bytes, workers, moment);
         if matches!(outcome, Posted::Failed) {
             // It would fail again: by its length, or by its memory.
             self.transfers.refused(id, EndReason::NOT_POSTED, now);
@@ -207,8 +208,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             _ => part_bytes,
         };
         let length = usize::try_from(last).unwrap_or(usize::MAX);
-        self.took(rail, outcome, length, Some(Carried::Piece(id, bytes)), turn);
-        self.say_words(rail, place, workers, turn);
+        self.took(rail, outcome, length, Some(Carried::Piece(id, bytes)), moment);
+        self.say_words(rail, place, workers, moment);
         is_done
     }
 
@@ -219,7 +220,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         next: &NextPiece,
         part_bytes: u32,
         workers: &mut [Worker<P>],
-        turn: (Instant, u64),
+        moment: Moment,
     ) -> Posted {
         let bytes = next.bytes;
         let count = bytes.div_ceil(part_bytes.max(1));
@@ -240,7 +241,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
             done = done.saturating_add(length);
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            self.took(rail, outcome, length, Some(Carried::Part(next.id)), turn);
+            self.took(rail, outcome, length, Some(Carried::Part(next.id)), moment);
         }
     }
 

@@ -1,10 +1,9 @@
 //! Memory that the peer reaches: registered for it alone, and taken out of its reach. Threads do both, since devices take milliseconds.
 
-use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
+use doorbell_core::provider::{MemoryError, Provider, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
 
-use crate::error::ConnectError;
-use crate::machine::makers::{Commission, Makers, PANICKED, Whom};
+use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::Reaped;
 use crate::memory::{GrantedRegion, Region};
 
@@ -13,11 +12,11 @@ pub(super) enum Reach<P: Provider> {
     /// Not at all.
     None,
     /// It is being registered.
-    Registering(Commission<GrantedRegion<P>>),
+    Registering(Commission<GrantedRegion<P>, MemoryError>),
     /// It is registered.
     Granted(GrantedRegion<P>),
     /// It is being taken out of the peer's reach.
-    Fencing(Commission<()>),
+    Fencing(Commission<(), MemoryError>),
 }
 
 impl<P: Provider> Reach<P> {
@@ -30,7 +29,7 @@ impl<P: Provider> Reach<P> {
     ) -> Self {
         let region = region.clone();
         // It pins the pages, which takes milliseconds for large ones.
-        let register = move || region.grant(range, access).map_err(ConnectError::Provider);
+        let register = move || region.grant(range, access).map_err(MemoryError::Provider);
         Self::Registering(makers.make(whom, None, register))
     }
 
@@ -59,7 +58,7 @@ impl<P: Provider> Reach<P> {
     ///
     /// # Errors
     /// The device did not register it.
-    pub(super) fn look(&mut self) -> Result<(), ProviderError> {
+    pub(super) fn look(&mut self) -> Result<(), MemoryError> {
         let Self::Registering(commission) = self else {
             return Ok(());
         };
@@ -71,10 +70,7 @@ impl<P: Provider> Reach<P> {
             }
             Err(error) => {
                 *self = Self::None;
-                Err(match error {
-                    ConnectError::Provider(error) => error,
-                    _ => PANICKED,
-                })
+                Err(error)
             }
         }
     }

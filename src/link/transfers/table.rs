@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
+use doorbell_core::provider::{MemoryError, Provider, RemoteAccess};
 use doorbell_core::session::{Epoch, FinalReason, Role, SESSION_RAILS_MAX, Violation};
 use doorbell_core::transfer::{
     Broken, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferId, TransferRole, Word,
@@ -287,12 +287,7 @@ impl<P: Provider> Transfers<P> {
     }
 
     /// Ends the transfers into a loan.
-    fn end_lent(
-        &mut self,
-        loan: LoanId,
-        (reason, error): (EndReason, Option<ProviderError>),
-        until: Deadline,
-    ) {
+    fn end_lent(&mut self, loan: LoanId, (reason, error): (EndReason, Option<MemoryError>), until: Deadline) {
         for entry in &mut self.entries {
             if matches!(entry.memory, Memory::Lent(of, _) if of == loan) {
                 entry.error = entry.error.or(error);
@@ -507,7 +502,7 @@ impl<P: Provider> Transfers<P> {
     }
 
     /// Takes out a loan that is over, to be reported, with the error of the device that did not register it.
-    pub(in super::super) fn poll_revoked(&mut self) -> Option<(LoanId, Option<ProviderError>)> {
+    pub(in super::super) fn poll_revoked(&mut self) -> Option<(LoanId, Option<MemoryError>)> {
         self.loans.take_over()
     }
 

@@ -15,7 +15,7 @@ pub enum TransferOutcome {
     Cancelled,
     /// The application did not join it, as many as may be were open, or the peer's build knows no transfers.
     Refused,
-    /// Its time passed.
+    /// The time of the transfer passed.
     Deadline,
     /// A device did not take its memory or its WRITEs.
     Device,

@@ -1,4 +1,5 @@
 use super::{Commission, Makers, Whom};
+use crate::error::ConnectError;
 use crate::machine::reaper::{Reaped, Reaper};
 use crate::machine::signal::Signal;
 use core::net::{IpAddr, Ipv4Addr};
@@ -173,7 +174,7 @@ fn what_is_given_up_leaves_the_line_and_goes_to_the_reaper() {
     let held = Ends(ends.clone());
     let waiting = makers.make(peer(2), None, move || {
         drop(held);
-        Ok(())
+        Ok::<_, ConnectError>(())
     });
     assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
     drop(waiting);
@@ -182,7 +183,7 @@ fn what_is_given_up_leaves_the_line_and_goes_to_the_reaper() {
     assert_ne!(reaping, thread::current().id());
     // So does what was made, and is not taken; and what is made all the same.
     let Slow { go, made } = long;
-    let and_then = makers.make(peer(1), None, move || Ok(Ends(ends)));
+    let and_then = makers.make(peer(1), None, move || Ok::<_, ConnectError>(Ends(ends)));
     drop(made);
     assert!(!makers.settle(A_WHILE));
     drop(go);
@@ -224,7 +225,7 @@ fn one_that_panics_costs_no_other() {
         panic!("a provider that does")
     });
     assert_raised(&signal);
-    assert!(lost.take().is_err());
+    assert!(matches!(lost.take(), Err(ConnectError::Unreachable(_))));
     let made = makers.make(peer(1), Some(&signal.clone().into()), || Ok(1));
     assert_raised(&signal);
     assert_eq!(taken(&made), Some(1));

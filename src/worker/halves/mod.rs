@@ -266,7 +266,7 @@ impl<P: Provider> fmt::Debug for NotAPair<P> {
 
 impl<P: Provider> fmt::Display for NotAPair<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("these are not the two halves of one Worker")
+        f.write_str("these are not the two halves of one Worker: join those that one split returned")
     }
 }
 

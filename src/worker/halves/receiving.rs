@@ -18,8 +18,9 @@ use crate::worker::event::Event;
 use crate::worker::half::ReceiveHalf;
 use crate::worker::lease::Lease;
 use crate::worker::receive_side::ReceiveSide;
+use crate::worker::submissions::NAP;
 use crate::worker::submissions::Submissions;
-use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
+use crate::worker::waiting::{Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};
 
 /// The half of a [`Worker`](crate::Worker) that receives, for one thread: the receive completion queue, the

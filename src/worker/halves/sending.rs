@@ -24,8 +24,9 @@ use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, usable};
 use crate::worker::lease::Lease;
 use crate::worker::send_side::SendSide;
+use crate::worker::submissions::NAP;
 use crate::worker::submissions::Submissions;
-use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
+use crate::worker::waiting::{Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::window::LocalWindow;
 use crate::worker::{PEER_CLOSED, PEER_CLOSED_EARLY, REFUSED, Turn, Under};
 

@@ -86,9 +86,9 @@ pub enum SubmissionError {
         /// The number, as of `errno(3)`.
         errno: i32,
     },
-    /// It was posted, and ended like this: a flush where another request is the cause.
+    /// The request was posted, and ended like this: a flush where another request is the cause.
     Ended(WcStatus),
-    /// It was posted, and its channel went before it was known how it ended.
+    /// The request was posted, and its channel went before it was known how it ended.
     Unknown,
     /// The Worker went before the request was posted.
     WorkerGone,
@@ -160,16 +160,22 @@ impl fmt::Display for SubmitErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::WouldBlock => "the ring to the Worker is full: try again once it was polled",
-            Self::WorkerGone => "the Worker is gone",
-            Self::OtherMemory => "the lease is not of this submitter's memory",
-            Self::BringsDataBack => "an operation that brings data back cannot be submitted",
+            Self::WorkerGone => "the Worker is gone: make a submitter of another one",
+            Self::OtherMemory => {
+                "the lease is not of this submitter's memory: lease from the submitter that submits"
+            }
+            Self::BringsDataBack => {
+                "an operation that brings data back cannot be submitted: post it on the Worker's thread"
+            }
             Self::OutOfWindow { bytes, bytes_max } => {
                 return write!(
                     f,
-                    "{bytes} bytes, where the address was made for {bytes_max} of the peer's window"
+                    "{bytes} bytes, where the address was made for {bytes_max} of the peer's window: make it by RemoteAddress::within for the whole range"
                 );
             }
-            Self::NotGranted => "the peer's window does not grant what the operation does",
+            Self::NotGranted => {
+                "the peer's window does not grant what the operation does: let the peer grant it in its WindowConfig"
+            }
         };
         f.write_str(text)
     }
@@ -180,18 +186,24 @@ impl core::error::Error for SubmitErrorKind {}
 impl fmt::Display for SubmissionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoChannel => f.write_str("there is no such channel on the Worker"),
+            Self::NoChannel => f.write_str("the Worker has no such channel: connect again"),
             Self::ChannelFailed(status) => write!(f, "the channel had failed: {status}"),
             Self::InlineTooLong { bytes, bytes_max } => {
-                write!(f, "{bytes} bytes inline, where the channel takes {bytes_max}")
+                write!(
+                    f,
+                    "{bytes} bytes inline, where the channel takes {bytes_max}: raise inline_bytes_max, or send from a lease"
+                )
             }
             Self::TooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "{bytes} bytes, where the peer or the port takes {bytes_max} in one request"
+                    "{bytes} bytes, where the peer or the port takes {bytes_max} in one request: send less"
                 )
             }
-            Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
+            Self::State(state) => write!(
+                f,
+                "the queue pair is in {state}, which takes no such request: connect again if it failed"
+            ),
             Self::Post { errno } => write!(f, "the device refused the post: errno {errno}"),
             Self::Ended(status) => write!(f, "it ended: {status}"),
             Self::Unknown => {

@@ -110,7 +110,7 @@ fn who_stops_after_connect_holds_half_of_what_there_is_room_for_and_nobody_else_
         let why = hub.handshakes.as_ref().unwrap().take_failure();
         let from = IpAddr::from([10, 1, 0, 66]);
         assert!(
-            matches!(why, Some(ConnectError::TooManyUnfinishedFrom(address)) if address == from),
+            matches!(why, Some(ConnectError::TooManyUnfinishedFrom { address, unfinished: 4, room: 4 }) if address == from),
             "{why:?}"
         );
         // Another of its kind has half of the rest.
@@ -382,7 +382,7 @@ fn in_place_who_stops_after_connect_holds_half_and_nobody_else_waits() {
             assert_eq!(crowd.told(), (yes, 20 - yes), "{own:?}");
             crowd
         });
-        let of_it = |error: &ConnectError| matches!(error, ConnectError::TooManyUnfinishedFrom(_));
+        let of_it = |error: &ConnectError| matches!(error, ConnectError::TooManyUnfinishedFrom { .. });
         assert!(
             hub.refused.len() == 34 && hub.refused.iter().all(of_it),
             "{:?}",

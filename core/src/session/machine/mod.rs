@@ -140,8 +140,13 @@ pub enum PushRefusal {
     Full,
     /// There is no rail at the moment.
     Recovering,
-    /// The message has more fragments than the outbox holds.
-    TooLong,
+    /// The message has more bytes than are kept until the peer acknowledges them.
+    TooLong {
+        /// The bytes of the message.
+        bytes: u64,
+        /// The most there may be.
+        bytes_max: u64,
+    },
     /// The session is being closed.
     Closing,
     /// The session is over.
@@ -478,7 +483,10 @@ where
         let each = u64::from(fragment_bytes.max(1));
         let count = bytes.div_ceil(each).max(1);
         if count > self.outbox.capacity() {
-            return Err(PushRefusal::TooLong);
+            return Err(PushRefusal::TooLong {
+                bytes,
+                bytes_max: self.outbox.capacity().saturating_mul(each),
+            });
         }
         if count > self.outbox.room() {
             return Err(PushRefusal::Full);
@@ -633,8 +641,11 @@ impl fmt::Display for PushRefusal {
         match self {
             Self::Full => f.write_str("the peer has not acknowledged enough: poll, and try again"),
             Self::Recovering => f.write_str("there is no rail at the moment: poll, and try again"),
-            Self::TooLong => f.write_str("the message has more fragments than are kept"),
-            Self::Closing => f.write_str("the session is being closed"),
+            Self::TooLong { bytes, bytes_max } => write!(
+                f,
+                "the message has {bytes} bytes, and {bytes_max} is the limit: send less, or raise message_bytes_max and retained"
+            ),
+            Self::Closing => f.write_str("the session is being closed: begin a new link"),
             Self::Over(reason) => write!(f, "the session is over: {reason}"),
         }
     }

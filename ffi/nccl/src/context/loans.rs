@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use doorbell::Deadline;
 use doorbell::link::{LinkId, LoanId, TransferRefusal};
-use doorbell::provider::ProviderError;
+use doorbell::provider::MemoryError;
 
 use super::Context;
 use super::state::{MovingOf, State};
@@ -147,7 +147,7 @@ impl Context {
 
 impl State {
     /// A loan is over: no peer reaches its memory by it. One that a device refused is not asked for again.
-    pub(super) fn revoked(&mut self, link: LinkId, id: LoanId, error: Option<&ProviderError>) {
+    pub(super) fn revoked(&mut self, link: LinkId, id: LoanId, error: Option<&MemoryError>) {
         let is_it = |loan: &Loan| (loan.link, loan.id) == (link, id);
         for (_, memory) in self.memories.iter_mut() {
             match error {

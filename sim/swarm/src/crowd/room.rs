@@ -65,7 +65,7 @@ impl Refusal {
     ) -> bool {
         match (self, error) {
             (Self::ChannelsFrom(host), ConnectError::TooManyChannelsFrom { address, .. })
-            | (Self::Unfinished(host), ConnectError::TooManyUnfinishedFrom(address)) => {
+            | (Self::Unfinished(host), ConnectError::TooManyUnfinishedFrom { address, .. }) => {
                 host_of(*address) == Some(host)
             }
             (Self::Channels, ConnectError::TooManyChannels { .. })

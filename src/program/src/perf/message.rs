@@ -102,7 +102,10 @@ impl fmt::Display for MessageError {
                 write!(f, "a message of {bytes} bytes instead of {expected}")
             }
             Self::Magic(magic) => write!(f, "a message that begins with {magic:#010x}, not {MAGIC:#010x}"),
-            Self::Version(version) => write!(f, "the peer speaks version {version}, not {VERSION}"),
+            Self::Version(version) => write!(
+                f,
+                "the peer speaks version {version}, not {VERSION}: run the same release on both sides"
+            ),
             Self::Kind(kind) => write!(f, "a message of unknown kind {kind}"),
             Self::Field { field, value } => write!(f, "a message whose {field} is {value:#x}"),
             Self::Unfit(unfit) => fmt::Display::fmt(unfit, f),

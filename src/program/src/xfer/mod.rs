@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use doorbell::link::{LinkConfig, TransferEnd};
-use doorbell::provider::{Network, PlacementConfig, Provider, ProviderError};
+use doorbell::provider::{MemoryError, Network, PlacementConfig, Provider};
 use doorbell::worker::Classes;
 use doorbell::{Handle, RailFilter, RemoteAccess, WorkerConfig};
 use doorbell_operation::LogLevel;
@@ -223,7 +223,7 @@ struct Fault {
 
 impl Fault {
     /// A chunk whose transfer ended otherwise than done.
-    fn of_chunk(chunk: u64, end: TransferEnd, error: Option<ProviderError>) -> Self {
+    fn of_chunk(chunk: u64, end: TransferEnd, error: Option<MemoryError>) -> Self {
         Self::both(match error {
             Some(error) => format!("chunk {chunk}: the transfer {end}: {error}"),
             None => format!("chunk {chunk}: the transfer {end}"),

@@ -1,0 +1,81 @@
+//! Names of links, and events of a poll.
+
+use core::fmt;
+
+use doorbell_core::provider::{MemoryError, RemoteAccess};
+use doorbell_core::session::{RequestEnd, RequestId, SessionEvent};
+
+use super::transfers::{LoanId, TransferEvent, TransferId};
+
+/// Name of a link. After the event of the link's end it names only that end. It names nothing once another link has ended at the same
+/// place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId {
+    pub(super) index: u32,
+    /// Distinguishes links that had the same place one after the other.
+    pub(super) generation: u32,
+}
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// Something that happened on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkEvent<'m> {
+    /// A peer began it.
+    Accepted,
+    /// A message came: once, and in order.
+    Received {
+        /// The message.
+        message: &'m [u8],
+    },
+    /// The peer lets us reach memory of its own.
+    Granted {
+        /// The number of the grant.
+        window: u32,
+        /// Its length.
+        bytes: u64,
+        /// Permitted access.
+        access: RemoteAccess,
+    },
+    /// It does not any more.
+    Withdrawn {
+        /// The number of the grant.
+        window: u32,
+    },
+    /// A request brought data back, and is done.
+    Fetched {
+        /// The request.
+        request: RequestId,
+        /// The bytes that were read, or the eight bytes in memory before the atomic.
+        data: &'m [u8],
+    },
+    /// A request ended that fetched nothing: a WRITE that is done, or one of which it is not known whether it was done.
+    Ended {
+        /// The request.
+        request: RequestId,
+        /// How.
+        end: RequestEnd,
+    },
+    /// Something happened to a transfer.
+    Transfer {
+        /// The transfer.
+        transfer: TransferId,
+        /// What.
+        event: TransferEvent,
+    },
+    /// Nothing on the wire writes to the memory of a loan any more: it is the application's alone. A device that does not deregister memory
+    /// keeps it in reach, and its leaks count that.
+    Revoked {
+        /// The loan.
+        loan: LoanId,
+        /// The error of our device, if it did not register the memory.
+        error: Option<MemoryError>,
+    },
+    /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.
+    Session(SessionEvent),
+}
