@@ -34,7 +34,7 @@ use crate::worker::config::ChannelConfig;
 /// Dropped before it is there, it undoes what it made, beside this thread too; the peer sees the stream end.
 #[must_use = "it advances by being polled"]
 pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
-    stage: Stage<P, N>,
+    stage: ConnectingState<P, N>,
     config: ChannelConfig,
     patience: Patience,
 }
@@ -48,7 +48,7 @@ pub(crate) enum Patience {
     OnceScanned(Duration),
 }
 
-enum Stage<P: Provider, N: Network> {
+enum ConnectingState<P: Provider, N: Network> {
     /// The ports are being looked at, by a thread that raises this.
     Scanning(PendingScan, Box<Aim>, Arc<Signal>),
     Dialing(Box<Dialing<P, N>>),
@@ -153,7 +153,7 @@ impl<P: Provider, N: Network> Node<P, N> {
                     Patience::OnceScanned(_) => self.within(SCANNED_WITHIN),
                 };
                 let scan = PendingScan::begin(self, workers, Some(Arc::clone(&signal).into()), until)?;
-                Stage::Scanning(scan, Box::new(aim), signal)
+                ConnectingState::Scanning(scan, Box::new(aim), signal)
             }
         };
         Ok(Connecting {
@@ -169,7 +169,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         patience: Patience,
         signal: Option<Arc<Signal>>,
-    ) -> Result<Stage<P, N>, ConnectError> {
+    ) -> Result<ConnectingState<P, N>, ConnectError> {
         let now = self.network.now();
         let deadline = match patience {
             Patience::Until(deadline) => deadline,
@@ -184,7 +184,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         log!(debug, "connecting", to = to);
         let connector = Connector::new(self, way, config, timing, &entropy, now, signal)?;
         let stream = self.network.connect(to)?;
-        Ok(Stage::Dialing(Box::new(Dialing {
+        Ok(ConnectingState::Dialing(Box::new(Dialing {
             connector,
             stream,
             to,
@@ -234,14 +234,14 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     ) -> Option<Result<Connection, ConnectError>> {
         let outcome = self.advance(node, workers)?;
         match (&outcome, &self.stage) {
-            (Ok(connection), Stage::Dialing(dialing)) => {
+            (Ok(connection), ConnectingState::Dialing(dialing)) => {
                 log!(info, "connected", to = dialing.to, worker = connection.worker);
             }
-            (Err(reason), Stage::Dialing(dialing)) => {
+            (Err(reason), ConnectingState::Dialing(dialing)) => {
                 log!(warn, "not connected", to = dialing.to, reason = reason);
             }
-            (Err(reason), Stage::Scanning(..)) => log!(warn, "not connected", reason = reason),
-            (Ok(_), Stage::Scanning(..)) => {}
+            (Err(reason), ConnectingState::Scanning(..)) => log!(warn, "not connected", reason = reason),
+            (Ok(_), ConnectingState::Scanning(..)) => {}
         }
         Some(outcome)
     }
@@ -254,7 +254,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         if let Err(error) = self.dial_once_scanned(node, workers) {
             return Some(Err(error));
         }
-        let Stage::Dialing(dialing) = &mut self.stage else {
+        let ConnectingState::Dialing(dialing) = &mut self.stage else {
             return None;
         };
         let Dialing {
@@ -272,7 +272,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
 
     /// Begins to dial, if our ports were looked at.
     fn dial_once_scanned(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
-        let Stage::Scanning(scan, aim, signal) = &self.stage else {
+        let ConnectingState::Scanning(scan, aim, signal) = &self.stage else {
             return Ok(());
         };
         // Before the look, so that what is found meanwhile is announced again.
@@ -288,8 +288,8 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         match &self.stage {
-            Stage::Scanning(scan, ..) => scan.deadline(),
-            Stage::Dialing(dialing) => dialing.connector.deadline().min(dialing.deadline),
+            ConnectingState::Scanning(scan, ..) => scan.deadline(),
+            ConnectingState::Dialing(dialing) => dialing.connector.deadline().min(dialing.deadline),
         }
     }
 
@@ -316,8 +316,8 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     /// The stream, once there is one.
     pub(crate) fn waited(&self) -> Option<Waited<'_, N::Stream>> {
         match &self.stage {
-            Stage::Scanning(..) => None,
-            Stage::Dialing(dialing) => Some(Waited {
+            ConnectingState::Scanning(..) => None,
+            ConnectingState::Dialing(dialing) => Some(Waited {
                 stream: &dialing.stream,
                 has_unsent: dialing.connector.has_unsent(),
             }),
@@ -328,8 +328,8 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     /// peer's.
     pub(crate) fn making(&self) -> Option<&Signal> {
         match &self.stage {
-            Stage::Scanning(.., signal) => Some(signal),
-            Stage::Dialing(dialing) => dialing.connector.awaited(),
+            ConnectingState::Scanning(.., signal) => Some(signal),
+            ConnectingState::Dialing(dialing) => dialing.connector.awaited(),
         }
     }
 
@@ -349,8 +349,8 @@ impl<P: Provider> Connecting<P, Tcp> {
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.stage {
-            Stage::Scanning(.., signal) => signal.descriptor(),
-            Stage::Dialing(dialing) => {
+            ConnectingState::Scanning(.., signal) => signal.descriptor(),
+            ConnectingState::Dialing(dialing) => {
                 let signal = dialing.connector.awaited();
                 signal.map_or_else(|| dialing.stream.as_fd(), Signal::descriptor)
             }

@@ -38,11 +38,11 @@ pub(crate) struct Connector<P: Provider> {
     to: Option<AdvertisedRail>,
     /// Raised once what is being made is there, where it is made on another thread.
     signal: Option<Arc<Signal>>,
-    stage: Stage<P>,
+    stage: ConnectorState<P>,
 }
 
 /// Progress of its queue pair. If the handshake is given up, the reaper destroys the queue pair.
-enum Stage<P: Provider> {
+enum ConnectorState<P: Provider> {
     Started,
     /// It is being made, for this rail of the peer's.
     Creating(u8, Commission<Created<P>>),
@@ -52,7 +52,7 @@ enum Stage<P: Provider> {
     Over,
 }
 
-impl<P: Provider> Stage<P> {
+impl<P: Provider> ConnectorState<P> {
     const fn take(&mut self) -> Self {
         core::mem::replace(self, Self::Over)
     }
@@ -99,7 +99,7 @@ impl<P: Provider> Connector<P> {
             psn: entropy.psn,
             to: only,
             signal,
-            stage: Stage::Started,
+            stage: ConnectorState::Started,
         })
     }
 
@@ -115,7 +115,10 @@ impl<P: Provider> Connector<P> {
 
     /// Signal that is raised once the handshake can go on, while it does not wait for the peer.
     pub(crate) fn awaited(&self) -> Option<&Signal> {
-        let is_making = matches!(self.stage, Stage::Creating(..) | Stage::Connecting(_));
+        let is_making = matches!(
+            self.stage,
+            ConnectorState::Creating(..) | ConnectorState::Connecting(_)
+        );
         self.signal.as_deref().filter(|_| is_making)
     }
 
@@ -140,7 +143,7 @@ impl<P: Provider> Connector<P> {
                 Step::ChooseRail => self.offer(now, workers, makers),
                 Step::Prepare(prepare) => self.prepare(now, prepare.peer, workers, makers),
                 Step::Connected(established) => {
-                    let Stage::Connected(connected) = self.stage.take() else {
+                    let ConnectorState::Connected(connected) = self.stage.take() else {
                         return Some(Err(ConnectError::Unreachable("connected without a queue pair")));
                     };
                     let connected = Reaped::into_inner(connected);
@@ -174,10 +177,10 @@ impl<P: Provider> Connector<P> {
         workers: &mut [Worker<P>],
         makers: &Makers,
     ) -> Result<bool, ConnectError> {
-        if let Stage::Started = self.stage {
+        if let ConnectorState::Started = self.stage {
             self.stage = self.begin_offer(workers, makers)?;
         }
-        let Stage::Creating(peer_rail, creating) = &self.stage else {
+        let ConnectorState::Creating(peer_rail, creating) = &self.stage else {
             return Err(ConnectError::Unreachable(
                 "a rail was to be chosen after the offer",
             ));
@@ -187,12 +190,16 @@ impl<P: Provider> Connector<P> {
             return Ok(false);
         };
         let local = created.local;
-        self.stage = Stage::Created(created);
+        self.stage = ConnectorState::Created(created);
         self.machine.offer(now, local, peer_rail)?;
         Ok(true)
     }
 
-    fn begin_offer(&self, workers: &mut [Worker<P>], makers: &Makers) -> Result<Stage<P>, ConnectError> {
+    fn begin_offer(
+        &self,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Result<ConnectorState<P>, ConnectError> {
         let pair = self.route()?;
         self.trust.check_rail(self.machine.peer_rails().get(pair.peer))?;
         let rail = self
@@ -218,7 +225,7 @@ impl<P: Provider> Connector<P> {
         };
         let reserved = requested.reserve(worker, None)?;
         let creating = makers.make(self.whom()?, self.waker().as_ref(), move || reserved.create());
-        Ok(Stage::Creating(peer_rail, creating))
+        Ok(ConnectorState::Creating(peer_rail, creating))
     }
 
     fn route(&self) -> Result<RailPair, NoRoute> {
@@ -244,11 +251,11 @@ impl<P: Provider> Connector<P> {
         makers: &Makers,
     ) -> Result<bool, ConnectError> {
         let begun = match self.stage.take() {
-            Stage::Created(created) => self.begin_connect(created, peer, workers, makers)?,
+            ConnectorState::Created(created) => self.begin_connect(created, peer, workers, makers)?,
             begun => begun,
         };
         self.stage = begun;
-        let Stage::Connecting(connecting) = &self.stage else {
+        let ConnectorState::Connecting(connecting) = &self.stage else {
             return Err(ConnectError::Unreachable(
                 "a queue pair was to be connected before it was offered",
             ));
@@ -256,7 +263,7 @@ impl<P: Provider> Connector<P> {
         let Some(connected) = connecting.take()? else {
             return Ok(false);
         };
-        self.stage = Stage::Connected(connected);
+        self.stage = ConnectorState::Connected(connected);
         self.machine.ready(now)?;
         Ok(true)
     }
@@ -267,13 +274,13 @@ impl<P: Provider> Connector<P> {
         peer: Endpoint,
         workers: &mut [Worker<P>],
         makers: &Makers,
-    ) -> Result<Stage<P>, ConnectError> {
+    ) -> Result<ConnectorState<P>, ConnectError> {
         let whom = self.whom()?;
         created.supply(workers, peer.credit.start)?;
         // Not before: if something above fails, the reaper destroys it.
         let created = Reaped::into_inner(created);
         let connecting = makers.make(whom, self.waker().as_ref(), move || created.connect(&peer));
-        Ok(Stage::Connecting(connecting))
+        Ok(ConnectorState::Connecting(connecting))
     }
 
     /// The peer whose share of the makers a job counts against: the same one by whichever of its rails it is reached.

@@ -19,7 +19,7 @@ use super::links::Links;
 use super::moment::Moment;
 use super::resting::Resting;
 use super::state::Link;
-use super::table::{Around, Core, LinkEntry, act};
+use super::table::{Core, LinkContext, LinkEntry, act};
 use crate::connect::node::Node;
 use crate::worker::Worker;
 use crate::worker::class::{CLASSES_MAX, Classes};
@@ -206,7 +206,12 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Posts what is next of it: a message, or else a one-sided request, or else a piece of a transfer. Returns the rail and the
     /// bytes.
-    fn post_next(&mut self, id: LinkId, around: &mut Around<'_, P, N>, moment: Moment) -> Option<(u8, u64)> {
+    fn post_next(
+        &mut self,
+        id: LinkId,
+        around: &mut LinkContext<'_, P, N>,
+        moment: Moment,
+    ) -> Option<(u8, u64)> {
         let Moment { now, random } = moment;
         self.in_class.posted = None;
         while let Some(action) = self.session.poll_action(now, random) {
@@ -243,7 +248,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         else {
             return;
         };
-        let around = &mut Around {
+        let around = &mut LinkContext {
             node,
             workers,
             config,

@@ -12,16 +12,16 @@ use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
+use super::acceptor::PeerAcceptor;
 use super::arrivals::Arrivals;
 use super::classes::order_of;
 use super::config::{LinkConfig, LinkError};
 use super::dialing::{Finding, rails_to};
 use super::dispatch::Routes;
-use super::door::Door;
 use super::ended::Ended;
 use super::event::{LinkEvent, LinkId};
 use super::log::{log_begun, log_late};
-use super::placing::Purse;
+use super::placing::PlacedBudget;
 use super::rail::LinkRail;
 use super::report::Gone;
 use super::resting::Resting;
@@ -104,7 +104,7 @@ use crate::worker::{Turn, Worker};
 /// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) core: Core<P, N>,
-    pub(super) door: Option<Door<P, N>>,
+    pub(super) acceptor: Option<PeerAcceptor<P, N>>,
     /// Our ports, that are looked at since something changed.
     pub(super) refreshing: Option<Finding>,
     /// Result of that look, until it is reported.
@@ -160,13 +160,13 @@ impl<P: Provider, N: Network> Links<P, N> {
             chance: 0,
             moved: None,
             parting: Vec::new(),
-            purse: Purse::new(config.placed_bytes_all),
+            budget: PlacedBudget::new(config.placed_bytes_all),
             taken: Taken::default(),
         };
         core.chance = drawn(node)?;
         Ok(Self {
             core,
-            door: None,
+            acceptor: None,
             refreshing: None,
             refreshed: None,
             unreported: None,
@@ -188,14 +188,14 @@ impl<P: Provider, N: Network> Links<P, N> {
         let listener = self.bind(node, workers, address)?;
         let handle = *listener.handle();
         let limits = self.core.config.handshakes;
-        self.door = Some(Door::here(listener.aside(node, workers, &limits)));
+        self.acceptor = Some(PeerAcceptor::here(listener.aside(node, workers, &limits)));
         Ok(handle)
     }
 
     /// Lets peers begin links whose handshakes are done elsewhere: by a [`Listener`] that was bound with the
     /// [`LinkConfig::channel`] of these links, and these Workers. [`Links::handle`] and [`Links::refresh`] go by its address.
     pub fn accept_from(&mut self, acceptances: Vec<Acceptances<P>>) {
-        self.door = Some(Door::elsewhere(acceptances));
+        self.acceptor = Some(PeerAcceptor::elsewhere(acceptances));
     }
 
     fn bind(
@@ -268,9 +268,9 @@ impl<P: Provider, N: Network> Links<P, N> {
             *speed_mbps = rails.speed_mbps_of(worker);
         }
         let handle = self
-            .door
+            .acceptor
             .as_mut()
-            .and_then(|door| door.refresh(rails.advertised(), node.instance()));
+            .and_then(|acceptor| acceptor.refresh(rails.advertised(), node.instance()));
         if let Some(handle) = handle {
             let before = self.core.moved.map_or(Sequence(0), |(_, number)| number);
             self.core.moved = Some((handle, before.plus(1)));
@@ -307,19 +307,19 @@ impl<P: Provider, N: Network> Links<P, N> {
 
     /// Handle that leads peers here; `None` if no peers are accepted.
     pub fn handle(&self) -> Option<&Handle> {
-        self.door.as_ref()?.handle()
+        self.acceptor.as_ref()?.handle()
     }
 
     /// Counts of the peers' handshakes so far.
     pub fn handshakes(&self) -> HandshakeCounts {
-        let door = self.door.as_ref();
-        door.map_or_else(HandshakeCounts::default, Door::counts)
+        let acceptor = self.acceptor.as_ref();
+        acceptor.map_or_else(HandshakeCounts::default, PeerAcceptor::counts)
     }
 
     /// Returns the reason of a peer's last failed handshake, or of the port's last failure, once.
     #[must_use]
     pub fn take_handshake_failure(&self) -> Option<ConnectError> {
-        self.door.as_ref()?.take_failure()
+        self.acceptor.as_ref()?.take_failure()
     }
 
     /// Reason why no peer is accepted any more, though peers were to be. [`ConnectError::ListenerClosed`]: the handshakes were
@@ -327,7 +327,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// handshakes are for. Existing links go on.
     #[must_use]
     pub fn closed_to_peers(&self) -> Option<&ConnectError> {
-        self.door.as_ref()?.closed()
+        self.acceptor.as_ref()?.closed()
     }
 
     /// Begins a link to the process that handed out a handle, over every pair of rails that reaches it. If the handle has no
@@ -464,11 +464,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
         mut other: impl FnMut(usize, Turn<'_, P>, Event<'_, P>),
     ) -> Result<(), ProviderError> {
-        let Self { core, door, .. } = self;
+        let Self { core, acceptor, .. } = self;
         core.taken = Taken::default();
-        if let Some(door) = door {
+        if let Some(acceptor) = acceptor {
             let until = Deadline::after(now, core.config.session.attach_within);
-            door.poll(workers, core, until);
+            acceptor.poll(workers, core, until);
         }
         for (index, worker) in workers.iter_mut().enumerate() {
             // Through, since a rail is judged by it: of one that answered nothing may be left in a queue.
@@ -511,11 +511,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         let questions = questions.filter_map(|link| link.question.wake());
         let finding = links().filter_map(|link| link.finding.as_ref());
         let finding = finding.chain(&self.refreshing).map(Finding::deadline);
-        let door = self.door.as_ref().and_then(Door::deadline);
+        let acceptor = self.acceptor.as_ref().and_then(PeerAcceptor::deadline);
         let unclaimed = self.core.routes.unclaimed().map(|(_, until)| until);
         let all = sessions.chain(connecting).chain(questions).chain(finding);
         let parting = self.core.parting.iter().map(|(until, _)| *until);
-        all.chain(door).chain(unclaimed).chain(parting).min()
+        all.chain(acceptor).chain(unclaimed).chain(parting).min()
     }
 
     /// Descriptors of this process's own threads, to be watched for input: a part of [`Links::watched`], which has all. If handshakes have a thread, a peer that is
@@ -527,8 +527,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         let making = rails.filter_map(|rail| Some(rail.connecting.as_ref()?.making()?.descriptor()));
         let finding = links().filter_map(|link| link.finding.as_ref());
         let finding = finding.chain(&self.refreshing).filter_map(Finding::descriptor);
-        let door = self.door.iter().flat_map(Door::descriptors);
-        door.chain(making).chain(finding)
+        let acceptor = self.acceptor.iter().flat_map(PeerAcceptor::descriptors);
+        acceptor.chain(making).chain(finding)
     }
 
     /// The links there are.
@@ -585,7 +585,7 @@ impl<P: Provider> Links<P, Tcp> {
         let listener = self.bind(node, workers, address)?;
         let handle = *listener.handle();
         let limits = self.core.config.handshakes;
-        self.door = Some(Door::beside(listener.background(node, workers, &limits)?));
+        self.acceptor = Some(PeerAcceptor::beside(listener.background(node, workers, &limits)?));
         Ok(handle)
     }
 }
@@ -603,7 +603,7 @@ impl<P: Provider, N: Network> fmt::Debug for Links<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Links")
             .field("links", &self.core.links().count())
-            .field("door", &self.door)
+            .field("acceptor", &self.acceptor)
             .finish_non_exhaustive()
     }
 }

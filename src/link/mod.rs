@@ -23,13 +23,13 @@
 //! that comes back, for the 64 links that ended last. If windows were granted, connections are shut at once, and the
 //! reason may be lost. If no connection stands, nobody is notified, and the side that is connected to waits its time to recover.
 
+mod acceptor;
 mod arrivals;
 mod assembly;
 mod classes;
 mod config;
 mod dialing;
 mod dispatch;
-mod door;
 mod ended;
 mod event;
 mod fences;

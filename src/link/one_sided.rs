@@ -58,11 +58,11 @@ pub enum Request<'b> {
 struct Asked {
     offset: u64,
     bytes: u32,
-    kind: Kind,
+    kind: OneSidedKind,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kind {
+enum OneSidedKind {
     #[default]
     Read,
     Write,
@@ -137,15 +137,20 @@ impl OneSided {
     ) -> Result<RequestId, RequestRefusal> {
         let (length, access) = self.theirs.get(window).ok_or(RequestRefusal::NoWindow)?;
         let (kind, bytes, repeat, is_granted) = match *request {
-            Request::Write(bytes) => (Kind::Write, bytes.len(), Repeat::OnceFenced, access.write),
-            Request::WriteOnce(bytes) => (Kind::Write, bytes.len(), Repeat::Never, access.write),
+            Request::Write(bytes) => (OneSidedKind::Write, bytes.len(), Repeat::OnceFenced, access.write),
+            Request::WriteOnce(bytes) => (OneSidedKind::Write, bytes.len(), Repeat::Never, access.write),
             Request::Read(bytes) => {
                 let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                (Kind::Read, bytes, Repeat::AtOnce, access.read)
+                (OneSidedKind::Read, bytes, Repeat::AtOnce, access.read)
             }
-            Request::FetchAndAdd(add) => (Kind::Add(add), WORD_BYTES as usize, Repeat::Never, access.atomic),
+            Request::FetchAndAdd(add) => (
+                OneSidedKind::Add(add),
+                WORD_BYTES as usize,
+                Repeat::Never,
+                access.atomic,
+            ),
             Request::CompareAndSwap { compare, swap } => (
-                Kind::Swap { compare, swap },
+                OneSidedKind::Swap { compare, swap },
                 WORD_BYTES as usize,
                 Repeat::Never,
                 access.atomic,
@@ -156,7 +161,7 @@ impl OneSided {
             bytes_max: self.long.bytes_max(),
         };
         let bytes = u32::try_from(bytes).map_err(|_| too_long)?;
-        let is_word = matches!(kind, Kind::Add(_) | Kind::Swap { .. });
+        let is_word = matches!(kind, OneSidedKind::Add(_) | OneSidedKind::Swap { .. });
         let is_within = offset
             .checked_add(u64::from(bytes))
             .is_some_and(|end| end <= length);
@@ -251,7 +256,7 @@ impl OneSided {
         let (request, end, is_long_read) = loop {
             let (id, end) = self.requests.poll_end()?;
             let asked = self.asked.get(id.place()).copied().unwrap_or_default();
-            let (is_done, is_read) = (end == RequestEnd::Done, asked.kind != Kind::Write);
+            let (is_done, is_read) = (end == RequestEnd::Done, asked.kind != OneSidedKind::Write);
             if self.long.is_long(&asked) {
                 break (id, end, is_done && is_read);
             }
@@ -309,15 +314,15 @@ impl OneSided {
         let range = (asked.offset, u64::from(asked.bytes));
         let remote: RemoteAddress = self.theirs.address(window, over, range)?;
         // By another key the same memory may be at other addresses.
-        let is_word = matches!(asked.kind, Kind::Add(_) | Kind::Swap { .. });
+        let is_word = matches!(asked.kind, OneSidedKind::Add(_) | OneSidedKind::Swap { .. });
         if is_word && !is_of_word(remote.address()) {
             return None;
         }
         let operation = match asked.kind {
-            Kind::Read => Operation::Read(remote),
-            Kind::Write => Operation::Write(remote),
-            Kind::Add(add) => Operation::FetchAndAdd { remote, add },
-            Kind::Swap { compare, swap } => Operation::CompareAndSwap {
+            OneSidedKind::Read => Operation::Read(remote),
+            OneSidedKind::Write => Operation::Write(remote),
+            OneSidedKind::Add(add) => Operation::FetchAndAdd { remote, add },
+            OneSidedKind::Swap { compare, swap } => Operation::CompareAndSwap {
                 remote,
                 compare,
                 swap,

@@ -77,7 +77,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// The memory for long messages that there is, and why there is none where a device refused it.
     pub fn placed_memory(&self) -> PlacedMemory {
         let short = self.core.links().filter(|(_, link)| link.placing.is_short());
-        self.core.purse.report(short.count())
+        self.core.budget.report(short.count())
     }
 
     /// The rails of a link that are connected, or ever were; none where there is no such link.

@@ -14,7 +14,7 @@ use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::{Deadline, Instant};
 use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 
-use super::door::Door;
+use super::acceptor::PeerAcceptor;
 use super::event::{LinkEvent, LinkId};
 use super::links::Links;
 use crate::connect::handshakes::Handshakes;
@@ -298,7 +298,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// When to poll again at the latest, whatever the descriptors report.
     pub(crate) fn sleeps_until(&self, workers: &[Worker<P>], now: Instant) -> Deadline {
         let at_most = workers.iter().filter_map(Worker::sleep_at_most).min();
-        let is_unnoticed = self.door.as_ref().is_some_and(Door::is_unnoticed);
+        let is_unnoticed = self.acceptor.as_ref().is_some_and(PeerAcceptor::is_unnoticed);
         let at_most = at_most
             .into_iter()
             .chain(is_unnoticed.then_some(LOOKS_EVERY))
@@ -446,7 +446,7 @@ impl<P: Watched, N: WatchedNetwork> Links<P, N> {
         until: Deadline,
     ) -> Result<Woken, WaitError> {
         let descriptors = descriptors_of(workers)?.chain(self.descriptors());
-        let here = self.door.as_ref().and_then(Door::polled_here);
+        let here = self.acceptor.as_ref().and_then(PeerAcceptor::polled_here);
         let (acceptor, handshakes) = here.map(Handshakes::waited).unzip();
         let streams = streams.chain(handshakes.into_iter().flatten());
         let slept = node
@@ -470,7 +470,7 @@ impl<P: Watched> Links<P, Tcp> {
         &'l self,
         workers: &'l [Worker<P>],
     ) -> Result<impl Iterator<Item = LinkDescriptor<'l>>, WaitError> {
-        let here = self.door.as_ref().and_then(Door::polled_here);
+        let here = self.acceptor.as_ref().and_then(PeerAcceptor::polled_here);
         let inputs = descriptors_of(workers)?
             .chain(self.descriptors())
             .chain(here.map(Handshakes::descriptor));

@@ -16,7 +16,7 @@ use super::ended::Ended;
 use super::event::{LinkEvent, LinkId};
 use super::log::log_session;
 use super::moment::Moment;
-use super::placing::{Lent, Purse};
+use super::placing::{Lent, PlacedBudget};
 use super::rail::{At, NotConnected};
 use super::report::Gone;
 use super::resting::{NEVER, Resting};
@@ -53,7 +53,7 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// Memory that was lent to peers of links that are over, until their channels are closed. It is within the bound of all links.
     pub(super) parting: Vec<(Deadline, Reaped<Lent<P>>)>,
     /// The memory of long messages of all links.
-    pub(super) purse: Arc<Purse>,
+    pub(super) budget: Arc<PlacedBudget>,
     /// Completions that the poll under way took, or the last one.
     pub(super) taken: Taken,
 }
@@ -150,7 +150,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         }
         let entry = self.entries.get_mut(at)?;
         let link = entry.link.insert(link);
-        link.placing.share(&self.purse);
+        link.placing.share(&self.budget);
         self.resting.stir(at);
         if self.order.is_some() {
             link.begin_order();
@@ -311,7 +311,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         });
         link.session.begin_turn();
         link.session.await_beside(link.awaits_beside());
-        let around = &mut Around {
+        let around = &mut LinkContext {
             node,
             workers,
             config,
@@ -400,7 +400,7 @@ impl<P: Provider, N: Network> Core<P, N> {
 }
 
 /// The surroundings of a link that is moved.
-pub(super) struct Around<'a, P: Provider, N: Network> {
+pub(super) struct LinkContext<'a, P: Provider, N: Network> {
     pub(super) node: &'a Node<P, N>,
     pub(super) workers: &'a mut [Worker<P>],
     pub(super) config: &'a LinkConfig,
@@ -408,7 +408,7 @@ pub(super) struct Around<'a, P: Provider, N: Network> {
     pub(super) closing: &'a mut Vec<Ending>,
 }
 
-impl<P: Provider, N: Network> Around<'_, P, N> {
+impl<P: Provider, N: Network> LinkContext<'_, P, N> {
     /// Has the channel closed that a rail of a link had.
     fn close(&mut self, of: (LinkId, u8), at: At, by: Deadline, now: Instant) {
         if by.has_passed(now) {
@@ -425,7 +425,7 @@ impl<P: Provider, N: Network> Around<'_, P, N> {
 pub(super) fn act<P: Provider, N: Network>(
     (id, link): (LinkId, &mut Link<P, N>),
     action: &Action,
-    around: &mut Around<'_, P, N>,
+    around: &mut LinkContext<'_, P, N>,
     Moment { now, random }: Moment,
 ) -> bool {
     let rail = match *action {

@@ -5,10 +5,10 @@ use core::mem::size_of;
 use doorbell_core::rank::Rank;
 use doorbell_core::route::{RELAY_HEADER_BYTES, RelayHeader};
 
-/// Kind of a frame.
+/// MeshFrameKind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub(super) enum Kind {
+pub(super) enum MeshFrameKind {
     /// The first on a link: which mesh, which rank, of how many.
     Join = 1,
     /// The neighbours of a member.
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Grant = 4,
 }
 
-impl Kind {
+impl MeshFrameKind {
     pub(super) const fn from_wire(raw: u16) -> Option<Self> {
         match raw {
             1 => Some(Self::Join),
@@ -43,7 +43,7 @@ pub(super) struct Join {
 
 impl Join {
     pub(super) fn to_bytes(&self, rank: Rank) -> [u8; RELAY_HEADER_BYTES + JOIN_BYTES] {
-        let header = RelayHeader::new(rank, rank, 0, Kind::Join as u16);
+        let header = RelayHeader::new(rank, rank, 0, MeshFrameKind::Join as u16);
         let mut bytes = [0; RELAY_HEADER_BYTES + JOIN_BYTES];
         put(&mut bytes, 0, &header.to_bytes());
         put(&mut bytes, 8, &self.mesh.to_be_bytes());

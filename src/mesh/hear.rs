@@ -7,7 +7,7 @@ use doorbell_core::session::{FinalReason, SessionEvent};
 use doorbell_core::wire::Field;
 
 use super::event::MeshEvent;
-use super::frame::{Join, Kind, PairHeader};
+use super::frame::{Join, MeshFrameKind, PairHeader};
 use super::neighbour::Neighbour;
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
@@ -81,15 +81,19 @@ impl State {
                 return;
             }
         };
-        match Kind::from_wire(header.kind()) {
-            Some(Kind::Join) => self.hear_join(link, header.source(), body, now),
-            Some(Kind::Announcement) if was_joined => self.hear_announcement(link, body, now),
+        match MeshFrameKind::from_wire(header.kind()) {
+            Some(MeshFrameKind::Join) => self.hear_join(link, header.source(), body, now),
+            Some(MeshFrameKind::Announcement) if was_joined => self.hear_announcement(link, body, now),
             // Links carry more, and what is for another is kept.
-            Some(Kind::Data | Kind::Grant) if frame.len() > self.config.frame_bytes_max() => self.drop_one(),
-            Some(kind @ (Kind::Data | Kind::Grant)) if was_joined => {
+            Some(MeshFrameKind::Data | MeshFrameKind::Grant)
+                if frame.len() > self.config.frame_bytes_max() =>
+            {
+                self.drop_one()
+            }
+            Some(kind @ (MeshFrameKind::Data | MeshFrameKind::Grant)) if was_joined => {
                 if header.destination() != self.config.rank {
                     self.keep_for_another(*header, frame);
-                } else if kind == Kind::Data {
+                } else if kind == MeshFrameKind::Data {
                     self.hear_data(header.source(), frame, body, now);
                 } else {
                     self.hear_grant(header.source(), body, now);

@@ -4,7 +4,7 @@ use doorbell_core::collective::CollectiveHeader;
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Heard, Map, RelayHeader};
 
-use super::frame::{Join, Kind, PairHeader};
+use super::frame::{Join, MeshFrameKind, PairHeader};
 
 /// Reads `bytes` as a frame. Returns whether they are one.
 ///
@@ -22,20 +22,20 @@ pub fn check(bytes: &[u8]) -> bool {
     };
     check_header(header, body, bytes);
     let (from, to) = (header.source(), header.destination());
-    let heard = match Kind::from_wire(header.kind()) {
-        Some(kind @ Kind::Join) => Join::parse(body).map(|join| {
+    let heard = match MeshFrameKind::from_wire(header.kind()) {
+        Some(kind @ MeshFrameKind::Join) => Join::parse(body).map(|join| {
             if (from, header.hops_left()) == (to, 0) {
                 assert_eq!(join.to_bytes(from)[..], *bytes);
             }
             (kind, vec![join.mesh, join.started, join.ranks.into()], Vec::new())
         }),
-        Some(kind @ Kind::Announcement) => announcement(body).map(|said| (kind, said, Vec::new())),
-        Some(kind @ Kind::Data) => PairHeader::parse(body).map(|(pair, message)| {
+        Some(kind @ MeshFrameKind::Announcement) => announcement(body).map(|said| (kind, said, Vec::new())),
+        Some(kind @ MeshFrameKind::Data) => PairHeader::parse(body).map(|(pair, message)| {
             assert_eq!([&pair.to_bytes(*header), message].concat(), bytes);
             check_collective(message);
             (kind, said(&pair), message.to_vec())
         }),
-        Some(kind @ Kind::Grant) => PairHeader::parse_grant(body).map(|pair| {
+        Some(kind @ MeshFrameKind::Grant) => PairHeader::parse_grant(body).map(|pair| {
             assert_eq!(pair.to_bytes(*header)[..], *bytes);
             (kind, said(&pair), Vec::new())
         }),
@@ -238,7 +238,7 @@ mod tests {
     use doorbell_core::route::{Announcement, RelayHeader};
 
     use super::check;
-    use crate::mesh::frame::{Grant, Join, Kind, PairHeader};
+    use crate::mesh::frame::{Grant, Join, MeshFrameKind, PairHeader};
     use crate::replay::{folder, replay};
 
     /// A frame of each kind, and a message of a collective.
@@ -263,19 +263,19 @@ mod tests {
         let grant = PairHeader { sequence: 0, ..pair };
         let group = GroupId::default().next([u64::MAX, 1_700_000_000]);
         let collective = CollectiveHeader::new(Collective::AllReduce, (group, 9), 2, 4096, 8192);
-        let data = pair.to_bytes(header(Kind::Data)).to_vec();
+        let data = pair.to_bytes(header(MeshFrameKind::Data)).to_vec();
         [
             ("join", join.to_bytes(from).to_vec()),
             (
                 "announcement",
                 [
-                    &header(Kind::Announcement).to_bytes()[..],
+                    &header(MeshFrameKind::Announcement).to_bytes()[..],
                     &announcement.to_bytes(),
                 ]
                 .concat(),
             ),
             ("data", [&data[..], b"a message"].concat()),
-            ("grant", grant.to_bytes(header(Kind::Grant)).to_vec()),
+            ("grant", grant.to_bytes(header(MeshFrameKind::Grant)).to_vec()),
             (
                 "collective",
                 [&data[..], &collective.to_bytes(), b"elements"].concat(),

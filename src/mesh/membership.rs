@@ -15,13 +15,13 @@ use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use super::config::{MeshConfig, MeshError, MeshSendError};
+use super::discovery::{Discovered, Discovery};
 use super::event::{MeshCounts, MeshEvent};
 use super::hold_down::HoldDown;
 use super::member::{Member, MeshMemberCounts};
 use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;
-use super::seek::{Found, Sought};
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
 use crate::connect::node::Node;
@@ -74,9 +74,9 @@ pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) links: Links<P, N>,
     pub(super) state: State,
     /// Members that are found by their address.
-    pub(super) sought: Vec<Sought<N>>,
+    pub(super) sought: Vec<Discovery<N>>,
     /// Members whose handles are known, and to which links are to be begun.
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<Discovered>,
     /// Whether a frame came in the last poll.
     pub(super) came: bool,
 }
@@ -234,7 +234,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     pub fn connect_at(&mut self, rank: Rank, address: SocketAddr) -> Result<(), MeshError> {
         if self.is_to_connect(rank)? {
             self.sought.retain(|sought| !sought.is(rank));
-            self.sought.push(Sought::new(rank, address));
+            self.sought.push(Discovery::new(rank, address));
         }
         Ok(())
     }
@@ -277,7 +277,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let is_silent = neighbour.is_some_and(|neighbour| neighbour.is_up && !neighbour.was_joined);
         let is_joined = neighbour.is_some_and(|neighbour| neighbour.was_joined);
         let sought = self.sought.iter().filter(move |sought| sought.is(rank));
-        let found = sought.filter_map(Sought::failure);
+        let found = sought.filter_map(Discovery::failure);
         let all = found.chain(reasons.into_iter().flatten());
         all.chain(is_silent.then_some(NotLinked::Silent))
             .filter(move |_| !is_joined)
@@ -457,7 +457,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// handles, or links are made, for loops that do not watch the streams of that ([`Mesh::watched`] lists them).
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
-        let is_asking = self.sought.iter().any(Sought::is_asking) || self.links.is_connecting();
+        let is_asking = self.sought.iter().any(Discovery::is_asking) || self.links.is_connecting();
         let soon = is_asking.then(|| Deadline::after(now, ASK_EVERY));
         self.wake_watched(now).into_iter().chain(soon).min()
     }
@@ -466,10 +466,10 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     pub(super) fn wake_watched(&self, now: Instant) -> Option<Deadline> {
         let members = self.state.wake(now).into_iter();
         let links = self.links.wake(now);
-        let is_found = |sought: &&Sought<N>| self.found.iter().any(|found| found.is(sought.rank()));
+        let is_found = |sought: &&Discovery<N>| self.found.iter().any(|found| found.is(sought.rank()));
         let sought = self.sought.iter().filter(|sought| !is_found(sought));
-        let sought = sought.map(Sought::wake);
-        let again = self.found.iter().filter_map(Found::again);
+        let sought = sought.map(Discovery::wake);
+        let again = self.found.iter().filter_map(Discovered::again);
         // No signal reports that ports were looked at.
         let is_looking = self.found.iter().any(|found| found.again().is_none());
         let is_soon = is_looking || self.state.has_to_say();

@@ -24,6 +24,7 @@
 //! believed ([`MeshConfig::start_ahead_max`]), so a false one bars nobody for longer. [`Mesh::not_linked`] returns the reasons.
 
 mod config;
+mod discovery;
 mod event;
 mod frame;
 mod group;
@@ -38,7 +39,6 @@ mod neighbour;
 mod pool;
 mod relay;
 mod say;
-mod seek;
 mod sleeping;
 mod state;
 mod unlinked;

@@ -7,7 +7,7 @@ use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{Announcement, RelayHeader};
 
 use super::event::MeshEvent;
-use super::frame::{Join, Kind, PairHeader};
+use super::frame::{Join, MeshFrameKind, PairHeader};
 use super::state::State;
 use crate::link::Links;
 
@@ -76,7 +76,7 @@ impl State {
                 // So that it can say why: of what is reported of it, it looks at the start alone.
                 let later = self.members.get(rank.index()).and_then(|member| member.started);
                 let later = Announcement::new(rank, later.unwrap_or(0), 0, Ranks::NONE, Ranks::NONE);
-                let header = RelayHeader::new(config.rank, rank, 0, Kind::Announcement as u16);
+                let header = RelayHeader::new(config.rank, rank, 0, MeshFrameKind::Announcement as u16);
                 let frame = self.pool.fill(&[&header.to_bytes(), &later.to_bytes()]);
                 if links.send(neighbour.link, &frame).is_ok() {
                     // It is being closed: nothing else is said there.
@@ -87,7 +87,7 @@ impl State {
                 continue;
             }
             let Some(to) = neighbour.joined() else { continue };
-            let header = RelayHeader::new(config.rank, to, 0, Kind::Announcement as u16).to_bytes();
+            let header = RelayHeader::new(config.rank, to, 0, MeshFrameKind::Announcement as u16).to_bytes();
             for rank in neighbour.unreported.iter() {
                 let Some(Some(announcement)) = self.announcements.get(rank.index()) else {
                     continue;
@@ -152,8 +152,12 @@ impl State {
                     sequence: 0,
                     grant: member.grant(&self.config),
                 };
-                let header =
-                    RelayHeader::new(self.config.rank, rank, self.config.hops_max, Kind::Grant as u16);
+                let header = RelayHeader::new(
+                    self.config.rank,
+                    rank,
+                    self.config.hops_max,
+                    MeshFrameKind::Grant as u16,
+                );
                 if links.send(link, &pair.to_bytes(header)).is_ok() {
                     member.did_grant();
                 } else {

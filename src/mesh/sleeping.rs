@@ -8,9 +8,9 @@ use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::{Deadline, Instant};
 use doorbell_hotpath::{Wait, Woken};
 
+use super::discovery::Discovery;
 use super::event::MeshEvent;
 use super::membership::Mesh;
-use super::seek::Sought;
 use crate::connect::node::Node;
 use crate::link::{Left, LinkDescriptor, WaitedFor, WatchedNetwork, is_ready_to_sleep, poll_settling};
 use crate::machine::tcp::Tcp;
@@ -126,7 +126,7 @@ impl<P: Watched, N: WatchedNetwork> Mesh<P, N> {
         workers: &[Worker<P>],
         until: Deadline,
     ) -> Result<Woken, WaitError> {
-        let asked = self.sought.iter().filter_map(Sought::waited);
+        let asked = self.sought.iter().filter_map(Discovery::waited);
         let streams = self.links.streams().chain(asked);
         let until = until.min(self.sleeps_until(workers, node.network().now()));
         self.links.sleep_with(node, workers, streams, until)
@@ -143,7 +143,7 @@ impl<P: Watched> Mesh<P, Tcp> {
         &'m self,
         workers: &'m [Worker<P>],
     ) -> Result<impl Iterator<Item = LinkDescriptor<'m>>, WaitError> {
-        let asked = self.sought.iter().filter_map(Sought::waited);
+        let asked = self.sought.iter().filter_map(Discovery::waited);
         let asked = asked.map(|waited| LinkDescriptor::of_stream(&waited));
         Ok(self.links.watched(workers)?.chain(asked))
     }

@@ -10,7 +10,7 @@ use doorbell_core::{Deadline, Instant};
 
 use super::config::{MeshConfig, MeshSendError};
 use super::event::{MeshCounts, MeshEvent};
-use super::frame::{Kind, PAIR_HEADER_BYTES, PairHeader};
+use super::frame::{MeshFrameKind, PAIR_HEADER_BYTES, PairHeader};
 use super::hold_down::HoldDown;
 use super::member::Member;
 use super::neighbour::Neighbour;
@@ -89,7 +89,7 @@ impl State {
             sequence: member.next_sequence(),
             grant: member.grant(&config),
         };
-        let relay = RelayHeader::new(config.rank, to, config.hops_max, Kind::Data as u16);
+        let relay = RelayHeader::new(config.rank, to, config.hops_max, MeshFrameKind::Data as u16);
         member.keep(self.pool.fill(&[&pair.to_bytes(relay), header, payload]));
         self.counts.sent = self.counts.sent.saturating_add(1);
         Ok(())

@@ -33,7 +33,7 @@ const LINGER: Duration = Duration::from_millis(10);
 /// A channel on its way out.
 pub(super) struct Closing {
     reservation: Arc<Reservation>,
-    stage: Stage,
+    stage: ClosingState,
     /// The shared receives that its peer may have used until its queue pair was gone.
     granted: u32,
     /// Errors so far.
@@ -68,7 +68,7 @@ impl Closing {
         let until = Deadline::after(now, linger);
         closings.push(Self {
             reservation: Arc::clone(channel.reservation()),
-            stage: Stage::Lingering { until, receives },
+            stage: ClosingState::Lingering { until, receives },
             granted: 0,
             outcome: Ok(()),
             is_by_itself: true,
@@ -78,7 +78,7 @@ impl Closing {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ClosingState {
     /// Posted requests are waited for.
     Draining {
         until: Deadline,
@@ -144,7 +144,7 @@ impl<P: Provider> Worker<P> {
         }
         self.closing.push(Closing {
             reservation,
-            stage: Stage::Draining {
+            stage: ClosingState::Draining {
                 until: deadline,
                 receive_until: None,
             },
@@ -255,15 +255,15 @@ impl<P: Provider> Worker<P> {
     fn step(
         &mut self,
         reservation: &Arc<Reservation>,
-        stage: Stage,
+        stage: ClosingState,
         outcome: Result<(), CloseError>,
         now: Instant,
         taken: TakenOfBoth,
-    ) -> (Option<Stage>, Result<(), CloseError>) {
+    ) -> (Option<ClosingState>, Result<(), CloseError>) {
         let id = reservation.id;
         let is_shared = self.receives.shared.is_some();
         match stage {
-            Stage::Draining { until, receive_until } => {
+            ClosingState::Draining { until, receive_until } => {
                 let Some(channel) = self.channel(id) else {
                     return (None, outcome.and(Err(CloseError::Unknown)));
                 };
@@ -274,7 +274,7 @@ impl<P: Provider> Worker<P> {
                     } else {
                         Deadline::after(now, LINGER)
                     };
-                    return (Some(Stage::Lingering { until, receives: 0 }), outcome);
+                    return (Some(ClosingState::Lingering { until, receives: 0 }), outcome);
                 }
                 let awaited = channel.send.has_deferred() || channel.send.sender.awaits_completion();
                 if awaited && !has_passed {
@@ -285,11 +285,11 @@ impl<P: Provider> Worker<P> {
                     match channel.say_farewell(has_passed || receive_until.has_passed(now)) {
                         Parted::Said => {
                             let until = until.max(Deadline::after(now, PARTING_MAX));
-                            return (Some(Stage::Parting { until }), outcome);
+                            return (Some(ClosingState::Parting { until }), outcome);
                         }
                         Parted::NotYet => {
                             let receive_until = Some(receive_until);
-                            return (Some(Stage::Draining { until, receive_until }), outcome);
+                            return (Some(ClosingState::Draining { until, receive_until }), outcome);
                         }
                         Parted::Never => {}
                     }
@@ -301,7 +301,7 @@ impl<P: Provider> Worker<P> {
                 });
                 self.end(id, now, outcome)
             }
-            Stage::Parting { until } => {
+            ClosingState::Parting { until } => {
                 let is_awaited = self.channel(id).is_some_and(|channel| {
                     channel.send.sender.awaits_completion() && !channel.is_peer_closed()
                 });
@@ -311,14 +311,14 @@ impl<P: Provider> Worker<P> {
                 // All that was posted before was done: the peer finds out by itself that nobody is here.
                 self.end(id, now, outcome)
             }
-            Stage::Lingering { until, receives } => {
+            ClosingState::Lingering { until, receives } => {
                 let receives = taken.receives.left_of(receives);
                 if !until.has_passed(now) || receives > 0 {
-                    return (Some(Stage::Lingering { until, receives }), outcome);
+                    return (Some(ClosingState::Lingering { until, receives }), outcome);
                 }
                 self.end(id, now, outcome)
             }
-            Stage::Flushing { until, last_receive } => {
+            ClosingState::Flushing { until, last_receive } => {
                 let channel = self.channel(id);
                 let has_ended = channel
                     .as_ref()
@@ -331,29 +331,29 @@ impl<P: Provider> Worker<P> {
                 let outcome = outcome.and(if left { Err(CloseError::TimedOut) } else { Ok(()) });
                 if is_shared {
                     let receives = self.receives.completions.depth();
-                    return (Some(Stage::Emptying { receives }), outcome);
+                    return (Some(ClosingState::Emptying { receives }), outcome);
                 }
                 (Some(self.hand_over(id)), outcome)
             }
-            Stage::Emptying { receives } => match taken.receives.left_of(receives) {
+            ClosingState::Emptying { receives } => match taken.receives.left_of(receives) {
                 0 => (Some(self.hand_over(id)), outcome),
-                receives => (Some(Stage::Emptying { receives }), outcome),
+                receives => (Some(ClosingState::Emptying { receives }), outcome),
             },
             // The list of closings holds it, and the clone that the caller passed.
-            Stage::Destroying if Arc::strong_count(reservation) > 2 => (Some(stage), outcome),
+            ClosingState::Destroying if Arc::strong_count(reservation) > 2 => (Some(stage), outcome),
             // Its end, if it came, was before the reaper let go of the reservation, which was seen.
-            Stage::Destroying if self.sends.completions.is_claimed(id.index) => {
+            ClosingState::Destroying if self.sends.completions.is_claimed(id.index) => {
                 (None, Err(CloseError::NotDestroyed))
             }
-            Stage::Destroying => {
+            ClosingState::Destroying => {
                 let sends = self.sends.completions.depth();
                 let receives = self.receives.completions.depth();
-                (Some(Stage::Sweeping { sends, receives }), outcome)
+                (Some(ClosingState::Sweeping { sends, receives }), outcome)
             }
-            Stage::Sweeping { sends, receives } => {
+            ClosingState::Sweeping { sends, receives } => {
                 match (taken.sends.left_of(sends), taken.receives.left_of(receives)) {
                     (0, 0) => (None, outcome),
-                    (sends, receives) => (Some(Stage::Sweeping { sends, receives }), outcome),
+                    (sends, receives) => (Some(ClosingState::Sweeping { sends, receives }), outcome),
                 }
             }
         }
@@ -365,7 +365,7 @@ impl<P: Provider> Worker<P> {
         id: ChannelId,
         now: Instant,
         outcome: Result<(), CloseError>,
-    ) -> (Option<Stage>, Result<(), CloseError>) {
+    ) -> (Option<ClosingState>, Result<(), CloseError>) {
         let is_shared = self.receives.shared.is_some();
         let Some(channel) = self.channel(id) else {
             return (None, outcome.and(Err(CloseError::Unknown)));
@@ -382,11 +382,11 @@ impl<P: Provider> Worker<P> {
         };
         let until = Deadline::after(now, flush_max);
         let last_receive = is_shared.then(|| Deadline::after(now, LAST_RECEIVE_MAX.min(flush_max)));
-        (Some(Stage::Flushing { until, last_receive }), outcome)
+        (Some(ClosingState::Flushing { until, last_receive }), outcome)
     }
 
     /// Gives a channel to the reaper.
-    fn hand_over(&mut self, id: ChannelId) -> Stage {
+    fn hand_over(&mut self, id: ChannelId) -> ClosingState {
         if let Some(entry) = self.table.entries.get_mut(id.index as usize) {
             if let Some(channel) = entry.channel.take() {
                 if let ChannelState::Failed { cause } = channel.state() {
@@ -414,7 +414,7 @@ impl<P: Provider> Worker<P> {
                 self.table.reaper.take(channel);
             }
         }
-        Stage::Destroying
+        ClosingState::Destroying
     }
 }
 

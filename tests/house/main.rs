@@ -406,7 +406,7 @@ fn the_data_path_logs_nothing() {
         "src/memory/shared.rs",
         "src/connect/listener.rs",
         "src/mesh/membership.rs",
-        "src/mesh/seek.rs",
+        "src/mesh/discovery.rs",
         "src/connect/node.rs",
         "src/rails/mod.rs",
         "src/worker/closing.rs",

@@ -18,7 +18,7 @@ use super::counts::Counts;
 use super::limits::{Crowd, Crowding, Source, Sources, busy};
 use super::rejection_log::RejectionLog;
 use super::rejections::Rejections;
-use super::under_way::{Around, UnderWay};
+use super::under_way::{AttemptContext, UnderWay};
 use super::{HandshakeLimits, Port, Settings};
 use crate::connect::answer::Answer;
 use crate::connect::node::Node;
@@ -466,7 +466,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     fn advance(&mut self, now: Instant, node: &Node<P, N>) {
         let busy = self.busy(now);
-        let mut around = Around {
+        let mut around = AttemptContext {
             busy,
             counts: &self.counts,
             admissions: &self.admissions,

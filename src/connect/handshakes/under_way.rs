@@ -23,7 +23,7 @@ pub(super) struct UnderWay<P: Provider, N: Network> {
     stream: N::Stream,
     pub(super) from: Source,
     answer: Answer,
-    stage: Stage<P>,
+    stage: AttemptState<P>,
     /// From the request on, until the connection is handed over.
     place: Option<ReservedPlace<P>>,
     share_wait: ShareWait,
@@ -37,7 +37,7 @@ pub(super) struct UnderWay<P: Provider, N: Network> {
 }
 
 /// Progress of its queue pair. If the handshake is given up, the reaper destroys the queue pair.
-enum Stage<P: Provider> {
+enum AttemptState<P: Provider> {
     /// None is wanted yet.
     Talking,
     /// The Worker was asked for a place.
@@ -48,7 +48,7 @@ enum Stage<P: Provider> {
 }
 
 /// State that a handshake needs beside its peer.
-pub(super) struct Around<'h, P: Provider> {
+pub(super) struct AttemptContext<'h, P: Provider> {
     pub(super) admissions: &'h [Arc<Admission<P>>],
     pub(super) next_admission: &'h mut usize,
     pub(super) makers: &'h Makers,
@@ -65,7 +65,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
             stream,
             from,
             answer,
-            stage: Stage::Talking,
+            stage: AttemptState::Talking,
             place: None,
             share_wait: ShareWait::default(),
             began: now,
@@ -95,7 +95,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether its queue pair is being made.
     pub(super) const fn is_making(&self) -> bool {
-        matches!(self.stage, Stage::Creating(_))
+        matches!(self.stage, AttemptState::Creating(_))
     }
 
     /// Whether its peer has proven nothing yet: then it is nobody.
@@ -112,7 +112,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether it waits until others of its address are done.
     pub(super) const fn is_waiting(&self) -> bool {
-        matches!(self.stage, Stage::Talking) && self.share_wait.is_on()
+        matches!(self.stage, AttemptState::Talking) && self.share_wait.is_on()
     }
 
     /// Rejects a peer whose handshake was not accepted yet.
@@ -122,7 +122,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether it may move: not where it is the peer's turn, and nothing came of it.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Accepted(_));
+        let is_its_turn = matches!(self.stage, AttemptState::Talking | AttemptState::Accepted(_));
         self.is_due |= self.stream.is_due();
         self.is_due || !is_its_turn || self.deadline().has_passed(now)
     }
@@ -135,7 +135,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     pub(super) fn poll(
         &mut self,
         now: Instant,
-        around: &mut Around<'_, P>,
+        around: &mut AttemptContext<'_, P>,
     ) -> Option<Result<(), ConnectError>> {
         self.is_due = false;
         loop {
@@ -146,8 +146,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     request
                 }
                 Ok(Next::Admission(established)) => {
-                    let stage = core::mem::replace(&mut self.stage, Stage::Talking);
-                    let (Stage::Accepted(connected), Some(place)) = (stage, self.place.take()) else {
+                    let stage = core::mem::replace(&mut self.stage, AttemptState::Talking);
+                    let (AttemptState::Accepted(connected), Some(place)) = (stage, self.place.take()) else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
                     // Before it may be accepted: who has accepted it finds it counted.
@@ -175,14 +175,14 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         &mut self,
         now: Instant,
         request: &PeerRequest,
-        around: &mut Around<'_, P>,
+        around: &mut AttemptContext<'_, P>,
     ) -> Result<bool, ConnectError> {
         if self.share_wait.goes_on(now) {
             return Ok(false);
         }
         let outcome = self.get_on(now, request, around);
         if outcome.is_err() {
-            (self.stage, self.place) = (Stage::Talking, None);
+            (self.stage, self.place) = (AttemptState::Talking, None);
         }
         match outcome {
             Err(ConnectError::TooManyUnfinishedFrom { .. }) if self.share_wait.may_begin(now, self.end()) => {
@@ -196,44 +196,44 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         &mut self,
         now: Instant,
         request: &PeerRequest,
-        around: &mut Around<'_, P>,
+        around: &mut AttemptContext<'_, P>,
     ) -> Result<bool, ConnectError> {
         self.stage = match &self.stage {
-            Stage::Talking => {
+            AttemptState::Talking => {
                 self.place = Some(around.ask(request)?);
-                Stage::Reserving
+                AttemptState::Reserving
             }
-            Stage::Reserving => {
+            AttemptState::Reserving => {
                 let Some(reserved) = self.place.as_ref().and_then(ReservedPlace::answer) else {
                     return Ok(false);
                 };
                 let (reserved, peer) = (reserved?, request.peer);
                 let whom = Whom::Address(self.from.address());
                 let create = move || reserved.create()?.connect(&peer);
-                Stage::Creating(around.makers.make(whom, around.waker, create))
+                AttemptState::Creating(around.makers.make(whom, around.waker, create))
             }
-            Stage::Creating(creating) => {
+            AttemptState::Creating(creating) => {
                 let Some(connected) = creating.take()? else {
                     return Ok(false);
                 };
                 self.answer.accept(now, connected.local)?;
-                Stage::Accepted(Box::new(connected))
+                AttemptState::Accepted(Box::new(connected))
             }
-            Stage::Accepted(_) => return Ok(false),
+            AttemptState::Accepted(_) => return Ok(false),
         };
         Ok(true)
     }
 
     /// Gives the handshake up, and rejects the peer if it was not accepted yet.
     pub(super) fn break_off(&mut self, now: Instant) {
-        if !matches!(self.stage, Stage::Accepted(_)) {
+        if !matches!(self.stage, AttemptState::Accepted(_)) {
             let closing = Reject::new(RejectReason::CLOSING);
             self.reject(now, closing);
         }
     }
 }
 
-impl<P: Provider> Around<'_, P> {
+impl<P: Provider> AttemptContext<'_, P> {
     /// Asks for a place on a Worker of the rail's device: each has its turn, and one that is full is passed over.
     fn ask(&mut self, request: &PeerRequest) -> Result<ReservedPlace<P>, ConnectError> {
         let device = self

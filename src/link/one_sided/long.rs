@@ -8,7 +8,7 @@ use doorbell_core::session::{
     Epoch, FinalReason, KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests, UnknownReason,
 };
 
-use super::{Asked, Kind};
+use super::{Asked, OneSidedKind};
 use crate::link::config::{LinkConfig, LinkError};
 use crate::link::store::room_for;
 
@@ -122,7 +122,7 @@ impl Long {
 
     /// Whether a request is executed by stretches.
     pub(super) const fn is_long(&self, asked: &Asked) -> bool {
-        matches!(asked.kind, Kind::Read | Kind::Write) && asked.bytes > self.stretch_bytes
+        matches!(asked.kind, OneSidedKind::Read | OneSidedKind::Write) && asked.bytes > self.stretch_bytes
     }
 
     /// Whether there is a long request.
@@ -277,7 +277,10 @@ impl Long {
 
     /// A stretch is done. One that reads is done once its bytes are here.
     pub(super) fn completed(&mut self, id: RequestId) {
-        if self.asked(id).is_some_and(|asked| asked.kind == Kind::Write) {
+        if self
+            .asked(id)
+            .is_some_and(|asked| asked.kind == OneSidedKind::Write)
+        {
             self.stretches.done(id);
         }
     }
@@ -355,7 +358,7 @@ impl Long {
         whole.request = None;
         self.taken = self.taken.saturating_sub(1);
         let bytes = match whole.asked.kind {
-            Kind::Read => usize::try_from(whole.asked.bytes).unwrap_or(0),
+            OneSidedKind::Read => usize::try_from(whole.asked.bytes).unwrap_or(0),
             _ => 0,
         };
         whole.bytes.get(..bytes)

@@ -6,7 +6,7 @@ use doorbell_core::session::{Epoch, HealthState, SESSION_RAILS_MAX};
 use doorbell_core::wire::SESSION_HEADER_BYTES;
 use doorbell_core::{Instant, Ticket};
 
-use super::{Kind, OneSided};
+use super::{OneSided, OneSidedKind};
 use crate::link::moment::Moment;
 use crate::link::rail::{At, Carried};
 use crate::link::state::{Link, Posted, posted};
@@ -139,7 +139,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             None => Posted::Blocked,
             Some(mut lease) => {
                 if let Some(target) = lease.buffer_mut().get_mut(..length) {
-                    if asked.kind == Kind::Write {
+                    if asked.kind == OneSidedKind::Write {
                         target.copy_from_slice(self.one_sided.payload(what, asked.bytes));
                     }
                 }

@@ -11,9 +11,9 @@
 //! does not register it costs nothing but that: messages go in fragments of slots then, and after [`AGAIN_AFTER`] the next long one has it
 //! asked again. All links together have no more such memory than [`LinkConfig::placed_bytes_all`].
 
+mod budget;
 mod places;
 mod posting;
-mod purse;
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::machine::makers::{Commission, Makers, Whom};
 use crate::machine::reaper::{Reaped, Reaper};
 use crate::memory::Region;
 use crate::worker::Worker;
+pub(super) use budget::PlacedBudget;
+pub use budget::PlacedMemory;
+use budget::Share;
 use places::Places;
-pub use purse::PlacedMemory;
-pub(super) use purse::Purse;
-use purse::Share;
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
 
@@ -95,18 +95,18 @@ impl<T: Send + 'static> Memory<T> {
     }
 
     /// Takes what was made. Says whether it is there since now.
-    fn look(&mut self, purse: &Purse, now: Instant) -> bool {
+    fn look(&mut self, budget: &PlacedBudget, now: Instant) -> bool {
         let Self::Making(commission) = self else {
             return false;
         };
         *self = match commission.take() {
             Ok(None) => return false,
             Ok(Some(memory)) => {
-                purse.note(Ok(()));
+                budget.note(Ok(()));
                 Self::There(memory)
             }
             Err(error) => {
-                if purse.note(Err(error)) {
+                if budget.note(Err(error)) {
                     log_unplaced(error);
                 }
                 Self::Refused(Deadline::after(now, AGAIN_AFTER))
@@ -132,7 +132,7 @@ struct Out<P: Provider> {
 
 /// All that a link has for messages that are written into memory of their receiver.
 pub(super) struct Placing<P: Provider> {
-    purse: Arc<Purse>,
+    budget: Arc<PlacedBudget>,
     messages_over: usize,
     bytes: usize,
     place_bytes: u32,
@@ -162,7 +162,7 @@ pub(super) struct Placing<P: Provider> {
 impl<P: Provider> Placing<P> {
     pub(super) fn new(config: &LinkConfig) -> Self {
         Self {
-            purse: Purse::new(config.placed_bytes_all),
+            budget: PlacedBudget::new(config.placed_bytes_all),
             messages_over: config.place_messages_over,
             // The requests of a fragment are posted together.
             bytes: match config.channel.send_depth <= REQUESTS_MAX {
@@ -187,9 +187,9 @@ impl<P: Provider> Placing<P> {
         }
     }
 
-    /// Takes memory out of this purse, which all links share.
-    pub(super) fn share(&mut self, purse: &Arc<Purse>) {
-        self.purse = Arc::clone(purse);
+    /// Takes memory out of this budget, which all links share.
+    pub(super) fn share(&mut self, budget: &Arc<PlacedBudget>) {
+        self.budget = Arc::clone(budget);
     }
 
     /// Whether it wants memory, and found none within the bound of all links.
@@ -230,7 +230,7 @@ impl<P: Provider> Placing<P> {
 
     /// A share of the memory of all links, of so many bytes, if there is one.
     fn share_of(&mut self, bytes: usize) -> Option<Share> {
-        let share = self.purse.take(bytes);
+        let share = self.budget.take(bytes);
         self.is_short |= share.is_none();
         share
     }
@@ -274,10 +274,10 @@ impl<P: Provider> Placing<P> {
                 })
             });
         }
-        if self.lent.look(&self.purse, now) {
+        if self.lent.look(&self.budget, now) {
             self.early = vec![None; self.ahead].into_boxed_slice();
         }
-        if self.out.look(&self.purse, now) {
+        if self.out.look(&self.budget, now) {
             self.places = Some(Places::new(places));
         }
     }

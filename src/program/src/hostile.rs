@@ -9,7 +9,7 @@ use doorbell::provider::Rkey;
 use crate::perf::hostile::check_test;
 use crate::perf::{BwArguments, LatArguments, Message, PerfError, Setup, Terms, Test};
 use crate::pingpong;
-use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
+use crate::value::{PeerPlace, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
 
 pub use crate::perf::hostile::check as check_message;
 
@@ -110,15 +110,15 @@ fn check_value(word: &str) {
         assert_eq!(bytes, Some(mtu.bytes()), "{word:?}");
     }
     check_seconds(word);
-    if let Ok(place) = Place::parse(word, 18_700) {
+    if let Ok(place) = PeerPlace::parse(word, 18_700) {
         let written = match &place {
-            Place::Handle(handle) => handle.to_string(),
-            Place::Address(address) => address.to_string(),
-            Place::Host { name, port } => format!("{name}:{port}"),
+            PeerPlace::Handle(handle) => handle.to_string(),
+            PeerPlace::Address(address) => address.to_string(),
+            PeerPlace::Host { name, port } => format!("{name}:{port}"),
         };
         // The written form is complete: it parses the same with any default port.
         assert_eq!(
-            Place::parse(&written, 1),
+            PeerPlace::parse(&written, 1),
             Ok(place),
             "{word:?} is written {written:?}"
         );

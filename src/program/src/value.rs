@@ -47,7 +47,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// The address of a peer, as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PeerPlace {
     /// The handle that its listener printed.
     Handle(Handle),
     /// A TCP address.
@@ -56,7 +56,7 @@ pub(crate) enum Place {
     Host { name: String, port: u16 },
 }
 
-impl Place {
+impl PeerPlace {
     /// Reads a handle, or a name or an address with a port behind a colon or without one. An IPv6 address with a
     /// port has brackets.
     ///
@@ -111,7 +111,7 @@ fn parse_port(text: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Place, parse_bytes, parse_mtu, parse_seconds};
+    use super::{Duration, PeerPlace, parse_bytes, parse_mtu, parse_seconds};
 
     #[test]
     fn sizes_have_units() {
@@ -143,8 +143,8 @@ mod tests {
             ("[::1]", "[::1]:7"),
             ("[::1]:5", "[::1]:5"),
         ] {
-            let expected = Place::Address(address.parse().unwrap());
-            assert_eq!(Place::parse(text, 7), Ok(expected), "{text}");
+            let expected = PeerPlace::Address(address.parse().unwrap());
+            assert_eq!(PeerPlace::parse(text, 7), Ok(expected), "{text}");
         }
         for (text, name, port) in [
             ("host", "host", 7),
@@ -153,7 +153,11 @@ mod tests {
             ("doorbell:18700", "doorbell", 18_700),
         ] {
             let name = name.to_owned();
-            assert_eq!(Place::parse(text, 7), Ok(Place::Host { name, port }), "{text}");
+            assert_eq!(
+                PeerPlace::parse(text, 7),
+                Ok(PeerPlace::Host { name, port }),
+                "{text}"
+            );
         }
         for wrong in [
             "",
@@ -169,7 +173,7 @@ mod tests {
             "[1.2.3.4]",
             "doorbell:00",
         ] {
-            assert!(Place::parse(wrong, 7).is_err(), "{wrong}");
+            assert!(PeerPlace::parse(wrong, 7).is_err(), "{wrong}");
         }
     }
 }

@@ -16,7 +16,7 @@ use super::test::{ATOMIC_BYTES, Kind, Op, Plant, RING_MESSAGE_BYTES_MAX, Test};
 use crate::address::{anywhere, resolve};
 use crate::configured::Configured;
 use crate::peers::Peers;
-use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
+use crate::value::{PeerPlace, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
 
 /// How long the peer may be silent, by default.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -449,15 +449,15 @@ fn parse_one_connection(text: &str) -> Result<u32, String> {
 pub(super) fn target(peer: &str, timeout: Duration) -> Result<Target, PerfError> {
     let name = || peer.to_owned();
     let wrong = |error| PerfError::Name { name: name(), error };
-    let place =
-        Place::parse(peer, PORT).map_err(|why| wrong(io::Error::new(io::ErrorKind::InvalidInput, why)))?;
+    let place = PeerPlace::parse(peer, PORT)
+        .map_err(|why| wrong(io::Error::new(io::ErrorKind::InvalidInput, why)))?;
     Ok(match place {
-        Place::Handle(handle) => Target::Handle(handle),
-        Place::Address(address) => Target::Addresses {
+        PeerPlace::Handle(handle) => Target::Handle(handle),
+        PeerPlace::Address(address) => Target::Addresses {
             name: name(),
             addresses: vec![address],
         },
-        Place::Host { name: host, port } => Target::Addresses {
+        PeerPlace::Host { name: host, port } => Target::Addresses {
             name: name(),
             addresses: resolve((host, port), timeout).map_err(wrong)?,
         },

@@ -12,7 +12,7 @@ use doorbell_operation::SettingValues;
 use crate::address::resolve;
 use crate::configured::Configured;
 use crate::report::{Failure, print_line};
-use crate::value::{Place, parse_seconds};
+use crate::value::{PeerPlace, parse_seconds};
 
 mod numbers;
 mod ports;
@@ -120,12 +120,12 @@ fn addresses(named: &str) -> Result<Vec<SocketAddr>, Failure> {
     let bare = named.strip_prefix("http://").unwrap_or(named);
     let bare = bare.strip_suffix("/metrics").unwrap_or(bare);
     let told = |why: String| format!("{}: {why}", plain(named));
-    match Place::parse(bare, PORT).map_err(told)? {
-        Place::Address(address) => Ok(vec![address]),
-        Place::Host { name, port } => {
+    match PeerPlace::parse(bare, PORT).map_err(told)? {
+        PeerPlace::Address(address) => Ok(vec![address]),
+        PeerPlace::Host { name, port } => {
             Ok(resolve((name, port), LOOK_UP).map_err(|error| told(error.to_string()))?)
         }
-        Place::Handle(_) => Err(told("a handle has no metrics: name their ADDR:PORT".into()).into()),
+        PeerPlace::Handle(_) => Err(told("a handle has no metrics: name their ADDR:PORT".into()).into()),
     }
 }
 

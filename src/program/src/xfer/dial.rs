@@ -15,7 +15,7 @@ use crate::address::resolve;
 use crate::handle_file;
 use crate::perf::dial::{ECONNREFUSED, tcp_errno};
 use crate::report::Failure;
-use crate::value::Place;
+use crate::value::PeerPlace;
 
 /// How often a missing file or listener is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -41,10 +41,12 @@ impl Peer {
             return Ok(Self::File(path.to_owned()));
         }
         let named = |error: &dyn core::fmt::Display| format!("{text}: {error}");
-        let addresses = match Place::parse(text, PORT).map_err(|error| named(&error))? {
-            Place::Handle(handle) => return Ok(Self::Handle(handle)),
-            Place::Address(address) => vec![address],
-            Place::Host { name, port } => resolve((name, port), timeout).map_err(|error| named(&error))?,
+        let addresses = match PeerPlace::parse(text, PORT).map_err(|error| named(&error))? {
+            PeerPlace::Handle(handle) => return Ok(Self::Handle(handle)),
+            PeerPlace::Address(address) => vec![address],
+            PeerPlace::Host { name, port } => {
+                resolve((name, port), timeout).map_err(|error| named(&error))?
+            }
         };
         Ok(Self::Addresses {
             name: text.to_owned(),

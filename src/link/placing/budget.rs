@@ -21,7 +21,7 @@ pub struct PlacedMemory {
 
 /// The memory of all links, which each takes its share of.
 #[derive(Debug)]
-pub(in crate::link) struct Purse {
+pub(in crate::link) struct PlacedBudget {
     bytes_max: usize,
     bytes: AtomicUsize,
     refused: AtomicU64,
@@ -29,7 +29,7 @@ pub(in crate::link) struct Purse {
     refusal: Mutex<Option<MemoryError>>,
 }
 
-impl Purse {
+impl PlacedBudget {
     pub(in crate::link) fn new(bytes_max: usize) -> Arc<Self> {
         Arc::new(Self {
             bytes_max,
@@ -75,7 +75,7 @@ impl Purse {
 /// A part of the memory of all links, until it is dropped: behind the registrations that it is for.
 #[derive(Debug)]
 pub(super) struct Share {
-    of: Arc<Purse>,
+    of: Arc<PlacedBudget>,
     bytes: usize,
 }
 
@@ -87,32 +87,32 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use super::{MemoryError, Purse};
+    use super::{MemoryError, PlacedBudget};
 
     #[test]
     fn shares_are_within_the_bound_and_come_back() {
-        let purse = Purse::new(10);
-        assert!(purse.take(11).is_none() && purse.take(usize::MAX).is_none());
-        let first = purse.take(4).unwrap();
-        let second = purse.take(6).unwrap();
-        assert!(purse.take(1).is_none());
-        assert_eq!(purse.report(3).bytes, 10);
+        let budget = PlacedBudget::new(10);
+        assert!(budget.take(11).is_none() && budget.take(usize::MAX).is_none());
+        let first = budget.take(4).unwrap();
+        let second = budget.take(6).unwrap();
+        assert!(budget.take(1).is_none());
+        assert_eq!(budget.report(3).bytes, 10);
         drop(first);
-        assert!(purse.take(5).is_none());
-        assert!(purse.take(4).is_some());
+        assert!(budget.take(5).is_none());
+        assert!(budget.take(4).is_some());
         drop(second);
-        assert_eq!((purse.report(3).bytes, purse.report(3).links_waiting), (0, 3));
+        assert_eq!((budget.report(3).bytes, budget.report(3).links_waiting), (0, 3));
     }
 
     #[test]
     fn refusals_are_counted_and_the_first_of_a_row_is_told() {
-        let purse = Purse::new(10);
+        let budget = PlacedBudget::new(10);
         let refused = Err(MemoryError::Unreachable("a test"));
         let told: Vec<_> = [refused, refused, Ok(()), refused]
             .into_iter()
-            .map(|outcome| (purse.note(outcome), purse.report(0).refusal.is_some()))
+            .map(|outcome| (budget.note(outcome), budget.report(0).refusal.is_some()))
             .collect();
         assert_eq!(told, [(true, true), (false, true), (false, false), (true, true)]);
-        assert_eq!(purse.report(0).refused, 3);
+        assert_eq!(budget.report(0).refused, 3);
     }
 }

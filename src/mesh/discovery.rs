@@ -24,7 +24,7 @@ use crate::worker::Worker;
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A member, where it is asked.
-pub(super) struct Sought<N: Network> {
+pub(super) struct Discovery<N: Network> {
     rank: Rank,
     address: SocketAddr,
     asking: Option<Asking<N>>,
@@ -36,7 +36,7 @@ pub(super) struct Sought<N: Network> {
 }
 
 /// A member whose handle is known, while our ports are looked at.
-pub(super) struct Found {
+pub(super) struct Discovered {
     rank: Rank,
     handle: Handle,
     scan: ScanState,
@@ -48,7 +48,7 @@ enum ScanState {
     RetryAt(Deadline),
 }
 
-impl Found {
+impl Discovered {
     pub(super) const fn is(&self, rank: Rank) -> bool {
         self.rank.number() == rank.number()
     }
@@ -62,7 +62,7 @@ impl Found {
     }
 }
 
-impl<N: Network> Sought<N> {
+impl<N: Network> Discovery<N> {
     pub(super) const fn new(rank: Rank, address: SocketAddr) -> Self {
         Self {
             rank,
@@ -181,7 +181,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             None => {
                 let handle = *handle;
                 let scan = ScanState::Pending(pending);
-                self.found.push(Found { rank, handle, scan });
+                self.found.push(Discovered { rank, handle, scan });
                 Ok(())
             }
         }
@@ -189,7 +189,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 
     /// Links to those for which our ports were looked at.
     fn link_to_found(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
-        let scanned = |found: &Found| match &found.scan {
+        let scanned = |found: &Discovered| match &found.scan {
             ScanState::Pending(pending) => pending.take(node, workers).map(Some),
             ScanState::RetryAt(at) => at.has_passed(now).then_some(None),
         };
@@ -199,7 +199,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             .enumerate()
             .find_map(|(at, found)| Some((at, scanned(found)?)))
         {
-            let Found { rank, handle, .. } = self.found.swap_remove(at);
+            let Discovered { rank, handle, .. } = self.found.swap_remove(at);
             let outcome = match scanned {
                 None => self.find(node, workers, (rank, &handle), now),
                 Some(Ok(rails)) => self.link_over(node, &rails, (rank, &handle), now),
@@ -213,7 +213,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 // A missing route is the handle's fault. All other errors are of this process, and may pass.
                 if !matches!(error, LinkError::NoRoute(_)) {
                     let scan = ScanState::RetryAt(Deadline::after(now, ANSWERED_WITHIN));
-                    self.found.push(Found { rank, handle, scan });
+                    self.found.push(Discovered { rank, handle, scan });
                 }
                 self.state.note_not_begun(rank, Some(error));
             }

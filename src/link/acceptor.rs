@@ -27,7 +27,7 @@ use crate::worker::Worker;
 const ACCEPTED_MAX: usize = 64;
 
 /// The handshakes, wherever they advance, and what is accepted of them: for each Worker by itself.
-pub(super) struct Door<P: Provider, N: Network> {
+pub(super) struct PeerAcceptor<P: Provider, N: Network> {
     /// Handle that leads peers here, and the address that is listened at, if both are known.
     way: Option<(Handle, SocketAddr)>,
     handshakes: Advancing<P, N>,
@@ -46,7 +46,7 @@ enum Advancing<P: Provider, N: Network> {
     Elsewhere,
 }
 
-impl<P: Provider, N: Network> Door<P, N> {
+impl<P: Provider, N: Network> PeerAcceptor<P, N> {
     pub(super) fn beside((background, acceptances): (Background, Vec<Acceptances<P>>)) -> Self {
         Self {
             way: Some((*background.handle(), background.address())),
@@ -180,9 +180,9 @@ impl<P: Provider, N: Network> Door<P, N> {
     }
 }
 
-impl<P: Provider, N: Network> fmt::Debug for Door<P, N> {
+impl<P: Provider, N: Network> fmt::Debug for PeerAcceptor<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Door")
+        f.debug_struct("PeerAcceptor")
             .field("handle", &self.handle())
             .field("acceptances", &self.acceptances)
             .finish_non_exhaustive()
