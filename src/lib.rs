@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`connect`] | Nodes, listeners, connections that are polled or made on threads, and their errors |
 //! | [`worker`] | Workers and their halves, channels, batches, leases, windows, rings, submitters, events |
-//! | [`memory`] | memory of the engine's own, registered when it is used |
+//! | [`memory`] | regions, registration caches and GPU memory of the engine's own |
 //! | [`requests`] | requests and answers with deadlines, over a channel or a link |
 //! | [`link`] | one ordered stream of messages to a peer over all rails that reach it |
 //! | [`mesh`] | members by rank, messages through others, collectives |
@@ -22,7 +22,9 @@
 //! | [`interprocess`] | memory that two processes map, and rings in it |
 //! | [`provider`] | the traits of devices, memory and networks, and the units of verbs |
 //!
-//! Settings, topology and metrics are in the package `doorbell-operation`, the program in `doorbell-program`.
+//! Other packages have settings, topology and metrics (`doorbell-operation`), events in tokio (`doorbell-tokio`), the node daemon
+//! (`doorbell-daemon`), the broker for sandboxes (`doorbell-broker`), the plugin for NCCL (`doorbell-nccl`), the simulator
+//! (`doorbell-sim`) and the program (`doorbell-program`).
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The vocabulary of doorbell: everything that decides, and nothing that does.
+//! Types, wire formats, provider traits and state machines of doorbell, without I/O.
 //!
 //! Here live the ids, states, wire formats, routing, the handshake state machine, the
 //! provider traits and the structures every provider embeds. No socket, thread, clock,

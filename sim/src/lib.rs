@@ -34,8 +34,7 @@
 //! receives. Differences of devices from the architecture (one brings it to ERR then, say) are [`Quirks`].
 //!
 //! # Oracles
-//! Everything that is conserved is counted, and what changes hands is sealed;
-//! [`Fabric::audit`] says whether it all adds up.
+//! The fabric counts requests, receives, packets and memory. [`Fabric::audit`] returns an error if the counts do not agree.
 //!
 //! # Looking at a run
 //! [`Fabric::capture`] keeps packets as frames, which [`pcap`] makes a file of that Wireshark reads.
@@ -61,7 +60,7 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! # What it is not
+//! # Limits
 //! Streams and devices' events have no descriptors: an event loop watches completion queues, and connects over TCP of
 //! this machine's loopback. There are reliable connections and datagrams, without memory windows. Vendors' error words
 //! are zero.

@@ -13,7 +13,7 @@ const OPENERS: [&str; 8] = [
 const WORDS_MAX: usize = 35;
 
 /// Sentences that open so, and sentences that are longer. To be lowered whenever there are fewer.
-const OPENERS_LEFT: usize = 8;
+const OPENERS_LEFT: usize = 5;
 const LONG_LEFT: usize = 0;
 
 /// Documentation that opens with a pronoun in place of the item's name. To be lowered whenever there is less.
@@ -45,7 +45,8 @@ fn of_page(text: &str) -> Vec<String> {
     let (mut blocks, mut block, mut is_code) = (Vec::new(), String::new(), false);
     for line in text.lines() {
         let trimmed = line.trim();
-        if trimmed.starts_with("```") {
+        // A block may be all of an item, too.
+        if trimmed.trim_start_matches("- ").starts_with("```") {
             is_code = !is_code;
             continue;
         }
@@ -242,7 +243,8 @@ fn texts_of_errors_name_their_subject() {
 
 #[test]
 fn sentences_are_found_in_both_kinds_of_files() {
-    let page = "# What it is\n\nOne thing is here. Where it is, matters.\n- two of it\n\n| of | a table |\n\n```sh\nof no page\n```\n";
+    let page = "# What it is\n\nOne thing is here. Where it is, matters.\n- two of it\n\n| of | a table |\n\n```sh\nof no page\n```\n\n\
+        - ```text\n  of no item\n  ```\n  It ends.\n";
     let source =
         "//! One thing is here.\n//! Of it, two.\n\n/// ```\n/// of no comment\n/// ```\nfn of_code() {}\n";
     let found = |blocks: Vec<String>| -> Vec<String> {
@@ -254,7 +256,12 @@ fn sentences_are_found_in_both_kinds_of_files() {
     };
     assert_eq!(
         found(of_page(page)),
-        ["One thing is here.", "Where it is, matters.", "two of it"]
+        [
+            "One thing is here.",
+            "Where it is, matters.",
+            "two of it",
+            "It ends."
+        ]
     );
     assert_eq!(found(of_source(source)), ["One thing is here.", "Of it, two."]);
     assert!(opens_badly("`Where`") && opens_badly("Of") && !opens_badly("Often"));

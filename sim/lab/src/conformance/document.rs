@@ -90,13 +90,14 @@ struct Shown<'r> {
 const HEAD: &str = "\
 # Conformance
 
-What verbs promise, row by row, and what each provider was observed to do. `cargo lab conformance` writes this
-file; `cargo lab conformance --check` fails where it would write another, and so does `cargo lab test`. What a case observes
-is in `sim/conformance`, and so are the deviations: `same` is word for word what the book says, a name is a deviation
+This page is for readers who compare devices. After it you know the promises of verbs, row by row, and the behaviour of each provider that was run.
+
+`cargo lab conformance` writes this file; `cargo lab conformance --check` fails where it would write another, and so does `cargo lab test`. The cases
+and the deviations are in `sim/conformance`. `same` is word for word the text of the book, a name is a deviation
 described below, and nothing else passes. `sometimes` is a race in the device, where the book's words pass, too.
 
 The kernels behind `rxe` are those that booted; behind `simulator as rxe`, those whose quirks the simulator had. A range of
-kernels begins and ends with those that were run: `before 7.2` was seen on 6.12 and not on 7.2. Of what was seen on the simulator alone, it is as its source says.
+kernels begins and ends with those that were run: `before 7.2` was seen on 6.12 and not on 7.2. A range that was seen on the simulator alone is that of its source.
 ";
 
 /// The whole document.
