@@ -1,5 +1,6 @@
 //! Routers of several nodes and their clients in one process, from a seed: real memory, no sockets, and frames that are late or wait.
 
+mod book;
 mod hostile;
 mod limits;
 mod links;
