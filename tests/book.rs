@@ -7,16 +7,14 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use doorbell::connect::FlushError;
 use doorbell::link::{FinalReason, LinkError, PushRefusal, RequestRefusal, UnknownReason, Violation};
-use doorbell::memory::UnwatchedError;
 use doorbell::mesh::{GroupError, MeshError, MeshSendError, Rank};
 use doorbell::provider::{
-    IpPrefix, MemoryError, OnDemand, Pages, PlacementConfig, PortState, PostError, ProviderError, PushError,
-    QpState, Shortfall, Unusable, WcStatus, Wish,
+    IpPrefix, MemoryError, OnDemand, Pages, PortState, PostError, ProviderError, PushError, QpState,
+    Shortfall, Unusable, WcStatus, Wish,
 };
 use doorbell::trust::{KeyError, KeyRingError};
-use doorbell::worker::{CloseError, SubmissionError, SubmitErrorKind, SubmitterConfig};
+use doorbell::worker::{CloseError, SubmissionError, SubmitErrorKind};
 use doorbell::{
     ChannelConfig, ConnectError, KeyRing, Listener, Node, NodeError, SendErrorKind, Trust, WaitError,
     WorkerConfig,
