@@ -396,7 +396,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         mut made: impl FnMut(u8, At),
     ) {
         let mut has_failed = false;
-        for (index, rail) in (0_u8..).zip(&mut self.rails) {
+        for (index, rail) in (0..self.session.rails_end()).zip(&mut self.rails) {
             if self.session.over().is_some() {
                 (rail.connecting, rail.asking) = (None, None);
             }

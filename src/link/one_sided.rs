@@ -506,7 +506,7 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Looks at which connections are gone, and which are there.
     fn note_rails(&mut self, now: Instant) {
-        for (index, rail) in (0_u8..).zip(&self.rails) {
+        for (index, rail) in (0..self.session.rails_end()).zip(&self.rails) {
             let epoch = rail.at.map(|_| self.session.rail_epoch(index));
             let Some(seen) = self.one_sided.seen.get(usize::from(index)).copied() else {
                 continue;
@@ -538,7 +538,9 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Whether the connections are there that were looked at last. Otherwise what is owed for a lost one is not known yet.
     pub(super) fn has_noted_rails(&self) -> bool {
-        let rails = (0_u8..).zip(&self.rails).zip(&self.one_sided.seen);
+        let rails = (0..self.session.rails_end())
+            .zip(&self.rails)
+            .zip(&self.one_sided.seen);
         let mut epochs =
             rails.map(|((index, rail), seen)| (rail.at.map(|_| self.session.rail_epoch(index)), seen));
         epochs.all(|(epoch, seen)| epoch == *seen)
@@ -553,7 +555,7 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Any rail that takes something now, the best first.
     pub(super) fn any_rail(&self) -> Option<(u8, At, Epoch)> {
-        let rails = (0..SESSION_RAILS_MAX).filter_map(|rail| {
+        let rails = (0..self.session.rails_end()).filter_map(|rail| {
             let (at, epoch) = self.open_rail(rail)?;
             Some((rail, at, epoch))
         });
@@ -561,7 +563,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     fn say_beside(&mut self, workers: &mut [Worker<P>], ours: Option<&(Handle, Sequence)>, moment: Moment) {
-        for rail in 0..SESSION_RAILS_MAX {
+        for rail in 0..self.session.rails_end() {
             while let Some((at, epoch)) = self.open_rail(rail) {
                 let Some(granted) = self.one_sided.ours.unsent(rail, at.worker, epoch) else {
                     break;
@@ -573,7 +575,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.one_sided.ours.note_sent(rail, &granted, ticket);
             }
         }
-        for rail in 0..SESSION_RAILS_MAX {
+        for rail in 0..self.session.rails_end() {
             let Some(through) = self.one_sided.fences.due(rail) else {
                 continue;
             };

@@ -94,13 +94,16 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         self.sent_end > self.oldest
     }
 
-    /// Takes a fragment in; `None` where there is no room.
-    pub fn push(&mut self, bytes: u32, is_first: bool, is_last: bool, is_placed: bool) -> Option<Sequence> {
+    /// Takes a fragment in, at the place that is returned; `None` where there is no room.
+    #[inline]
+    pub fn push(&mut self, bytes: u32, is_first: bool, is_last: bool, is_placed: bool) -> Option<usize> {
         if self.room() == 0 {
             return None;
         }
         let sequence = self.next;
-        *self.entry(sequence)? = Retained {
+        let table = self.table.as_mut();
+        let place = sequence.place(table.len());
+        *table.get_mut(place)? = Retained {
             bytes,
             is_first,
             is_last,
@@ -109,7 +112,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
             rail: 0,
         };
         self.next = sequence.plus(1);
-        Some(sequence)
+        Some(place)
     }
 
     /// A fragment that is not acknowledged.
@@ -212,12 +215,16 @@ mod tests {
     fn holds_as_many_as_it_has_places_and_no_more() {
         let mut outbox = outbox();
         for sequence in 0..4 {
-            assert_eq!(outbox.push(1, true, true, false), Some(Sequence(sequence)));
+            assert_eq!(outbox.push(1, true, true, false), Some(sequence as usize));
         }
         assert_eq!(outbox.push(1, true, true, false), None);
         assert_eq!(all(&mut outbox, 0), [0, 1, 2, 3]);
         assert_eq!(outbox.acknowledge(Sequence(1)), Some(1));
-        assert_eq!(outbox.push(1, true, true, false), Some(Sequence(4)));
+        assert_eq!(
+            outbox.push(1, true, true, false),
+            Some(0),
+            "the place of the first is free again"
+        );
         assert_eq!(outbox.push(1, true, true, false), None);
         let none: [Retained; 0] = [];
         assert_eq!(Outbox::new(none).push(1, true, true, false), None);

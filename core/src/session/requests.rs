@@ -222,6 +222,8 @@ impl Default for KeptRequest {
 #[derive(Debug)]
 pub struct Requests<T> {
     table: T,
+    /// How many places are not free. Without any the table is not looked through.
+    taken: u32,
     patience: Duration,
     /// For each rail, the connection from which the peer has to stop taking anything.
     fences: [Option<Fence>; SESSION_RAILS_MAX as usize],
@@ -238,6 +240,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
     pub const fn new(table: T, patience: Duration) -> Self {
         Self {
             table,
+            taken: 0,
             patience,
             fences: [None; SESSION_RAILS_MAX as usize],
         }
@@ -268,23 +271,37 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
             until,
             ..KeptRequest::default()
         };
+        self.taken = self.taken.saturating_add(1);
         Some(RequestId { place, generation })
     }
 
+    /// All places, if any is taken.
+    fn places(&self) -> &[KeptRequest] {
+        match self.taken {
+            0 => &[],
+            _ => self.table.as_ref(),
+        }
+    }
+
+    fn places_mut(&mut self) -> &mut [KeptRequest] {
+        match self.taken {
+            0 => &mut [],
+            _ => self.table.as_mut(),
+        }
+    }
+
     fn each(&mut self) -> impl Iterator<Item = &mut KeptRequest> {
-        self.table.as_mut().iter_mut()
+        self.places_mut().iter_mut()
     }
 
     /// Returns the requests that wait for a rail and are due for an attempt, each with its window.
     pub fn waiting(&self, now: Instant) -> impl Iterator<Item = (RequestId, u32)> {
-        (0_u32..)
-            .zip(self.table.as_ref())
-            .filter_map(move |(place, kept)| {
-                let generation = kept.generation;
-                let is_due = kept.refused.is_none_or(|again| again.has_passed(now));
-                let is_next = kept.state == State::Waiting && is_due;
-                is_next.then_some((RequestId { place, generation }, kept.window))
-            })
+        (0_u32..).zip(self.places()).filter_map(move |(place, kept)| {
+            let generation = kept.generation;
+            let is_due = kept.refused.is_none_or(|again| again.has_passed(now));
+            let is_next = kept.state == State::Waiting && is_due;
+            is_next.then_some((RequestId { place, generation }, kept.window))
+        })
     }
 
     fn of(&mut self, id: RequestId) -> Option<&mut KeptRequest> {
@@ -453,14 +470,14 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
 
     /// When to look at the deadlines.
     pub fn wake(&self) -> Option<Deadline> {
-        let open = self.table.as_ref().iter().filter(|kept| kept.waits());
+        let open = self.places().iter().filter(|kept| kept.waits());
         open.map(|kept| kept.refused.map_or(kept.until, |again| again.min(kept.until)))
             .min()
     }
 
     /// Whether one has no end yet.
     pub fn is_any_open(&self) -> bool {
-        self.table.as_ref().iter().any(KeptRequest::is_open)
+        self.places().iter().any(KeptRequest::is_open)
     }
 
     /// Notes that the session is over: all open requests end, but those of [`Requests::begin_long`].
@@ -475,7 +492,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
 
     /// Returns the next end, until there is none, and frees its place.
     pub fn poll_end(&mut self) -> Option<(RequestId, RequestEnd)> {
-        (0_u32..).zip(self.table.as_mut()).find_map(|(place, kept)| {
+        let ended = (0_u32..).zip(self.places_mut()).find_map(|(place, kept)| {
             let State::Ended(end) = kept.state else {
                 return None;
             };
@@ -483,7 +500,9 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
             kept.state = State::Free;
             kept.generation = generation.wrapping_add(1);
             Some((RequestId { place, generation }, end))
-        })
+        });
+        self.taken = self.taken.saturating_sub(u32::from(ended.is_some()));
+        ended
     }
 }
 

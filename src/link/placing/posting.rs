@@ -3,7 +3,7 @@
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
-use doorbell_core::session::{Epoch, Fragment, PushRefusal, SESSION_RAILS_MAX, Sequence};
+use doorbell_core::session::{Epoch, Fragment, PushRefusal, Sequence};
 use doorbell_core::wire::{LendFrame, Placed, PlacedFrame, RemoteWindow, SessionHeader, VERSION_PLACED};
 
 use super::{BEHIND_PARTS, PART_BYTES, Placing, SHARE_BYTES_MIN};
@@ -89,7 +89,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 .is_some_and(|rail| rail.at.is_some());
             is_there && placing.key((*rail, session.rail_epoch(*rail))).is_some()
         };
-        let open = (0..SESSION_RAILS_MAX).filter(is_open).count();
+        let open = (0..session.rails_end()).filter(is_open).count();
         if open == 0 || session.over().is_some() || session.is_closing() {
             return Way::Slots;
         }
@@ -223,7 +223,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         if !self.placing.has_lent() {
             return;
         }
-        for rail in 0..SESSION_RAILS_MAX {
+        for rail in 0..self.session.rails_end() {
             while let Some((at, epoch)) = self.open_rail(rail) {
                 let Some(lend) = self.placing.unsent(rail, at.worker, epoch) else {
                     break;

@@ -20,7 +20,7 @@ where
 {
     /// Begins a turn: rails that took no more are tried again.
     pub fn begin_turn(&mut self) {
-        for rail in &mut self.rails {
+        for rail in self.rails_mut() {
             rail.is_blocked = false;
         }
     }
@@ -49,7 +49,7 @@ where
     /// Returns the next action, until there is none. `random` is drawn anew for each call, or at least for each turn.
     pub fn poll_action(&mut self, now: Instant, random: u64) -> Option<Action> {
         self.look_at_deadlines(now);
-        for index in 0..SESSION_RAILS_MAX {
+        for index in 0..self.rails_end {
             if let Some(action) = self.act_on(index, now, random) {
                 return Some(action);
             }
@@ -86,9 +86,10 @@ where
 
     /// Returns the action that is due on one rail.
     fn act_on(&mut self, index: u8, now: Instant, random: u64) -> Option<Action> {
-        let (config, role, is_over) = (self.config, self.role, self.over().is_some());
+        let (role, is_over) = (self.role, self.over().is_some());
         let next = self.epoch.next();
-        let rail = self.rail_mut(index)?;
+        let config = &self.config;
+        let rail = self.rails.get_mut(usize::from(index))?;
         let mut dead = false;
         match rail.phase {
             RailPhase::Detached { retry: Some(retry) }
@@ -104,7 +105,7 @@ where
                 return Some(Action::Connect { rail: index, epoch });
             }
             RailPhase::Attaching { until, .. } if until.has_passed(now) => dead = true,
-            RailPhase::Attaching { .. } | RailPhase::Attached { .. } => match rail.health.due(&config, now) {
+            RailPhase::Attaching { .. } | RailPhase::Attached { .. } => match rail.health.due(config, now) {
                 Due::Dead => dead = true,
                 Due::Probe if !rail.is_blocked && rail.is_usable() => {
                     return Some(Action::Probe { rail: index });
@@ -138,7 +139,7 @@ where
         let silent = Deadline::after(self.progress_at, self.config.stalled_after).has_passed(now);
         // While a rail is in doubt, the peer's transport is not reported to answer.
         let answers = self
-            .rails
+            .rails()
             .iter()
             .any(|rail| rail.is_usable() && rail.health.state() == crate::session::HealthState::Up);
         if self.outbox.has_sent() && silent && answers {
@@ -154,7 +155,7 @@ where
             false if fragment.is_first && fragment.is_last => (Way::Whole, SessionHeader::data),
             false => (Way::Part, SessionHeader::data),
         };
-        let rail = choose(&self.rails, fragment.bytes, way)?;
+        let rail = choose(self.rails(), fragment.bytes, way)?;
         let header = header(
             self.rail_epoch(rail),
             fragment.sequence,
@@ -173,7 +174,7 @@ where
         if self.closing?.farewell.is_some() || !self.has_nothing_open() {
             return None;
         }
-        let rail = choose_any(&self.rails)?;
+        let rail = choose_any(self.rails())?;
         let header =
             SessionHeader::farewell(self.rail_epoch(rail), self.outbox.next(), self.inbox.expected());
         Some(Action::Farewell { rail, header })
@@ -188,7 +189,7 @@ where
         if !is_due {
             return None;
         }
-        let rail = choose_any(&self.rails)?;
+        let rail = choose_any(self.rails())?;
         let header = SessionHeader::acknowledgement_only(self.rail_epoch(rail), self.inbox.expected());
         Some(Action::Acknowledge { rail, header })
     }
@@ -303,7 +304,7 @@ where
     /// as long as it has no rail, is being closed, or has something to post that a rail does not take.
     pub fn rests_until(&mut self, now: Instant) -> Option<Deadline> {
         let end = self.outbox.oldest().plus(self.peer_window);
-        let awaits_rails = self.rails.iter().any(|rail| rail.is_blocked || rail.must_shut);
+        let awaits_rails = self.rails().iter().any(|rail| rail.is_blocked || rail.must_shut);
         let is_settled = self.is_connected() && self.closing.is_none() && !awaits_rails;
         if !is_settled || self.outbox.next_waiting(end).is_some() {
             return None;
@@ -321,7 +322,7 @@ where
             && self.is_connected()
             && self.has_nothing_open();
         // No event reports that a rail takes more.
-        let is_soon = is_to_end || self.rails.iter().any(|rail| rail.is_blocked);
+        let is_soon = is_to_end || self.rails().iter().any(|rail| rail.is_blocked);
         let again = Deadline::after(now, TRY_AGAIN);
         match wake {
             Some(wake) if wake.has_passed(now) => Some(again),
@@ -344,7 +345,7 @@ where
             .filter(|_| self.is_connected())
             .map(|since| Deadline::after(since, self.config.acknowledge_after));
         let closing = self.closing.map(|closing| closing.until);
-        let rails = self.rails.iter().filter_map(|rail| self.wake_of(rail));
+        let rails = self.rails().iter().filter_map(|rail| self.wake_of(rail));
         phase.into_iter().chain(owed).chain(closing).chain(rails).min()
     }
 

@@ -20,6 +20,7 @@ where
         rail.phase = RailPhase::Detached {
             retry: Some(Deadline::at(now)),
         };
+        self.rails_end = self.rails_end.max(index.saturating_add(1));
         Some(index)
     }
 
@@ -121,6 +122,7 @@ where
             rail.attach(RailPhase::Attached { has_said: false }, proofs, now);
             (rail.epoch, rail.speed_mbps) = (said.epoch, speed_mbps);
         }
+        self.rails_end = self.rails_end.max(said.rail.saturating_add(1));
         self.epoch = self.epoch.max(said.epoch);
         self.agree(said, now);
         Ok(Offer {

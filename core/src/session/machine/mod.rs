@@ -39,6 +39,8 @@ pub struct Session<O, I> {
     /// The highest there was.
     epoch: Epoch,
     rails: [Rail; SESSION_RAILS_MAX as usize],
+    /// All rails from this one on were never used.
+    rails_end: u8,
     outbox: Outbox<O>,
     inbox: Inbox<I>,
     /// Fragments the peer takes from the one it expects.
@@ -346,6 +348,7 @@ where
             id,
             epoch: Epoch::NONE,
             rails: [const { Rail::unused() }; SESSION_RAILS_MAX as usize],
+            rails_end: 0,
             outbox: Outbox::new(tables.0),
             inbox: Inbox::new(tables.1),
             peer_window: 0,
@@ -395,6 +398,21 @@ where
     /// Whether the peer's transport answers, and its process takes no messages.
     pub const fn is_stalled(&self) -> bool {
         self.is_stalled
+    }
+
+    /// All rails from this number on were never used: loops over rails end there.
+    pub const fn rails_end(&self) -> u8 {
+        self.rails_end
+    }
+
+    fn rails(&self) -> &[Rail] {
+        self.rails.get(..usize::from(self.rails_end)).unwrap_or_default()
+    }
+
+    fn rails_mut(&mut self) -> &mut [Rail] {
+        self.rails
+            .get_mut(..usize::from(self.rails_end))
+            .unwrap_or_default()
     }
 
     /// How a rail is.
@@ -461,6 +479,18 @@ where
         self.take_in((bytes, fragment_bytes), false)
     }
 
+    /// Takes in a message of one fragment as [`Session::push`] does. Returns its number, and the place of its bytes.
+    ///
+    /// # Errors
+    /// [`PushRefusal`]: nothing was taken in.
+    #[inline]
+    pub fn push_whole(&mut self, bytes: u32) -> Result<(Sequence, usize), PushRefusal> {
+        self.check_takes()?;
+        let sequence = self.outbox.next();
+        let place = self.outbox.push(bytes, true, true, false);
+        Ok((sequence, place.ok_or(PushRefusal::Full)?))
+    }
+
     /// Takes in a message as [`Session::push`] does, whose fragments are written into memory that the peer lent.
     ///
     /// # Errors
@@ -474,12 +504,7 @@ where
         (bytes, fragment_bytes): (u64, u32),
         is_placed: bool,
     ) -> Result<Unsent, PushRefusal> {
-        match self.phase {
-            Phase::Over(reason) => return Err(PushRefusal::Over(reason)),
-            _ if self.closing.is_some() => return Err(PushRefusal::Closing),
-            Phase::Connected => {}
-            Phase::Beginning { .. } | Phase::Recovering { .. } => return Err(PushRefusal::Recovering),
-        }
+        self.check_takes()?;
         let each = u64::from(fragment_bytes.max(1));
         let count = bytes.div_ceil(each).max(1);
         if count > self.outbox.capacity() {
@@ -508,6 +533,17 @@ where
             first,
             last: self.outbox.next().before(),
         })
+    }
+
+    /// Whether a message may be taken in now.
+    #[inline]
+    const fn check_takes(&self) -> Result<(), PushRefusal> {
+        match self.phase {
+            Phase::Over(reason) => Err(PushRefusal::Over(reason)),
+            _ if self.closing.is_some() => Err(PushRefusal::Closing),
+            Phase::Connected => Ok(()),
+            Phase::Beginning { .. } | Phase::Recovering { .. } => Err(PushRefusal::Recovering),
+        }
     }
 
     /// A fragment that is not acknowledged.

@@ -2,7 +2,7 @@
 //! a change that is undone between two calls is not reported.
 
 use super::{FinalReason, Phase, Session, SessionEvent};
-use crate::session::{Kept, Retained, SESSION_RAILS_MAX, Sequence};
+use crate::session::{Kept, Retained, Sequence};
 
 /// State as it was last reported.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +61,7 @@ where
     }
 
     fn report_rails(&mut self) -> Option<SessionEvent> {
-        for index in 0..SESSION_RAILS_MAX {
+        for index in 0..self.rails_end {
             let is_up = self
                 .rails
                 .get(usize::from(index))
