@@ -15,4 +15,18 @@ crate::named_orderings! {
 
     /// Everything is taken off a free list. Pairs with every [`FREE_LIST_PUT`] on it.
     FREE_LIST_TAKE = Acquire;
+
+    /// A registration is there for lookups: its key and its tag are written. Pairs with [`REGISTRATION_FIND`].
+    REGISTRATION_PUBLISH = Release;
+
+    /// A lookup reads which registration a place has. Pairs with the [`REGISTRATION_PUBLISH`] of it; uses that begin and end go on with its
+    /// release sequence, since each is a read-modify-write.
+    REGISTRATION_FIND = Acquire;
+
+    /// A use of a registration ends: it is done for the thread that deregisters. That is the thread of the last end, or of the
+    /// [`REGISTRATION_UNLINK`] behind it. Pairs with both.
+    REGISTRATION_END = AcqRel;
+
+    /// A registration is taken out of reach of lookups. Pairs with the [`REGISTRATION_END`] of its uses.
+    REGISTRATION_UNLINK = Acquire;
 }

@@ -9,12 +9,20 @@
 )]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use doorbell_core::Access;
 use doorbell_core::registrations::{
-    AddressRange, Committed, EntryId, Key, Limits, Reservation, Slot, Table, TableCounts,
+    AddressRange, Committed, EntryId, Key, Limits, Mark, Reservation, Slot, Table, TableCounts, Uses,
 };
 use proptest::prelude::*;
+
+type Marks = Arc<Uses<Vec<Mark>>>;
+type Index = Table<u64, Vec<Slot<u64>>, Marks>;
+
+fn marks(count: usize) -> Marks {
+    Arc::new(Uses::new((0..count).map(|_| Mark::new()).collect()))
+}
 
 const LIMITS: Limits = Limits {
     entries: 5,
@@ -117,7 +125,8 @@ struct Known {
 
 #[derive(Debug)]
 struct World {
-    table: Table<u64, Vec<Slot<u64>>>,
+    table: Index,
+    uses: Marks,
     known: BTreeMap<u64, Known>,
     used: Vec<(EntryId, u64)>,
     pending: Vec<(EntryId, u64)>,
@@ -129,8 +138,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        let uses = marks(8);
         Self {
-            table: Table::new((0..8).map(|_| Slot::new()).collect(), LIMITS),
+            table: Table::new((0..8).map(|_| Slot::new()).collect(), Arc::clone(&uses), LIMITS),
+            uses,
             known: BTreeMap::new(),
             used: Vec::new(),
             pending: Vec::new(),
@@ -142,7 +153,11 @@ impl World {
     }
 
     fn look_up(&mut self, key: Key) -> bool {
-        let Some((id, &number)) = self.table.look_up(&key) else {
+        // Each other one without the lock; what that does not find is looked up once more.
+        let found = (self.now % 2 == 0).then(|| self.uses.look_up(&key)).flatten();
+        let found = found.map(|(id, tag)| (id, u64::from(tag)));
+        let under_lock = || self.table.look_up(&key).map(|(id, number)| (id, *number));
+        let Some((id, number)) = found.or_else(under_lock) else {
             self.misses += 1;
             return false;
         };
@@ -207,7 +222,7 @@ impl World {
         let is_found = self.known.iter().any(|(other, known)| {
             *other != number && same(known) && self.pending.iter().all(|(_, pending)| pending != other)
         });
-        match self.table.commit(id, number).unwrap() {
+        match self.table.commit(id, number, number as u32).unwrap() {
             Committed::Stale => assert!(known.is_stale),
             committed => {
                 assert!(
@@ -222,7 +237,11 @@ impl World {
                 self.used.push((id, number));
             }
         }
-        assert_eq!(self.table.commit(id, number), Err(number), "committed twice");
+        assert_eq!(
+            self.table.commit(id, number, number as u32),
+            Err(number),
+            "committed twice"
+        );
     }
 
     fn change(&mut self, change: Change, range: AddressRange) {
@@ -275,7 +294,12 @@ impl World {
                 let known = self.known.get_mut(&number).unwrap();
                 known.users -= 1;
                 let (users, is_stale) = (known.users, known.is_stale);
-                assert_eq!(self.table.release(id), users == 0 && is_stale);
+                let is_retired = match self.now % 2 {
+                    0 => self.uses.release(id) && self.table.retire(id),
+                    _ => self.table.release(id),
+                };
+                assert_eq!(is_retired, users == 0 && is_stale);
+                assert!(!self.table.retire(id), "retired twice, or in use");
                 if users == 0 {
                     assert!(!self.table.release(id), "released more often than used");
                     assert_eq!(self.table.used(id), None, "it is in use no more");
@@ -353,16 +377,16 @@ fn key(start: usize, bytes: usize) -> Key {
     }
 }
 
-fn add(table: &mut Table<u64, Vec<Slot<u64>>>, key: Key, value: u64) -> EntryId {
+fn add(table: &mut Index, key: Key, value: u64) -> EntryId {
     let Reservation::Reserved(id) = table.reserve(key) else {
         panic!("no room for {key:?}");
     };
-    assert_eq!(table.commit(id, value), Ok(Committed::Shared));
+    assert_eq!(table.commit(id, value, value as u32), Ok(Committed::Shared));
     id
 }
 
-fn table(limits: Limits) -> Table<u64, Vec<Slot<u64>>> {
-    Table::new((0..4).map(|_| Slot::new()).collect(), limits)
+fn table(limits: Limits) -> Index {
+    Table::new((0..4).map(|_| Slot::new()).collect(), marks(4), limits)
 }
 
 #[test]
@@ -413,10 +437,37 @@ fn limits_hold_at_the_last_entry_and_at_the_last_byte() {
         "nothing leaves for what never fits"
     );
     assert_eq!(small.reserve(key(0x30, 1)), Reservation::DeregisterFirst);
-    let mut none = Table::<u64, Vec<Slot<u64>>>::new(Vec::new(), LIMITS);
+    let mut none = Index::new(Vec::new(), marks(4), LIMITS);
     assert_eq!(none.reserve(key(1, 1)), Reservation::Full);
     assert!(none.look_up(&key(1, 1)).is_none());
     assert_eq!(none.invalidate(AddressRange::new(0, usize::MAX).unwrap()), 0);
+}
+
+#[test]
+fn as_many_uses_as_can_be_counted_and_one_more() {
+    let uses = marks(4);
+    let mut table = Index::new((0..4).map(|_| Slot::new()).collect(), Arc::clone(&uses), LIMITS);
+    let one = key(0x10, 8);
+    let first = add(&mut table, one, 1);
+    // 2^19 uses that began without the lock: the next one begins under it, and all are counted.
+    let mut hits = 0_u64;
+    while let Some((id, _)) = uses.look_up(&one) {
+        assert!(!uses.release(id));
+        hits += 1;
+    }
+    assert_eq!((hits, table.counts().hits), (1 << 19, 1 << 19));
+    assert!(table.look_up(&one).is_some());
+    assert!(uses.look_up(&one).is_some(), "it goes on without the lock");
+    assert_eq!(table.counts().hits, hits + 2);
+    // 2^18 users at once, three of them above: the next one gets a registration of its own.
+    let mut users = 3_u64;
+    while uses.look_up(&one).is_some() {
+        users += 1;
+    }
+    assert_eq!(users, 1 << 18);
+    assert!(table.look_up(&one).is_none());
+    assert!(!uses.release(first));
+    assert!(table.look_up(&one).is_some() && table.look_up(&one).is_none());
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::memory::statistics::RegistrationStatistics;
 #[non_exhaustive]
 pub struct RegistrationCacheConfig {
     /// The most registrations; default 1,024. Each takes about 100 bytes, at once. A change of watched mappings is
-    /// compared with all of them.
+    /// compared with all of them, and so is the last use of each where one has to leave.
     pub entries_max: u32,
     /// The most bytes of all registrations together; default 1 GiB. Their pages are pinned, and count towards
     /// `RLIMIT_MEMLOCK`.
@@ -43,7 +43,7 @@ type DomainHold = Hold<Arc<ProtectionDomain>, &'static Service>;
 
 /// Registrations of one protection domain, kept after their use. Clones share them, on any thread.
 ///
-/// A use of a kept registration takes a lock for some nanoseconds and makes one system call; without the call if the
+/// A use of a kept registration takes no lock and makes one system call; without the call if the
 /// memory is promised to stay ([`LentMemory::IS_KEPT`]). Overlapping regions are registered apart.
 ///
 /// Once the last clone is dropped, registrations that nobody uses are deregistered. Each other one is deregistered when

@@ -1,4 +1,5 @@
-//! The cache behind its handles: the table under its lock, and the order of the calls around it.
+//! The cache behind its handles: the table under its lock, and the order of the calls around it. A use that hits takes no lock, nor does its
+//! end.
 //!
 //! A registration that is missing is made in this order, and each step closes a hole:
 //!
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use doorbell_core::Lkey;
 use doorbell_core::provider::ProviderError;
 use doorbell_core::registrations::{
-    AddressRange, Committed, EntryId, Key, Limits, Reservation, Slot, Table, TableCounts,
+    AddressRange, Committed, EntryId, Key, Limits, Mark, Reservation, Slot, Table, TableCounts, Uses,
 };
 
 use crate::error::ENOMEM;
@@ -24,8 +25,10 @@ use crate::memory::statistics::{RegistrationStatistics, Uncached};
 /// How often a registration is tried while mappings change, before it is made for one use.
 const ATTEMPTS: u32 = 4;
 
+type Marks = Uses<Box<[Mark]>>;
+
 struct State<T> {
-    table: Table<T, Box<[Slot<T>]>>,
+    table: Table<T, Box<[Slot<T>]>, Arc<Marks>>,
     uncached: [u64; Uncached::ALL.len()],
     /// Until the cache is closed, another thread deregisters what is released late.
     is_open: bool,
@@ -36,6 +39,7 @@ pub(super) struct Shared<R: Registrar, W: Watch> {
     registrar: R,
     /// `None` caches only what is promised to stay.
     watch: Option<W>,
+    uses: Arc<Marks>,
     state: Mutex<State<Arc<R::Registered>>>,
 }
 
@@ -71,12 +75,8 @@ impl<R: Registrar, W: Watch> Drop for Hold<R, W> {
     #[inline]
     fn drop(&mut self) {
         if let Some(id) = self.entry {
-            let mut state = self.shared.lock();
-            let is_retired = state.table.release(id);
-            let is_open = state.is_open;
-            drop(state);
-            if is_retired {
-                self.shared.clear(is_open);
+            if self.shared.uses.release(id) {
+                self.shared.retire(id);
             }
         }
     }
@@ -100,11 +100,14 @@ enum Attempt<T> {
 impl<R: Registrar, W: Watch> Shared<R, W> {
     pub(super) fn new(registrar: R, watch: Option<W>, limits: Limits) -> Self {
         let slots = (0..limits.entries).map(|_| Slot::new()).collect();
+        let marks = (0..limits.entries).map(|_| Mark::new()).collect();
+        let uses = Arc::new(Uses::new(marks));
         Self {
             registrar,
             watch,
+            uses: Arc::clone(&uses),
             state: Mutex::new(State {
-                table: Table::new(slots, limits),
+                table: Table::new(slots, uses, limits),
                 uncached: [0; Uncached::ALL.len()],
                 is_open: true,
             }),
@@ -120,16 +123,19 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
     /// Finds or makes a registration, and counts its use.
     #[inline]
     pub(super) fn acquire(self: &Arc<Self>, key: &Key) -> Result<Hold<R, W>, RegistrationError> {
-        match self.look_up(key) {
-            Found::Held(id, lkey) => Ok(self.hold(Some(id), lkey, None)),
-            other => self.make(key, other),
+        // The mapping is the caller's from before the question on. So the answer covers all that happened to it, and
+        // the lookup may follow.
+        if key.is_kept || self.watch.as_ref().is_some_and(W::is_settled) {
+            if let Some((id, tag)) = self.uses.look_up(key) {
+                return Ok(self.hold(Some(id), Lkey(tag), None));
+            }
         }
+        self.make(key)
     }
 
-    #[inline]
+    /// Looks up under the lock what was not found without it.
     fn look_up(&self, key: &Key) -> Found {
-        // The mapping is the caller's from before the question on. So the answer covers all that happened to it, and
-        // the lock may be taken afterwards.
+        // As for `acquire`.
         if !key.is_kept {
             match &self.watch {
                 Some(watch) if !watch.is_settled() => return Found::Unsettled,
@@ -140,6 +146,18 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         match self.lock().table.look_up(key) {
             Some((id, registered)) => Found::Held(id, R::lkey(registered)),
             None => Found::Missing,
+        }
+    }
+
+    /// Has a registration deregistered whose last use ended, and that no lookup finds any more.
+    #[cold]
+    fn retire(&self, id: EntryId) {
+        let mut state = self.lock();
+        let is_retired = state.table.retire(id);
+        let is_open = state.is_open;
+        drop(state);
+        if is_retired {
+            self.clear(is_open);
         }
     }
 
@@ -159,7 +177,9 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
     }
 
     #[cold]
-    fn make(self: &Arc<Self>, key: &Key, mut found: Found) -> Result<Hold<R, W>, RegistrationError> {
+    #[inline(never)]
+    fn make(self: &Arc<Self>, key: &Key) -> Result<Hold<R, W>, RegistrationError> {
+        let mut found = self.look_up(key);
         for _ in 0..ATTEMPTS {
             match found {
                 Found::Held(id, lkey) => return Ok(self.hold(Some(id), lkey, None)),
@@ -196,7 +216,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
             }
         };
         let lkey = R::lkey(&registered);
-        let committed = self.lock().table.commit(id, registered);
+        let committed = self.lock().table.commit(id, registered, lkey.0);
         match committed {
             Ok(Committed::Shared | Committed::Alone) => Ok(Attempt::Held(id, lkey)),
             Ok(Committed::Stale) => {

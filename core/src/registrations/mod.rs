@@ -2,14 +2,17 @@
 //!
 //! Here is all that decides, and nothing that calls. A [`Table`] stores one value for each registration, in storage of
 //! the caller's. The caller registers, deregisters and watches mappings. It holds a lock around each call of the
-//! table, and no call of the table allocates, frees or drops a value.
+//! table, and no call of the table allocates, frees or drops a value. A lookup that hits, and the end of a use, need no
+//! lock: [`Uses`].
 
 mod table;
+mod uses;
 
 use core::fmt;
 
 use crate::Access;
 pub use table::{Slot, Table};
+pub use uses::{Mark, Uses};
 
 /// A range of addresses that is not empty and does not reach past the last address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

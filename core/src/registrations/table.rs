@@ -1,22 +1,25 @@
-//! The table: buckets of live registrations, the order of their last use, and the list of retired ones.
+//! The table: buckets of live registrations, and the list of retired ones. Their users are counted by [`Uses`].
 //!
 //! | state | in a bucket | users | pages | leaves it by |
 //! |---|---|---|---|---|
 //! | free | no | 0 | none | `reserve` |
 //! | pending | no | 0 | being pinned | `commit`, `abandon` |
-//! | live | yes | any; on the list of idle ones at 0 | pinned | eviction, `invalidate` |
-//! | unlinked | no | at least 1 | pinned | the last `release` |
+//! | live | yes | any | pinned | eviction at 0 users, `invalidate` |
+//! | unlinked | no | at least 1, or the last one is leaving | pinned | the last `release` |
 //! | retired | no | 0 | pinned | `take_retired` |
 //! | leaving | no | 0 | being unpinned | `deregistered` |
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::ops::Deref;
 
+use super::uses::{GENERATIONS, Mark, NONE, Uses, bucket_of};
 use super::{AddressRange, Committed, EntryId, Key, Limits, Reservation, TableCounts};
 use crate::Access;
+use crate::sync::Ordering;
 
-/// The end of a list.
-const NONE: u32 = u32::MAX;
+/// How often an eviction looks for an idle entry, if lookups take up those that it finds.
+const LOOKS_MAX: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -28,20 +31,14 @@ enum State {
     Leaving,
 }
 
-/// Place for one registration, and head of one bucket.
+/// Place for one registration.
 #[derive(Debug)]
 pub struct Slot<T> {
     key: Key,
     state: State,
-    users: u32,
     generation: u32,
-    /// The first live entry of the bucket with this slot's index.
-    bucket: u32,
-    /// The next entry: of the bucket if it is live, of the free or of the retired list if it is on one.
+    /// The next entry of the free or of the retired list, if it is on one.
     next: u32,
-    /// Neighbours on the list of idle entries.
-    older: u32,
-    newer: u32,
     value: Option<T>,
 }
 
@@ -56,12 +53,8 @@ impl<T> Slot<T> {
                 is_kept: false,
             },
             state: State::Free,
-            users: 0,
             generation: 0,
-            bucket: NONE,
             next: NONE,
-            older: NONE,
-            newer: NONE,
             value: None,
         }
     }
@@ -101,31 +94,38 @@ impl Amount {
 
 /// Registrations by key. A lookup counts a user, and a registration in use is never handed out for deregistration.
 ///
-/// A lookup, a release, a reservation without eviction and a commit take constant time. An invalidation looks at each
+/// The table is called under a lock. Its [`Uses`] find live entries and end uses without it: see [`Uses::look_up`] and [`Uses::release`].
+///
+/// A lookup, a release, a reservation without eviction and a commit take constant time. An invalidation and an eviction look at each
 /// slot that was ever used.
-pub struct Table<T, Slots> {
+pub struct Table<T, Slots, U> {
     slots: Slots,
+    uses: U,
     limits: Limits,
     free: u32,
     retired: u32,
-    oldest: u32,
-    newest: u32,
     /// Slots below this index were used; all others are free.
     used_slots: u32,
     held: Amount,
-    idle: Amount,
     waiting: Amount,
-    entries_used: u32,
     counts: TableCounts,
     value: PhantomData<T>,
 }
 
-impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
-    /// An empty table. It holds at most as many registrations as there are slots, whatever the limits say.
-    pub fn new(mut slots: Slots, limits: Limits) -> Self {
+impl<T, Slots, U, Marks> Table<T, Slots, U>
+where
+    Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>,
+    U: Deref<Target = Uses<Marks>>,
+    Marks: AsRef<[Mark]> + 'static,
+{
+    /// An empty table. It holds at most as many registrations as there are slots and marks, whatever the limits say. The marks are new, and
+    /// of this table alone.
+    pub fn new(mut slots: Slots, uses: U, limits: Limits) -> Self {
         let places = slots.as_mut();
+        let places_max = uses.marks().len().min(places.len()).min(NONE as usize);
+        let places = places.get_mut(..places_max).unwrap_or_default();
         let mut count = 0_u32;
-        for place in places.iter_mut().take(NONE as usize) {
+        for place in places.iter_mut() {
             count = count.saturating_add(1);
             *place = Slot::new();
             place.next = count;
@@ -135,26 +135,22 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         }
         Self {
             slots,
+            uses,
             limits: Limits {
                 entries: limits.entries.min(count),
                 bytes: limits.bytes,
             },
             free: if count == 0 { NONE } else { 0 },
             retired: NONE,
-            oldest: NONE,
-            newest: NONE,
             used_slots: 0,
             held: Amount::default(),
-            idle: Amount::default(),
             waiting: Amount::default(),
-            entries_used: 0,
             counts: TableCounts::default(),
             value: PhantomData,
         }
     }
 
     /// Finds the live registration of a key, counts the caller as a user, and as the most recent one.
-    #[inline]
     pub fn look_up(&mut self, key: &Key) -> Option<(EntryId, &T)> {
         if let Some(index) = self.find_live(key) {
             return self.take_up(index);
@@ -163,16 +159,11 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         None
     }
 
-    #[inline]
     fn take_up(&mut self, index: u32) -> Option<(EntryId, &T)> {
-        let is_idle = self.get(index)?.users == 0;
-        if is_idle {
-            self.leave_idle(index);
-            self.entries_used = self.entries_used.saturating_add(1);
-        }
-        self.counts.hits = self.counts.hits.wrapping_add(1);
-        let slot = self.slots.as_mut().get_mut(index as usize)?;
-        slot.users = slot.users.checked_add(1)?;
+        let clock = self.uses.clock();
+        let begun = self.mark(index)?.take_up(clock)?;
+        self.counts.hits = self.counts.hits.wrapping_add(begun);
+        let slot = self.get(index)?;
         let id = EntryId {
             index,
             generation: slot.generation,
@@ -184,19 +175,16 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
     #[must_use]
     pub fn used(&self, id: EntryId) -> Option<&T> {
         let slot = self.get(id.index)?;
-        let is_used = slot.generation == id.generation && slot.users != 0;
+        let is_used = slot.generation == id.generation && self.mark(id.index)?.has_users();
         slot.value.as_ref().filter(|_| is_used)
     }
 
     /// Takes a place for a registration that is about to be made. The least recently used ones are evicted if that makes
-    /// room. From now on an invalidation of its range makes it stale.
+    /// room: those of which no use began since the most commits. From now on an invalidation of its range makes it stale.
     pub fn reserve(&mut self, key: Key) -> Reservation {
         let bytes = key.range.bytes();
-        let all = Amount {
-            entries: self.idle.entries.saturating_add(self.waiting.entries),
-            bytes: self.idle.bytes.saturating_add(self.waiting.bytes),
-        };
-        if !self.held.has_room(all, bytes, self.limits) {
+        let has_room = |leaving| self.held.has_room(leaving, bytes, self.limits);
+        if !has_room(self.waiting) && !has_room(self.leaving_or_idle()) {
             return Reservation::Full;
         }
         while !self.held.has_room(self.waiting, bytes, self.limits) {
@@ -214,7 +202,6 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         self.free = slot.next;
         slot.key = key;
         slot.state = State::Pending { is_stale: false };
-        slot.users = 0;
         slot.next = NONE;
         self.held.add(bytes);
         self.used_slots = self.used_slots.max(index.saturating_add(1));
@@ -231,11 +218,13 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         }
     }
 
-    /// Stores the registration that a place was reserved for.
+    /// Stores the registration that a place was reserved for, and the caller's word for it, which [`Uses::look_up`] returns.
+    ///
+    /// Ordering: [`REGISTRATION_PUBLISH`](crate::ordering::REGISTRATION_PUBLISH) pairs with the lookups' acquire.
     ///
     /// # Errors
     /// The id names no reserved place. The value is given back.
-    pub fn commit(&mut self, id: EntryId, value: T) -> Result<Committed, T> {
+    pub fn commit(&mut self, id: EntryId, value: T, tag: u32) -> Result<Committed, T> {
         let Some(State::Pending { is_stale }) = self.named(id) else {
             return Err(value);
         };
@@ -245,48 +234,49 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         slot.value = Some(value);
         let key = slot.key;
         if is_stale {
-            self.retire(id.index);
+            self.put_retired(id.index);
             return Ok(Committed::Stale);
         }
-        let is_taken = self.find_live(&key).is_some();
-        self.entries_used = self.entries_used.saturating_add(1);
-        let slots = self.slots.as_mut();
-        let bucket = bucket_of(&key, slots.len());
-        let head = slots.get(bucket as usize).map_or(NONE, |slot| slot.bucket);
-        if let Some(slot) = slots.get_mut(id.index as usize) {
-            slot.users = 1;
-            if is_taken {
-                slot.state = State::Unlinked;
-                return Ok(Committed::Alone);
+        let is_first = self.find_live(&key).is_none();
+        let clock = self.uses.clock();
+        let marks = self.uses.marks();
+        let bucket = marks.get(bucket_of(&key, marks.len()) as usize);
+        if let (Some(mark), Some(bucket)) = (marks.get(id.index as usize), bucket) {
+            mark.use_at(clock);
+            let begun = mark.begin(id.generation, &key, tag, is_first);
+            self.counts.hits = self.counts.hits.wrapping_add(begun);
+            if is_first {
+                // Relaxed: a lookup that does not see it looks again under the lock.
+                mark.next
+                    .store(bucket.bucket.load(Ordering::Relaxed), Ordering::Relaxed);
+                bucket.bucket.store(id.index, Ordering::Relaxed);
             }
-            slot.state = State::Live;
-            slot.next = head;
         }
-        if let Some(slot) = slots.get_mut(bucket as usize) {
-            slot.bucket = id.index;
+        self.uses.tick();
+        let (state, committed) = match is_first {
+            true => (State::Live, Committed::Shared),
+            false => (State::Unlinked, Committed::Alone),
+        };
+        if let Some(slot) = self.slots.as_mut().get_mut(id.index as usize) {
+            slot.state = state;
         }
-        Ok(Committed::Shared)
+        Ok(committed)
     }
 
     /// Ends one use. Returns whether the registration is now retired, so that it has to be deregistered. An id that names
     /// nothing in use is ignored.
-    #[inline]
     pub fn release(&mut self, id: EntryId) -> bool {
-        let slot = self.slots.as_mut().get_mut(id.index as usize);
-        let Some(slot) = slot.filter(|slot| slot.generation == id.generation && slot.users != 0) else {
-            return false;
-        };
-        slot.users = slot.users.wrapping_sub(1);
-        if slot.users != 0 {
-            return false;
+        self.uses.release(id) && self.retire(id)
+    }
+
+    /// Retires a registration whose last use ended without the lock: [`Uses::release`] said so. Returns whether it has to be deregistered.
+    pub fn retire(&mut self, id: EntryId) -> bool {
+        let is_over = matches!(self.named(id), Some(State::Unlinked))
+            && self.mark(id.index).is_some_and(|mark| !mark.has_users());
+        if is_over {
+            self.put_retired(id.index);
         }
-        self.entries_used = self.entries_used.saturating_sub(1);
-        if slot.state == State::Live {
-            self.join_idle(id.index);
-            return false;
-        }
-        self.retire(id.index);
-        true
+        is_over
     }
 
     /// Takes out of the buckets all registrations with a byte in this range, and marks the pending ones as stale.
@@ -314,8 +304,8 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
     /// Retires all idle registrations, and returns how many there were.
     pub fn evict_idle(&mut self) -> u32 {
         let mut count = 0_u32;
-        while self.evict_oldest() {
-            count = count.saturating_add(1);
+        for index in 0..self.used_slots {
+            count = count.saturating_add(u32::from(self.evict(index)));
         }
         count
     }
@@ -358,12 +348,36 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
     /// Returns the counts.
     #[must_use]
     pub fn counts(&self) -> TableCounts {
-        TableCounts {
+        let mut counts = TableCounts {
             entries: self.held.entries,
-            entries_used: self.entries_used,
             bytes: self.held.bytes,
             ..self.counts
+        };
+        for mark in self.uses.marks() {
+            counts.hits = counts.hits.wrapping_add(mark.begun());
+            counts.entries_used = counts.entries_used.saturating_add(u32::from(mark.has_users()));
         }
+        counts
+    }
+
+    /// The amount that waits to be deregistered, or that nobody uses.
+    fn leaving_or_idle(&self) -> Amount {
+        let mut amount = self.waiting;
+        for index in 0..self.used_slots {
+            if let Some(slot) = self.get(index).filter(|_| self.is_idle(index)) {
+                amount.add(slot.key.range.bytes());
+            }
+        }
+        amount
+    }
+
+    fn is_idle(&self, index: u32) -> bool {
+        let is_live = self.get(index).is_some_and(|slot| slot.state == State::Live);
+        is_live && self.mark(index).is_some_and(|mark| !mark.has_users())
+    }
+
+    fn mark(&self, index: u32) -> Option<&Mark> {
+        self.uses.marks().get(index as usize)
     }
 
     fn get(&self, index: u32) -> Option<&Slot<T>> {
@@ -376,61 +390,75 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
         (slot.generation == id.generation).then_some(slot.state)
     }
 
-    #[inline]
     fn find_live(&self, key: &Key) -> Option<u32> {
-        let slots = self.slots.as_ref();
-        let bucket = slots.get(bucket_of(key, slots.len()) as usize);
-        let mut index = bucket.map_or(NONE, |slot| slot.bucket);
-        while let Some(slot) = slots.get(index as usize) {
-            if slot.key == *key {
+        let marks = self.uses.marks();
+        let bucket = marks.get(bucket_of(key, marks.len()) as usize)?;
+        let mut index = bucket.bucket.load(Ordering::Relaxed);
+        loop {
+            if self.get(index)?.key == *key {
                 return Some(index);
             }
-            index = slot.next;
+            index = self.mark(index)?.next.load(Ordering::Relaxed);
         }
-        None
     }
 
     fn evict_oldest(&mut self) -> bool {
-        let index = self.oldest;
-        if index == NONE {
+        for _ in 0..LOOKS_MAX {
+            let clock = self.uses.clock();
+            let idle = (0..self.used_slots).filter(|index| self.is_idle(*index));
+            let oldest = idle.max_by_key(|index| self.mark(*index).map(|mark| mark.age(clock)));
+            match oldest {
+                Some(index) if self.evict(index) => return true,
+                // A lookup has taken it up meanwhile.
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// Retires a live entry that nobody uses.
+    fn evict(&mut self, index: u32) -> bool {
+        if !self.is_idle(index) || !self.mark(index).is_some_and(Mark::unlink_idle) {
             return false;
         }
-        self.drop_live(index);
+        self.leave_bucket(index);
+        self.put_retired(index);
         self.counts.evictions = self.counts.evictions.wrapping_add(1);
         true
     }
 
     /// Takes a live entry out of its bucket; retires it if nobody uses it.
     fn drop_live(&mut self, index: u32) {
-        let Some(slot) = self.get(index) else { return };
-        let (key, following, users) = (slot.key, slot.next, slot.users);
-        let slots = self.slots.as_mut();
-        let bucket = bucket_of(&key, slots.len());
-        if let Some(head) = slots.get_mut(bucket as usize) {
-            let mut at = head.bucket;
-            if at == index {
-                head.bucket = following;
-            } else {
-                while let Some(slot) = slots.get_mut(at as usize) {
-                    if slot.next == index {
-                        slot.next = following;
-                        break;
-                    }
-                    at = slot.next;
-                }
-            }
-        }
-        if let Some(slot) = slots.get_mut(index as usize) {
-            slot.next = NONE;
+        let is_idle = self.mark(index).is_some_and(Mark::unlink);
+        self.leave_bucket(index);
+        if let Some(slot) = self.slots.as_mut().get_mut(index as usize) {
             slot.state = State::Unlinked;
         }
-        if users == 0 {
-            self.leave_idle(index);
-            self.retire(index);
+        if is_idle {
+            self.put_retired(index);
         }
     }
 
-    fn retire(&mut self, index: u32) {
+    fn leave_bucket(&self, index: u32) {
+        let marks = self.uses.marks();
+        let (Some(slot), Some(mark)) = (self.get(index), self.mark(index)) else {
+            return;
+        };
+        let following = mark.next.load(Ordering::Relaxed);
+        let bucket = marks.get(bucket_of(&slot.key, marks.len()) as usize);
+        let mut link = bucket.map(|mark| &mark.bucket);
+        while let Some(place) = link {
+            let at = place.load(Ordering::Relaxed);
+            if at == index {
+                place.store(following, Ordering::Relaxed);
+                break;
+            }
+            link = self.mark(at).map(|mark| &mark.next);
+        }
+    }
+
+    fn put_retired(&mut self, index: u32) {
         let next = self.retired;
         if let Some(slot) = self.slots.as_mut().get_mut(index as usize) {
             slot.state = State::Retired;
@@ -443,65 +471,20 @@ impl<T, Slots: AsRef<[Slot<T>]> + AsMut<[Slot<T>]>> Table<T, Slots> {
     fn free(&mut self, index: u32) {
         if let Some(slot) = self.slots.as_mut().get_mut(index as usize) {
             slot.state = State::Free;
-            slot.generation = slot.generation.wrapping_add(1);
+            slot.generation = slot.generation.wrapping_add(1) & GENERATIONS.wrapping_sub(1);
             slot.next = self.free;
             self.free = index;
             self.held.remove(slot.key.range.bytes());
         }
     }
-
-    /// Puts an entry behind the others of the idle list: it leaves last.
-    fn join_idle(&mut self, index: u32) {
-        let newest = self.newest;
-        let slots = self.slots.as_mut();
-        if let Some(slot) = slots.get_mut(index as usize) {
-            slot.older = newest;
-            slot.newer = NONE;
-            self.idle.add(slot.key.range.bytes());
-        }
-        match slots.get_mut(newest as usize) {
-            Some(before) => before.newer = index,
-            None => self.oldest = index,
-        }
-        self.newest = index;
-    }
-
-    fn leave_idle(&mut self, index: u32) {
-        let slots = self.slots.as_mut();
-        let Some(slot) = slots.get_mut(index as usize) else {
-            return;
-        };
-        let (older, newer) = (slot.older, slot.newer);
-        self.idle.remove(slot.key.range.bytes());
-        match slots.get_mut(older as usize) {
-            Some(slot) => slot.newer = newer,
-            None => self.oldest = newer,
-        }
-        match slots.get_mut(newer as usize) {
-            Some(slot) => slot.older = older,
-            None => self.newest = older,
-        }
-    }
 }
 
-impl<T, Slots> fmt::Debug for Table<T, Slots> {
+impl<T, Slots, U> fmt::Debug for Table<T, Slots, U> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table")
             .field("limits", &self.limits)
             .field("held", &self.held)
-            .field("idle", &self.idle)
             .field("waiting", &self.waiting)
             .finish_non_exhaustive()
     }
-}
-
-/// The bucket of a key among `buckets`; below that number, and 0 if there are none.
-#[inline]
-fn bucket_of(key: &Key, buckets: usize) -> u32 {
-    // An odd constant near 2^64 divided by the golden ratio spreads neighbours over the upper bits.
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let range = (key.range.start as u64) ^ (key.range.end as u64).rotate_left(32);
-    let word = range ^ u64::from(key.access.bits()) ^ (u64::from(key.is_kept) << 31);
-    let hash = word.wrapping_mul(SPREAD) >> 32;
-    (hash.wrapping_mul(buckets as u64 & 0xffff_ffff) >> 32) as u32
 }

@@ -10,6 +10,7 @@ mod detached;
 mod due;
 mod free_list;
 mod mpsc;
+mod registrations;
 mod reporting;
 mod ring;
 mod shared_ring;

@@ -29,6 +29,11 @@ const JUDGED: &[Judged] = &[
     },
     Judged {
         orderings: doorbell_core::ordering::ALL,
+        prefix: "REGISTRATION_",
+        models: &["registrations::"],
+    },
+    Judged {
+        orderings: doorbell_core::ordering::ALL,
         prefix: "DETACH",
         models: &["detached::"],
     },

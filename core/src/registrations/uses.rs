@@ -1,0 +1,290 @@
+//! Users of registrations, counted without the lock of the table.
+//!
+//! A lookup that hits and a release change one word each, from any thread. All else is done by a [`Table`](super::Table), which holds
+//! these marks too, under its caller's lock. A word counts its users only together with what it names: a lookup exchanges the whole
+//! word, so it succeeds only if the entry is still live, and still of the generation whose key was compared.
+//!
+//! | bits of a word | field |
+//! |---|---|
+//! | 63..40 | generation of the place |
+//! | 39 | live: lookups may find it |
+//! | 38..19 | uses that lookups began since these were counted last |
+//! | 18..0 | users |
+//!
+//! The upper bit of either count is a guard: no lookup without the lock touches a word that has it.
+
+use core::fmt;
+
+use super::{EntryId, Key};
+use crate::ordering::{REGISTRATION_END, REGISTRATION_FIND, REGISTRATION_PUBLISH, REGISTRATION_UNLINK};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, RaceWitness};
+
+/// The end of a bucket.
+pub(super) const NONE: u32 = u32::MAX;
+
+const USER: u64 = 1;
+const USERS: u64 = (1 << 19) - 1;
+const USERS_GUARD: u64 = 1 << 18;
+const BEGUN_SHIFT: u32 = 19;
+const BEGUN: u64 = ((1 << 20) - 1) << BEGUN_SHIFT;
+const BEGUN_GUARD: u64 = 1 << 38;
+const LIVE: u64 = 1 << 39;
+const GENERATION_SHIFT: u32 = 40;
+/// Generations of a place, after which they begin anew.
+pub(super) const GENERATIONS: u32 = 1 << 24;
+
+/// Live entries of a bucket that a lookup without the lock goes by at most. It may miss one that is there.
+const STEPS_MAX: u32 = 4;
+
+/// What lookups without the lock read of one place, and the head of one bucket.
+pub struct Mark {
+    word: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    rights: AtomicU32,
+    /// A word of the caller's for the registration.
+    tag: AtomicU32,
+    /// The next live entry of the bucket.
+    pub(super) next: AtomicU32,
+    /// The first live entry of the bucket with this index.
+    pub(super) bucket: AtomicU32,
+    /// Commits there had been as it was used last.
+    used_at: AtomicU32,
+    /// Stands for the key, the tag and the registration itself.
+    registered: RaceWitness,
+}
+
+impl Mark {
+    /// The mark of a free place.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            start: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            rights: AtomicU32::new(0),
+            tag: AtomicU32::new(0),
+            next: AtomicU32::new(NONE),
+            bucket: AtomicU32::new(NONE),
+            used_at: AtomicU32::new(0),
+            registered: RaceWitness::new(),
+        }
+    }
+
+    fn word(&self) -> u64 {
+        // Relaxed: under the lock of the table, which orders all but the counts of users.
+        self.word.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_users(&self) -> bool {
+        self.word() & USERS != 0
+    }
+
+    /// Uses that lookups began, and that [`Mark::begin`] has not returned.
+    pub(super) fn begun(&self) -> u64 {
+        (self.word() & BEGUN) >> BEGUN_SHIFT
+    }
+
+    #[inline]
+    fn has_key(&self, key: &Key) -> bool {
+        self.start.load(Ordering::Relaxed) == key.range.start as u64
+            && self.end.load(Ordering::Relaxed) == key.range.end as u64
+            && self.rights.load(Ordering::Relaxed) == rights_of(key)
+    }
+
+    /// Begins the entry of a generation, with one user. Returns the uses of the entry before it.
+    pub(super) fn begin(&self, generation: u32, key: &Key, tag: u32, is_live: bool) -> u64 {
+        let begun = self.begun();
+        self.registered.write();
+        self.start.store(key.range.start as u64, Ordering::Relaxed);
+        self.end.store(key.range.end as u64, Ordering::Relaxed);
+        self.rights.store(rights_of(key), Ordering::Relaxed);
+        self.tag.store(tag, Ordering::Relaxed);
+        let live = if is_live { LIVE } else { 0 };
+        let word = u64::from(generation) << GENERATION_SHIFT | live | USER;
+        self.word.store(word, REGISTRATION_PUBLISH.get());
+        begun
+    }
+
+    /// Counts one more user of a live entry, under the lock. Returns uses that are counted elsewhere from now on; `None` if it has as many
+    /// users as can be counted.
+    pub(super) fn take_up(&self, clock: u32) -> Option<u64> {
+        let mut known = self.word();
+        loop {
+            if known & USERS_GUARD != 0 {
+                return None;
+            }
+            let next = (known & !BEGUN).wrapping_add(USER);
+            match self
+                .word
+                .compare_exchange_weak(known, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => break,
+                Err(current) => known = current,
+            }
+        }
+        self.used_at.store(clock, Ordering::Relaxed);
+        Some(((known & BEGUN) >> BEGUN_SHIFT).wrapping_add(1))
+    }
+
+    /// Takes it out of reach of lookups, under the lock. Returns whether it has no users, and so is the caller's.
+    pub(super) fn unlink(&self) -> bool {
+        self.word.fetch_and(!LIVE, REGISTRATION_UNLINK.get()) & USERS == 0
+    }
+
+    /// Takes a live entry out of reach of lookups, under the lock, if it has no users.
+    pub(super) fn unlink_idle(&self) -> bool {
+        let known = self.word();
+        known & USERS == 0
+            && self
+                .word
+                .compare_exchange(known, known & !LIVE, REGISTRATION_UNLINK.get(), Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// How many commits ago it was used last.
+    pub(super) fn age(&self, clock: u32) -> u32 {
+        clock.wrapping_sub(self.used_at.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn use_at(&self, clock: u32) {
+        self.used_at.store(clock, Ordering::Relaxed);
+    }
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mark({:#x})", self.word())
+    }
+}
+
+#[inline]
+fn rights_of(key: &Key) -> u32 {
+    key.access.bits() << 1 | u32::from(key.is_kept)
+}
+
+/// The marks of one table, in storage of the caller's, as many as the table has slots.
+pub struct Uses<Marks> {
+    marks: Marks,
+    /// Counts the commits, by which uses are older or newer.
+    clock: AtomicU32,
+}
+
+impl<Marks: AsRef<[Mark]>> Uses<Marks> {
+    /// Marks without an entry.
+    pub fn new(marks: Marks) -> Self {
+        Self {
+            marks,
+            clock: AtomicU32::new(0),
+        }
+    }
+
+    /// Finds a live registration of a key and counts the caller as a user, without the lock of the table. Returns its word of the caller's.
+    /// `None` if there is none, or if only a lookup under the lock finds it.
+    ///
+    /// Ordering: [`REGISTRATION_FIND`] pairs with [`REGISTRATION_PUBLISH`] of its commit.
+    #[inline]
+    pub fn look_up(&self, key: &Key) -> Option<(EntryId, u32)> {
+        let marks = self.marks.as_ref();
+        let bucket = marks.get(bucket_of(key, marks.len()) as usize)?;
+        // Relaxed: a list that changes meanwhile leads to other entries, whose keys differ, or nowhere.
+        let mut index = bucket.bucket.load(Ordering::Relaxed);
+        for _ in 0..STEPS_MAX {
+            let mark = marks.get(index as usize)?;
+            let known = mark.word.load(REGISTRATION_FIND.get());
+            if known & LIVE != 0 && mark.has_key(key) {
+                return self.take_up((index, mark), known);
+            }
+            index = mark.next.load(Ordering::Relaxed);
+        }
+        None
+    }
+
+    #[inline]
+    fn take_up(&self, (index, mark): (u32, &Mark), mut known: u64) -> Option<(EntryId, u32)> {
+        let tag = mark.tag.load(Ordering::Relaxed);
+        let named = known & !(USERS | BEGUN);
+        // Others that come and go change the counts alone.
+        while known & !(USERS | BEGUN) == named && known & (USERS_GUARD | BEGUN_GUARD) == 0 {
+            let next = known.wrapping_add(USER | 1 << BEGUN_SHIFT);
+            // Relaxed: the key was read behind the publication, and from here on nobody begins the place anew before this use ends.
+            match mark
+                .word
+                .compare_exchange_weak(known, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => {
+                    mark.registered.read();
+                    mark.use_at(self.clock());
+                    let generation = (known >> GENERATION_SHIFT) as u32;
+                    return Some((EntryId { index, generation }, tag));
+                }
+                Err(current) => known = current,
+            }
+        }
+        None
+    }
+
+    /// Ends one use, without the lock of the table. Returns whether the caller is to call [`Table::retire`](super::Table::retire) under the
+    /// lock: it was the last use of an entry that no lookup finds any more. An id that names nothing in use is ignored.
+    ///
+    /// Ordering: [`REGISTRATION_END`] pairs with itself, and with [`REGISTRATION_UNLINK`].
+    #[inline]
+    pub fn release(&self, id: EntryId) -> bool {
+        let Some(mark) = self.marks.as_ref().get(id.index as usize) else {
+            return false;
+        };
+        let mut known = mark.word.load(Ordering::Relaxed);
+        loop {
+            if known >> GENERATION_SHIFT != u64::from(id.generation) || known & USERS == 0 {
+                return false;
+            }
+            mark.registered.read();
+            let next = known.wrapping_sub(USER);
+            match mark
+                .word
+                .compare_exchange_weak(known, next, REGISTRATION_END.get(), Ordering::Relaxed)
+            {
+                Ok(_) => return next & (USERS | LIVE) == 0,
+                Err(current) => known = current,
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn clock(&self) -> u32 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    /// Counts a commit.
+    pub(super) fn tick(&self) {
+        self.clock.store(self.clock().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn marks(&self) -> &[Mark] {
+        self.marks.as_ref()
+    }
+}
+
+impl<Marks> fmt::Debug for Uses<Marks> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uses").finish_non_exhaustive()
+    }
+}
+
+/// The bucket of a key among `buckets`; below that number, and 0 if there are none.
+#[inline]
+pub(super) fn bucket_of(key: &Key, buckets: usize) -> u32 {
+    // An odd constant near 2^64 divided by the golden ratio spreads neighbours over the upper bits.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let range = (key.range.start as u64) ^ (key.range.end as u64).rotate_left(32);
+    let word = range ^ u64::from(key.access.bits()) ^ (u64::from(key.is_kept) << 31);
+    let hash = word.wrapping_mul(SPREAD) >> 32;
+    (hash.wrapping_mul(buckets as u64 & 0xffff_ffff) >> 32) as u32
+}
