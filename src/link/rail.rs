@@ -81,8 +81,8 @@ pub(super) enum Carried {
     Request(RequestId),
     /// A stretch of a one-sided request that is longer than a fragment.
     Stretch(RequestId),
-    /// A piece of a transfer, of so many bytes; or its last part.
-    Piece(TransferId, u32),
+    /// Pieces of a transfer, of so many bytes and so many of them; or the last part of one.
+    Piece(TransferId, u32, u16),
     /// An earlier part of a piece.
     Part(TransferId),
     /// A fragment that is written into this place at the peer; or its last part.

@@ -147,6 +147,14 @@ impl<P: Provider, N: Network> Link<P, N> {
         if let Some(taken) = self.push_placed(message) {
             return taken;
         }
+        if let Some(bytes) = u32::try_from(message.len())
+            .ok()
+            .filter(|bytes| *bytes <= self.fragment_bytes)
+        {
+            let (sequence, place) = self.session.push_whole(bytes)?;
+            self.out.put(place, message);
+            return Ok(sequence);
+        }
         let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
         let taken = self.session.push(bytes, self.fragment_bytes)?;
         let (mut rest, mut at) = (message, taken.first);
@@ -234,7 +242,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         let (requests, bytes) = of.completed(through, |carried| match carried {
             Carried::Request(request) => one_sided.completed(request),
             Carried::Stretch(stretch) => one_sided.stretch_completed(stretch),
-            Carried::Piece(transfer, bytes) => transfers.completed(rail, (transfer, bytes), now),
+            Carried::Piece(transfer, bytes, pieces) => {
+                transfers.completed(rail, transfer, (bytes, pieces), now);
+            }
             Carried::Part(_) | Carried::PlacedPart => {}
             Carried::Placed(place) => placing.completed(place, (rail, epoch)),
         });
@@ -254,7 +264,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         match rails.find_map(|rail| rail.carried_on(at, ticket)) {
             Some(Carried::Request(request)) => self.one_sided.denied(request),
             Some(Carried::Stretch(stretch)) => self.one_sided.stretch_denied(stretch),
-            Some(Carried::Piece(id, _) | Carried::Part(id)) => self.transfers.denied(id),
+            Some(Carried::Piece(id, ..) | Carried::Part(id)) => self.transfers.denied(id),
             Some(Carried::Placed(_) | Carried::PlacedPart) => self.denied_placed(),
             None => {}
         }

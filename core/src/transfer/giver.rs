@@ -4,7 +4,7 @@ use crate::sequence::{Epoch, SESSION_RAILS_MAX};
 use crate::transfer::{Broken, Pieces, TRANSFER_WINDOW};
 use crate::wire::Progress;
 
-/// Pieces in a row that are announced without a question, if the window does not call for one.
+/// Announcements in a row without a question, if the window does not call for one.
 const QUESTION_EVERY: u32 = 4;
 
 const RAILS: usize = SESSION_RAILS_MAX as usize;
@@ -44,14 +44,18 @@ pub struct Giver<T> {
     next: u32,
     /// How many are to be written again.
     again: u32,
+    /// How many wait until the peer takes nothing more of a connection.
+    fencing: u32,
     /// For each rail, how many are written and not announced.
     written: [u32; RAILS],
+    /// For each rail, the connection and the first of those, and their number, while they are in a row.
+    run: [(Epoch, u32, u32); RAILS],
     /// The last question, and the last one that was answered.
     question: u32,
     answered: u32,
     /// The connection on which the last question was put.
     asked: Option<Connection>,
-    /// Pieces announced since a question was put.
+    /// Announcements of pieces since a question was put.
     since_question: u32,
     /// Bytes that were written more than once.
     repeated_bytes: u64,
@@ -66,7 +70,9 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             base: 0,
             next: 0,
             again: 0,
+            fencing: 0,
             written: [0; RAILS],
+            run: [(Epoch::NONE, 0, 0); RAILS],
             question: 0,
             answered: 0,
             asked: None,
@@ -111,8 +117,46 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         (has_room && self.next < self.pieces.count()).then_some(self.next)
     }
 
-    /// Notes that [`Giver::next_piece`] is written on a connection.
-    pub fn wrote(&mut self, piece: u32, on: Connection) {
+    /// How many pieces in a row, of so many at most, may be written at once from [`Giver::next_piece`] on. Each of so many rails is left its share
+    /// of the pieces that are not written.
+    #[must_use]
+    pub fn run_from(&self, first: u32, most: u32, rails: u32) -> u32 {
+        let left = self
+            .pieces
+            .count()
+            .saturating_sub(self.next)
+            .saturating_add(self.again);
+        let most = most.min(left.div_ceil(rails.max(1)));
+        let count = if first == self.next {
+            let to_window = TRANSFER_WINDOW.saturating_sub(first.wrapping_sub(self.base));
+            to_window.min(self.pieces.count().saturating_sub(first))
+        } else {
+            let limit = first.saturating_add(most).min(self.next);
+            let again = (first..limit).take_while(|piece| self.state(*piece) == State::Again);
+            u32::try_from(again.count()).unwrap_or(1)
+        };
+        count.min(most).max(1)
+    }
+
+    /// Notes that these pieces are written on a connection, from [`Giver::next_piece`] on.
+    pub fn wrote(&mut self, first: u32, count: u32, on: Connection) {
+        let rail = usize::from(on.0);
+        let before = self.written.get(rail).copied().unwrap_or(0);
+        for piece in (0..count).map(|offset| first.wrapping_add(offset)) {
+            self.wrote_one(piece, on);
+        }
+        if let Some(run) = self.run.get_mut(rail) {
+            let (of, start, length) = *run;
+            let goes_on = of == on.1 && length == before && start.wrapping_add(length) == first;
+            *run = match before {
+                0 => (on.1, first, count),
+                _ if goes_on => (of, start, length.wrapping_add(count)),
+                _ => (Epoch::NONE, 0, 0),
+            };
+        }
+    }
+
+    fn wrote_one(&mut self, piece: u32, on: Connection) {
         if piece == self.next {
             self.next = piece.wrapping_add(1);
         } else if self.state(piece) == State::Again {
@@ -132,12 +176,12 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
     /// question alone. With them goes this question; 0 is none.
     #[must_use]
     pub fn announcement(&self, on: Connection) -> Option<(u32, u32, u32)> {
-        let (mut first, mut count) = (0, 0_u32);
-        if self
-            .written
-            .get(usize::from(on.0))
-            .is_some_and(|written| *written > 0)
-        {
+        let rail = usize::from(on.0);
+        let written = self.written.get(rail).copied().unwrap_or(0);
+        let run = self.run.get(rail).copied();
+        let run = run.filter(|(of, _, length)| *of == on.1 && *length == written);
+        let (mut first, mut count) = run.map_or((0, 0), |(_, first, length)| (first, length));
+        if written > 0 && run.is_none() {
             let is_written = |piece: &u32| self.state(*piece) == State::Written(on);
             let mut from = (self.base..self.next).skip_while(|piece| !is_written(piece));
             first = from.next()?;
@@ -156,7 +200,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         if let Some(written) = self.written.get_mut(usize::from(on.0)) {
             *written = written.saturating_sub(count);
         }
-        self.since_question = self.since_question.saturating_add(count);
+        self.since_question = self.since_question.saturating_add(u32::from(count > 0));
         if question > 0 {
             self.question = question;
             self.asked = Some(on);
@@ -170,7 +214,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             // One is under way, or has to be put again.
             return if self.asked.is_none() { self.question } else { 0 };
         }
-        let since = self.since_question.saturating_add(count);
+        let since = self.since_question.saturating_add(1);
         // The answer says that the first piece has landed only if the question follows it on its connection.
         let is_full = self.next.wrapping_sub(self.base) >= TRANSFER_WINDOW && !self.was_all_written();
         let is_due = is_full && self.state(self.base) == State::Announced(on)
@@ -186,6 +230,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             if let State::Written(on) | State::Announced(on) = self.state(piece) {
                 if on.0 == rail {
                     self.put(piece, State::Fencing(on));
+                    self.fencing = self.fencing.saturating_add(1);
                     is_any = true;
                 }
             }
@@ -202,18 +247,22 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
 
     /// Whether pieces wait until the peer takes nothing more of a connection.
     #[must_use]
-    pub fn is_fencing(&self) -> bool {
-        (self.base..self.next).any(|piece| matches!(self.state(piece), State::Fencing(_)))
+    pub const fn is_fencing(&self) -> bool {
+        self.fencing > 0
     }
 
     /// Notes that the peer takes nothing more of a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
+        if !self.is_fencing() {
+            return;
+        }
         let question = self.question.wrapping_add(1);
         let mut is_any = false;
         for piece in self.base..self.next {
             if let State::Fencing(on) = self.state(piece) {
                 if on.0 == rail && on.1 <= through {
                     self.put(piece, State::Asking(question));
+                    self.fencing = self.fencing.saturating_sub(1);
                     is_any = true;
                 }
             }
@@ -275,6 +324,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
                     *written = written.saturating_sub(1);
                 }
             }
+            State::Fencing(_) => self.fencing = self.fencing.saturating_sub(1),
             _ => {}
         }
         self.put(piece, State::Landed);

@@ -604,10 +604,22 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Transfer<T> {
         Some((giver.next_piece()?, window))
     }
 
-    /// Notes that this piece was posted.
-    pub fn wrote(&mut self, piece: u32, on: Connection) {
+    /// How many pieces in a row, of so many at most, one WRITE may carry from [`Transfer::piece_for`] on, and their bytes, where so many rails
+    /// share the pieces that are left.
+    pub fn run_from(&self, first: u32, most: u32, rails: u32) -> (u32, u32) {
+        let count = match &self.half {
+            Half::Giver(giver) => giver.run_from(first, most, rails),
+            Half::Taker(_) | Half::Offered(_) => 1,
+        };
+        let before = |piece| self.pieces.bytes_before(piece);
+        let bytes = before(first.saturating_add(count)).saturating_sub(before(first));
+        (count, u32::try_from(bytes).unwrap_or(u32::MAX))
+    }
+
+    /// Notes that one WRITE of these pieces was posted.
+    pub fn wrote(&mut self, first: u32, count: u32, on: Connection) {
         if let Half::Giver(giver) = &mut self.half {
-            giver.wrote(piece, on);
+            giver.wrote(first, count, on);
             if let Some(in_flight) = self.in_flight.get_mut(usize::from(on.0)) {
                 *in_flight = in_flight.saturating_add(1);
             }

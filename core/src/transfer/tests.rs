@@ -44,7 +44,8 @@ impl Chance {
 }
 
 enum Sent {
-    Write(u32),
+    /// The first of these pieces, and their number.
+    Write(u32, u32),
     Word(Word),
 }
 
@@ -106,8 +107,10 @@ impl Model {
 
     fn deliver_to_taker(&mut self, rail: usize, sent: Sent) {
         match sent {
-            Sent::Write(piece) if self.has_key => self.memory[piece as usize] = true,
-            Sent::Write(_) => self.refused += 1,
+            Sent::Write(first, count) if self.has_key => {
+                self.memory[first as usize..(first + count) as usize].fill(true);
+            }
+            Sent::Write(..) => self.refused += 1,
             Sent::Word(Word::Open(said)) => assert_eq!(said.pieces, self.taker.pieces()),
             Sent::Word(Word::Landed(landed)) => self.taker.heard_landed(&landed).unwrap(),
             Sent::Word(Word::End(end)) => self.taker.heard_end(rail as u8, &end, self.later()).unwrap(),
@@ -132,9 +135,12 @@ impl Model {
             0..=2 => {
                 let wire = &self.rails[rail].1;
                 if let Some((piece, _)) = self.giver.piece_for(on).filter(|_| wire.posted < 3) {
-                    self.giver.wrote(piece, on);
+                    let most = 1 + chance.below(4) as u32;
+                    let (count, bytes) = self.giver.run_from(piece, most, self.rails.len() as u32);
+                    assert!((1..=most).contains(&count) && bytes > (count - 1) * 4096);
+                    self.giver.wrote(piece, count, on);
                     let wire = &mut self.rails[rail].1;
-                    wire.to_taker.push_back(Sent::Write(piece));
+                    wire.to_taker.push_back(Sent::Write(piece, count));
                     wire.posted += 1;
                 }
             }
@@ -154,7 +160,7 @@ impl Model {
             6..=7 => {
                 let wire = &mut self.rails[rail].1;
                 if let Some(sent) = wire.to_taker.pop_front() {
-                    if matches!(sent, Sent::Write(_)) {
+                    if matches!(sent, Sent::Write(..)) {
                         wire.posted -= 1;
                         self.giver.retired(rail as u8);
                     }
@@ -172,7 +178,7 @@ impl Model {
                 if chance.below(3) > 0 {
                     if let Some(sent) = self.given_up[at].1.to_taker.pop_front() {
                         // Frames of a connection that is lost here, too, are not heard.
-                        if matches!(sent, Sent::Write(_)) {
+                        if matches!(sent, Sent::Write(..)) {
                             self.deliver_to_taker(rail, sent);
                         }
                     }
@@ -385,7 +391,7 @@ fn a_giver_has_no_end_while_its_memory_may_be_read() {
         };
         giver.heard_take(0, &take).unwrap();
         assert_eq!(giver.piece_for(on), Some((0, window(10_000))));
-        giver.wrote(0, on);
+        giver.wrote(0, 1, on);
         giver
     };
     let end = Some(TransferEnd::Here(EndReason::CANCELLED));
@@ -595,7 +601,7 @@ fn a_write_that_is_refused_ends_a_transfer_only_where_the_taker_lives() {
         };
         giver.heard_take(0, &take).unwrap();
         let (piece, _) = giver.piece_for(on).unwrap();
-        giver.wrote(piece, on);
+        giver.wrote(piece, 1, on);
         giver.denied();
         let (now, later) = (Instant::from_ns(1), Deadline::at(Instant::from_ns(u64::MAX)));
         giver.look(now, later);

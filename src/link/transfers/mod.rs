@@ -31,12 +31,13 @@ pub use totals::{TransferOutcome, TransferTotals};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferConfig {
-    /// The bytes of a piece, which is one WRITE: a power of two from 4 KiB to 16 MiB. Default 256 KiB: a piece costs some thousand
-    /// instructions of ours, and on a rail of 100 Mbit/s it takes 21 ms, less than the time in which a rail has to answer. The side
-    /// that begins a transfer decides.
+    /// The bytes of a piece: a power of two from 4 KiB to 16 MiB. Default 256 KiB: on a rail of 100 Mbit/s it takes 21 ms, less than the
+    /// time in which a rail has to answer. A rail that carries 1 MiB within a sixteenth of
+    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after) has pieces in a row in one WRITE, of up to 1 MiB and half
+    /// of `pieces_ahead`. The side that begins a transfer decides.
     pub piece_bytes: u32,
-    /// Pieces under way on a rail at most, of all transfers of the link together. Default 4. A message waits on its rail for no more
-    /// than these. A slow rail has fewer: as many as it carries in a quarter of
+    /// Pieces under way on a rail at most, of all transfers of the link together. Default 8: two WRITEs of 1 MiB. A message waits on its
+    /// rail for no more than these. A slow rail has fewer: as many as it carries in a quarter of
     /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. There a piece goes in
     /// up to eight parts, of which one has to arrive within [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after): that is so
     /// from 2 Mbit/s on, by default.
@@ -55,7 +56,7 @@ impl Default for TransferConfig {
     fn default() -> Self {
         Self {
             piece_bytes: 256 << 10,
-            pieces_ahead: 4,
+            pieces_ahead: 8,
             transfers_max: 16,
             progress_every: Duration::from_millis(100),
             drain_within: Duration::from_millis(500),

@@ -8,6 +8,7 @@ use doorbell_core::Instant;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     in_flight_bytes: u64,
+    /// Pieces that are under way.
     in_flight: u32,
     /// When it began to be busy, or when a piece completed last.
     since: Option<Instant>,
@@ -18,37 +19,43 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether another piece may be posted: what is under way takes no longer than `most`, by the rate so far.
-    pub(super) fn has_room(&self, pieces_max: u32, piece_bytes: u32, most: Duration) -> bool {
+    /// Whether a WRITE of so many bytes and pieces may be posted: with it, what is under way takes no longer than `most`, by the rate so far.
+    pub(super) fn has_room(&self, pieces_max: u32, (bytes, pieces): (u32, u16), most: Duration) -> bool {
         if self.in_flight == 0 {
             return true;
         }
-        let bytes = self.in_flight_bytes.saturating_add(piece_bytes.into());
-        self.in_flight < pieces_max.max(1) && self.time_of(bytes).is_some_and(|time| time <= most)
+        let bytes = self.in_flight_bytes.saturating_add(bytes.into());
+        let pieces = self.in_flight.saturating_add(pieces.into());
+        pieces <= pieces_max && self.carries(bytes, most)
+    }
+
+    /// Whether no piece at all may be posted.
+    pub(super) const fn is_full(&self, pieces_max: u32) -> bool {
+        self.in_flight > 0 && self.in_flight >= pieces_max
     }
 
     /// Whether so many bytes take no longer than `most`, by the rate so far.
     pub(super) fn is_fast_for(&self, bytes: u32, most: Duration) -> bool {
-        self.time_of(bytes.into()).is_some_and(|time| time <= most)
+        self.carries(bytes.into(), most)
     }
 
-    fn time_of(&self, bytes: u64) -> Option<Duration> {
-        let ns = u128::from(bytes).saturating_mul(1_000_000_000);
-        let ns = ns.checked_div(u128::from(self.bytes_per_second))?;
-        Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+    fn carries(&self, bytes: u64, within: Duration) -> bool {
+        let ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        let bytes = u128::from(bytes).saturating_mul(1_000_000_000);
+        bytes <= u128::from(self.bytes_per_second).saturating_mul(ns.into())
     }
 
-    pub(super) fn posted(&mut self, bytes: u32, now: Instant) {
+    pub(super) fn posted(&mut self, (bytes, pieces): (u32, u16), now: Instant) {
         if self.in_flight == 0 {
             self.since = Some(now);
             self.completed_bytes = 0;
         }
-        self.in_flight = self.in_flight.saturating_add(1);
+        self.in_flight = self.in_flight.saturating_add(pieces.into());
         self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes.into());
     }
 
-    pub(super) fn completed(&mut self, bytes: u32, now: Instant) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+    pub(super) fn completed(&mut self, (bytes, pieces): (u32, u16), now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(pieces.into());
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(bytes.into());
         let Some(since) = self.since else {
             return;
@@ -94,22 +101,29 @@ mod tests {
         let mut now = 0_u64;
         for (ns_a_piece, pieces) in [(20_000_000, 1), (1_000_000, 4)] {
             for _ in 0..40 {
-                slow.posted(1 << 18, Instant::from_ns(now));
+                slow.posted((1 << 18, 1), Instant::from_ns(now));
                 now += ns_a_piece;
-                slow.completed(1 << 18, Instant::from_ns(now));
+                slow.completed((1 << 18, 1), Instant::from_ns(now));
             }
             let mut count = 0;
-            while slow.has_room(4, 1 << 18, most) {
-                slow.posted(1 << 18, Instant::from_ns(now));
+            while slow.has_room(4, (1 << 18, 1), most) {
+                slow.posted((1 << 18, 1), Instant::from_ns(now));
                 count += 1;
             }
             assert_eq!(count, pieces);
+            // Pieces that go together count one by one.
+            slow.completed((2 << 18, 2), Instant::from_ns(now));
+            assert_eq!(
+                slow.has_room(4, (2 << 18, 2), most),
+                count > 1 || slow.in_flight == 0
+            );
+            assert_eq!(slow.has_room(4, (3 << 18, 3), most), slow.in_flight == 0);
             slow.lost();
         }
         // Before anything completed there is no more than one.
         let mut new = Pace::default();
-        assert!(new.has_room(4, 1 << 18, most));
-        new.posted(1 << 18, Instant::from_ns(0));
-        assert!(!new.has_room(4, 1 << 18, most));
+        assert!(new.has_room(4, (1 << 18, 1), most));
+        new.posted((1 << 18, 1), Instant::from_ns(0));
+        assert!(!new.has_room(4, (1 << 18, 1), most));
     }
 }

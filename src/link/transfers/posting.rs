@@ -1,11 +1,12 @@
 //! Posting of what transfers say, and of their pieces.
 
 use core::cmp::Reverse;
+use core::time::Duration;
 
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
-use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
+use doorbell_core::session::Epoch;
 use doorbell_core::transfer::{TransferId, Word};
 use doorbell_core::wire::{
     EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, RemoteWindow, TakeFrame,
@@ -23,12 +24,16 @@ use crate::worker::Worker;
 const PART_BYTES_MIN: u32 = 32 << 10;
 const PARTS_MAX: u32 = 8;
 
-/// A piece that is to be posted.
+/// The most bytes of pieces in a row that go in one WRITE: beyond it, the cost of a request is small beside that of its bytes.
+const RUN_BYTES_MAX: u32 = 1 << 20;
+
+/// Pieces in a row that are to be posted as one WRITE.
 struct NextPiece {
     /// The place of its transfer.
     place: usize,
     id: TransferId,
     piece: u32,
+    pieces: u16,
     offset: u64,
     bytes: u32,
     /// The taker's memory, by its key for the connection.
@@ -42,7 +47,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         }
         self.say_answers(workers, moment);
-        for rail in 0..SESSION_RAILS_MAX {
+        for rail in 0..self.session.rails_end() {
             for place in 0..self.transfers.entries.len() {
                 self.say_words(rail, place, workers, moment);
             }
@@ -98,19 +103,27 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Posts pieces, on each rail of the best state there is, until the rail has as many under way as it may.
     pub(in crate::link) fn post_pieces(&mut self, workers: &mut [Worker<P>], moment: Moment) {
-        let Some(best) = (0..SESSION_RAILS_MAX).filter_map(|rail| self.tier(rail)).min() else {
+        let Some(best) = (0..self.session.rails_end())
+            .filter_map(|rail| self.tier(rail))
+            .min()
+        else {
             return;
         };
         for entry in &mut self.transfers.entries {
             entry.not_before = None;
         }
-        // A piece for each rail in turn, so that none gets all that is left.
+        // A WRITE for each rail in turn, and of no more than its share, so that none gets all that is left.
+        let is_best = |link: &Self, rail| link.tier(rail) == Some(best) && !link.in_class.is_held(rail);
         let mut is_any = true;
         while is_any {
             is_any = false;
-            for rail in 0..SESSION_RAILS_MAX {
-                if self.tier(rail) == Some(best) && !self.in_class.is_held(rail) {
-                    is_any |= self.post_piece(rail, workers, moment);
+            let mut rails = (0..self.session.rails_end()).fold(0_u32, |rails, rail| {
+                rails.saturating_add(u32::from(is_best(self, rail)))
+            });
+            for rail in 0..self.session.rails_end() {
+                if is_best(self, rail) && self.post_piece(rail, rails, workers, moment) {
+                    is_any = true;
+                    rails = rails.saturating_sub(1);
                 }
                 if self.in_class.has_had_turn() {
                     return;
@@ -125,19 +138,35 @@ impl<P: Provider, N: Network> Link<P, N> {
         tier_of(self.session.rail_state(rail))
     }
 
-    /// The piece that goes next over a connection: of a transfer of the highest priority of those that have any, and among equals of the
-    /// one whose turn was longest ago.
-    fn next_piece(&mut self, on: (u8, Epoch), now: Instant) -> Option<NextPiece> {
+    /// The pieces that go next over a connection: of a transfer of the highest priority of those that have any, and among equals of the
+    /// one whose turn was longest ago. A rail that carries several within `most` has them in one WRITE, so long as it has another one under way.
+    fn next_piece(
+        &mut self,
+        on: (u8, Epoch),
+        (rails, most): (u32, Duration),
+        now: Instant,
+    ) -> Option<NextPiece> {
+        let pace = self.transfers.pace(on.0);
+        // A message of a higher class waits for each WRITE.
+        let may_run = !self.in_class.is_ordered();
+        let half = self.transfers.config.pieces_ahead / 2;
         let entries = self.transfers.entries.iter_mut().enumerate();
         // The key of the first for this connection may be on its way: others use the rail meanwhile.
         let ready = entries.filter_map(|(place, entry)| {
             let (piece, window) = entry.machine.piece_for(on)?;
             let (offset, bytes) = entry.machine.pieces().range(piece)?;
+            let run = half.min(RUN_BYTES_MAX.checked_div(bytes).unwrap_or(1));
+            let is_fast = pace.is_fast_for(bytes.saturating_mul(run), most);
+            let (pieces, bytes) = match run > 1 && may_run && entry.bucket.is_none() && is_fast {
+                true => entry.machine.run_from(piece, run, rails),
+                false => (1, bytes),
+            };
             let turn = (Reverse(entry.priority), entry.served);
             let next = NextPiece {
                 place,
                 id: entry.machine.id(),
                 piece,
+                pieces: u16::try_from(pieces).unwrap_or(u16::MAX),
                 offset,
                 bytes,
                 window,
@@ -147,29 +176,33 @@ impl<P: Provider, N: Network> Link<P, N> {
         ready.min_by_key(|(turn, _)| *turn).map(|(_, next)| next)
     }
 
-    /// Posts the next piece of a transfer on a rail, and announces it there. Says whether one was posted.
-    fn post_piece(&mut self, rail: u8, workers: &mut [Worker<P>], moment: Moment) -> bool {
+    /// Posts the next pieces of a transfer on a rail, and announces them there. So many rails share what is left. Says whether any was posted.
+    fn post_piece(&mut self, rail: u8, rails: u32, workers: &mut [Worker<P>], moment: Moment) -> bool {
         let now = moment.now;
         let Some((at, epoch)) = self.open_rail(rail) else {
             return false;
         };
-        let Some(next) = self.next_piece((rail, epoch), now) else {
-            return false;
-        };
-        let (place, id, bytes) = (next.place, next.id, next.bytes);
-        let suspect_after = self.session.config().suspect_after;
-        let most = suspect_after.checked_div(4).unwrap_or(suspect_after);
         // The order of classes bounds the bytes under way of all links.
         let pieces_max = match self.in_class.is_ordered() {
             true => u32::MAX,
             false => self.transfers.config.pieces_ahead,
         };
-        let pace = self.transfers.paces.get(usize::from(rail));
-        if pace.is_none_or(|pace| !pace.has_room(pieces_max, bytes, most)) {
+        let pace = self.transfers.pace(rail);
+        if pace.is_full(pieces_max) {
+            return false;
+        }
+        let suspect_after = self.session.config().suspect_after;
+        let quarter_of = |time: Duration| time.checked_div(4).unwrap_or(time);
+        let most = quarter_of(suspect_after);
+        let Some(next) = self.next_piece((rail, epoch), (rails, quarter_of(most)), now) else {
+            return false;
+        };
+        let (place, id, bytes) = (next.place, next.id, next.bytes);
+        if !pace.has_room(pieces_max, (bytes, next.pieces), most) {
             return false;
         }
         // A piece that takes long goes in parts: each completion is a sign of life of the rail.
-        let is_slow = pace.is_none_or(|pace| !pace.is_fast_for(bytes, most));
+        let is_slow = !pace.is_fast_for(bytes, most);
         // No more than half the queue holds, or they would wait for room that never comes.
         let channel = workers
             .get_mut(at.worker)
@@ -190,7 +223,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         if is_done || is_in_doubt {
             self.transfers.posted = self.transfers.posted.wrapping_add(1);
             if let Some(entry) = self.transfers.entries.get_mut(place) {
-                entry.machine.wrote(next.piece, (rail, epoch));
+                entry.machine.wrote(next.piece, next.pieces.into(), (rail, epoch));
                 entry.served = self.transfers.posted;
                 if let Some(bucket) = &mut entry.bucket {
                     bucket.take(bytes.into(), now);
@@ -199,7 +232,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         if is_done {
             if let Some(pace) = self.transfers.paces.get_mut(usize::from(rail)) {
-                pace.posted(bytes, now);
+                pace.posted((bytes, next.pieces), now);
             }
         }
         // Parts in front of the last one were counted.
@@ -208,12 +241,18 @@ impl<P: Provider, N: Network> Link<P, N> {
             _ => part_bytes,
         };
         let length = usize::try_from(last).unwrap_or(usize::MAX);
-        self.took(rail, outcome, length, Some(Carried::Piece(id, bytes)), moment);
+        self.took(
+            rail,
+            outcome,
+            length,
+            Some(Carried::Piece(id, bytes, next.pieces)),
+            moment,
+        );
         self.say_words(rail, place, workers, moment);
         is_done
     }
 
-    /// Posts a piece as WRITEs of parts, in order. The outcome is that of the last part.
+    /// Posts pieces as one WRITE, or a piece as WRITEs of parts, in order. The outcome is that of the last part.
     fn write(
         &mut self,
         (rail, at): (u8, At),

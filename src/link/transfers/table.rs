@@ -182,6 +182,11 @@ impl<P: Provider> Transfers<P> {
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
+    /// The pace of a rail.
+    pub(super) fn pace(&self, rail: u8) -> Pace {
+        self.paces.get(usize::from(rail)).copied().unwrap_or_default()
+    }
+
     fn find(&mut self, id: TransferId) -> Option<&mut Entry<P>> {
         self.entries.iter_mut().find(|entry| entry.machine.id() == id)
     }
@@ -394,10 +399,10 @@ impl<P: Provider> Transfers<P> {
         });
     }
 
-    /// Notes that a piece that was posted on a rail is done.
-    pub(in super::super) fn completed(&mut self, rail: u8, (id, bytes): (TransferId, u32), now: Instant) {
+    /// Notes that a WRITE of so many bytes, in so many pieces, is done that was posted on a rail.
+    pub(in super::super) fn completed(&mut self, rail: u8, id: TransferId, write: (u32, u16), now: Instant) {
         if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
-            pace.completed(bytes, now);
+            pace.completed(write, now);
         }
         if let Some(entry) = self.find(id) {
             entry.machine.retired(rail);

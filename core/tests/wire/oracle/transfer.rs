@@ -238,18 +238,27 @@ impl World {
         };
         assert_eq!(self.side.role(), TransferRole::Giver);
         assert!(remote.length_bytes() == self.pieces.bytes());
-        assert!(self.pieces.range(piece).is_some(), "there is no piece {piece}");
-        assert!(
-            piece >= self.base && piece - self.base < TRANSFER_WINDOW,
-            "{piece}"
-        );
-        let plain = &mut self.plain[piece as usize];
-        assert!(
-            matches!(plain, Plain::New | Plain::Lacking),
-            "piece {piece} is written twice"
-        );
-        *plain = Plain::Written(on);
-        self.side.wrote(piece, on);
+        // One WRITE on each rail has as many pieces in a row as its number says.
+        let most = 1 + u32::from(on.0) % 3;
+        let (count, bytes) = self.side.run_from(piece, most, 1);
+        assert!((1..=most).contains(&count), "{count} of {most}");
+        let mut sum = 0;
+        for piece in piece..piece + count {
+            let (_, bytes) = self.pieces.range(piece).expect("there is no such piece");
+            sum += bytes;
+            assert!(
+                piece >= self.base && piece - self.base < TRANSFER_WINDOW,
+                "{piece}"
+            );
+            let plain = &mut self.plain[piece as usize];
+            assert!(
+                matches!(plain, Plain::New | Plain::Lacking),
+                "piece {piece} is written twice"
+            );
+            *plain = Plain::Written(on);
+        }
+        assert_eq!(sum, bytes, "the bytes of {count} pieces from {piece} on");
+        self.side.wrote(piece, count, on);
         self.in_flight[usize::from(on.0)] += 1;
     }
 
