@@ -23,8 +23,8 @@ crate::named_orderings! {
     /// release sequence, since each is a read-modify-write.
     REGISTRATION_FIND = Acquire;
 
-    /// A use of a registration ends: it is done for the thread that deregisters. That is the thread of the last end, or of the
-    /// [`REGISTRATION_UNLINK`] behind it. Pairs with both.
+    /// A use of a registration ends: it is done for the thread that deregisters, by the last end or by the [`REGISTRATION_UNLINK`] behind it.
+    /// Pairs with both.
     REGISTRATION_END = AcqRel;
 
     /// A registration is taken out of reach of lookups. Pairs with the [`REGISTRATION_END`] of its uses.

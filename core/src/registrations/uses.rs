@@ -1,8 +1,8 @@
 //! Users of registrations, counted without the lock of the table.
 //!
 //! A lookup that hits and a release change one word each, from any thread. All else is done by a [`Table`](super::Table), which holds
-//! these marks too, under its caller's lock. A word counts its users only together with what it names: a lookup exchanges the whole
-//! word, so it succeeds only if the entry is still live, and still of the generation whose key was compared.
+//! these marks too, under its caller's lock. A word has the users of a place and what it holds. A lookup exchanges the whole word, so it
+//! succeeds only if the entry is still live, and still of the generation whose key was compared.
 //!
 //! | bits of a word | field |
 //! |---|---|
@@ -36,7 +36,7 @@ pub(super) const GENERATIONS: u32 = 1 << 24;
 /// Live entries of a bucket that a lookup without the lock goes by at most. It may miss one that is there.
 const STEPS_MAX: u32 = 4;
 
-/// What lookups without the lock read of one place, and the head of one bucket.
+/// One place as lookups without the lock read it, and the head of one bucket.
 pub struct Mark {
     word: AtomicU64,
     start: AtomicU64,
