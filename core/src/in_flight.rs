@@ -15,6 +15,7 @@
 //! of posted requests and is rejected. Queue pairs may use one channel one after the other: for the check to hold
 //! across them, a new table begins at a generation behind all that the old one used ([`InFlight::next_generation`]).
 
+use core::convert::Infallible;
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem;
@@ -179,6 +180,13 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.end.wrapping_sub(self.posted) as u32
     }
 
+    /// The id of the request at a position of this table.
+    #[must_use]
+    #[inline]
+    pub const fn work_id(&self, ticket: Ticket) -> WorkId {
+        self.base.forward(ticket.0)
+    }
+
     /// The oldest request that is not retired, or that comes next where all are.
     #[must_use]
     #[inline]
@@ -191,6 +199,13 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     #[inline]
     pub const fn next(&self) -> Ticket {
         Ticket(self.posted)
+    }
+
+    /// The position behind the last request that is staged.
+    #[must_use]
+    #[inline]
+    pub const fn end(&self) -> Ticket {
+        Ticket(self.head)
     }
 
     /// How many requests are staged and not posted.
@@ -385,6 +400,20 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         let retired = tail.wrapping_sub(self.tail);
         self.tail = tail;
         self.end = self.end.wrapping_add(retired);
+    }
+}
+
+impl<Requests: AsRef<[Request<Infallible>]> + AsMut<[Request<Infallible>]>> InFlight<Infallible, Requests> {
+    /// Retires the oldest request, if that is posted: of a table whose owner has the slots and knows that a completion names it. Says
+    /// whether it did.
+    #[must_use]
+    #[inline(always)]
+    pub const fn retire_next(&mut self) -> bool {
+        let is_posted = self.tail != self.posted;
+        if is_posted {
+            self.move_tail(self.tail.wrapping_add(1));
+        }
+        is_posted
     }
 }
 

@@ -101,6 +101,13 @@ impl Ledger {
         Some(taken)
     }
 
+    /// The completion queue whose completions it lets through.
+    #[must_use]
+    #[inline]
+    pub const fn queue(&self) -> QueueId {
+        self.queue
+    }
+
     /// How many completions were rejected.
     #[must_use]
     #[inline]

@@ -180,6 +180,13 @@ impl Ticket {
     pub const fn back(self, requests: u64) -> Self {
         Self(self.0.wrapping_sub(requests))
     }
+
+    /// The ticket of the request so many behind this one on the same queue.
+    #[must_use]
+    #[inline]
+    pub const fn forward(self, requests: u64) -> Self {
+        Self(self.0.wrapping_add(requests))
+    }
 }
 
 #[cfg(test)]

@@ -110,8 +110,12 @@ impl<'c> LentCompletion<'c> {
     /// Whether a SEND came, and how many bytes of it.
     #[inline(always)]
     pub(crate) fn message_bytes(&self) -> Option<u32> {
-        let is_message = self.is_success() && self.wc.opcode == ibv_wc_opcode::IBV_WC_RECV;
-        is_message.then_some(self.wc.byte_len)
+        // Both words at once: they lie side by side.
+        let outcome = |status: ibv_wc_status, opcode: ibv_wc_opcode| {
+            u64::from(status.0) | u64::from(opcode.0) << u32::BITS
+        };
+        let of_message = outcome(ibv_wc_status::IBV_WC_SUCCESS, ibv_wc_opcode::IBV_WC_RECV);
+        (outcome(self.wc.status, self.wc.opcode) == of_message).then_some(self.wc.byte_len)
     }
 
     pub(crate) const fn vendor_error(&self) -> u32 {

@@ -1,19 +1,20 @@
 //! The receive half of a queue pair, and its posting guard.
 
 use core::fmt;
-use core::mem::ManuallyDrop;
+use core::mem::{ManuallyDrop, forget};
 use std::sync::Arc;
 
-use doorbell_core::ledger::Ledger;
+use doorbell_core::ledger::{Ledger, Origin};
 use doorbell_core::provider::{
     Arrival, ArrivalKind, LentCompletion as _, PostError, PushError, QueuePairLimits, Refused, Rejected,
 };
-use doorbell_core::{QpState, Ticket, WcStatus, WorkId, WorkKind};
+use doorbell_core::{QpState, Ticket, WcStatus};
 use rdma_sys::ibv_recv_wr;
 
-use crate::queue_pair::{Shared, Table};
-use crate::work_list::{Description, Elements, WorkList};
-use crate::{Completion, LentCompletion, Slot, unposted};
+use crate::queue_pair::Shared;
+use crate::receive_ring::{Positions, ReceiveRing};
+use crate::work_list::Elements;
+use crate::{Completion, LentCompletion, MessageSlot, Slot, unposted};
 
 /// Function of the provider that posts receives.
 type PostReceive =
@@ -22,14 +23,12 @@ type PostReceive =
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
 pub struct ReceiveQueue {
     /// Owns the slots whose memory requests name, from staging until the device is done.
-    table: ManuallyDrop<Table>,
-    /// Made for as many requests as the table is deep.
-    list: WorkList<ibv_recv_wr>,
+    ring: ManuallyDrop<ReceiveRing>,
     post_recv: PostReceive,
-    /// How many receives batches left staged.
-    left: u32,
-    ledger: Ledger,
+    /// Whether a batch began and did not end: while there is none, it was forgotten.
+    has_begun: bool,
     scatter_max: u8,
+    ledger: Ledger,
     shared: Arc<Shared>,
 }
 
@@ -37,18 +36,16 @@ impl ReceiveQueue {
     pub(crate) fn new(
         shared: Arc<Shared>,
         post_recv: PostReceive,
-        table: Table,
+        positions: Positions,
         ledger: Ledger,
         limits: &QueuePairLimits,
     ) -> Self {
         Self {
-            // The table is empty: it has room for all it is deep.
-            list: WorkList::new(table.room()),
-            table: ManuallyDrop::new(table),
+            ring: ManuallyDrop::new(ReceiveRing::new(positions)),
             post_recv,
-            left: 0,
-            ledger,
+            has_begun: false,
             scatter_max: limits.scatter_max,
+            ledger,
             shared,
         }
     }
@@ -60,7 +57,7 @@ impl ReceiveQueue {
 
     /// Sends all slots home, the device having forgotten every receive.
     pub(crate) fn forget(&mut self) {
-        self.table.drain(drop);
+        self.ring.drain();
     }
 
     /// Takes the receive this completion names; `each` gets its slots in order, their lengths set to what arrived in each.
@@ -93,9 +90,9 @@ impl ReceiveQueue {
             let is_named = work_id.at(ticket.position()) == work_id;
             each(ticket, is_named, slot);
         };
-        let table = &mut *self.table;
+        let ring = &mut *self.ring;
         let range = self.ledger.redeem(completion.origin(), work_id, |work_id| {
-            table.retire(work_id, give_back)
+            ring.retire(work_id, give_back)
         })?;
         Ok(arrival(completion, range.last))
     }
@@ -104,38 +101,43 @@ impl ReceiveQueue {
 impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     type Slot = Slot;
     type Completion = Completion;
+    type Message = MessageSlot;
     type Batch<'q> = ReceiveBatch<'q>;
 
     #[inline(always)]
     fn stage(&mut self) -> ReceiveBatch<'_> {
         let state = self.shared.state();
-        // A batch that was forgotten staged others.
-        let is_left = self.table.staged() == self.left;
-        if !is_left || (self.left != 0 && !state.accepts_receives()) {
-            unposted::discard(&mut *self.table);
-            self.left = 0;
+        if self.has_begun || (self.ring.positions().staged() != 0 && !state.accepts_receives()) {
+            unposted::discard(&mut *self.ring);
         }
+        self.has_begun = true;
+        self.ring.unlend();
         ReceiveBatch { queue: self, state }
     }
 
     #[inline(always)]
     fn restage(&mut self, slot: Slot) -> Result<(), Slot> {
-        if self.table.staged() != self.left {
+        if self.has_begun {
             // A batch was forgotten.
-            unposted::discard(&mut *self.table);
-            self.left = 0;
+            unposted::discard(&mut *self.ring);
+            self.has_begun = false;
         }
-        let staged = self.left;
-        let element = slot.element(slot.capacity());
-        let (_, work_id) = self.table.stage([slot]).map_err(|[slot]| slot)?;
-        // SAFETY: the table has one more staged, so the index is below its depth, which the list was made for.
-        let (request, elements) = unsafe { self.list.entry(staged) };
-        request.wr_id = work_id.to_raw();
-        request.num_sge = 1;
-        if let Some(first) = elements.first_mut() {
-            *first = element;
+        match self.ring.stage([slot]) {
+            Ok(_) => Ok(()),
+            Err([slot]) => Err(slot),
         }
-        self.left = staged.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn put_back(&mut self, message: MessageSlot) -> Result<(), Slot> {
+        let Origin { queue, sequence } = message.origin();
+        let slot = Slot::from(message);
+        if queue != self.ledger.queue() || !self.ring.has_lent(sequence) {
+            return self.restage(slot);
+        }
+        forget(slot);
+        // SAFETY: No other value had this origin, so the slot is the one that the ring gave for it, and it is given up.
+        unsafe { self.ring.put_back() };
         Ok(())
     }
 
@@ -149,29 +151,30 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     }
 
     #[inline(always)]
-    fn retire_message(&mut self, completion: &LentCompletion<'_>) -> Option<(Slot, Option<u32>)> {
-        let (table, work_id) = (&mut *self.table, completion.work_id());
+    fn retire_message(&mut self, completion: &LentCompletion<'_>) -> Option<(MessageSlot, Option<u32>)> {
+        let (ring, work_id, origin) = (&mut *self.ring, completion.work_id(), completion.origin());
         let bytes = completion.message_bytes()?;
-        let mut slot = self
+        let receive = self
             .ledger
-            .redeem_if(completion.origin(), || table.retire_oldest(work_id))?;
+            .redeem_if(origin, || ring.retire_oldest(work_id, origin.sequence))?;
+        let mut slot = receive.take();
         slot.set_length(bytes);
-        Some((slot, completion.immediate()))
+        Some((MessageSlot::new(slot, origin), completion.immediate()))
     }
 
     #[inline]
     fn in_flight(&self) -> u32 {
-        self.table.posted()
+        self.ring.positions().posted()
     }
 
     #[inline]
     fn room(&self) -> u32 {
-        self.table.room()
+        self.ring.positions().room()
     }
 
     #[inline]
     fn missing(&self) -> u32 {
-        self.table.missing()
+        self.ring.positions().missing()
     }
 
     #[inline]
@@ -183,16 +186,16 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
 impl Drop for ReceiveQueue {
     fn drop(&mut self) {
         // SAFETY: taken here once, the half being dropped.
-        let table = unsafe { ManuallyDrop::take(&mut self.table) };
-        // The device may still write into its slots: the table waits for the queue pair to end.
-        self.shared.park(WorkKind::Receive, table);
+        let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
+        // The device may still write into its slots: the ring waits for the queue pair to end.
+        self.shared.park_receives(ring);
     }
 }
 
 impl fmt::Debug for ReceiveQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReceiveQueue")
-            .field("table", &*self.table)
+            .field("ring", &*self.ring)
             .field("brought_to", &self.shared.state())
             .finish_non_exhaustive()
     }
@@ -236,17 +239,12 @@ pub(crate) fn scattered(completion: &LentCompletion<'_>) -> u32 {
     }
 }
 
-/// Writes a receive into the list where it fits, and has `stage` take its slots.
-///
-/// # Safety
-/// `stage` takes no slots unless `staged` is below the length that the list was made for.
+/// Stages a receive by `stage`, unless it has more slots than it may have.
 #[inline(always)]
-pub(crate) unsafe fn push<const N: usize>(
-    list: &mut WorkList<ibv_recv_wr>,
-    staged: u32,
+pub(crate) fn push<const N: usize>(
     scatter_max: u8,
     slots: [Slot; N],
-    stage: impl FnOnce([Slot; N]) -> Result<(Ticket, WorkId), [Slot; N]>,
+    stage: impl FnOnce([Slot; N]) -> Result<Ticket, [Slot; N]>,
 ) -> Result<Ticket, Refused<[Slot; N]>> {
     if N > usize::from(scatter_max) {
         let reason = PushError::TooManySegments {
@@ -255,16 +253,10 @@ pub(crate) unsafe fn push<const N: usize>(
         };
         return Err(Refused { reason, item: slots });
     }
-    let description = Description::new(&slots, Slot::capacity);
-    let (ticket, work_id) = stage(slots).map_err(|item| Refused {
+    stage(slots).map_err(|item| Refused {
         reason: PushError::Full,
         item,
-    })?;
-    // SAFETY: `stage` took the slots, so the index is as the caller vouches.
-    let (request, elements) = unsafe { list.entry(staged) };
-    request.wr_id = work_id.to_raw();
-    request.num_sge = description.write(elements);
-    Ok(ticket)
+    })
 }
 
 /// Receives staged for one post. Dropping it posts nothing.
@@ -276,10 +268,7 @@ pub struct ReceiveBatch<'q> {
 impl ReceiveBatch<'_> {
     /// The elements of the receive that was staged last.
     pub(crate) fn last_elements(&mut self) -> Option<&mut Elements> {
-        let last = self.queue.table.staged().checked_sub(1)?;
-        // SAFETY: the table has more requests staged, and the list was made for its depth.
-        let (_, elements) = unsafe { self.queue.list.entry(last) };
-        Some(elements)
+        self.queue.ring.last_elements()
     }
 }
 
@@ -294,23 +283,21 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
                 item: slots,
             });
         }
-        let queue = &mut *self.queue;
-        let (staged, scatter_max) = (queue.table.staged(), queue.scatter_max);
-        let stage = |slots| queue.table.stage(slots);
-        // SAFETY: the table has `staged` requests staged: where it takes one more, that is below its
-        // depth, which the list was made for.
-        unsafe { push(&mut queue.list, staged, scatter_max, slots, stage) }
+        let ReceiveQueue {
+            ring, scatter_max, ..
+        } = &mut *self.queue;
+        push(*scatter_max, slots, |slots| ring.stage(slots))
     }
 
     #[inline]
     fn staged(&self) -> u32 {
-        self.queue.table.staged()
+        self.queue.ring.positions().staged()
     }
 
     #[inline]
     fn leave(self) {
         let Self { queue, .. } = &mut *ManuallyDrop::new(self);
-        queue.left = queue.table.staged();
+        queue.has_begun = false;
     }
 
     #[inline]
@@ -318,35 +305,32 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
     fn ring(self) -> Result<u32, PostError> {
         let queue = &mut *self.queue;
         let (post_recv, qp) = (queue.post_recv, queue.shared.as_ptr());
-        let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
+        let (status, posted) = queue.ring.submit(|first, refused| {
             // SAFETY: (ibv_post_recv(3)) 1. The queue pair is live, held by `shared`, and the function is its
             // provider's. 2. The list ends in null, and its elements are written. 3. The memory they name stays,
-            // as `table` says.
+            // as `ring` says.
             unsafe { post_recv(qp, first, refused) }
         });
-        queue.left = 0;
         if status == 0 {
-            queue.table.post_all();
             return Ok(posted);
         }
-        queue.table.post(posted);
         // The batch, being dropped, sends the rest home.
-        Err(unposted::refused(&*queue.table, "ibv_post_recv", status, posted))
+        Err(unposted::refused(&*queue.ring, "ibv_post_recv", status, posted))
     }
 }
 
 impl Drop for ReceiveBatch<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.queue.table.staged() != 0 {
-            unposted::discard(&mut *self.queue.table);
-            self.queue.left = 0;
+        self.queue.has_begun = false;
+        if self.queue.ring.positions().staged() != 0 {
+            unposted::discard(&mut *self.queue.ring);
         }
     }
 }
 
 impl fmt::Debug for ReceiveBatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReceiveBatch({} staged)", self.queue.table.staged())
+        write!(f, "ReceiveBatch({} staged)", self.queue.ring.positions().staged())
     }
 }

@@ -10,7 +10,7 @@ use doorbell_core::provider::{
     ATOMIC_BYTES, CellsError, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected,
     Retired, SendQueue as _, WindowRange,
 };
-use doorbell_core::{Ticket, WcStatus, WorkKind};
+use doorbell_core::{Ticket, WcStatus};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::cells::{Cells, Cursor, LoneCell};
@@ -198,7 +198,7 @@ impl Drop for SendQueue {
         // SAFETY: as above.
         let cells = unsafe { ManuallyDrop::take(&mut self.cells) };
         // The device may still have its requests: table and cells wait for the queue pair to end.
-        self.shared.park(WorkKind::Send, table);
+        self.shared.park_sends(table);
         self.shared.park_cells(cells);
     }
 }

@@ -23,7 +23,7 @@ use crate::completion_queue::CompletionInner;
 use crate::context::PostShared;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
-use crate::work_list::WorkList;
+use crate::work_list::{Description, WorkList};
 use crate::{
     Completion, CompletionQueue, LentCompletion, SharedClaim, Slot, errno, orphan, receive_queue, unposted,
 };
@@ -300,11 +300,16 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
     #[inline]
     fn push<const N: usize>(&mut self, slots: [Slot; N]) -> Result<Ticket, Refused<[Slot; N]>> {
         let queue = &mut *self.queue;
-        let (staged, scatter_max) = (queue.table.staged(), queue.scatter_max);
-        let stage = |slots| queue.table.stage(slots);
-        // SAFETY: the table has `staged` requests staged: where it takes one more, that is below its
-        // depth, which the list was made for.
-        unsafe { receive_queue::push(&mut queue.list, staged, scatter_max, slots, stage) }
+        let staged = queue.table.staged();
+        receive_queue::push(queue.scatter_max, slots, |slots| {
+            let description = Description::new(&slots, Slot::capacity);
+            let (ticket, work_id) = queue.table.stage(slots)?;
+            // SAFETY: the table had `staged` requests staged and took one more. So that is below its depth, which the list was made for.
+            let (request, elements) = unsafe { queue.list.entry(staged) };
+            request.wr_id = work_id.to_raw();
+            request.num_sge = description.write(elements);
+            Ok(ticket)
+        })
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! The receive half: receives posted ahead, and reposted in batches.
 
+use core::borrow::Borrow as _;
 use core::fmt;
 use core::ops::Deref;
 
@@ -82,9 +83,9 @@ where
     /// Takes memory back for a receive that is missing; without room it goes home. Says whether receives are to be posted or
     /// announced: then [`Receiver::repost`] is to be called, and [`Receiver::is_announcement_due`] is to be asked.
     #[inline(always)]
-    pub fn put_back<A: Arena<Slot = Q::Slot>>(&mut self, slot: Option<Q::Slot>, arena: &mut A) -> bool {
-        if let Some(slot) = slot {
-            if let Err(slot) = self.queue.restage(slot) {
+    pub fn put_back<A: Arena<Slot = Q::Slot>>(&mut self, message: Option<Q::Message>, arena: &mut A) -> bool {
+        if let Some(message) = message {
+            if let Err(slot) = self.queue.put_back(message) {
                 arena.release(slot);
             }
         }
@@ -137,10 +138,16 @@ where
     /// Takes the message a completion brought into one piece of memory, and the sender's word. `None` where it is no message, or
     /// not the next one, and nothing was taken: [`Receiver::retire`] is to be asked.
     #[inline(always)]
-    pub fn retire_message(&mut self, completion: &Lent<'_, Q::Completion>) -> Option<(Q::Slot, Option<u32>)> {
+    pub fn retire_message(
+        &mut self,
+        completion: &Lent<'_, Q::Completion>,
+    ) -> Option<(Q::Message, Option<u32>)> {
         let message = self.queue.retire_message(completion)?;
-        self.statistics.received.add(1);
-        self.statistics.received_bytes.add(message.0.len_bytes() as u64);
+        let statistics = &*self.statistics;
+        statistics.received.add(1);
+        statistics
+            .received_bytes
+            .add(message.0.borrow().len_bytes() as u64);
         Some(message)
     }
 

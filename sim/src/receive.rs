@@ -224,6 +224,7 @@ impl ReceiveQueue {
 impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     type Slot = Slot;
     type Completion = Completion;
+    type Message = Slot;
     type Batch<'q> = ReceiveBatch<'q>;
 
     fn stage(&mut self) -> ReceiveBatch<'_> {

@@ -111,6 +111,8 @@ pub(crate) struct Others<'w, C> {
 /// The place of this index, and all others.
 #[inline(always)]
 pub(super) fn apart<C>(entries: &mut [Entry<C>], index: usize) -> Option<(&mut Entry<C>, Others<'_, C>)> {
+    // Looked at first, so that the parts need no look of their own.
+    entries.get(index)?;
     let (before, rest) = entries.split_at_mut_checked(index)?;
     let (entry, after) = rest.split_first_mut()?;
     let generation = entry.generation;

@@ -19,6 +19,7 @@ use crate::worker::channel::{ChannelId, SendError, SendErrorKind};
 use crate::worker::ending::{Care, Ending};
 use crate::worker::event::{ChannelState, Event};
 use crate::worker::lease::Lease;
+use crate::worker::message::Taken;
 use crate::worker::peer::Peer;
 use crate::worker::submission::{Deferred, Records, SubmissionError};
 use crate::worker::{Notice, Reservation};
@@ -67,9 +68,9 @@ impl<P: Provider> Receiving<P> {
 
     /// Takes the memory of a message back. Says whether its own queue is to be looked after.
     #[inline(always)]
-    pub(crate) fn put_back(&mut self, slot: Option<P::Slot>, arena: &mut P::Arena) -> bool {
+    pub(crate) fn put_back(&mut self, message: Option<Taken<P>>, arena: &mut P::Arena) -> bool {
         match self {
-            Self::Own(receiver) => receiver.put_back(slot, arena),
+            Self::Own(receiver) => receiver.put_back(message, arena),
             // The Worker does, for all of them.
             Self::Shared { .. } => false,
         }
@@ -491,7 +492,7 @@ impl<P: Provider> ReceiveHalf<P> {
     pub(crate) fn retire_message(
         &mut self,
         completion: &Lent<'_, P::Completion>,
-    ) -> Option<(P::Slot, Option<u32>)> {
+    ) -> Option<(Taken<P>, Option<u32>)> {
         let Receiving::Own(receiver) = &mut self.receiver else {
             return None;
         };

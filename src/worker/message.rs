@@ -1,8 +1,9 @@
 //! A message that came, and its memory.
 
+use core::borrow::Borrow as _;
 use core::fmt;
 
-use doorbell_core::provider::{Provider, Slot};
+use doorbell_core::provider::{Provider, ReceiveQueue, Slot as _};
 use doorbell_ffi::{Loan, Rdma};
 
 use crate::worker::lease::Lease;
@@ -36,20 +37,23 @@ pub struct Message<'m, P: Provider = Rdma>(Memory<'m, P>);
 /// The memory of a message.
 enum Memory<'m, P: Provider> {
     /// It goes back to its receive.
-    Lent(Loan<'m, P::Slot>),
+    Lent(Loan<'m, Taken<P>>),
     Kept(Lease<P>),
 }
 
+/// Slot of a message that was taken out of a receive queue.
+pub(crate) type Taken<P> = <<P as Provider>::ReceiveQueue as ReceiveQueue>::Message;
+
 impl<'m, P: Provider> Message<'m, P> {
     #[inline(always)]
-    pub(crate) const fn lent(memory: Loan<'m, P::Slot>) -> Self {
+    pub(crate) const fn lent(memory: Loan<'m, Taken<P>>) -> Self {
         Self(Memory::Lent(memory))
     }
 
     #[inline(always)]
     fn slot(&self) -> &P::Slot {
         match &self.0 {
-            Memory::Lent(slot) => slot,
+            Memory::Lent(message) => (**message).borrow(),
             Memory::Kept(Lease { slot }) => slot,
         }
     }
@@ -76,7 +80,9 @@ impl<'m, P: Provider> Message<'m, P> {
     #[inline(always)]
     pub fn keep(self) -> Lease<P> {
         match self.0 {
-            Memory::Lent(slot) => Lease { slot: slot.keep() },
+            Memory::Lent(message) => Lease {
+                slot: message.keep().into(),
+            },
             Memory::Kept(lease) => lease,
         }
     }

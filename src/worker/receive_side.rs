@@ -17,7 +17,7 @@ use super::shared::{Around, Shared};
 use crate::machine::reaper::Reaped;
 use crate::worker::event::Event;
 use crate::worker::half::{Receives, event_of};
-use crate::worker::message::Message;
+use crate::worker::message::{Message, Taken};
 
 /// State for polling receives: the completion queue, and the state kept between polls.
 pub(crate) struct ReceiveSide<P: Provider> {
@@ -214,18 +214,18 @@ fn take<P: Provider, C: Receives<P>>(
     let Some((channel, others)) = place else {
         return take_elsewhere(completion, shared, around, due, each);
     };
-    let Some((slot, immediate)) = channel.receive_half().retire_message(&completion) else {
+    let Some((taken, immediate)) = channel.receive_half().retire_message(&completion) else {
         take_other(completion, interrupted, around, due, each);
         return true;
     };
     // Should `each` panic, the next poll posts its receive again, and announces it.
     let owed = OnUnwind::new(|| *interrupted = Some(id.channel()));
-    let mut slot = Some(slot);
-    if let Some(message) = Loan::of(&mut slot).map(Message::lent) {
+    let mut memory = Some(taken);
+    if let Some(message) = Loan::of(&mut memory).map(Message::lent) {
         let turn = Turn::new(channel, others, around.arena);
         each(turn, Event::Received { message, immediate });
     }
-    if channel.receive_half().receiver.put_back(slot, around.arena) {
+    if channel.receive_half().receiver.put_back(memory, around.arena) {
         look_after(id.channel(), around, due, each);
     }
     owed.disarm();
@@ -266,14 +266,15 @@ fn take_other<P: Provider, C: Receives<P>>(
         around.statistics.orphaned.add_from_any(1);
         return;
     };
-    let Some((arrival, mut slot)) = channel.receive_half().retire(completion) else {
+    let Some((arrival, slot)) = channel.receive_half().retire(completion) else {
         around.statistics.rejected.add_from_any(1);
         return;
     };
+    let mut memory = slot.map(Taken::<P>::from);
     let owed = OnUnwind::new(|| *interrupted = Some(id.channel()));
     let is_message = arrival.kind == ArrivalKind::Send;
-    let memory = if is_message { Loan::of(&mut slot) } else { None };
-    if let Some(message) = memory.map(Message::lent) {
+    let lent = if is_message { Loan::of(&mut memory) } else { None };
+    if let Some(message) = lent.map(Message::lent) {
         let immediate = arrival.immediate;
         each(
             Turn::new(channel, others, around.arena),
@@ -284,8 +285,8 @@ fn take_other<P: Provider, C: Receives<P>>(
         let event = event_of(&arrival, || half.is_farewell());
         if matches!(event, Event::ChannelFailed { .. } | Event::PeerClosed { .. }) {
             owed.disarm();
-            if let Some(slot) = slot {
-                around.arena.release(slot);
+            if let Some(message) = memory {
+                around.arena.release(message.into());
             }
             // The other half of a Worker taken apart is notified. Before `each` is called, which may panic.
             let reported = note_end(channel, event);
@@ -297,7 +298,7 @@ fn take_other<P: Provider, C: Receives<P>>(
         }
         each(Turn::new(channel, others, around.arena), event);
     }
-    if channel.receive_half().receiver.put_back(slot, around.arena) {
+    if channel.receive_half().receiver.put_back(memory, around.arena) {
         look_after(id.channel(), around, due, each);
     }
     owed.disarm();

@@ -32,7 +32,7 @@ use crate::error::{ConnectError, NodeError};
 use crate::worker::config::{ChannelConfig, SharedReceivesConfig};
 use crate::worker::event::Event;
 use crate::worker::half::{Receives, Receiving, event_of};
-use crate::worker::message::Message;
+use crate::worker::message::{self, Message};
 
 /// The receives, and who may take them.
 pub(crate) struct Shared<P: Provider> {
@@ -338,19 +338,20 @@ impl<P: Provider> Shared<P> {
             self.receiver.want();
             listed.note_hungry(index, hungry);
         });
+        let mut memory = slot.map(message::Taken::<P>::from);
         let turn = Turn::new(channel, others, arena);
         match other {
             Some(event) => each(turn, event),
             None => {
-                if let Some(message) = Loan::of(&mut slot).map(Message::lent) {
+                if let Some(message) = Loan::of(&mut memory).map(Message::lent) {
                     let immediate = arrival.immediate;
                     each(turn, Event::Received { message, immediate });
                 }
             }
         }
         again.disarm();
-        if let Some(slot) = slot {
-            arena.release(slot);
+        if let Some(message) = memory {
+            arena.release(message.into());
         }
         if !channel.is_open() {
             return true;

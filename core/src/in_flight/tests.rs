@@ -1,5 +1,6 @@
 //! The table against a plain model, and each way a completion can be wrong.
 
+use core::convert::Infallible;
 use std::collections::VecDeque;
 use std::vec::Vec;
 use std::{format, vec};
@@ -75,6 +76,30 @@ fn the_oldest_is_retired_with_its_one_slot() {
     table.post_all();
     assert_eq!(table.retire_oldest(id), None, "it has none");
     assert_eq!(retire(&mut table, id), Some(vec![]));
+}
+
+#[test]
+fn of_a_table_without_slots_the_oldest_is_retired() {
+    for generation in [0, 0x00ff_ffff] {
+        let requests: Vec<Request<Infallible>> = (0..4).map(|_| Request::default()).collect();
+        let mut table = InFlight::new(requests, WorkKind::Receive, 7, 4, generation).unwrap();
+        for round in 0..100_000 {
+            let ids = [(); 2].map(|()| table.stage([]).unwrap().1);
+            assert_eq!(
+                [table.oldest(), table.end().back(1)].map(|at| table.work_id(at)),
+                ids
+            );
+            assert!(!table.retire_next(), "staged is not posted");
+            table.post(1);
+            assert!(table.retire_next());
+            assert!(!table.retire_next(), "the next one is not posted");
+            assert_eq!((table.posted(), table.room(), table.missing()), (0, 3, 4));
+            table.post_all();
+            assert_eq!(table.work_id(table.oldest()), ids[1]);
+            assert!(table.retire_next() && !table.retire_next());
+            assert_eq!((table.in_flight(), table.room()), (0, 4), "{round}");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The data path of the seam: posting guards, completions, and the way slots come back.
 
+use core::borrow::Borrow;
 use core::time::Duration;
 
 use crate::remote::RemoteAddress;
@@ -268,6 +269,8 @@ pub trait ReceiveQueue: Send + Sized + 'static {
     type Slot: Slot;
     /// Completion that polling lends, where it is kept.
     type Completion: Completion;
+    /// Slot of a message that was taken. The queue may know of it that it is still as the receive left it.
+    type Message: From<Self::Slot> + Into<Self::Slot> + Borrow<Self::Slot> + Send + 'static;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
 
@@ -291,6 +294,16 @@ pub trait ReceiveQueue: Send + Sized + 'static {
         })
     }
 
+    /// Stages one receive into the slot of a message, as [`ReceiveQueue::restage`] does. It is cheapest of the message that was taken
+    /// last.
+    ///
+    /// # Errors
+    /// As for [`ReceiveQueue::restage`].
+    #[inline]
+    fn put_back(&mut self, message: Self::Message) -> Result<(), Self::Slot> {
+        self.restage(message.into())
+    }
+
     /// Takes the receive this completion names; `each` gets its slots in order, their
     /// lengths set to what arrived in each. If it panics, the receive is taken, and the slots it did not get go home.
     ///
@@ -308,7 +321,7 @@ pub trait ReceiveQueue: Send + Sized + 'static {
     fn retire_message(
         &mut self,
         completion: &Lent<'_, Self::Completion>,
-    ) -> Option<(Self::Slot, Option<u32>)>;
+    ) -> Option<(Self::Message, Option<u32>)>;
 
     /// How many receives are posted.
     fn in_flight(&self) -> u32;

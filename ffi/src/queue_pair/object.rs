@@ -14,6 +14,7 @@ use crate::cells::Cells;
 use crate::completion_queue::CompletionInner;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
+use crate::receive_ring::ReceiveRing;
 use crate::shared_receive_queue::SharedReceiveInner;
 use crate::{Slot, errno, orphan};
 
@@ -32,7 +33,7 @@ pub(crate) struct Shared {
     segments_limit: AtomicU8,
     /// Elements a send may have at most.
     gather_max: u8,
-    /// The tables of halves that are gone.
+    /// What halves that are gone had in flight.
     parked: Mutex<Parked>,
     send_completions: ManuallyDrop<Arc<CompletionInner>>,
     receives: ManuallyDrop<Receives>,
@@ -62,7 +63,7 @@ struct Parked {
     send: Option<Table>,
     /// The cells of that half.
     cells: Cells,
-    receive: Option<Table>,
+    receive: Option<ReceiveRing>,
     /// Address handles that requests of a datagram queue pair may name.
     addresses: Addresses,
 }
@@ -150,14 +151,16 @@ impl Shared {
         receives.live_on(WorkKind::Receive, channel)
     }
 
-    /// Keeps the table of a half that goes before the queue pair does.
-    pub(crate) fn park(&self, kind: WorkKind, table: Table) {
+    /// Keeps the table of a send half that goes before the queue pair does.
+    pub(crate) fn park_sends(&self, table: Table) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        match kind {
-            WorkKind::Send => parked.send = Some(table),
-            // There are two halves, and so two kinds that come here.
-            _ => parked.receive = Some(table),
-        }
+        parked.send = Some(table);
+    }
+
+    /// Keeps the ring of a receive half that goes before the queue pair does.
+    pub(crate) fn park_receives(&self, ring: ReceiveRing) {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.receive = Some(ring);
     }
 
     /// Keeps the cells of a send half that goes before the queue pair does.
@@ -194,18 +197,20 @@ impl Drop for Shared {
             return;
         }
         // The device is done with every request: the slots go home, and the channels are free.
-        let ends = [
-            (WorkKind::Send, send, &*self.send_completions),
-            (WorkKind::Receive, receive, self.receives.completions()),
-        ];
-        for (kind, table, completions) in ends {
-            if let Some(mut table) = table {
-                let next_generation = table.next_generation();
-                table.drain(drop);
-                completions
-                    .channels()
-                    .give_back(kind, self.channel, next_generation);
-            }
+        let end = |kind, completions: &CompletionInner, next_generation| {
+            completions
+                .channels()
+                .give_back(kind, self.channel, next_generation);
+        };
+        if let Some(mut table) = send {
+            let next_generation = table.next_generation();
+            table.drain(drop);
+            end(WorkKind::Send, &self.send_completions, next_generation);
+        }
+        if let Some(ring) = receive {
+            let next_generation = ring.positions().next_generation();
+            drop(ring);
+            end(WorkKind::Receive, self.receives.completions(), next_generation);
         }
         // No request is left that names one of these.
         drop((cells, addresses));

@@ -1,10 +1,13 @@
 //! SEND and receive: gather, inline, unsignaled, chained, and what is refused before it is posted.
 
+use core::borrow::Borrow as _;
+
 use doorbell_core::provider::{
     Arena as _, ArrivalKind, Completion as _, Operation, PostFlags, PushError, QueuePair as _,
     ReceiveBatch as _, ReceiveQueue as _, SendBatch as _, SendQueue as _, Slot as _,
 };
 use doorbell_core::{QpState, WcStatus};
+use doorbell_ffi::Slot;
 
 use super::bench::{
     Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with, take_arrival,
@@ -65,18 +68,20 @@ fn a_message_is_taken_in_its_turn_and_once() {
             receive.retire_message(&came[1].lend()).is_none(),
             "it is not the next one"
         );
-        let (slot, immediate) = receive.retire_message(&came[0].lend()).expect("a message");
+        let (message, immediate) = receive.retire_message(&came[0].lend()).expect("a message");
+        let slot = Slot::from(message);
         assert_eq!((slot.payload(), immediate), (&b"one"[..], None));
         arena.release(slot);
         assert!(receive.retire_message(&came[0].lend()).is_none(), "it was taken");
-        let (slot, immediate) = receive.retire_message(&came[1].lend()).expect("a message");
+        let (message, immediate) = receive.retire_message(&came[1].lend()).expect("a message");
+        let slot = Slot::from(message);
         assert_eq!((slot.payload(), immediate), (&b"two"[..], Some(round)));
         arena.release(slot);
         let [_, _, last] = <[_; 3]>::try_from(came).expect("three");
         assert!(receive.retire_message(&last.lend()).is_none(), "it has two slots");
         assert_eq!(receive.in_flight(), 1, "nothing was given back");
         let mut bytes = Vec::new();
-        let each = |_, slot: doorbell_ffi::Slot| {
+        let each = |_, slot: Slot| {
             bytes.push(slot.payload().to_vec());
             arena.release(slot);
         };
@@ -430,4 +435,72 @@ fn a_completion_that_is_dropped_is_covered_by_the_next() {
     // The receives whose completions were dropped say nothing of what they hold.
     assert_eq!(bytes, [vec![], vec![], vec![2; 3]]);
     assert_eq!(arena.free_slots(), 16);
+}
+
+#[test]
+fn memory_of_a_message_goes_back_into_any_queue_and_stays_where_it_is_kept() {
+    let Some(bench) = bench("memory_of_a_message_goes_back_into_any_queue") else {
+        return;
+    };
+    // Two queues whose messages have the same ids, and completions of the same numbers.
+    let mut pairs = [bench.pair(), bench.pair()];
+    let mut arena = bench.arena(64, 64);
+    let depth = pairs[0].1.parts.receive.room();
+    for (_, receiver) in &mut pairs {
+        post_receives(&mut receiver.parts.receive, &mut arena, depth);
+    }
+    let mut kept: Option<(Slot, [u8; 8])> = None;
+    for round in 0..6 * depth {
+        let mut came = Vec::new();
+        for (number, (sender, receiver)) in (0_u32..).zip(&mut pairs) {
+            let text = (u64::from(round) << 8 | u64::from(number)).to_be_bytes();
+            let slot = slot_with(&mut arena, &text);
+            let mut batch = sender.parts.send.stage();
+            batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+            assert_eq!(batch.ring(), Ok(1));
+            let completion = poll_success(&mut sender.sends);
+            assert_eq!(retire_sends(sender, &mut arena, completion), 1);
+            let completion = poll_success(&mut receiver.receives);
+            let receive = &mut receiver.parts.receive;
+            let (message, _) = receive.retire_message(&completion.lend()).expect("a message");
+            let slot: &Slot = message.borrow();
+            assert_eq!(slot.payload(), text, "round {round}");
+            came.push((message, text));
+        }
+        let [(first, text), (second, _)] = <[_; 2]>::try_from(came).expect("two");
+        let [(_, one), (_, other)] = &mut pairs;
+        let queues = [&mut one.parts.receive, &mut other.parts.receive];
+        let [one, other] = queues;
+        match round % 5 {
+            // The first is kept in place of one that was kept before. The other queue's memory comes to its queue.
+            3 => {
+                one.put_back(second).expect("room");
+                let before = kept.replace((first.into(), text));
+                let (slot, _) = before.unwrap_or_else(|| (arena.lease().unwrap(), text));
+                other.restage(slot).expect("room");
+            }
+            4 => {
+                one.put_back(second).expect("room");
+                other.put_back(first).expect("room");
+            }
+            _ => {
+                one.put_back(first).expect("room");
+                other.put_back(second).expect("room");
+            }
+        }
+        if let Some((slot, text)) = &kept {
+            assert_eq!(slot.payload(), text, "it is ours: round {round}");
+        }
+        if round % 3 == 0 {
+            for queue in [one, other] {
+                let missing = queue.missing();
+                assert_eq!(queue.stage().ring(), Ok(missing), "round {round}");
+            }
+        }
+    }
+    for (_, receiver) in &pairs {
+        assert_eq!(receiver.parts.receive.rejected(), 0);
+    }
+    drop((pairs, kept));
+    assert_eq!(arena.free_slots(), 64);
 }

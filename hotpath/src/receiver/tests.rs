@@ -33,6 +33,7 @@ struct Batch<'q>(&'q mut Queue);
 impl ReceiveQueue for Queue {
     type Slot = Bytes;
     type Completion = Ended;
+    type Message = Bytes;
     type Batch<'q> = Batch<'q>;
 
     fn stage(&mut self) -> Batch<'_> {

@@ -188,6 +188,7 @@ impl Receives {
 impl ReceiveQueue for Receives {
     type Slot = Bytes;
     type Completion = Done;
+    type Message = Bytes;
     type Batch<'q> = &'q mut Self;
 
     fn stage(&mut self) -> &mut Self {
