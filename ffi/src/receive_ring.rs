@@ -194,7 +194,7 @@ impl ReceiveRing {
     pub(crate) fn retire_oldest(&mut self, work_id: WorkId, sequence: u64) -> Option<Retired<'_>> {
         let place = Self::place(&self.places, self.positions.oldest());
         let is_round = self.positions.in_flight() as usize == self.places.len();
-        // Where one is posted, the place has its id.
+        // The place has its id while it is posted.
         if place.count.get() != 1 || place.id.get() != work_id || !self.positions.retire_next() {
             return None;
         }

@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     segments_limit: AtomicU8,
     /// Elements a send may have at most.
     gather_max: u8,
-    /// What halves that are gone had in flight.
+    /// Requests that halves which are gone had in flight.
     parked: Mutex<Parked>,
     send_completions: ManuallyDrop<Arc<CompletionInner>>,
     receives: ManuallyDrop<Receives>,

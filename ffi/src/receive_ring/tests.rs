@@ -43,9 +43,11 @@ struct Posted {
 #[derive(Default)]
 struct Device {
     receives: VecDeque<Posted>,
+    /// The position of the next receive that is posted.
+    next: Option<u64>,
 }
 
-/// What the device says of a chunk.
+/// Answer of the device to a chunk.
 #[derive(Clone, Copy)]
 enum Answer {
     All,
@@ -81,6 +83,12 @@ impl Device {
                     element.addr
                 });
                 let id = WorkId::from_raw(request.wr_id);
+                assert_eq!(
+                    self.next.unwrap_or(id.position()),
+                    id.position(),
+                    "ids follow each other"
+                );
+                self.next = Some((id.position() + 1) % (1 << 40));
                 let memory: Vec<_> = elements.collect();
                 let of_others = self.receives.iter().flat_map(|receive| &receive.memory);
                 assert!(
@@ -189,11 +197,11 @@ fn a_chunk_that_is_refused_whole_or_in_part_is_posted_later_and_nothing_twice() 
             match answer {
                 Answer::Unnamed(_) if status != 0 => {
                     assert_eq!(posted, staged, "the device may have all of them");
-                    // What it has not taken never ends: nothing behind it may be taken for it, and the ring runs dry.
+                    // The ring runs dry of those that it did not take: they never end, and nothing is posted in their places.
                     assert_eq!((ring.staged(), ring.positions().posted()), (0, had + staged));
                     // It is over here: the next one begins anew.
                     drop(core::mem::replace(&mut ring, self::ring(depth)));
-                    device.receives.clear();
+                    device = Device::default();
                     assert_eq!(arena.free_slots(), depth);
                     continue;
                 }
@@ -273,7 +281,7 @@ fn a_slot_is_put_back_where_it_was_only_if_nothing_came_between() {
             }
             _ => {
                 ring.drain();
-                device.receives.clear();
+                device = Device::default();
             }
         }
         assert_eq!(ring.has_lent(7), between == 0, "{between}");
