@@ -12,17 +12,18 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use doorbell_core::in_flight::{InFlight, Range, Request};
+use doorbell_core::in_flight::Range;
 use doorbell_core::provider::{GATHER_MAX, Rejected};
 use doorbell_core::{Ticket, WorkId, in_place};
 use rdma_sys::{ibv_recv_wr, ibv_sge};
 
 use crate::Slot;
+use crate::queue_pair::Table;
 use crate::unposted::Staging;
 use crate::work_list::{Description, Elements};
 
 /// The positions of receives. The ring has their slots.
-pub(crate) type Positions = InFlight<Infallible, Box<[Request<Infallible>]>>;
+pub(crate) type Positions = Table<Infallible>;
 
 /// The ring, which owns the slots of all receives that are staged or posted.
 pub(crate) struct ReceiveRing {
@@ -254,7 +255,7 @@ impl ReceiveRing {
 
     /// Sends all slots home.
     ///
-    /// The device must be proven to be done with all of them, as for [`InFlight::drain`].
+    /// The device must be proven to be done with all of them, as for `InFlight::drain`.
     pub(crate) fn drain(&mut self) {
         let first = self.positions.oldest();
         let end = self.positions.end();
@@ -295,7 +296,9 @@ impl ReceiveRing {
             .request
             .get();
         // SAFETY: a request of our own array, borrowed exclusively through `&mut self`.
-        let following = unsafe { ptr::replace(&raw mut (*last).next, ptr::null_mut()) };
+        let following = unsafe { (*last).next };
+        // SAFETY: as above.
+        unsafe { (*last).next = ptr::null_mut() };
         let mut refused = ptr::null_mut();
         let status = post(first, &mut refused);
         // SAFETY: as above; the call is over.

@@ -14,7 +14,7 @@ use doorbell_core::{Qpn, WorkKind};
 use rdma_sys::{ibv_qp_init_attr, ibv_qp_type};
 
 use super::object::Receives;
-use super::{QueuePair, Shared};
+use super::{QueuePair, Shared, Table};
 use crate::completion_queue::CompletionInner;
 use crate::domain::DomainInner;
 use crate::shared_receive_queue::SharedReceiveInner;
@@ -341,7 +341,7 @@ impl Claim {
     }
 
     /// The in-flight table of its queue.
-    fn table<S>(&self, depth: u32) -> Result<InFlight<S, Box<[Request<S>]>>, ProviderError> {
+    fn table<S>(&self, depth: u32) -> Result<Table<S>, ProviderError> {
         let requests = core::iter::repeat_with(Request::default).take(storage_for(depth).ok_or(INVALID)?);
         InFlight::new(
             requests.collect(),

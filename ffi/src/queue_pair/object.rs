@@ -19,7 +19,7 @@ use crate::shared_receive_queue::SharedReceiveInner;
 use crate::{Slot, errno, orphan};
 
 /// An in-flight table as a half embeds it.
-pub(crate) type Table = InFlight<Slot, Box<[Request<Slot>]>>;
+pub(crate) type Table<S = Slot> = InFlight<S, Box<[Request<S>]>>;
 pub(crate) type Vacancy<'t> = in_flight::Vacancy<'t, Slot, Box<[Request<Slot>]>>;
 
 /// The queue pair in the device, with all that must outlive it.

@@ -78,7 +78,9 @@ impl Device {
                 }
                 let elements = (0..usize::try_from(request.num_sge).unwrap()).map(|index| {
                     // SAFETY: there are as many elements as the request says.
-                    let element = unsafe { *request.sg_list.add(index) };
+                    let element = *unsafe { core::slice::from_raw_parts(request.sg_list, index + 1) }
+                        .last()
+                        .unwrap();
                     assert_eq!(element.length, 64);
                     element.addr
                 });
