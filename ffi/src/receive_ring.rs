@@ -38,7 +38,7 @@ pub(crate) struct ReceiveRing {
 /// The number of no completion.
 const NOT_LENT: u64 = u64::MAX;
 
-/// What stands at a position. In cells, since requests point to each other and to their elements: the pointers stay good
+/// The place of a position. In cells, since requests point to each other and to their elements: the pointers stay good
 /// whatever is borrowed through `&self`.
 struct Place {
     request: UnsafeCell<ibv_recv_wr>,
@@ -365,7 +365,7 @@ impl Retired<'_> {
     }
 }
 
-/// Slots of receives that are over, in order. Those that it did not give go home as it is dropped.
+/// Slots of receives that are over, in order. The rest goes home as it is dropped.
 struct Taken<'r> {
     places: &'r mut Box<[Place]>,
     next: Ticket,
