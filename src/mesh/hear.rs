@@ -119,27 +119,30 @@ impl State {
         let is_later = join.as_ref().is_some_and(|join| known < Some(join.started));
         let is_earlier = join.as_ref().is_some_and(|join| Some(join.started) < known);
         let other = |other: &Neighbour| other.link != link && other.rank == Some(rank) && other.was_joined;
-        let mut is_taken = self.neighbours.iter().any(other);
-        if is_taken && is_later {
+        let is_taken = self.neighbours.iter().any(other);
+        let Some(neighbour) = self.neighbour_mut(link) else {
+            return;
+        };
+        // The member of the higher rank connects.
+        let is_who = neighbour
+            .rank
+            .map_or(rank > config.rank, |expected| expected == rank);
+        let is_allowed = is_who && !neighbour.was_joined && neighbour.outdated.is_none();
+        let Some(join) = join.filter(|_| is_allowed && (!is_taken || is_later)) else {
+            self.turn_away(link);
+            return;
+        };
+        if is_taken {
             let before = self.neighbours.iter().filter(|before| other(before));
             self.unwanted.extend(before.map(|before| before.link));
             self.neighbours.retain(|before| !other(before));
             self.lost_links = self.lost_links.with(rank);
             self.note_lost(rank, now);
-            is_taken = false;
+            let (rank, reason) = (Some(rank), FinalReason::PeerRestarted);
+            self.events.push_back(MeshEvent::LinkLost { rank, reason });
         }
         let all = self.known();
-        let neighbour = self
-            .neighbours
-            .iter_mut()
-            .find(|neighbour| neighbour.link == link);
-        let Some(neighbour) = neighbour else { return };
-        // The member of the higher rank connects.
-        let own = config.rank;
-        let is_who = neighbour.rank.map_or(rank > own, |expected| expected == rank);
-        let is_first = !neighbour.was_joined && neighbour.outdated.is_none();
-        let Some(join) = join.filter(|_| is_who && !is_taken && is_first) else {
-            self.turn_away(link);
+        let Some(neighbour) = self.neighbour_mut(link) else {
             return;
         };
         if is_earlier {

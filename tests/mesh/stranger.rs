@@ -255,7 +255,11 @@ fn made_up(choices: &mut Choices<'_>, numbered: &mut u32) -> Vec<u8> {
 
 /// A join of rank 2, which says that it started then.
 pub(crate) fn join(started: u64) -> Vec<u8> {
-    frame(1, 2, 0, 0, &[&[0; 8][..], &started.to_be_bytes(), &[3]])
+    join_as(2, started)
+}
+
+pub(crate) fn join_as(rank: u8, started: u64) -> Vec<u8> {
+    frame(1, rank, 0, 0, &[&[0; 8][..], &started.to_be_bytes(), &[3]])
 }
 
 pub(crate) fn announcement(whose: u8, sequence: u32, started: u64, neighbours: u64) -> Vec<u8> {

@@ -1,9 +1,10 @@
 //! A member that may say anything, by the fuzzer's seeds and by made-up bytes.
 
+use doorbell::link::FinalReason;
 use doorbell::mesh::{MeshEvent, NotLinked};
 
 use crate::replay::{folder, replay};
-use crate::stranger::{Stranger, announcement, check, join};
+use crate::stranger::{Stranger, announcement, check, join, join_as};
 use crate::world::{World, ms, rank};
 
 #[test]
@@ -38,11 +39,16 @@ fn a_stranger_comes_to_what_its_seed_says() {
 
 /// The first two members linked, and a stranger with a link to the first.
 fn two_and_a_stranger() -> (World, Stranger) {
-    let mut world = World::of_hosts(3, &[(0, 1), (0, 2)], "");
+    two_and_a_stranger_to(0)
+}
+
+/// The same, with the stranger's link to this one of them.
+fn two_and_a_stranger_to(at: usize) -> (World, Stranger) {
+    let mut world = World::of_hosts(3, &[(0, 1), (at, 2)], "");
     world.start(0, 1);
     world.start(1, 1);
     assert!(world.run(ms(500), is_linked));
-    let handle = world.member(0).handle;
+    let handle = world.member(at).handle;
     let stranger = Stranger::new(&world.hosts[2], &handle);
     (world, stranger)
 }
@@ -103,4 +109,49 @@ fn a_member_whose_own_start_is_too_far_ahead_is_turned_away() {
     assert!(!mesh.reached().contains(rank(2)));
     let mut reasons = mesh.not_linked(rank(2));
     assert!(reasons.any(|reason| matches!(reason, NotLinked::StartedAhead)));
+}
+
+/// The member of the higher rank has connected, so nobody else can be the other one, whatever start it says.
+#[test]
+fn a_join_that_is_turned_away_ends_no_other_link() {
+    let (mut world, mut stranger) = two_and_a_stranger_to(1);
+    let link_of = |world: &mut World| {
+        let mut neighbours = world.member(1).mesh.neighbours();
+        neighbours.find(|(other, _)| *other == rank(0)).map(|(_, link)| link)
+    };
+    let before = link_of(&mut world);
+    assert!(before.is_some());
+    world.member(1).events.clear();
+    stranger.say(&join_as(0, 2));
+    world.run(ms(50), |_| stranger.goes_on());
+    assert_eq!(link_of(&mut world), before);
+    assert!(is_linked(&mut world));
+    assert!(world.member(1).mesh.is_linked(rank(0)));
+    let (rank, reason) = (None, FinalReason::Closed);
+    let lost = MeshEvent::LinkLost { rank, reason };
+    assert_eq!(world.member(1).events, [MeshEvent::TurnedAway, lost]);
+}
+
+/// A member has its own rank, and gets no other by a second Join.
+#[test]
+fn a_member_that_joins_as_another_ends_no_other_link() {
+    let (mut world, mut stranger) = two_and_a_stranger();
+    stranger.say(&join(1));
+    world.run(ms(50), |_| stranger.goes_on());
+    world.member(0).events.clear();
+    stranger.say(&join_as(1, 2));
+    world.run(ms(50), |_| stranger.goes_on());
+    assert!(is_linked(&mut world));
+    assert_eq!(count(&mut world, MeshEvent::TurnedAway), 1);
+    assert_eq!(count(&mut world, MeshEvent::Restarted(rank(1))), 0);
+}
+
+/// A member that was started again is let in before the end of its link is known, which is reported.
+#[test]
+fn a_link_that_a_later_start_replaces_is_reported_as_lost() {
+    let (mut world, mut stranger) = two_and_a_stranger();
+    stranger.say(&join_as(1, 2));
+    world.run(ms(50), |_| stranger.goes_on());
+    let (rank, reason) = (Some(rank(1)), FinalReason::PeerRestarted);
+    assert_eq!(count(&mut world, MeshEvent::LinkLost { rank, reason }), 1);
 }
