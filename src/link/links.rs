@@ -414,6 +414,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// Closes a link once everything is acknowledged and each one-sided request and each transfer has its end, and by the deadline in any
     /// case: what has none by then ends `Unknown`. Nothing more is taken in. Transfers that the peer offered and this side has not joined
     /// are declined ([`EndReason::REFUSED`](crate::link::EndReason)). One that this side offered and the peer does not join holds the end up: cancel it.
+    /// The earliest deadline of several calls counts.
     pub fn close(&mut self, id: LinkId, deadline: Deadline) {
         if let Some(link) = self.core.link_mut(id) {
             link.session.close(deadline);

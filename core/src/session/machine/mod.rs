@@ -552,15 +552,14 @@ where
     }
 
     /// Closes the session once everything is acknowledged and nothing is awaited beside messages, and at the deadline
-    /// in any case. It takes nothing more in.
+    /// in any case. It takes nothing more in. If it is called again, the earliest deadline counts.
     pub fn close(&mut self, until: Deadline) {
-        if self.closing.is_none() {
-            self.closing = Some(Closing {
-                until,
-                farewell: None,
-                was_said: false,
-            });
-        }
+        let closing = self.closing.get_or_insert(Closing {
+            until,
+            farewell: None,
+            was_said: false,
+        });
+        closing.until = closing.until.min(until);
     }
 
     /// Notes whether a request of the caller's, beside messages, has not ended yet. A session that is being closed
