@@ -67,8 +67,12 @@ impl State {
     }
 
     fn hear_frame(&mut self, link: LinkId, frame: &[u8], now: Instant) {
-        let neighbour = self.neighbour_mut(link);
-        let was_joined = neighbour.is_some_and(|neighbour| neighbour.was_joined);
+        let neighbour = self.neighbour_mut(link).filter(|neighbour| neighbour.is_heard());
+        let Some(neighbour) = neighbour else {
+            self.drop_one();
+            return;
+        };
+        let was_joined = neighbour.was_joined;
         let (header, body) = match RelayHeader::parse(frame) {
             Ok(read) => read,
             // As of another mesh: nothing it will say can be read.
@@ -110,7 +114,7 @@ impl State {
             is_ours && rank.number() < config.ranks && rank != config.rank
         });
         if join.as_ref().is_some_and(|join| self.is_ahead(join.started, now)) {
-            self.unwanted.push(link);
+            self.part_from(link);
             self.note_ahead(rank);
             return;
         }
@@ -127,7 +131,7 @@ impl State {
         let is_who = neighbour
             .rank
             .map_or(rank > config.rank, |expected| expected == rank);
-        let is_allowed = is_who && !neighbour.was_joined && neighbour.outdated.is_none();
+        let is_allowed = is_who && !neighbour.was_joined;
         let Some(join) = join.filter(|_| is_allowed && (!is_taken || is_later)) else {
             self.turn_away(link);
             return;
@@ -167,8 +171,16 @@ impl State {
 
     /// Ends the link to somebody who is no member.
     fn turn_away(&mut self, link: LinkId) {
-        self.unwanted.push(link);
+        self.part_from(link);
         self.events.push_back(MeshEvent::TurnedAway);
+    }
+
+    /// Ends a link, and hears nothing more on it.
+    fn part_from(&mut self, link: LinkId) {
+        if let Some(neighbour) = self.neighbour_mut(link) {
+            neighbour.is_turned_away = true;
+        }
+        self.unwanted.push(link);
     }
 
     fn hear_announcement(&mut self, link: LinkId, body: &[u8], now: Instant) {

@@ -26,6 +26,8 @@ pub(super) struct Neighbour {
     pub(super) started: u64,
     /// Rank that it claims, if a later start of that member is known. It gets the later start, and is turned away.
     pub(super) outdated: Option<Rank>,
+    /// Whether its link is being closed, since its peer is no member.
+    pub(super) is_turned_away: bool,
     /// Members whose neighbours are yet to be announced to it.
     pub(super) unreported: Ranks,
 }
@@ -42,6 +44,7 @@ impl Neighbour {
             was_joined: false,
             started: 0,
             outdated: None,
+            is_turned_away: false,
             unreported: Ranks::NONE,
         }
     }
@@ -50,6 +53,11 @@ impl Neighbour {
     pub(super) fn turn_away_as(&mut self, rank: Rank) {
         self.was_joined = false;
         (self.outdated, self.unreported) = (Some(rank), Ranks::NONE.with(rank));
+    }
+
+    /// Whether frames of it count: its link is not about to be closed.
+    pub(super) const fn is_heard(&self) -> bool {
+        !self.is_turned_away && self.outdated.is_none()
     }
 
     /// Whether a Join or an announcement is owed to it, and its link can carry one.

@@ -155,3 +155,16 @@ fn a_link_that_a_later_start_replaces_is_reported_as_lost() {
     let (rank, reason) = (Some(rank(1)), FinalReason::PeerRestarted);
     assert_eq!(count(&mut world, MeshEvent::LinkLost { rank, reason }), 1);
 }
+
+/// However much it says, its link is closed once and reported once.
+#[test]
+fn a_stranger_is_turned_away_once() {
+    let (mut world, mut stranger) = two_and_a_stranger();
+    for _ in 0..8 {
+        stranger.say(&join_as(3, 1));
+    }
+    world.run(ms(50), |_| stranger.goes_on());
+    assert_eq!(count(&mut world, MeshEvent::TurnedAway), 1);
+    assert_eq!(world.member(0).mesh.counts().dropped, 7);
+    assert!(is_linked(&mut world));
+}
