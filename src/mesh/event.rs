@@ -30,7 +30,8 @@ pub enum MeshEvent {
         reason: FinalReason,
     },
     /// A peer that is no member was turned away: another mesh, another count of ranks, a rank that is invalid or taken, or
-    /// frames of another version.
+    /// frames of another version. Or its link was up for
+    /// [`recover_within`](doorbell_core::session::SessionConfig::recover_within), and it had not said who it is.
     TurnedAway,
 }
 

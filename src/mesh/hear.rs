@@ -17,11 +17,11 @@ impl State {
     /// Takes in what a link reports.
     pub(super) fn hear(&mut self, link: LinkId, event: LinkEvent<'_>, now: Instant) {
         match event {
-            LinkEvent::Accepted => self.neighbours.push(Neighbour::new(link, None, None)),
+            LinkEvent::Accepted => self.neighbours.push(Neighbour::new(link, None, None, now)),
             LinkEvent::Received { message } => self.hear_frame(link, message, now),
             LinkEvent::Session(SessionEvent::Connected) => {
                 if let Some(neighbour) = self.neighbour_mut(link) {
-                    neighbour.is_up = true;
+                    (neighbour.is_up, neighbour.since) = (true, now);
                 }
             }
             LinkEvent::Session(event @ (SessionEvent::Recovering | SessionEvent::Recovered)) => {
@@ -150,7 +150,7 @@ impl State {
             return;
         };
         if is_earlier {
-            neighbour.turn_away_as(rank);
+            neighbour.turn_away_as(rank, now);
             self.note_start(Some(rank), NotLinked::StartedBefore);
             self.events.push_back(MeshEvent::StartedBefore(rank));
             return;
@@ -170,7 +170,7 @@ impl State {
     }
 
     /// Ends the link to somebody who is no member.
-    fn turn_away(&mut self, link: LinkId) {
+    pub(super) fn turn_away(&mut self, link: LinkId) {
         self.part_from(link);
         self.events.push_back(MeshEvent::TurnedAway);
     }
@@ -226,7 +226,7 @@ impl State {
         let Some(neighbour) = self.neighbours.iter_mut().find(is_earlier) else {
             return;
         };
-        neighbour.turn_away_as(rank);
+        neighbour.turn_away_as(rank, now);
         self.note_start(Some(rank), NotLinked::StartedBefore);
         self.lost_links = self.lost_links.with(rank);
         self.note_lost(rank, now);

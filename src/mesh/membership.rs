@@ -220,7 +220,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             state.lose(&before, now);
         }
         let link = self.links.connect_over(node, our_rails, handle)?;
-        state.neighbours.push(Neighbour::new(link, instance, Some(rank)));
+        state
+            .neighbours
+            .push(Neighbour::new(link, instance, Some(rank), now));
         state.note_not_begun(rank, None);
         Ok(())
     }
@@ -326,9 +328,15 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             links.close(link, Deadline::after(now, TURN_AWAY_WITHIN));
         }
         if let Some(deadline) = state.closing {
-            // Links that are made only now are closed, too.
-            let neighbours = state.neighbours.iter();
-            neighbours.for_each(|neighbour| links.close(neighbour.link, deadline));
+            // Links that are made only now are closed, too, and nothing is owed to a peer that has not said who it is.
+            for neighbour in &state.neighbours {
+                let by = if neighbour.was_joined {
+                    deadline
+                } else {
+                    Deadline::at(now)
+                };
+                links.close(neighbour.link, by);
+            }
         }
         while let Some(event) = state.events.pop_front() {
             // Members are expected to go in parting: that is not logged.

@@ -1,8 +1,10 @@
 //! The links of a mesh, and what is still to be said on each.
 
-use doorbell_core::rank::{Rank, Ranks};
+use core::time::Duration;
 
+use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::wire::InstanceId;
+use doorbell_core::{Deadline, Instant};
 
 use crate::link::LinkId;
 
@@ -16,6 +18,8 @@ pub(super) struct Neighbour {
     pub(super) rank: Option<Rank>,
     /// Whether the link is up, so that frames can be sent.
     pub(super) is_up: bool,
+    /// When its link came up, or when it was found to be outdated.
+    pub(super) since: Instant,
     /// Whether the link lost its rails, and is trying to get one again.
     pub(super) is_without_rail: bool,
     /// Whether this member has sent its Join.
@@ -33,12 +37,18 @@ pub(super) struct Neighbour {
 }
 
 impl Neighbour {
-    pub(super) const fn new(link: LinkId, instance: Option<InstanceId>, rank: Option<Rank>) -> Self {
+    pub(super) const fn new(
+        link: LinkId,
+        instance: Option<InstanceId>,
+        rank: Option<Rank>,
+        now: Instant,
+    ) -> Self {
         Self {
             link,
             instance,
             rank,
             is_up: false,
+            since: now,
             is_without_rail: false,
             has_joined: false,
             was_joined: false,
@@ -50,14 +60,20 @@ impl Neighbour {
     }
 
     /// Marks it as turned away under this rank: a later start of that member is known, and is announced to it.
-    pub(super) fn turn_away_as(&mut self, rank: Rank) {
-        self.was_joined = false;
+    pub(super) fn turn_away_as(&mut self, rank: Rank, now: Instant) {
+        (self.was_joined, self.since) = (false, now);
         (self.outdated, self.unreported) = (Some(rank), Ranks::NONE.with(rank));
     }
 
     /// Whether frames of it count: its link is not about to be closed.
     pub(super) const fn is_heard(&self) -> bool {
         !self.is_turned_away && self.outdated.is_none()
+    }
+
+    /// By when its link is closed, if its peer does not say before who it is. A link that is not up has a deadline of its own.
+    pub(super) fn silent_until(&self, within: Duration) -> Option<Deadline> {
+        let is_silent = self.is_up && !self.was_joined && !self.is_turned_away;
+        is_silent.then(|| Deadline::after(self.since, within))
     }
 
     /// Whether a Join or an announcement is owed to it, and its link can carry one.

@@ -196,12 +196,24 @@ impl State {
         self.announce();
     }
 
-    /// Has links that were held down for long enough as ways again.
+    /// Has links that were held down for long enough as ways again, and turns away peers that have not said in time who they are.
     pub(super) fn let_up(&mut self, now: Instant) {
+        loop {
+            let late = self.silent().find(|(_, until)| until.has_passed(now));
+            let Some((link, _)) = late else { break };
+            self.turn_away(link);
+        }
         let held = self.hold_downs.iter_mut();
         if held.filter_map(|held| held.is_over(now).then_some(())).count() > 0 {
             self.announce();
         }
+    }
+
+    /// The links on which nobody has said yet who it is, and by when that is to be said.
+    fn silent(&self) -> impl Iterator<Item = (LinkId, Deadline)> {
+        let within = self.config.link.session.recover_within;
+        let neighbours = self.neighbours.iter();
+        neighbours.filter_map(move |neighbour| Some((neighbour.link, neighbour.silent_until(within)?)))
     }
 
     /// Says anew who the neighbours are, where that has changed.
@@ -247,13 +259,16 @@ impl State {
         is_new || self.neighbours.iter().any(Neighbour::has_to_say)
     }
 
-    /// When to poll again at the latest for the members that a link leads to, and for links that are held down.
+    /// When to poll again at the latest: for the members that a link leads to, for links that are held down, and for those on
+    /// which nobody has said who it is.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let others = self.reached.without(self.config.rank);
         let led_to = others.iter().filter(|rank| self.link_towards(*rank).is_some());
         let members = led_to.filter_map(|rank| self.members.get(rank.index()));
         let held = self.hold_downs.iter().filter_map(HoldDown::until);
-        members.filter_map(|member| member.wake(now)).chain(held).min()
+        let silent = self.silent().map(|(_, until)| until);
+        let members = members.filter_map(|member| member.wake(now));
+        members.chain(held).chain(silent).min()
     }
 
     /// The link that leads nearer to a member.

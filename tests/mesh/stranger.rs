@@ -163,6 +163,11 @@ impl Stranger {
         self.unsaid.push(frame.to_vec());
     }
 
+    /// Whether its link is up.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.links.is_connected(self.link)
+    }
+
     /// Sends what it can, and never is done.
     pub(crate) fn goes_on(&mut self) -> bool {
         let sent = self

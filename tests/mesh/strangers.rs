@@ -1,11 +1,12 @@
 //! A member that may say anything, by the fuzzer's seeds and by made-up bytes.
 
+use doorbell::Deadline;
 use doorbell::link::FinalReason;
-use doorbell::mesh::{MeshEvent, NotLinked};
+use doorbell::mesh::{Group, MeshEvent, NotLinked};
 
 use crate::replay::{folder, replay};
 use crate::stranger::{Stranger, announcement, check, join, join_as};
-use crate::world::{World, ms, rank};
+use crate::world::{World, config, ms, rank};
 
 #[test]
 fn strangers() {
@@ -117,7 +118,9 @@ fn a_join_that_is_turned_away_ends_no_other_link() {
     let (mut world, mut stranger) = two_and_a_stranger_to(1);
     let link_of = |world: &mut World| {
         let mut neighbours = world.member(1).mesh.neighbours();
-        neighbours.find(|(other, _)| *other == rank(0)).map(|(_, link)| link)
+        neighbours
+            .find(|(other, _)| *other == rank(0))
+            .map(|(_, link)| link)
     };
     let before = link_of(&mut world);
     assert!(before.is_some());
@@ -167,4 +170,46 @@ fn a_stranger_is_turned_away_once() {
     assert_eq!(count(&mut world, MeshEvent::TurnedAway), 1);
     assert_eq!(world.member(0).mesh.counts().dropped, 7);
     assert!(is_linked(&mut world));
+}
+
+/// A link costs memory and a place of `links_max`, so its peer has as long as a link without a rail.
+#[test]
+fn a_peer_that_does_not_say_who_it_is_is_turned_away() {
+    let (mut world, mut stranger) = two_and_a_stranger();
+    let mut until = |world: &mut World, span, is_linked| {
+        world.run(span, |_| stranger.goes_on() || stranger.is_linked() == is_linked)
+    };
+    assert!(until(&mut world, ms(50), true));
+    assert!(!until(&mut world, ms(290), false));
+    assert_eq!(count(&mut world, MeshEvent::TurnedAway), 0);
+    assert!(until(&mut world, ms(60), false));
+    assert_eq!(count(&mut world, MeshEvent::TurnedAway), 1);
+    world.run(ms(20), |_| stranger.goes_on());
+    let (rank, reason) = (None, FinalReason::Closed);
+    assert_eq!(count(&mut world, MeshEvent::LinkLost { rank, reason }), 1);
+    assert!(is_linked(&mut world));
+}
+
+/// It is stopped, and acknowledges nothing.
+#[test]
+fn no_member_waits_for_a_stranger_before_it_leaves() {
+    let mut world = World::of_hosts(3, &[(0, 1), (0, 2)], "");
+    (0..2).for_each(|at| world.begin_with(at, &config(at, 2, 1)));
+    world.link(1);
+    let handle = world.member(0).handle;
+    let mut stranger = Stranger::new(&world.hosts[2], &handle);
+    assert!(world.run(ms(500), |world| {
+        stranger.goes_on() || is_linked(world) && stranger.is_linked()
+    }));
+    let deadline = Deadline::after(world.fabric.now(), ms(10_000));
+    let leave = |at| Group::new(&mut world.member(at).mesh).unwrap().leave(deadline);
+    let mut leaving = [0, 1].map(leave);
+    let mut is_gone = [false; 2];
+    assert!(world.run(ms(20), |world| {
+        for at in 0..2 {
+            let member = world.member(at);
+            is_gone[at] = is_gone[at] || leaving[at].poll(&member.node, &mut member.mesh).unwrap();
+        }
+        is_gone == [true; 2]
+    }));
 }

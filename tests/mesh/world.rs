@@ -252,7 +252,7 @@ impl World {
     }
 
     /// The same, made with this.
-    fn begin_with(&mut self, at: usize, config: &MeshConfig) {
+    pub(crate) fn begin_with(&mut self, at: usize, config: &MeshConfig) {
         self.members[at] = Some(Member::start(&self.hosts[at], config));
     }
 
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Has a member and all others link that do.
-    fn link(&mut self, at: usize) {
+    pub(crate) fn link(&mut self, at: usize) {
         let handles: Vec<_> = self
             .members
             .iter()
