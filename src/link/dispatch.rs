@@ -28,6 +28,8 @@ pub(super) enum Whose {
     Unclaimed(Deadline),
     /// It was a rail of a link that is over, and carries the reason to the peer.
     Ended,
+    /// It is being closed, and its last events are nobody's: the place has this until another channel takes it.
+    GivenUp,
 }
 
 /// Whether what a peer says first on a connection is what it said, and perhaps proved, in the handshake.
@@ -68,19 +70,13 @@ impl Routes {
             of_it.resize(index.saturating_add(1), None);
         }
         if let Some(place) = of_it.get_mut(index) {
-            let before = place.replace((at, whose));
-            self.count(before, Some(whose));
+            let before = place.replace((at, whose)).map(|(_, whose)| whose);
+            let count = |whose| usize::from(matches!(whose, Some(Whose::Unclaimed(_))));
+            self.unclaimed = self
+                .unclaimed
+                .saturating_add(count(Some(whose)))
+                .saturating_sub(count(before));
         }
-    }
-
-    /// Counts the unclaimed, as a place changes.
-    fn count(&mut self, before: Option<(At, Whose)>, after: Option<Whose>) {
-        let of = |whose: Option<Whose>| usize::from(matches!(whose, Some(Whose::Unclaimed(_))));
-        let before = before.map(|(_, whose)| whose);
-        self.unclaimed = self
-            .unclaimed
-            .saturating_add(of(after))
-            .saturating_sub(of(before));
     }
 
     pub(super) fn get(&self, at: At) -> Option<Whose> {
@@ -88,14 +84,10 @@ impl Routes {
         place.filter(|(there, _)| *there == at).map(|(_, whose)| whose)
     }
 
-    pub(super) fn remove(&mut self, at: At) {
-        if self.get(at).is_none() {
-            return;
-        }
-        let of_it = self.of_worker.get_mut(at.worker);
-        if let Some(place) = of_it.and_then(|of_it| of_it.get_mut(at.channel.index as usize)) {
-            let before = place.take();
-            self.count(before, None);
+    /// Nothing of a channel counts from here on. If its place has another channel by now, that one stays.
+    pub(super) fn give_up(&mut self, at: At) {
+        if self.get(at).is_some() {
+            self.set(at, Whose::GivenUp);
         }
     }
 
@@ -110,7 +102,7 @@ impl Routes {
         let all = self.of_worker.iter().flatten().flatten();
         let unclaimed = all.filter_map(|(at, whose)| match whose {
             Whose::Unclaimed(until) => Some((*at, *until)),
-            Whose::Rail(..) | Whose::Ended => None,
+            Whose::Rail(..) | Whose::Ended | Whose::GivenUp => None,
         });
         // Most of the time there is none, and no channel is looked at.
         unclaimed.take(self.unclaimed)
@@ -138,10 +130,6 @@ impl<P: Provider, N: Network> Core<P, N> {
             }
         }
         let Some(whose) = self.routes.get(at) else {
-            // One that was given up is closed by us, and its last events are nobody's.
-            if self.is_closing(at) {
-                return None;
-            }
             return Some((turn, event));
         };
         match (event, whose) {
@@ -177,7 +165,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 | Event::ChannelFailed { .. }
                 | Event::PeerClosed { .. }
                 | Event::Overdrawn,
-                whose,
+                whose @ (Whose::Rail(..) | Whose::Unclaimed(_) | Whose::Ended),
             ) => {
                 self.give_up(at, Deadline::at(now));
                 if let Whose::Rail(id, rail) = whose {
@@ -191,7 +179,8 @@ impl<P: Provider, N: Network> Core<P, N> {
                     }
                 }
             }
-            // Nothing of a session's is written with a word; what the device refuses, it is asked again.
+            // Nothing of a session's is written with a word; what the device refuses, it is asked again. Events of a channel that was given
+            // up count for nothing.
             _ => {}
         }
         None

@@ -200,14 +200,9 @@ impl<P: Provider, N: Network> Core<P, N> {
             Some(Whose::Rail(id, rail)) => Some((id, rail)),
             _ => None,
         };
-        self.routes.remove(at);
+        self.routes.give_up(at);
         self.arrivals.forget(at);
         self.closing.push(Ending { at, by, of });
-    }
-
-    /// Whether a channel is to be closed at the end of the poll.
-    pub(super) fn is_closing(&self, at: At) -> bool {
-        self.closing.iter().any(|ending| ending.at == at)
     }
 
     /// Randomness that need not be secret.
@@ -412,7 +407,7 @@ impl<P: Provider, N: Network> LinkContext<'_, P, N> {
     /// Has the channel closed that a rail of a link had.
     fn close(&mut self, of: (LinkId, u8), at: At, by: Deadline, now: Instant) {
         if by.has_passed(now) {
-            self.routes.remove(at);
+            self.routes.give_up(at);
         } else {
             self.routes.set(at, Whose::Ended);
         }

@@ -156,6 +156,10 @@ fn first_says(two: &mut Two, bytes: &[u8], session: Option<Resumption>) -> (Vec<
     let there = workers[at.worker].channel(at.channel).unwrap();
     if !bytes.is_empty() {
         there.post_inline(Operation::Send, bytes).unwrap();
+        // It goes on until it is shut, and nothing of that is the application's.
+        for _ in 0..10 {
+            let _ = there.post_inline(Operation::Send, b"and more");
+        }
     }
     let (mut answer, mut gone) = (Vec::new(), None);
     two.run(soon + ms(2000), |two| {

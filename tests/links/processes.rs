@@ -12,7 +12,8 @@ use doorbell::link::{
 };
 use doorbell::provider::{Clock as _, Instant, MemoryError};
 use doorbell::{
-    Deadline, Handle, KeyRing, Node, Notify, RemoteAccess, Trust, Wait, Woken, Worker, WorkerConfig,
+    Deadline, Event, Handle, KeyRing, Node, Notify, RemoteAccess, Trust, Turn, Wait, Woken, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig, Quirks};
 
@@ -180,7 +181,14 @@ impl Process {
 
     pub(crate) fn poll(&mut self, now: Instant) {
         self.call(now, |links, node, workers, each| {
-            links.poll(node, workers, each).unwrap();
+            // All channels are of links, so none of their events is anybody else's.
+            let nobodys = |worker, turn: Turn<'_, Host>, event: Event<'_, Host>| {
+                panic!(
+                    "worker {worker}: {event:?} of {:?} was given away",
+                    turn.channel.id()
+                );
+            };
+            links.poll_beside(node, workers, each, nobodys).unwrap();
         });
     }
 
