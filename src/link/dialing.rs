@@ -308,7 +308,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Notes why there is no rail, where there is none.
-    fn note_unreached(&mut self, why: ConnectError) {
+    pub(super) fn note_unreached(&mut self, why: ConnectError) {
         if self.rails.iter().all(|rail| rail.between.is_none()) {
             self.unreached = Some(NotConnected { between: None, why });
         }

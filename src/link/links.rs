@@ -367,14 +367,21 @@ impl<P: Provider, N: Network> Links<P, N> {
         handle: &Handle,
     ) -> Result<LinkId, LinkError> {
         let listed: Vec<_> = handle.rails().iter().collect();
+        let mut unreached = None;
         let rails = match rails_to(our_rails, &listed) {
             // The rails that reach the process may be among those it lists when it is asked.
-            Err(ConnectError::NoRoute(_)) if handle.has_more() => Vec::new(),
+            Err(why @ ConnectError::NoRoute(_)) if handle.has_more() => {
+                unreached = Some(why);
+                Vec::new()
+            }
             Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(report)),
             found => found.map_err(LinkError::Connect)?,
         };
         let mut link = self.begin(node, handle)?;
         link.go_by(rails, node.network.now());
+        if let Some(why) = unreached {
+            link.note_unreached(why);
+        }
         self.put(link)
     }
 

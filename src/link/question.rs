@@ -102,16 +102,23 @@ impl<P: Provider, N: Network> Link<P, N> {
         // An address that no network reaches fails at once, and the next one is asked.
         let (before, from) = addresses.split_at(turn);
         let mut in_turn = from.iter().chain(before);
+        let mut refused = None;
         let asking = in_turn.find_map(|address| {
             let to = SocketAddr::new(*address, handle.port().get());
-            node.begin_ask(to, within).ok()
+            let begun = node.begin_ask(to, within);
+            begun.map_err(|why| refused = Some(why)).ok()
         });
         match asking {
             Some(asking) => {
                 self.question.asking = Some(asking);
                 self.question.next = None;
             }
-            None => self.question.again(Moment { now, random }, config),
+            None => {
+                if let Some(why) = refused {
+                    self.note_unreached(why);
+                }
+                self.question.again(Moment { now, random }, config);
+            }
         }
     }
 
@@ -126,7 +133,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         if let Some(answer) = self.question.asking.as_mut().and_then(|asking| asking.poll(node)) {
             let instance = self.handle.map(|handle| handle.instance());
             let asked = self.question.asking.take();
-            let is_its = answer.is_ok_and(|handle| Some(handle.instance()) == instance);
+            let is_its = match answer {
+                Ok(handle) => Some(handle.instance()) == instance,
+                Err(why) => {
+                    self.note_unreached(why);
+                    false
+                }
+            };
             match asked.filter(|_| is_its) {
                 Some(asked) => {
                     self.find_rails(node, workers, asked.rails().to_vec(), now);

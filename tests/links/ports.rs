@@ -78,12 +78,16 @@ fn a_peer_is_found_by_its_last_port() {
 
 /// Eight ports of IPv6, of which a handle has room for five, and a host on the last ones.
 fn asked(plan: &str) -> Two {
+    asked_by(4..8, plan)
+}
+
+fn asked_by(asking: core::ops::Range<u8>, plan: &str) -> Two {
     let of = |host: u8, ports: core::ops::Range<u8>| {
         let address = |number| format!("fd00:{number}::{host}/64");
         let ports = ports.map(|number| port(&format!("sim{number}"), &[&address(number)]));
         ports.collect()
     };
-    let two = Two::apart([of(1, 4..8), of(2, 0..8)], plan, None);
+    let two = Two::apart([of(1, asking), of(2, 0..8)], plan, None);
     assert_eq!(two.process(B).handle.unwrap().rails().iter().count(), 5);
     two
 }
@@ -134,6 +138,37 @@ fn a_peer_that_says_of_no_rail_that_reaches_it_is_given_up() {
     assert_eq!(channels(&two), [0, 0]);
     assert!(two.process(B).links.handshakes().begun < 40);
     two.fabric.audit().unwrap();
+}
+
+/// The reasons of the link from A, once it is over.
+fn given_up(mut two: Two) -> Vec<String> {
+    two.begin();
+    let link = two.process(A).link.unwrap();
+    let why = |two: &Two| {
+        let reasons = two.process(A).links.not_connected(link);
+        reasons
+            .map(|reason| format!("{:?}", reason.why))
+            .collect::<Vec<_>>()
+    };
+    assert!(why(&two).iter().any(|why| why.starts_with("NoRoute")));
+    assert!(two.run(ms(12_000), |two| two.process(A).over.is_some()));
+    assert_eq!(two.process(A).over, Some(FinalReason::Unreachable));
+    why(&two)
+}
+
+/// It is asked for more rails, which comes to nothing: at an address that no network reaches, and by a peer that is gone.
+#[test]
+fn a_link_that_finds_no_rail_says_why() {
+    let is_one = |why: &[String], name: &str| why.len() == 1 && why[0].starts_with(name);
+    let why = given_up(asked_by(5..8, ""));
+    assert!(is_one(&why, "Tcp"), "{why:?}");
+    let mut two = asked("at 0ms link a-b down");
+    let node = &mut two.process_mut(A).node;
+    Arc::get_mut(node)
+        .unwrap()
+        .set_rail_filter("^sim*,^sim4".parse().unwrap());
+    let why = given_up(two);
+    assert!(is_one(&why, "Unanswered"), "{why:?}");
 }
 
 #[test]
