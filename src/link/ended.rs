@@ -6,18 +6,27 @@ use doorbell_core::wire::RefusalReason;
 
 use super::arrivals::Who;
 
-/// Number of links kept, the last that ended.
-const KEPT: usize = 64;
+/// Number of links kept at least, the last that ended.
+const KEPT_MIN: u32 = 64;
 
-/// Links that peers had begun and that are over, each with the reason to send to its peer.
-#[derive(Debug, Default)]
+/// Links that peers had begun and that are over, each with the reason to send to its peer. All links may end at once, so as many
+/// are kept as there may be, of 24 bytes each. The memory grows as links end.
+#[derive(Debug)]
 pub(super) struct Ended {
     list: VecDeque<(Who, RefusalReason)>,
+    kept: usize,
 }
 
 impl Ended {
+    pub(super) fn new(links_max: u32) -> Self {
+        Self {
+            list: VecDeque::new(),
+            kept: links_max.max(KEPT_MIN) as usize,
+        }
+    }
+
     pub(super) fn note(&mut self, who: Who, reason: RefusalReason) {
-        if self.list.len() >= KEPT {
+        if self.list.len() >= self.kept {
             self.list.pop_front();
         }
         self.list.push_back((who, reason));
@@ -32,27 +41,32 @@ impl Ended {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ended, KEPT, Who};
+    use super::{Ended, KEPT_MIN, Who};
     use doorbell_core::wire::{InstanceId, RefusalReason, SessionId};
 
     #[test]
-    fn the_last_are_kept_and_no_more() {
+    fn as_many_are_kept_as_there_may_be_and_no_more() {
         let who = |session| Who {
             session: SessionId::new(session).unwrap(),
             peer: InstanceId::new(7).unwrap(),
         };
-        let mut ended = Ended::default();
-        for session in 1..=KEPT as u64 + 1 {
-            ended.note(who(session), RefusalReason(session as u8));
+        for (links_max, kept) in [(1, KEPT_MIN), (64, 64), (65, 65), (1000, 1000)] {
+            let mut ended = Ended::new(links_max);
+            let reason = |session: u64| RefusalReason((session % 251) as u8);
+            let sessions = 1..=u64::from(kept) + 1;
+            sessions.for_each(|session| ended.note(who(session), reason(session)));
+            assert_eq!(ended.why(who(1)), None, "{links_max}");
+            for session in 2..=u64::from(kept) + 1 {
+                assert_eq!(ended.why(who(session)), Some(reason(session)), "{links_max}");
+            }
+            // The same name is another session if another process uses it.
+            let peer = InstanceId::new(8).unwrap();
+            assert_eq!(ended.why(Who { peer, ..who(2) }), None);
         }
-        assert_eq!(ended.why(who(1)), None);
-        assert_eq!(ended.why(who(2)), Some(RefusalReason(2)));
-        assert_eq!(
-            ended.why(who(KEPT as u64 + 1)),
-            Some(RefusalReason(KEPT as u8 + 1))
-        );
-        // The same name is another session if another process uses it.
-        let peer = InstanceId::new(8).unwrap();
-        assert_eq!(ended.why(Who { peer, ..who(2) }), None);
+    }
+
+    #[test]
+    fn one_has_as_many_bytes_as_is_said() {
+        assert_eq!(size_of::<(Who, RefusalReason)>(), 24);
     }
 }

@@ -156,7 +156,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             gone: Gone::default(),
             closing: Vec::new(),
             arrivals: Arrivals::default(),
-            ended: Ended::default(),
+            ended: Ended::new(config.links_max),
             chance: 0,
             moved: None,
             parting: Vec::new(),
