@@ -158,15 +158,14 @@ impl<P: Provider, N: Network> PeerAcceptor<P, N> {
                         }
                         Ok(None) if is_asked => has_granted = true,
                         Ok(None) => break,
-                        Err(error @ (ConnectError::ListenerClosed | ConnectError::OtherWorkers)) => {
+                        // No peer comes any more. A handshake that failed is none of these errors.
+                        Err(error) => {
                             if self.closed.is_none() {
                                 log_closed(&error);
                                 self.closed = Some(error);
                             }
                             break;
                         }
-                        // The peer of a failed handshake has to retry.
-                        Err(_) => {}
                     }
                     // No signal announces the others again.
                     core.taken.note(0, turns.is_empty());
