@@ -224,7 +224,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
                 .all(|(one, worker)| one.is_of(worker));
         if !are_known {
             self.backlog.change_workers();
-            let admission = |worker| Arc::new(Admission::new(worker, self.limits.unaccepted, None));
+            let admission = |worker| Arc::new(Admission::new(worker, &self.limits, None));
             let admissions: Vec<_> = workers.iter().map(admission).collect();
             self.unaccepted = Unaccepted {
                 admissions: admissions.clone(),

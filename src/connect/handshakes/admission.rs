@@ -20,6 +20,7 @@ use doorbell_core::wire::InstanceId;
 use doorbell_hotpath::Statistics;
 
 use super::accept_queue::{self, AcceptQueue, PollError, ReserveError, Wakes};
+use super::limits::HandshakeLimits;
 use crate::connect::answer::PeerRequest;
 use crate::connect::attempt::{Finished, Reserved};
 use crate::error::ConnectError;
@@ -75,12 +76,12 @@ impl Wakes for Option<Signals> {
 }
 
 impl<P: Provider> Admission<P> {
-    pub(crate) fn new(worker: &Worker<P>, capacity: u32, signals: Option<Signals>) -> Self {
+    pub(crate) fn new(worker: &Worker<P>, limits: &HandshakeLimits, signals: Option<Signals>) -> Self {
         Self {
             statistics: Arc::clone(&worker.statistics),
             device: worker.device().into(),
             node: worker.node,
-            queue: Arc::new(AcceptQueue::new(capacity, signals)),
+            queue: Arc::new(AcceptQueue::new(limits.places(), signals)),
             unfinished_from: Mutex::default(),
         }
     }

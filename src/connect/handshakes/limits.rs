@@ -34,12 +34,20 @@ pub struct HandshakeLimits {
     /// trips, and a segment that TCP had to retransmit.
     pub crowded_stage: Duration,
     /// Limit on connections of each Worker that wait to be accepted, together with handshakes that have come as far as a queue
-    /// pair. Default 64. Each has its receives and its place on the Worker already.
+    /// pair. Default 64. Each has its receives and its place on the Worker already. From 1 to 2^20: a number beyond stands for the
+    /// limit.
     pub unaccepted: u32,
     /// Queue pairs made at a time, at least 1, each on a thread of its own. A peer whose neighbour entry does not resolve holds
     /// up a thread for seconds. So half of them at most are for one address, and all but one for one network of 64 bits.
     /// Default 4. [`Listener::aside`](crate::Listener::aside) uses the Node's threads instead.
     pub making: usize,
+}
+
+impl HandshakeLimits {
+    /// Places for connections that wait to be accepted: their memory is made at once.
+    pub(crate) fn places(&self) -> u32 {
+        self.unaccepted.clamp(1, 1 << 20)
+    }
 }
 
 impl Default for HandshakeLimits {
@@ -316,6 +324,17 @@ mod tests {
         assert_eq!(sources.patience(three), None);
         assert_eq!(sources.enter(two), Ok(()));
         assert_eq!(sources.patience(three), short);
+    }
+
+    #[test]
+    fn places_are_no_more_than_there_is_memory_for() {
+        for (unaccepted, places) in [(0, 1), (1, 1), (1 << 20, 1 << 20), (u32::MAX, 1 << 20)] {
+            let limits = HandshakeLimits {
+                unaccepted,
+                ..HandshakeLimits::default()
+            };
+            assert_eq!(limits.places(), places);
+        }
     }
 
     #[test]

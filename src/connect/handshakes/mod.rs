@@ -110,7 +110,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
                 handshakes,
                 accepting,
             });
-            admissions.push(Arc::new(Admission::new(worker, limits.unaccepted, signals)));
+            admissions.push(Arc::new(Admission::new(worker, limits, signals)));
         }
         let way = (port.handle, port.acceptor.address());
         let mut backlog = Backlog::new(port, limits).made_by(makers);
