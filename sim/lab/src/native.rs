@@ -70,6 +70,14 @@ impl Program {
         &SUITES[self.suite]
     }
 
+    /// The most seconds it may print nothing. Of tests in documentation cargo compiles crate after crate in that time.
+    pub(crate) fn silence_s(&self) -> u64 {
+        let compiles = matches!(self.kind, Kind::Documentation);
+        self.suite()
+            .silence_s
+            .saturating_mul(if compiles { 4 } else { 1 })
+    }
+
     /// The file whose change means another program.
     pub(crate) fn executable(&self) -> Option<&Path> {
         match &self.kind {

@@ -52,7 +52,7 @@ pub(crate) struct Failure {
 /// The program cannot be started, or its output cannot be read.
 pub(crate) fn run(program: &Program, headers: &Path, log: &Path) -> Result<Ran> {
     let mut leashed = leash::spawn_logging(&command(program, headers)?, log)?;
-    let silence_max = Duration::from_secs(program.suite().silence_s);
+    let silence_max = Duration::from_secs(program.silence_s());
     let (mut printed, mut printed_at) = (0, Instant::now());
     let status = loop {
         let status = leashed.status();
@@ -127,7 +127,7 @@ fn judge(program: &Program, status: Option<ExitStatus>, lines: &str) -> Ran {
             } else {
                 format!("; still running: {}", stuck.join(", "))
             };
-            let seconds = program.suite().silence_s;
+            let seconds = program.silence_s();
             Some(format!("printed nothing for {seconds} s and was killed{stuck}"))
         }
         Some(status) if !status.success() && failures.is_empty() => Some(format!("ended with {status}")),
