@@ -1,8 +1,8 @@
 //! Sends 64-byte messages through the public `Channel`, and receives them, for callgrind to count:
-//! `channel_instructions cells|leases|receiving BATCH BATCHES`, with a libibverbs whose queue pairs find each other in one process.
+//! `channel_instructions cells|seldom|leases|receiving BATCH BATCHES`, with a libibverbs whose queue pairs find each other in one process.
 //!
 //! Everything is as it is by default: credits, the in-flight table and statistics. But no message goes inline, since by hand
-//! none does. Two Workers of one Node are connected and polled in turns by one thread; only one side is in the functions
+//! none does. By `seldom` one message of 64 is signaled, and polled for. Two Workers of one Node are connected and polled in turns by one thread; only one side is in the functions
 //! `measured_…`. The sending side claims a cell for each message, or leases memory and sets its length, as an application does
 //! that has written it. For each batch it rings once and polls until the batch is done. The receiving side polls until it has
 //! a batch, and reads a word of each message.
@@ -18,6 +18,8 @@ use doorbell::{
 type Failure = Box<dyn Error>;
 
 const MESSAGE_BYTES: usize = 64;
+/// One message of so many is signaled where it seldom is.
+const SELDOM: u32 = 64;
 /// Long, since callgrind makes a handshake some fifty times slower, and other work may be beside.
 const SOON: Duration = Duration::from_secs(300);
 
@@ -38,23 +40,25 @@ fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
     let who = match words.next().as_deref() {
         Some("cells") => Who::Cells,
+        Some("seldom") => Who::Seldom,
         Some("leases") => Who::Leases,
         Some("receiving") => Who::Receiving,
-        _ => return Err("cells|leases|receiving BATCH BATCHES".into()),
+        _ => return Err("cells|seldom|leases|receiving BATCH BATCHES".into()),
     };
     let mut number = || -> Result<u32, Failure> { Ok(words.next().ok_or("BATCH BATCHES")?.parse()?) };
     let (batch, batches) = (number()?, number()?);
-    let (mut sender, mut receiver) = pair()?;
+    let (mut sender, mut receiver) = pair(who)?;
     let channel = sender.channel;
     let mut leases = Vec::with_capacity(batch as usize);
     let mut taken = 0_u64;
-    for _ in 0..batches {
+    for number in 1..=batches {
         // The other side announces receives when it has posted some again: what waiting for it takes is not of this side.
         while sender.worker()?.channel(channel).ok_or("closed")?.credits() < batch {
             taken = taken.wrapping_add(receive(receiver.worker()?)?);
         }
         let worker = sender.worker()?;
         match (who, batch) {
+            (Who::Seldom, _) => measured_seldom(worker, channel, number)?,
             (Who::Cells, 1) => measured_cell(worker, channel)?,
             (Who::Cells, _) => measured_cells(worker, channel, batch)?,
             (Who::Leases, 1) => measured_lease(worker, channel)?,
@@ -84,6 +88,7 @@ fn main() -> Result<(), Failure> {
 #[derive(Clone, Copy)]
 enum Who {
     Cells,
+    Seldom,
     Leases,
     Receiving,
 }
@@ -133,6 +138,17 @@ fn measured_cell(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure>
     let open = worker.channel(channel).ok_or("closed")?;
     open.claim(MESSAGE_BYTES)?.send()?;
     until_done(worker)
+}
+
+/// One message by itself, from a cell, and what is known done, once that is signaled.
+#[inline(never)]
+fn measured_seldom(worker: &mut Worker, channel: ChannelId, number: u32) -> Result<(), Failure> {
+    let open = worker.channel(channel).ok_or("closed")?;
+    open.claim(MESSAGE_BYTES)?.send()?;
+    if number % SELDOM == 0 {
+        until_done(worker)?;
+    }
+    Ok(())
 }
 
 /// Several with one doorbell, from cells.
@@ -200,12 +216,15 @@ fn until_done(worker: &mut Worker) -> Result<(), Failure> {
 }
 
 /// Two connected Workers on the first device.
-fn pair() -> Result<(End, End), Failure> {
+fn pair(who: Who) -> Result<(End, End), Failure> {
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     let mut theirs = node.workers(&WorkerConfig::default())?;
     let mut ours = node.workers(&WorkerConfig::default())?;
     let mut config = ChannelConfig::default();
     config.inline_alone_bytes_max = 0;
+    if matches!(who, Who::Seldom) {
+        config.unsignaled_max = SELDOM;
+    }
     config.handshake_stage = SOON;
     let mut listener = Listener::bind(&node, &theirs, "127.0.0.1:0".parse()?, &config)?;
     let address = listener.address();

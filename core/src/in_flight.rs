@@ -250,18 +250,59 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         (Ticket(position), self.base.forward(position))
     }
 
+    /// The id of the next request, none being staged, and how many requests there is room for whose ids follow it one by one: all there is
+    /// room for, but where positions come round, which is once in 2^40 requests.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
+    pub const fn run(&self) -> (WorkId, u32) {
+        let id = self.base.forward(self.posted);
+        let room = self.end.wrapping_sub(self.posted);
+        let left = POSITION_MASK
+            .wrapping_add(1)
+            .wrapping_sub(self.posted & POSITION_MASK);
+        (id, if left < room { left as u32 } else { room as u32 })
+    }
+
+    /// Stages requests without slots, up to before this one. There is room for them, which the caller knows of, and no later one is staged.
+    #[inline]
+    pub const fn stage_vacant_to(&mut self, end: Ticket) {
+        debug_assert!(
+            end.0.wrapping_sub(self.head) <= self.end.wrapping_sub(self.head),
+            "there is no room"
+        );
+        self.head = end.0;
+    }
+
+    /// Notes that the device has every request up to before this one. Those that were not staged have no slots, and there is room for
+    /// them, which the caller knows of.
+    #[inline]
+    pub const fn post_to(&mut self, end: Ticket) {
+        self.stage_vacant_to(end);
+        self.posted = end.0;
+    }
+
     /// Stages a request with these slots and says what it is to be posted with.
     ///
     /// # Errors
     /// The table is full; the slots are handed back.
     #[inline(always)]
     pub fn stage<const N: usize>(&mut self, slots: [S; N]) -> Result<(Ticket, WorkId), [S; N]> {
-        const { assert!(N <= GATHER_MAX) };
         let position = self.head;
         if position == self.end {
             return Err(slots);
         }
-        self.head = position.wrapping_add(1);
+        self.stage_at(Ticket(position), slots);
+        Ok((Ticket(position), self.base.forward(position)))
+    }
+
+    /// Stages a request with these slots at this position, and those in front of it that are not staged, without slots. There is room
+    /// for it, which the caller knows of.
+    #[inline(always)]
+    pub fn stage_at<const N: usize>(&mut self, ticket: Ticket, slots: [S; N]) {
+        const { assert!(N <= GATHER_MAX) };
+        let position = ticket.position();
+        self.stage_vacant_to(ticket.forward(1));
         if N != 0 {
             self.slots_end = self.head;
             if let Some(request) = at(self.requests.as_mut(), position) {
@@ -272,7 +313,6 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
                 }
             }
         }
-        Ok((Ticket(position), self.base.forward(position)))
     }
 
     /// Notes that the device has the `count` oldest staged requests.
@@ -313,10 +353,40 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     /// # Errors
     /// The id names no posted request of this table; nothing was retired.
     #[inline(always)]
-    pub fn retire<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, mut each: F) -> Result<Range, Rejected> {
+    pub fn retire<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, each: F) -> Result<Range, Rejected> {
         let Some(last) = self.find(work_id) else {
             return Err(Rejected(work_id));
         };
+        let first = self.tail;
+        self.retire_to(last, each);
+        Ok(Range {
+            first: Ticket(first),
+            last: Ticket(last),
+        })
+    }
+
+    /// Retires everything up to the posted request that `work_id` names, as [`InFlight::retire`] does, and returns the ticket of that
+    /// request. `None` if it names none, and nothing is retired.
+    #[inline(always)]
+    pub fn retire_found<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, mut each: F) -> Option<Ticket> {
+        let Some(last) = self.find(work_id) else {
+            return self.retire_missed(work_id, &mut each);
+        };
+        self.retire_to(last, each);
+        Some(Ticket(last))
+    }
+
+    /// Looks once more.
+    // Apart, and with all of the table: so a loop over completions keeps nothing of it in registers, which costs more than it spares.
+    #[cold]
+    #[cfg_attr(not(doorbell_in_line), inline(never))]
+    fn retire_missed<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, each: &mut F) -> Option<Ticket> {
+        self.retire(work_id, each).ok().map(|range| range.last)
+    }
+
+    /// Retires everything up to this posted request.
+    #[inline(always)]
+    fn retire_to<F: FnMut(Ticket, S)>(&mut self, last: u64, mut each: F) {
         let first = self.tail;
         let end = last.wrapping_add(1);
         // Noted before `each` is called, which may panic.
@@ -336,10 +406,6 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
             }
             mem::forget(rest);
         }
-        Ok(Range {
-            first: Ticket(first),
-            last: Ticket(last),
-        })
     }
 
     /// Whether `work_id` names the oldest request, and that is posted.

@@ -23,7 +23,8 @@ impl<F: FnMut()> OnUnwind<F> {
 }
 
 impl<F: FnMut()> Drop for OnUnwind<F> {
-    #[cold]
+    // In line, so that what the function has stays in registers while nothing panics.
+    #[inline(always)]
     fn drop(&mut self) {
         (self.0)();
     }

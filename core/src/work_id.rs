@@ -93,6 +93,13 @@ impl WorkId {
         Self(self.0 | position & POSITION_MASK)
     }
 
+    /// The id so many requests on, whose position does not come round in between.
+    #[must_use]
+    #[inline]
+    pub const fn plus(self, requests: u32) -> Self {
+        Self(self.0.wrapping_add(requests as u64))
+    }
+
     /// The kind, or `None` where the word is not one of ours.
     #[must_use]
     #[inline]

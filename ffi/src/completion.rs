@@ -123,7 +123,7 @@ impl<'c> LentCompletion<'c> {
     }
 
     #[inline]
-    const fn is_success(&self) -> bool {
+    pub(crate) const fn is_success(&self) -> bool {
         self.wc.status.0 == ibv_wc_status::IBV_WC_SUCCESS.0
     }
 

@@ -48,6 +48,7 @@ mod receive_queue;
 mod receive_ring;
 mod release_watch;
 mod send_queue;
+mod send_ring;
 mod shared_memory;
 mod shared_receive_queue;
 mod slot;

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     ATOMIC_BYTES, CellsError, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected,
-    Retired, SendQueue as _, WindowRange,
+    Retired, WindowRange,
 };
-use doorbell_core::{Ticket, WcStatus};
+use doorbell_core::{Ticket, WcStatus, WorkId};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
-use crate::cells::{Cells, Cursor, LoneCell};
+use crate::cells::{Cells, LoneCell};
 use crate::queue_pair::{Shared, Table};
-use crate::work_list::{Description, WorkList};
+use crate::send_ring::{Place, SendRing};
+use crate::work_list::{Description, Elements};
 use crate::{Completion, LentCompletion, Slot, Window, unposted};
 
 /// Function of the provider that posts sends.
@@ -28,10 +29,12 @@ pub struct SendQueue {
     /// windows. Inline bytes are
     /// borrowed for longer than their batch, and the address handle of a datagram stays in its half (`datagram`).
     table: ManuallyDrop<Table>,
-    /// The memory of requests without slots, at the place of each in the table.
+    /// Owns the memory of requests without slots.
     cells: ManuallyDrop<Cells>,
-    /// Made for as many requests as the table is deep.
-    list: WorkList<ibv_send_wr>,
+    /// As many requests as the table is deep. The first that is not posted is that of the table.
+    ring: SendRing,
+    /// Whether a batch staged something in the table, or wrote a request that is not plain: it rings, or is to be tidied up after.
+    is_left: bool,
     post_send: PostSend,
     ledger: Ledger,
     gather_max: u8,
@@ -49,7 +52,8 @@ impl SendQueue {
     ) -> Self {
         Self {
             // The table is empty: it has room for all it is deep.
-            list: WorkList::new(table.room()),
+            ring: SendRing::new(table.room()),
+            is_left: false,
             table: ManuallyDrop::new(table),
             cells: ManuallyDrop::default(),
             post_send,
@@ -82,9 +86,18 @@ impl SendQueue {
     /// Unstages what a batch that was forgotten left.
     #[inline]
     fn unstage_left(&mut self) {
-        if self.table.staged() != 0 {
-            unposted::discard(&mut *self.table);
+        if self.is_left {
+            self.discard(u32::MAX);
         }
+    }
+
+    /// Unstages what is staged, in the first `written` requests of the ring.
+    #[cold]
+    #[cfg_attr(not(doorbell_in_line), inline(never))]
+    fn discard(&mut self, written: u32) {
+        self.is_left = false;
+        self.ring.make_plain(self.ring.first(), written);
+        unposted::discard(&mut *self.table);
     }
 
     /// Why a request of so many elements cannot be staged, whatever room there is.
@@ -111,12 +124,14 @@ impl doorbell_core::provider::SendQueue for SendQueue {
 
     fn furnish<I: IntoIterator<Item = Slot>>(&mut self, slots: I) -> Result<(), CellsError> {
         let domain = self.shared.domain().id();
-        self.cells.furnish(slots.into_iter(), self.table.places(), domain)
+        let needed = self.table.places();
+        self.cells
+            .furnish(&mut self.ring, slots.into_iter(), needed, domain)
     }
 
     #[inline]
     fn cell_bytes(&self) -> u32 {
-        self.cells.bytes()
+        self.ring.cell_bytes()
     }
 
     #[inline(always)]
@@ -125,11 +140,12 @@ impl doorbell_core::provider::SendQueue for SendQueue {
         if self.shared.segments_limit() <= 1 {
             return Err(self.refused_segments(1));
         }
-        let vacancy = self.table.vacancy().ok_or(PushError::Full)?;
+        if self.ring.cell_bytes() == 0 {
+            return Err(PushError::NoCells);
+        }
         Ok(LoneCell {
-            piece: self.cells.piece(vacancy.place())?,
-            vacancy,
-            request: self.list.alone().ok_or(PushError::Full)?,
+            vacancy: self.table.vacancy().ok_or(PushError::Full)?,
+            ring: &mut self.ring,
             post_send: self.post_send,
             shared: &self.shared,
             inline_bytes_max: self.inline_bytes_max,
@@ -140,13 +156,25 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     fn stage(&mut self) -> SendBatch<'_> {
         self.unstage_left();
         let segments_limit = self.shared.segments_limit();
-        let room = if segments_limit > 1 { self.table.room() } else { 0 };
-        let cells = self.cells.cursor(self.table.next(), room);
+        let (first_id, room) = self.table.run();
+        let first = self.table.next();
+        let cell_bytes = self.ring.cell_bytes();
+        let end = first.forward(room.into());
         SendBatch {
+            first,
+            next: first,
             segments_limit,
+            end,
+            cells_end: if segments_limit > 1 && cell_bytes != 0 {
+                end
+            } else {
+                first
+            },
+            cell_bytes,
+            // Both follow each other: the run ends where positions come round.
+            id_of_zero: first_id.to_raw().wrapping_sub(first.position()),
+            place: self.ring.first(),
             queue: self,
-            staged: 0,
-            cells,
         }
     }
 
@@ -173,6 +201,21 @@ impl doorbell_core::provider::SendQueue for SendQueue {
                 completion.vendor_error()
             },
         })
+    }
+
+    #[inline(always)]
+    fn retire_done<F: FnMut(Ticket, Slot)>(
+        &mut self,
+        completion: &LentCompletion<'_>,
+        each: F,
+    ) -> Option<Ticket> {
+        use doorbell_core::provider::LentCompletion as _;
+        if !completion.is_success() {
+            return None;
+        }
+        let (table, work_id) = (&mut *self.table, completion.work_id());
+        self.ledger
+            .redeem_if(completion.origin(), || table.retire_found(work_id, each))
     }
 
     #[inline]
@@ -247,12 +290,21 @@ impl fmt::Debug for SendQueue {
 /// ```
 pub struct SendBatch<'q> {
     queue: &'q mut SendQueue,
-    /// How many requests the table has staged, which are the first of the list: no more than the
-    /// table has, since it alone stages them.
-    staged: u32,
     /// Fewer elements than these a request may have: see [`Shared::segments_limit`].
     segments_limit: u8,
-    cells: Cursor,
+    cell_bytes: u32,
+    /// The first request.
+    first: Ticket,
+    /// The request behind the last that is staged. The table knows of those in front of it up to the last that is no cell's.
+    next: Ticket,
+    /// The first request that there is no room for.
+    end: Ticket,
+    /// The first request that there is no cell for. Requests of other memory may be staged behind it.
+    cells_end: Ticket,
+    /// The id of a request, less its position.
+    id_of_zero: u64,
+    /// The next request, of the ring.
+    place: Place,
 }
 
 impl SendBatch<'_> {
@@ -261,7 +313,7 @@ impl SendBatch<'_> {
     fn no_cell(&self) -> PushError {
         if self.segments_limit <= 1 {
             self.queue.refused_segments(1)
-        } else if self.queue.cells.bytes() == 0 {
+        } else if self.cell_bytes == 0 {
             PushError::NoCells
         } else {
             PushError::Full
@@ -297,10 +349,38 @@ impl SendBatch<'_> {
     /// The request that was staged last.
     #[inline]
     pub(crate) fn last_staged(&mut self) -> Option<&mut ibv_send_wr> {
-        let last = self.staged.checked_sub(1)?;
-        // SAFETY: the table has more requests staged, and the list was made for its depth.
-        let (request, _) = unsafe { self.queue.list.entry(last) };
+        if self.next == self.first {
+            return None;
+        }
+        // SAFETY: a request of the ring, which is borrowed exclusively.
+        let last = unsafe { self.place.previous() };
+        // SAFETY: as above.
+        let (request, _) = unsafe { last.parts() };
         Some(request)
+    }
+
+    /// Stages a request in the table, with these slots. Returns the request, which stays to be written.
+    #[inline(always)]
+    fn stage<const N: usize>(
+        &mut self,
+        slots: [Slot; N],
+    ) -> Result<(Ticket, &mut ibv_send_wr, &mut Elements), [Slot; N]> {
+        let (ticket, place) = (self.next, self.place);
+        if ticket == self.end {
+            return Err(slots);
+        }
+        let queue = &mut *self.queue;
+        queue.is_left = true;
+        queue.table.stage_at(ticket, slots);
+        // SAFETY: Requests of the ring, which is borrowed exclusively. The table had room for one more, so it is no other
+        // request's in flight, nor one of those that are staged.
+        self.place = unsafe { place.following() };
+        self.next = ticket.forward(1);
+        // SAFETY: as above.
+        let (request, elements) = unsafe { place.parts() };
+        request.wr_id = self.id_of_zero.wrapping_add(ticket.position());
+        request.sg_list = elements.as_mut_ptr();
+        Ok((ticket, request, elements))
     }
 
     #[inline]
@@ -331,16 +411,9 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             }
         }
         let description = Description::new(&slots, Slot::length);
-        let queue = &mut *self.queue;
-        match queue.table.stage(slots) {
-            Ok((ticket, work_id)) => {
-                // SAFETY: the table had `staged` requests staged and took one more, so that is
-                // below its depth, which the list was made for.
-                let (request, elements) = unsafe { queue.list.entry(self.staged) };
-                self.staged = self.staged.wrapping_add(1);
-                request.wr_id = work_id.to_raw();
+        match self.stage(slots) {
+            Ok((ticket, request, elements)) => {
                 request.num_sge = description.write(elements);
-                request.sg_list = elements.as_mut_ptr();
                 write_operation(request, operation, flags);
                 Ok(ticket)
             }
@@ -363,19 +436,13 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
         PushError::check_ranges(operation, &ranges, flags)?;
         let description = Description::of_ranges(&ranges);
-        let queue = &mut *self.queue;
         // Each keeps its window until the request is retired. None is made for a queue that is full.
-        if queue.table.room() == 0 {
+        if self.next == self.end {
             return Err(PushError::Full);
         }
-        let staged = queue.table.stage(ranges.map(|range| range.window.hold()));
-        let (ticket, work_id) = staged.map_err(|_| PushError::Full)?;
-        // SAFETY: as in `push`.
-        let (request, elements) = unsafe { queue.list.entry(self.staged) };
-        self.staged = self.staged.wrapping_add(1);
-        request.wr_id = work_id.to_raw();
+        let staged = self.stage(ranges.map(|range| range.window.hold()));
+        let (ticket, request, elements) = staged.map_err(|_| PushError::Full)?;
         request.num_sge = description.write(elements);
-        request.sg_list = elements.as_mut_ptr();
         write_operation(request, operation, flags);
         Ok(ticket)
     }
@@ -397,21 +464,15 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         if let Some(reason) = self.too_long_inline(length) {
             return Err(reason);
         }
-        let queue = &mut *self.queue;
-        let Ok((ticket, work_id)) = queue.table.stage([]) else {
+        let Ok((ticket, request, elements)) = self.stage([]) else {
             return Err(PushError::Full);
         };
-        // SAFETY: as in `push`.
-        let (request, elements) = unsafe { queue.list.entry(self.staged) };
-        self.staged = self.staged.wrapping_add(1);
         // Read during the post call alone, and `'q` outlives the batch (ibv_post_send(3), on
         // IBV_SEND_INLINE); the key is not looked at.
         let [element, ..] = elements;
         element.addr = bytes.as_ptr().expose_provenance() as u64;
         element.length = length;
         element.lkey = 0;
-        request.sg_list = elements.as_mut_ptr();
-        request.wr_id = work_id.to_raw();
         request.num_sge = i32::from(length != 0);
         write_operation(request, operation, flags | PostFlags::INLINE);
         Ok(ticket)
@@ -419,16 +480,17 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline(always)]
     fn cell_bytes(&self) -> u32 {
-        self.cells.bytes()
+        self.cell_bytes
     }
 
     #[inline(always)]
     fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        let Some(piece) = self.cells.piece(self.staged) else {
+        if self.next.position() >= self.cells_end.position() {
             return Err(self.no_cell());
-        };
-        // SAFETY: no request in flight has its place, and the batch has the cells for itself.
-        Ok(unsafe { piece.lend() })
+        }
+        // SAFETY: 1. The batch has the ring for itself, and there are cells. 2. There is room for one more request than is staged,
+        // so none in flight has its place.
+        Ok(unsafe { self.place.lend(self.cell_bytes) })
     }
 
     #[inline(always)]
@@ -438,28 +500,29 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         len_bytes: u32,
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
-        let Some(piece) = self.cells.piece(self.staged) else {
+        let (ticket, place) = (self.next, self.place);
+        if ticket.position() >= self.cells_end.position() {
             return Err(self.no_cell());
-        };
-        let queue = &mut *self.queue;
-        PushError::check_cell(
-            operation,
-            len_bytes,
-            flags,
-            [piece.bytes(), queue.inline_bytes_max],
-        )?;
-        // There is a vacancy: the batch began with room for more than it has staged.
-        let (ticket, work_id) = queue.table.stage_vacant();
-        // SAFETY: the table has one more than `staged` requests staged, so that is below its depth, which the list was made for.
-        let (request, _) = unsafe { queue.list.entry(self.staged) };
-        self.staged = self.staged.wrapping_add(1);
-        piece.write(work_id, request, operation, len_bytes, flags);
+        }
+        let limits = [self.cell_bytes, self.queue.inline_bytes_max];
+        PushError::check_cell(operation, len_bytes, flags, limits)?;
+        let work_id = WorkId::from_raw(self.id_of_zero.wrapping_add(ticket.position()));
+        // SAFETY: A request of the ring, which is borrowed exclusively. It is plain: there are cells, and all that are not plain are
+        // staged, in front of it.
+        let is_plain = unsafe { place.write(work_id, operation, len_bytes, flags) };
+        if !is_plain {
+            self.queue.is_left = true;
+        }
+        // SAFETY: as above.
+        self.place = unsafe { place.following() };
+        self.next = ticket.forward(1);
         Ok(ticket)
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
     fn staged(&self) -> u32 {
-        self.staged
+        self.next.position().wrapping_sub(self.first.position()) as u32
     }
 
     #[inline]
@@ -471,28 +534,43 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline(always)]
     #[doc(alias = "ibv_post_send")]
-    fn ring_reporting<T, F>(mut self, report: T, each: F) -> Result<u32, PostError>
+    fn ring_reporting<T, F>(self, report: T, each: F) -> Result<u32, PostError>
     where
         T: FnOnce(&mut PostError),
         F: FnMut(Ticket, Slot),
     {
-        let staged = core::mem::take(&mut self.staged);
+        let staged = self.staged();
+        if staged == 0 {
+            return Ok(0);
+        }
         let queue = &mut *self.queue;
+        let first = queue.ring.first();
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
-        let (status, posted) = queue.list.submit(staged, |first, refused| {
-            // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by `shared`, and the function is its
-            // provider's. 2. The list ends in null, and its elements are written. 3. The memory and the address
-            // handles they name stay, as `table` says.
-            unsafe { post_send(qp, first, refused) }
-        });
+        // SAFETY: as many requests of the ring are staged, no more than the table has room for.
+        let (status, posted) = unsafe {
+            queue.ring.submit(self.place, staged, |request, refused| {
+                // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by `shared`, and the function is its
+                // provider's. 2. The list ends in null, and its elements are written. 3. The memory and the address
+                // handles they name stay, as `table` says.
+                post_send(qp, request, refused)
+            })
+        };
+        if queue.is_left {
+            queue.is_left = false;
+            queue.ring.make_plain(first, staged);
+        }
         if status == 0 {
-            queue.table.post_all();
+            queue.table.post_to(self.next);
             return Ok(posted);
         }
+        // The rest of it is staged until it is handed back: `report` may panic.
+        queue.is_left = true;
+        queue.table.stage_vacant_to(self.next);
         queue.table.post(posted);
         let mut error = unposted::refused(&*queue.table, "ibv_post_send", status, posted);
         report(&mut error);
         queue.table.unstage(each);
+        queue.is_left = false;
         Err(error)
     }
 }
@@ -559,7 +637,7 @@ const fn atomic(
 
 /// The flags, whose bits are verbs' own.
 #[inline]
-const fn send_flags(flags: PostFlags) -> u32 {
+pub(crate) const fn send_flags(flags: PostFlags) -> u32 {
     flags.bits() as u32
 }
 
@@ -574,19 +652,17 @@ const _: () = {
 impl Drop for SendBatch<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.staged != 0 {
-            unposted::discard(&mut *self.queue.table);
+        if self.queue.is_left {
+            use doorbell_core::provider::SendBatch as _;
+            self.queue.discard(self.staged());
         }
     }
 }
 
 impl fmt::Debug for SendBatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "SendBatch({} staged of {} that fit)",
-            self.staged,
-            self.queue.room()
-        )
+        use doorbell_core::provider::SendBatch as _;
+        let left = self.end.position().wrapping_sub(self.next.position());
+        write!(f, "SendBatch({} staged, room for {left})", self.staged())
     }
 }

@@ -9,7 +9,7 @@ use core::ptr;
 
 use doorbell_core::in_place;
 use doorbell_core::provider::{GATHER_MAX, WindowRange};
-use rdma_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+use rdma_sys::{ibv_recv_wr, ibv_sge};
 
 use crate::{Slot, Window};
 
@@ -21,23 +21,6 @@ pub(crate) trait Request: Sized {
     fn set_next(&mut self, next: *mut Self);
     /// Gives it the place of its elements.
     fn set_elements(&mut self, elements: *mut ibv_sge);
-}
-
-impl Request for ibv_send_wr {
-    fn empty() -> Self {
-        // SAFETY: integers, integer newtypes and raw pointers only, for which zero bytes are a
-        // value.
-        unsafe { core::mem::zeroed() }
-    }
-
-    #[inline]
-    fn set_next(&mut self, next: *mut Self) {
-        self.next = next;
-    }
-
-    fn set_elements(&mut self, elements: *mut ibv_sge) {
-        self.sg_list = elements;
-    }
 }
 
 impl Request for ibv_recv_wr {
@@ -63,11 +46,16 @@ impl Request for ibv_recv_wr {
 /// The elements of one request.
 pub(crate) type Elements = [ibv_sge; GATHER_MAX];
 
-const NOTHING: ibv_sge = ibv_sge {
+pub(crate) const NOTHING: ibv_sge = ibv_sge {
     addr: 0,
     length: 0,
     lkey: 0,
 };
+
+/// The elements of a request with nothing to do.
+pub(crate) const fn no_elements() -> Elements {
+    [NOTHING; GATHER_MAX]
+}
 
 /// The array of requests. In cells, since its entries point to each other: pointers into it
 /// stay good whatever is borrowed through `&self`.
@@ -91,7 +79,7 @@ impl<R: Request> WorkList<R> {
     pub(crate) fn new(length: u32) -> Self {
         let nothing = || Entry {
             request: UnsafeCell::new(R::empty()),
-            elements: UnsafeCell::new([NOTHING; GATHER_MAX]),
+            elements: UnsafeCell::new(no_elements()),
         };
         let mut entries: Box<[_]> = (0..=length).map(|_| nothing()).collect();
         in_place::put(&mut entries, nothing);
@@ -119,15 +107,6 @@ impl<R: Request> WorkList<R> {
         // SAFETY: as above; another field.
         let elements = unsafe { &mut *entry.elements.get() };
         (request, elements)
-    }
-
-    /// The request behind the last, which is linked to none.
-    #[inline]
-    pub(crate) fn alone(&mut self) -> Option<&mut R> {
-        // Borrowed exclusively through `&mut self`, as in `entry`.
-        let entry = self.entries.last()?;
-        // SAFETY: as in `entry`.
-        Some(unsafe { &mut *entry.request.get() })
     }
 
     /// Hands the first `count` requests to `post`, which gets the first and a place for the

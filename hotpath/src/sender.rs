@@ -171,6 +171,22 @@ where
         Ok(Outcome { retired, through })
     }
 
+    /// Gives back what a completion proves done, as [`Sender::retire`] does, if it succeeded, and nothing in flight announces receives or
+    /// brings data back. Returns the last request. `None` where it is otherwise: the completion is for [`Sender::retire`].
+    #[inline(always)]
+    pub fn retire_done(
+        &mut self,
+        completion: &Lent<'_, Q::Completion>,
+        mut spent: impl FnMut(Q::Slot),
+    ) -> Option<Ticket> {
+        if self.announcements != 0 || self.fetches_end != 0 {
+            return None;
+        }
+        let last = self.queue.retire_done(completion, |_, slot| spent(slot))?;
+        self.statistics.completions.add(1);
+        Some(last)
+    }
+
     /// Gives back slots, data having been written into some in flight.
     // Apart: all others then do not look at what each of them is. By being cold, so that the proofs may have it in line:
     // of a function with a guard the optimiser does not see by itself that it cannot unwind.

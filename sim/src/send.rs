@@ -100,6 +100,33 @@ impl SendQueue {
         Ok(ticket)
     }
 
+    /// Takes all requests up to this one, which are retired; `each` gets their slots.
+    fn take_retired(&mut self, last: Ticket, mut each: impl FnMut(Ticket, Slot)) {
+        let mut retired = core::mem::take(&mut self.retired);
+        self.shared.look(|world, key| {
+            let Some(qp) = world.queue_pairs.get_mut(key) else {
+                return;
+            };
+            qp.requester.retire(last, |request| retired.push(request));
+            let untouched = retired
+                .iter()
+                .all(|request| request.seal == oracle::seal_of_request(request));
+            world.tally.requests.retired_more(retired.len());
+            world.tally.check(untouched, Violation::RequestChanged(qp.qpn));
+        });
+        // Not under the lock: the callback may post.
+        // Before the callback, which may panic.
+        retired
+            .iter_mut()
+            .for_each(|request| self.cells.put_back(request));
+        for request in retired.drain(..) {
+            self.spare.extend(request.inline);
+            let slots = request.slots.into_slots();
+            slots.for_each(|slot| each(request.ticket, slot));
+        }
+        self.retired = retired;
+    }
+
     /// Forgets what is staged; its slots go home.
     fn unstage(&mut self) {
         self.table.unstage(|_, never| match never {});
@@ -142,7 +169,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     fn retire<F: FnMut(Ticket, Slot)>(
         &mut self,
         completion: LentCompletion<'_>,
-        mut each: F,
+        each: F,
     ) -> Result<Retired, Rejected> {
         let table = &mut self.table;
         let range = self
@@ -150,35 +177,29 @@ impl doorbell_core::provider::SendQueue for SendQueue {
             .redeem(completion.origin(), completion.work_id(), |work_id| {
                 table.retire(work_id, |_, never| match never {})
             })?;
-        let mut retired = core::mem::take(&mut self.retired);
-        self.shared.look(|world, key| {
-            let Some(qp) = world.queue_pairs.get_mut(key) else {
-                return;
-            };
-            qp.requester.retire(range.last, |request| retired.push(request));
-            let untouched = retired
-                .iter()
-                .all(|request| request.seal == oracle::seal_of_request(request));
-            world.tally.requests.retired_more(retired.len());
-            world.tally.check(untouched, Violation::RequestChanged(qp.qpn));
-        });
-        // Not under the lock: the callback may post.
-        // Before the callback, which may panic.
-        retired
-            .iter_mut()
-            .for_each(|request| self.cells.put_back(request));
-        for request in retired.drain(..) {
-            self.spare.extend(request.inline);
-            let slots = request.slots.into_slots();
-            slots.for_each(|slot| each(request.ticket, slot));
-        }
-        self.retired = retired;
+        self.take_retired(range.last, each);
         Ok(Retired {
             first: range.first,
             last: range.last,
             status: completion.status(),
             vendor_error: 0,
         })
+    }
+
+    fn retire_done<F: FnMut(Ticket, Slot)>(
+        &mut self,
+        completion: &LentCompletion<'_>,
+        each: F,
+    ) -> Option<Ticket> {
+        if !completion.status().is_success() {
+            return None;
+        }
+        let (table, work_id) = (&mut self.table, completion.work_id());
+        let last = self.ledger.redeem_if(completion.origin(), || {
+            table.retire_found(work_id, |_, never| match never {})
+        })?;
+        self.take_retired(last, each);
+        Some(last)
     }
 
     fn in_flight(&self) -> u32 {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use doorbell_core::provider::{Arena, CompletionQueue, LentCompletion, Provider, ProviderError};
+use doorbell_core::provider::{Arena, CompletionQueue, Lent, LentCompletion, Provider, ProviderError};
 use doorbell_core::{Instant, Ticket, WorkKind};
 use doorbell_hotpath::{Outcome, Statistics};
 
@@ -54,6 +54,12 @@ impl<P: Provider> SendSide<P> {
             lost: ChannelList::default(),
             submissions: Submissions::new(channels_max, submissions_per_poll, classes),
         }
+    }
+
+    /// Whether a poll is to look at its lists, or at what was submitted.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        self.submissions.is_used() || !self.noticed.is_empty() || !self.unannounced.is_empty()
     }
 
     /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
@@ -161,75 +167,120 @@ impl<P: Provider> SendSide<P> {
         completions.poll(|completion| {
             let id = completion.work_id();
             let place = channel_apart(table, id.channel_among(WorkKind::Send));
-            let Some((channel, others)) = place else {
-                statistics.orphaned.add_from_any(1);
-                return;
-            };
-            let half = channel.send_half();
-            let success = completion.status().is_success();
-            // The slot of a failed request is kept: it may be a submitter's.
-            let mut failed = None;
-            let outcome = half.sender.retire(
-                completion,
-                |ticket, slot| {
-                    let data = Lease { slot };
-                    keep_undelivered(undelivered, id.channel(), Event::Fetched { ticket, data });
-                },
-                |slot| {
-                    if success {
-                        arena.release(slot);
-                    } else if let Some(before) = failed.replace(slot) {
-                        arena.release(before);
-                    }
-                },
-            );
-            let Ok(Outcome { retired, through, .. }) = outcome else {
-                statistics.rejected.add_from_any(1);
-                return;
-            };
-            half.records.settle(retired.last);
-            if let Some(slot) = failed {
-                match half.records.take(retired.last) {
-                    Some(record) => submissions.ended(half.id(), record, slot, retired.status),
-                    None => arena.release(slot),
+            if let Some((channel, others)) = place.filter(|_| undelivered.is_empty()) {
+                let half = channel.send_half();
+                let retired = half.sender.retire_done(&completion, |slot| arena.release(slot));
+                if let Some(through) = retired {
+                    half.records.settle(through);
+                    each(Turn::new(channel, others, arena), Event::Done { through });
+                    return;
                 }
             }
-            if !success {
-                channel.send_half().notice.note_lost();
-            }
-            // Made where it is delivered: an event that may be none would be copied.
-            let event = |through: Ticket| {
-                if success || through != retired.last {
-                    Event::Done { through }
-                } else {
-                    Event::Failed {
-                        ticket: through,
-                        status: retired.status,
-                    }
-                }
-            };
-            if undelivered.is_empty() {
-                // There is none of nothing but announcements.
-                if let Some(through) = through {
-                    each(Turn::new(channel, others, arena), event(through));
-                }
-                return;
-            }
-            let is_lost = |last: &Undelivered<P>| !success && last.is_fetched_by(id.channel(), retired.last);
-            while undelivered.last().is_some_and(is_lost) {
-                undelivered.pop();
-            }
-            if let Some(through) = through {
-                keep_undelivered(undelivered, id.channel(), event(through));
-            }
-            let delivering = Delivering {
+            let kept = Kept {
                 undelivered,
                 events_max: *events_max,
                 noticed,
+                submissions,
             };
-            deliver(delivering, table, arena, each);
+            take_other(completion, kept, table, arena, statistics, each);
         })
     }
+}
+
+/// State of the side that sends, for a completion that takes more.
+struct Kept<'s, P: Provider> {
+    undelivered: &'s mut Vec<Undelivered<P>>,
+    events_max: usize,
+    noticed: &'s Due,
+    submissions: &'s mut Submissions<P>,
+}
+
+/// Takes what failed, what brought data back, and what went out beside announcements of receives.
+// Apart, so that a poll does not set up what only this needs.
+#[cfg_attr(not(doorbell_in_line), inline(never))]
+fn take_other<P: Provider, C: Sends<P>>(
+    completion: Lent<'_, <P::CompletionQueue as CompletionQueue>::Completion>,
+    kept: Kept<'_, P>,
+    table: &mut [Entry<C>],
+    arena: &mut P::Arena,
+    statistics: &Statistics,
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
+) {
+    let Kept {
+        undelivered,
+        events_max,
+        noticed,
+        submissions,
+    } = kept;
+    let id = completion.work_id();
+    let place = channel_apart(table, id.channel_among(WorkKind::Send));
+    let Some((channel, others)) = place else {
+        statistics.orphaned.add_from_any(1);
+        return;
+    };
+    let half = channel.send_half();
+    let success = completion.status().is_success();
+    // The slot of a failed request is kept: it may be a submitter's.
+    let mut failed = None;
+    let outcome = half.sender.retire(
+        completion,
+        |ticket, slot| {
+            let data = Lease { slot };
+            keep_undelivered(undelivered, id.channel(), Event::Fetched { ticket, data });
+        },
+        |slot| {
+            if success {
+                arena.release(slot);
+            } else if let Some(before) = failed.replace(slot) {
+                arena.release(before);
+            }
+        },
+    );
+    let Ok(Outcome { retired, through, .. }) = outcome else {
+        statistics.rejected.add_from_any(1);
+        return;
+    };
+    half.records.settle(retired.last);
+    if let Some(slot) = failed {
+        match half.records.take(retired.last) {
+            Some(record) => submissions.ended(half.id(), record, slot, retired.status),
+            None => arena.release(slot),
+        }
+    }
+    if !success {
+        channel.send_half().notice.note_lost();
+    }
+    // Made where it is delivered: an event that may be none would be copied.
+    let event = |through: Ticket| {
+        if success || through != retired.last {
+            Event::Done { through }
+        } else {
+            Event::Failed {
+                ticket: through,
+                status: retired.status,
+            }
+        }
+    };
+    if undelivered.is_empty() {
+        // There is none of nothing but announcements.
+        if let Some(through) = through {
+            each(Turn::new(channel, others, arena), event(through));
+        }
+        return;
+    }
+    let is_lost = |last: &Undelivered<P>| !success && last.is_fetched_by(id.channel(), retired.last);
+    while undelivered.last().is_some_and(is_lost) {
+        undelivered.pop();
+    }
+    if let Some(through) = through {
+        keep_undelivered(undelivered, id.channel(), event(through));
+    }
+    let delivering = Delivering {
+        undelivered,
+        events_max,
+        noticed,
+    };
+    deliver(delivering, table, arena, each);
 }
 
 /// Announces by itself what receives the peer does not know of, and says whether none is left to

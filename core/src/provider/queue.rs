@@ -146,6 +146,14 @@ pub trait SendQueue: Send + Sized + 'static {
         each: F,
     ) -> Result<Retired, Rejected>;
 
+    /// Gives back everything up to the request that this completion names, as [`SendQueue::retire`] does, if it succeeded. Returns the
+    /// ticket of that request. `None` where it is otherwise, and nothing was given back: the completion is for [`SendQueue::retire`].
+    fn retire_done<F: FnMut(Ticket, Self::Slot)>(
+        &mut self,
+        completion: &Lent<'_, Self::Completion>,
+        each: F,
+    ) -> Option<Ticket>;
+
     /// How many requests are in flight.
     fn in_flight(&self) -> u32;
 

@@ -63,7 +63,9 @@ impl Limits {
     #[inline(always)]
     pub(super) fn check(&self, operation: Operation, bytes: u64) -> Result<(), PushError> {
         let may_be_posted = match operation {
-            Operation::Send | Operation::SendWithImmediate(_) => bytes <= self.message_bytes_max,
+            Operation::Send | Operation::SendWithImmediate(_) if bytes <= self.message_bytes_max => true,
+            // The operation itself is then needed nowhere.
+            Operation::Send | Operation::SendWithImmediate(_) => return Err(self.too_long_message(bytes)),
             Operation::Write(remote) | Operation::WriteWithImmediate(remote, _) => {
                 bytes <= u64::from(remote.write_bytes_max()) && bytes <= self.request_bytes_max
             }
@@ -119,14 +121,19 @@ impl Limits {
         self.request_bytes_max
     }
 
+    /// Why a message of so many bytes is refused.
+    #[cold]
+    #[inline(never)]
+    fn too_long_message(&self, bytes: u64) -> PushError {
+        too_long(bytes, self.message_bytes_max)
+    }
+
     /// Why such a request is refused.
     #[cold]
     #[inline(never)]
     fn refusal(&self, operation: Operation, bytes: u64) -> PushError {
         let (remote, range) = match operation {
-            Operation::Send | Operation::SendWithImmediate(_) => {
-                return too_long(bytes, self.message_bytes_max);
-            }
+            Operation::Send | Operation::SendWithImmediate(_) => return self.too_long_message(bytes),
             Operation::Write(remote) | Operation::WriteWithImmediate(remote, _) => {
                 (remote, remote.write_bytes_max())
             }

@@ -2,6 +2,7 @@
 
 use core::iter;
 
+use doorbell_core::Ticket;
 use doorbell_core::provider::{
     Arena as _, CompletionQueue as _, LoneCell as _, Operation, PostFlags, SendBatch as _, SendQueue as _,
 };
@@ -31,43 +32,40 @@ fn measured_by_cells(
 ) -> u64 {
     let mut done = 0_u64;
     for _ in 0..batches {
-        let is_posted = match batch {
+        let posted = match batch {
             1 => post_one(send),
             _ => post(send, batch),
         };
-        if is_posted.is_none() {
+        if posted.is_none() {
             return done;
         }
-        let before = done;
-        while done == before {
+        let mut retired = None;
+        while retired != posted {
             let polled = completions.poll(|completion| {
-                let retired = send.retire(completion, |_, slot| drop(slot));
-                done = match retired {
-                    Ok(retired) if retired.status.is_success() => done.wrapping_add(retired.count()),
-                    _ => u64::MAX,
-                };
+                retired = send.retire_done(&completion, |_, slot| drop(slot));
             });
-            if polled.is_err() {
+            if polled.is_err() || (retired.is_none() && polled != Ok(0)) {
                 return done;
             }
         }
+        done = done.wrapping_add(batch.into());
     }
     done
 }
 
-/// Posts one message by itself.
+/// Posts one message by itself; its ticket.
 #[inline(always)]
-fn post_one(send: &mut SendQueue) -> Option<()> {
+fn post_one(send: &mut SendQueue) -> Option<Ticket> {
     let cell = send.cell().ok()?;
     cell.post(Operation::Send, MESSAGE_BYTES, PostFlags::SIGNALED)
-        .ok()?;
-    Some(())
+        .ok()
 }
 
-/// Posts several with one doorbell, of which the last is signaled.
+/// Posts several with one doorbell, of which the last is signaled; its ticket.
 #[inline(always)]
-fn post(send: &mut SendQueue, batch: u32) -> Option<()> {
+fn post(send: &mut SendQueue, batch: u32) -> Option<Ticket> {
     let mut staged = send.stage();
+    let mut last = None;
     for left in (0..batch).rev() {
         let flags = if left == 0 {
             PostFlags::SIGNALED
@@ -75,8 +73,8 @@ fn post(send: &mut SendQueue, batch: u32) -> Option<()> {
             PostFlags::empty()
         };
         staged.cell().ok()?;
-        staged.push_cell(Operation::Send, MESSAGE_BYTES, flags).ok()?;
+        last = Some(staged.push_cell(Operation::Send, MESSAGE_BYTES, flags).ok()?);
     }
     staged.ring().ok()?;
-    Some(())
+    last
 }

@@ -10,7 +10,7 @@ use rdma_sys::{
     ibv_wc_status, ibv_wr_opcode,
 };
 
-use crate::{DEPTH, Failure, MESSAGE_BYTES};
+use crate::{DEPTH, Failure, MESSAGE_BYTES, SELDOM};
 
 /// How many completions one call takes at most, as in `ffi`.
 pub(crate) const POLL_MAX: i32 = 16;
@@ -28,13 +28,20 @@ struct End {
 
 /// Posts so many batches; says how many messages were taken back.
 pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
+    let mut end = end()?;
+    link(&end, batch);
+    Ok(measured_by_hand(&mut end, batch, batches))
+}
+
+/// A queue pair that delivers nothing, with what is posted from.
+fn end() -> Result<End, Failure> {
     // The process ends after this: what is made here is left to it.
     let context = open()?;
     let (qp, cq, mr) = make(context)?;
     connect(qp, doorbell_fake::NULL_QPN)?;
     // SAFETY: registered just before, with its keys set.
     let mr = unsafe { &*mr };
-    let mut end = End {
+    Ok(End {
         qp,
         cq,
         requests: array(DEPTH),
@@ -42,9 +49,14 @@ pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
         completions: array(DEPTH),
         buffers: mr.addr.expose_provenance() as u64,
         lkey: mr.lkey,
-    };
-    link(&end, batch);
-    Ok(measured_by_hand(&mut end, batch, batches))
+    })
+}
+
+/// Posts so many messages, each by itself, of which one in [`SELDOM`] is signaled; says how many were taken back.
+pub(crate) fn run_seldom(messages: u32) -> Result<u64, Failure> {
+    let mut end = end()?;
+    link(&end, 1);
+    Ok(measured_by_hand_seldom(&mut end, messages))
 }
 
 /// An array of zeroed structures, there until the process ends.
@@ -209,6 +221,61 @@ fn measured_by_hand(end: &mut End, batch: u32, batches: u32) -> u64 {
             return done;
         }
         while done != posted {
+            // SAFETY: a live completion queue, and room for as many (ibv_poll_cq(3)).
+            let count = unsafe { rdma_sys::ibv_poll_cq(end.cq, POLL_MAX, end.completions) };
+            if count < 0 {
+                return done;
+            }
+            let mut completion = end.completions;
+            for _ in 0..count {
+                // SAFETY: written by the call above.
+                if unsafe { (*completion).status } != ibv_wc_status::IBV_WC_SUCCESS {
+                    return done;
+                }
+                // SAFETY: as above. All up to it are done.
+                done = unsafe { (*completion).wr_id }.wrapping_add(1);
+                completion = completion.wrapping_add(1);
+            }
+        }
+    }
+    done
+}
+
+/// The loop by single messages whose instructions are counted.
+#[inline(never)]
+fn measured_by_hand_seldom(end: &mut End, messages: u32) -> u64 {
+    let (request, element) = (end.requests, end.elements);
+    let (mut posted, mut done) = (0_u64, 0_u64);
+    for _ in 0..messages {
+        let place = posted & u64::from(DEPTH).wrapping_sub(1);
+        let filled = ibv_sge {
+            addr: end
+                .buffers
+                .wrapping_add(place.wrapping_mul(u64::from(MESSAGE_BYTES))),
+            length: MESSAGE_BYTES,
+            lkey: end.lkey,
+        };
+        let is_signaled = posted % u64::from(SELDOM) == u64::from(SELDOM - 1);
+        let flags = if is_signaled {
+            ibv_send_flags::IBV_SEND_SIGNALED.0
+        } else {
+            0
+        };
+        // SAFETY: a place of the array.
+        unsafe { element.write(filled) };
+        // SAFETY: as above.
+        unsafe { (*request).wr_id = posted };
+        // SAFETY: as above.
+        unsafe { (*request).opcode = ibv_wr_opcode::IBV_WR_SEND };
+        // SAFETY: as above.
+        unsafe { (*request).send_flags = flags };
+        let mut refused = ptr::null_mut();
+        // SAFETY: a live queue pair, and a request by itself; its memory is registered (ibv_post_send(3)).
+        if unsafe { rdma_sys::ibv_post_send(end.qp, request, &raw mut refused) } != 0 {
+            return done;
+        }
+        posted = posted.wrapping_add(1);
+        while is_signaled && done != posted {
             // SAFETY: a live completion queue, and room for as many (ibv_poll_cq(3)).
             let count = unsafe { rdma_sys::ibv_poll_cq(end.cq, POLL_MAX, end.completions) };
             if count < 0 {

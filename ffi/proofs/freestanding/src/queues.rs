@@ -86,6 +86,9 @@ impl SendQueue for Sends {
             vendor_error: 0,
         })
     }
+    fn retire_done<F: FnMut(Ticket, Bytes)>(&mut self, done: &&Done, each: F) -> Option<Ticket> {
+        self.table.retire_found(done.0, each)
+    }
     fn in_flight(&self) -> u32 {
         self.table.in_flight()
     }

@@ -239,6 +239,9 @@ impl SendQueue for Queue {
             vendor_error: 0,
         })
     }
+    fn retire_done<F: FnMut(Ticket, Bytes)>(&mut self, completion: &&Success, each: F) -> Option<Ticket> {
+        self.table.retire_found(completion.0, each)
+    }
     fn in_flight(&self) -> u32 {
         self.table.in_flight()
     }

@@ -15,7 +15,7 @@ use crate::{Notes, Rig, Trouble};
 
 table! {
     5 s05_a_cell_is_used_again_once_its_request_is_done
-        "messages of four times the depth, written in place, with an unsignaled one before each signaled one"
+        "messages of four times the depth, one of two written in place, the others inline, from a slot, with immediate, or of no bytes"
         => "arrived: each as it was written; in flight: 0";
     5 s05_cells_slots_and_inline_bytes_complete_in_posting_order
         "a signaled completion proves all before it done, whatever they went out from"
@@ -50,21 +50,101 @@ fn write(cell: &mut [u8], text: &str) -> u32 {
     u32::try_from(text.len()).unwrap_or(u32::MAX)
 }
 
+/// What goes out beside the message of a cell.
+#[derive(Clone, Copy)]
+enum Other {
+    Inline,
+    Slot,
+    Immediate,
+    Empty,
+    Cell,
+}
+
+impl Other {
+    const fn of(round: u32) -> Self {
+        match round % 5 {
+            0 => Self::Inline,
+            1 => Self::Slot,
+            2 => Self::Immediate,
+            3 => Self::Empty,
+            _ => Self::Cell,
+        }
+    }
+
+    fn text(self, round: u32) -> String {
+        match self {
+            Self::Empty => String::new(),
+            _ => format!("other of {round}"),
+        }
+    }
+
+    fn push<'q, B: SendBatch<'q>>(
+        self,
+        batch: &mut B,
+        text: &'q str,
+        slot: Option<B::Slot>,
+        flags: PostFlags,
+    ) -> Result<(), Trouble> {
+        let pushed = match (self, slot) {
+            (_, Some(slot)) => batch
+                .push(Operation::Send, [slot], flags)
+                .map_err(|refused| refused.reason),
+            (Self::Inline, _) => batch.push_inline(Operation::Send, text.as_bytes(), flags),
+            (Self::Immediate, _) => {
+                let len_bytes = write(batch.cell()?, text);
+                batch.push_cell(Operation::SendWithImmediate(7), len_bytes, flags)
+            }
+            _ => return push(batch, text, flags),
+        };
+        pushed?;
+        Ok(())
+    }
+}
+
+/// Begins a batch of several kinds and does not ring: it is dropped, or forgotten.
+fn leave<P: Provider>(side: &mut Side<P>, round: u32) -> Result<(), Trouble> {
+    let slot = side.slot(b"left")?;
+    let mut batch = side.send.stage();
+    batch.push_inline(Operation::Send, b"left", PostFlags::empty())?;
+    push(&mut batch, "left", PostFlags::empty())?;
+    batch
+        .push(Operation::Send, [slot], PostFlags::empty())
+        .map_err(|refused| refused.reason)?;
+    if round % 3 == 0 {
+        core::mem::forget(batch);
+    }
+    Ok(())
+}
+
 fn s05_a_cell_is_used_again_once_its_request_is_done<R: Rig>(
     rig: &R,
     notes: &mut Notes,
 ) -> Result<(), Trouble> {
     let [mut near, mut far] = connected(rig)?;
     furnish(&mut near)?;
-    let pairs = near.control.limits().send_depth.saturating_mul(2);
+    let rounds = near.control.limits().send_depth.saturating_mul(2);
     let mut as_written = true;
-    for pair in 0..pairs {
+    for round in 0..rounds {
         far.post_receives(2)?;
-        let texts = [format!("first of {pair}"), format!("second of {pair}")];
+        leave(&mut near, round)?;
+        let other = Other::of(round);
+        let mut texts = [format!("cell of {round}"), other.text(round)];
+        let slot = match other {
+            Other::Slot => Some(near.slot(texts[1].as_bytes())?),
+            _ => None,
+        };
         let mut batch = near.send.stage();
-        push(&mut batch, &texts[0], PostFlags::empty())?;
-        push(&mut batch, &texts[1], PostFlags::SIGNALED)?;
-        batch.ring()?;
+        // In turns, so that each place of the queue has all of them before its cell's message.
+        if round / 5 % 2 == 0 {
+            push(&mut batch, &texts[0], PostFlags::empty())?;
+            other.push(&mut batch, &texts[1], slot, PostFlags::SIGNALED)?;
+            batch.ring()?;
+        } else {
+            other.push(&mut batch, &texts[1], slot, PostFlags::empty())?;
+            push(&mut batch, &texts[0], PostFlags::SIGNALED)?;
+            batch.ring()?;
+            texts.swap(0, 1);
+        }
         near.sent(1)?;
         let came = far.received(2)?;
         as_written &= came.iter().zip(&texts).all(|(came, text)| came.text() == *text);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::callgrind::Profile;
 use super::measurement::{Bench, Findings};
@@ -195,12 +195,27 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
         tool::output_of(Command::new(by_hand).arg("--keep").arg(&folder))
     })?;
     let counts = counts(&printed)?;
+    let seldom_by_hand = seldom(&printed)?;
     let (program, library) = step("building the program that sends through a channel", || {
         let program = programs::build_example("channel_instructions")?;
         Ok((program, programs::build_library("doorbell_fake")?))
     })?;
     step("counting the public channel", || {
         let mut findings = Findings::default();
+        let count = |how: &str, batch: u32, batches: u32| -> Result<u64> {
+            let out = folder.join(format!("channel.{how}.{batch}.{batches}"));
+            let arguments = [how.to_owned(), batch.to_string(), batches.to_string()];
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            without_provider(&program, &arguments, &library, &out)
+        };
+        let beside = |ours: f64, theirs: f64| Measured {
+            theirs: Some(theirs),
+            note: Some("the provider's own instructions are out; every poll finds something".to_owned()),
+            ..Measured::of(ours)
+        };
+        let more = count("seldom", 1, LONG)?.saturating_sub(count("seldom", 1, SHORT)?);
+        let ours = more as f64 / f64::from(LONG.saturating_sub(SHORT));
+        findings.add("channel-seldom/1", beside(ours, seldom_by_hand));
         for Counted {
             batch,
             cells,
@@ -208,17 +223,6 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
             receiving_by_hand,
         } in counts
         {
-            let count = |how: &str, batches: u32| -> Result<u64> {
-                let out = folder.join(format!("channel.{how}.{batch}.{batches}"));
-                let arguments = [how.to_owned(), batch.to_string(), batches.to_string()];
-                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                without_provider(&program, &arguments, &library, &out)
-            };
-            let beside = |ours: f64, theirs: f64| Measured {
-                theirs: Some(theirs),
-                note: Some("the provider's own instructions are out; every poll finds something".to_owned()),
-                ..Measured::of(ours)
-            };
             findings.add(format!("cells/{batch}"), beside(cells, by_hand));
             let messages = f64::from(LONG.saturating_sub(SHORT)) * f64::from(batch);
             for (how, figure, by_hand) in [
@@ -226,7 +230,7 @@ pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
                 ("leases", "leases", by_hand),
                 ("receiving", "receiving", receiving_by_hand),
             ] {
-                let more = count(how, LONG)?.saturating_sub(count(how, SHORT)?);
+                let more = count(how, batch, LONG)?.saturating_sub(count(how, batch, SHORT)?);
                 let ours = more as f64 / messages;
                 findings.add(format!("{figure}/{batch}"), beside(ours, by_hand));
             }
@@ -269,6 +273,14 @@ fn counts(printed: &str) -> Result<Vec<Counted>> {
     Ok(found)
 }
 
+/// The figure of the line `seldom HAND …`.
+fn seldom(printed: &str) -> Result<f64> {
+    let mut lines = printed.lines().filter_map(|line| line.strip_prefix("seldom "));
+    let figure = lines.next().and_then(|line| line.split_whitespace().next());
+    let figure = figure.and_then(|figure| figure.parse().ok());
+    figure.with_context(|| format!("the benchmark `posting` printed no count of `seldom`: {printed}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,7 +290,8 @@ mod tests {
         let printed = "instructions per 64 B message, post and poll, without the provider's own\n\
                        batch    cells    guard     hand   cells over hand   receiving by hand   goal\n\
                        \u{20}   1    130.0    150.0    120.5              +9.5               123.0   +25 met\n\
-                       \u{20}  16     56.0     60.0     55.0              +1.0                42.5   +0 missed\n";
+                       \u{20}  16     56.0     60.0     55.0              +1.0                42.5   +0 missed\n\
+                       seldom 45.5 by hand, each by itself, one of 64 signaled\n";
         let first = Counted {
             batch: 1,
             cells: 130.0,
@@ -292,6 +305,7 @@ mod tests {
             receiving_by_hand: 42.5,
         };
         assert_eq!(counts(printed).unwrap(), [first, second]);
-        assert!(counts("nothing").is_err());
+        assert_eq!(seldom(printed).unwrap(), 45.5);
+        assert!(counts("nothing").is_err() && seldom("nothing").is_err());
     }
 }

@@ -214,7 +214,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 62] = [
+pub(super) static ROWS: [Row; 63] = [
     posting(
         "posting-cells-1",
         "64 B message from a cell of `ffi`, 1 a doorbell",
@@ -238,6 +238,12 @@ pub(super) static ROWS: [Row; 62] = [
         "64 B message from a cell of the public Channel, 1 a doorbell",
         "channel/1",
         130.0,
+    ),
+    posting(
+        "posting-channel-1-seldom",
+        "the same, one message of 64 signaled",
+        "channel-seldom/1",
+        35.0,
     ),
     posting(
         "posting-channel-16",
