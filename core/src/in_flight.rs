@@ -250,8 +250,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         (Ticket(position), self.base.forward(position))
     }
 
-    /// The id of the next request, none being staged, and how many requests there is room for whose ids follow it one by one: all there is
-    /// room for, but where positions come round, which is once in 2^40 requests.
+    /// The id of the next request, if none is staged, and how many requests there is room for whose ids follow it one by one. They
+    /// are all there is room for, but where positions come round, once in 2^40 requests.
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
@@ -274,8 +274,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.head = end.0;
     }
 
-    /// Notes that the device has every request up to before this one. Those that were not staged have no slots, and there is room for
-    /// them, which the caller knows of.
+    /// Notes that the device has every request up to before this one. Requests that were not staged have no slots, and there is room
+    /// for them, which the caller knows of.
     #[inline]
     pub const fn post_to(&mut self, end: Ticket) {
         self.stage_vacant_to(end);

@@ -10,6 +10,7 @@ use doorbell_core::Ticket;
 use doorbell_core::provider::{
     CellsError, DomainId, Operation, PostError, PostFlags, PushError, UnpostedReason,
 };
+use rdma_sys::ibv_send_wr;
 
 use crate::queue_pair::{Shared, Table, Vacancy};
 use crate::send_queue::PostSend;
@@ -76,15 +77,14 @@ impl doorbell_core::provider::LoneCell for LoneCell<'_> {
         // SAFETY: a request of the ring, which is borrowed exclusively; it is plain.
         let is_plain = unsafe { place.write(work_id, operation, len_bytes, flags) };
         let (post_send, qp) = (self.post_send, self.shared.as_ptr());
-        // SAFETY: as above.
-        let (status, following, is_posted) = unsafe {
-            place.submit(|request, refused| {
-                // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by the queue that is borrowed, and the function is
-                // its provider's. 2. The request is linked to none, and its element is written. 3. The memory stays, as
-                // `Cells` says.
-                post_send(qp, request, refused)
-            })
+        let post = |request: *mut ibv_send_wr, refused: &mut *mut ibv_send_wr| {
+            // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by the queue that is borrowed, and the function is
+            // its provider's. 2. The request is linked to none, and its element is written. 3. The memory stays, as
+            // `Cells` says.
+            unsafe { post_send(qp, request, refused) }
         };
+        // SAFETY: as above.
+        let (status, following, is_posted) = unsafe { place.submit(post) };
         if !is_plain {
             // SAFETY: as above.
             unsafe { place.make_plain() };

@@ -546,15 +546,14 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let queue = &mut *self.queue;
         let first = queue.ring.first();
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
-        // SAFETY: as many requests of the ring are staged, no more than the table has room for.
-        let (status, posted) = unsafe {
-            queue.ring.submit(self.place, staged, |request, refused| {
-                // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by `shared`, and the function is its
-                // provider's. 2. The list ends in null, and its elements are written. 3. The memory and the address
-                // handles they name stay, as `table` says.
-                post_send(qp, request, refused)
-            })
+        let post = |request: *mut ibv_send_wr, refused: &mut *mut ibv_send_wr| {
+            // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by `shared`, and the function is its
+            // provider's. 2. The list ends in null, and its elements are written. 3. The memory and the address
+            // handles they name stay, as `table` says.
+            unsafe { post_send(qp, request, refused) }
         };
+        // SAFETY: as many requests of the ring are staged, no more than the table has room for.
+        let (status, posted) = unsafe { queue.ring.submit(self.place, staged, post) };
         if queue.is_left {
             queue.is_left = false;
             queue.ring.make_plain(first, staged);

@@ -28,7 +28,7 @@ pub(crate) struct SendRing {
     cell_bytes: u32,
 }
 
-/// A request with its memory. What a message from a cell needs stands first.
+/// A request with its memory. The part that a message from a cell needs stands first.
 #[repr(C)]
 struct Entry {
     /// The memory of the cell, as the request names it: its length is the request's.
@@ -346,7 +346,7 @@ mod tests {
         place
     }
 
-    /// What a device would see of each request: its number, its operation, and its element.
+    /// Each request as a device would see it: its number, its operation, and its element.
     fn walk(mut request: *mut ibv_send_wr) -> Vec<(u64, ibv_wr_opcode, u32)> {
         let mut seen = Vec::new();
         while !request.is_null() {

@@ -95,7 +95,7 @@ impl Who {
         };
         let mut wanted = u64::from(batch).saturating_mul(u64::from(batches));
         if self == Self::HandSeldom {
-            // Those behind the last that is signaled are not known done.
+            // Messages behind the last one signaled are not known done.
             wanted = wanted.saturating_sub(wanted % u64::from(SELDOM));
         }
         if done == wanted {

@@ -50,7 +50,7 @@ fn write(cell: &mut [u8], text: &str) -> u32 {
     u32::try_from(text.len()).unwrap_or(u32::MAX)
 }
 
-/// What goes out beside the message of a cell.
+/// Kind of message that goes out beside one of a cell.
 #[derive(Clone, Copy)]
 enum Other {
     Inline,
