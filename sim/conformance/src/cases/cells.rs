@@ -126,7 +126,10 @@ fn s05_a_cell_is_used_again_once_its_request_is_done<R: Rig>(
     let mut as_written = true;
     for round in 0..rounds {
         far.post_receives(2)?;
-        leave(&mut near, round)?;
+        // Not at first: what is left of a batch is tidied up, and so might hide what a doorbell leaves.
+        if round >= rounds / 2 {
+            leave(&mut near, round)?;
+        }
         let other = Other::of(round);
         let mut texts = [format!("cell of {round}"), other.text(round)];
         let slot = match other {
