@@ -28,7 +28,7 @@ pub(super) enum Whose {
     Unclaimed(Deadline),
     /// It was a rail of a link that is over, and carries the reason to the peer.
     Ended,
-    /// It is being closed, and its last events are nobody's: the place has this until another channel takes it.
+    /// A channel that is being closed, whose last events are nobody's: the place has this until another channel takes it.
     GivenUp,
 }
 

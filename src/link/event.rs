@@ -37,12 +37,12 @@ pub enum LinkEvent<'m> {
     Granted {
         /// The number of the grant.
         window: u32,
-        /// Its length.
+        /// The length in bytes.
         bytes: u64,
         /// Permitted access.
         access: RemoteAccess,
     },
-    /// It does not any more.
+    /// The peer takes such a grant back.
     Withdrawn {
         /// The number of the grant.
         window: u32,

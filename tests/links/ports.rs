@@ -156,7 +156,7 @@ fn given_up(mut two: Two) -> Vec<String> {
     why(&two)
 }
 
-/// It is asked for more rails, which comes to nothing: at an address that no network reaches, and by a peer that is gone.
+/// A link is asked for more rails, which comes to nothing: at an address that no network reaches, and by a peer that is gone.
 #[test]
 fn a_link_that_finds_no_rail_says_why() {
     let is_one = |why: &[String], name: &str| why.len() == 1 && why[0].starts_with(name);

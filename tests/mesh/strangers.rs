@@ -190,7 +190,7 @@ fn a_peer_that_does_not_say_who_it_is_is_turned_away() {
     assert!(is_linked(&mut world));
 }
 
-/// It is stopped, and acknowledges nothing.
+/// A member that is stopped acknowledges nothing.
 #[test]
 fn no_member_waits_for_a_stranger_before_it_leaves() {
     let mut world = World::of_hosts(3, &[(0, 1), (0, 2)], "");

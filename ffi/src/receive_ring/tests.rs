@@ -53,7 +53,7 @@ enum Answer {
     All,
     /// The first that it refuses is named.
     Named(u32),
-    /// It took so many, and names none.
+    /// A device that took so many, and names none.
     Unnamed(u32),
 }
 
