@@ -250,18 +250,11 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         (Ticket(position), self.base.forward(position))
     }
 
-    /// The id of the next request, if none is staged, and how many requests there is room for whose ids follow it one by one. They
-    /// are all there is room for, but where positions come round, once in 2^40 requests.
+    /// The id of the request whose position is zero ([`WorkId::forward`]).
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
-    pub const fn run(&self) -> (WorkId, u32) {
-        let id = self.base.forward(self.posted);
-        let room = self.end.wrapping_sub(self.posted);
-        let left = POSITION_MASK
-            .wrapping_add(1)
-            .wrapping_sub(self.posted & POSITION_MASK);
-        (id, if left < room { left as u32 } else { room as u32 })
+    pub const fn base(&self) -> WorkId {
+        self.base
     }
 
     /// Stages requests without slots, up to before this one. There is room for them, which the caller knows of, and no later one is staged.

@@ -88,16 +88,10 @@ impl WorkId {
     }
 
     /// The id so many positions on from one whose position is zero.
-    #[inline]
-    pub(crate) const fn forward(self, position: u64) -> Self {
-        Self(self.0 | position & POSITION_MASK)
-    }
-
-    /// The id so many requests on, whose position does not come round in between.
     #[must_use]
     #[inline]
-    pub const fn plus(self, requests: u32) -> Self {
-        Self(self.0.wrapping_add(requests as u64))
+    pub const fn forward(self, position: u64) -> Self {
+        Self(self.0 | position & POSITION_MASK)
     }
 
     /// The kind, or `None` where the word is not one of ours.

@@ -132,7 +132,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     fn put_back(&mut self, message: MessageSlot) -> Result<(), Slot> {
         let Origin { queue, sequence } = message.origin();
         let slot = Slot::from(message);
-        if queue != self.ledger.queue() || !self.ring.has_lent(sequence) {
+        if self.has_begun || queue != self.ledger.queue() || !self.ring.has_lent(sequence) {
             return self.restage(slot);
         }
         forget(slot);

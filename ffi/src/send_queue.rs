@@ -156,10 +156,9 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     fn stage(&mut self) -> SendBatch<'_> {
         self.unstage_left();
         let segments_limit = self.shared.segments_limit();
-        let (first_id, room) = self.table.run();
         let first = self.table.next();
         let cell_bytes = self.ring.cell_bytes();
-        let end = first.forward(room.into());
+        let end = first.forward(self.table.room().into());
         SendBatch {
             first,
             next: first,
@@ -171,8 +170,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
                 first
             },
             cell_bytes,
-            // Both follow each other: the run ends where positions come round.
-            id_of_zero: first_id.to_raw().wrapping_sub(first.position()),
+            base: self.table.base(),
             place: self.ring.first(),
             queue: self,
         }
@@ -301,8 +299,8 @@ pub struct SendBatch<'q> {
     end: Ticket,
     /// The first request that there is no cell for. Requests of other memory may be staged behind it.
     cells_end: Ticket,
-    /// The id of a request, less its position.
-    id_of_zero: u64,
+    /// The id of the request whose position is zero.
+    base: WorkId,
     /// The next request, of the ring.
     place: Place,
 }
@@ -378,7 +376,7 @@ impl SendBatch<'_> {
         self.next = ticket.forward(1);
         // SAFETY: as above.
         let (request, elements) = unsafe { place.parts() };
-        request.wr_id = self.id_of_zero.wrapping_add(ticket.position());
+        request.wr_id = self.base.forward(ticket.position()).to_raw();
         request.sg_list = elements.as_mut_ptr();
         Ok((ticket, request, elements))
     }
@@ -506,7 +504,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
         let limits = [self.cell_bytes, self.queue.inline_bytes_max];
         PushError::check_cell(operation, len_bytes, flags, limits)?;
-        let work_id = WorkId::from_raw(self.id_of_zero.wrapping_add(ticket.position()));
+        let work_id = self.base.forward(ticket.position());
         // SAFETY: A request of the ring, which is borrowed exclusively. It is plain: there are cells, and all that are not plain are
         // staged, in front of it.
         let is_plain = unsafe { place.write(work_id, operation, len_bytes, flags) };

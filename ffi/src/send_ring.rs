@@ -330,7 +330,7 @@ mod tests {
     }
 
     fn id(number: u32) -> WorkId {
-        WorkId::new(WorkKind::Send, 0, 0, 0).plus(number)
+        WorkId::new(WorkKind::Send, 0, 0, 0).forward(number.into())
     }
 
     /// Writes so many plain requests behind the first, numbered from this. Returns their end.

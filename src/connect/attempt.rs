@@ -488,6 +488,8 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::TooManyLinks { .. }
         | ConnectError::TooManyLinksFrom { .. } => Reject::new(RejectReason::BUSY),
         ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),
+        // A call of the device panicked, and the peer's settings are no cause.
+        ConnectError::Unreachable(_) => Reject::new(RejectReason::QUEUE_PAIR),
         _ => Reject::new(RejectReason::PARAMETERS),
     }
 }

@@ -20,8 +20,8 @@
 //!
 //! # Ends
 //! A side that ends a link without a farewell sends the reason on each connection that it shuts. It repeats the reason to a peer
-//! that comes back, for the 64 links that ended last. If windows were granted, connections are shut at once, and the
-//! reason may be lost. If no connection stands, nobody is notified, and the side that is connected to waits its time to recover.
+//! that comes back, for as many links that ended last as there may be ([`LinkConfig::links_max`]), 64 at least. If windows were
+//! granted, connections are shut at once, and the reason may be lost. If no connection stands, nobody is notified, and the side that is connected to waits its time to recover.
 
 mod acceptor;
 mod arrivals;

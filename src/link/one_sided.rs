@@ -575,7 +575,8 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.one_sided.ours.note_sent(rail, &granted, ticket);
             }
         }
-        for rail in 0..self.session.rails_end() {
+        // A peer may ask about a rail that was never used.
+        for rail in 0..SESSION_RAILS_MAX {
             let Some(through) = self.one_sided.fences.due(rail) else {
                 continue;
             };

@@ -22,7 +22,7 @@ use crate::memory::statistics::RegistrationStatistics;
 #[non_exhaustive]
 pub struct RegistrationCacheConfig {
     /// The most registrations; default 1,024. Each takes about 100 bytes, at once. A change of watched mappings is
-    /// compared with all of them, and so is the last use of each where one has to leave.
+    /// compared with all of them, and so is the last use of each for every one that has to leave.
     pub entries_max: u32,
     /// The most bytes of all registrations together; default 1 GiB. Their pages are pinned, and count towards
     /// `RLIMIT_MEMLOCK`.

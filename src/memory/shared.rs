@@ -240,7 +240,10 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
             match reservation {
                 Reservation::Reserved(id) => break id,
                 Reservation::DeregisterFirst => self.deregister(),
-                Reservation::Full => return Err(Uncached::Full),
+                Reservation::Full => {
+                    self.deregister();
+                    return Err(Uncached::Full);
+                }
             }
         };
         if let Some(Err(reason)) = watch.map(|watch| watch.arm(key.range)) {

@@ -5,7 +5,7 @@ use core::mem::size_of;
 use doorbell_core::rank::Rank;
 use doorbell_core::route::{RELAY_HEADER_BYTES, RelayHeader};
 
-/// MeshFrameKind of a frame.
+/// Kind of a frame of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum MeshFrameKind {

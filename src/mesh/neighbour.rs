@@ -72,7 +72,7 @@ impl Neighbour {
 
     /// By when its link is closed, if its peer does not say before who it is. A link that is not up has a deadline of its own.
     pub(super) fn silent_until(&self, within: Duration) -> Option<Deadline> {
-        let is_silent = self.is_up && !self.was_joined && !self.is_turned_away;
+        let is_silent = self.is_up && !self.is_without_rail && !self.was_joined && !self.is_turned_away;
         is_silent.then(|| Deadline::after(self.since, within))
     }
 

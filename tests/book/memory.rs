@@ -48,6 +48,7 @@ fn errors_of_transfers_and_memory() {
             limit_bytes: 64 << 10
         },
         DmabufError::Unsupported(failed("ibv_reg_dmabuf_mr", 95)),
+        DmabufError::NoDevice,
         DmabufError::Empty,
         DmabufError::PageOffset {
             offset: 0x10,

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{code_before_tests, is_of_tests, members, root, sources};
 
 /// Pairs of files that import each other. To be lowered whenever there are fewer.
-const CIRCLES_LEFT: usize = 111;
+const CIRCLES_LEFT: usize = 102;
 
 /// The path of a file as a module of its package: `["link", "table"]`, and none for the root.
 fn module_of(src: &Path, path: &Path) -> Vec<String> {

@@ -119,7 +119,7 @@ pub enum Reservation {
     Reserved(EntryId),
     /// There is a place once a retired registration is deregistered ([`Table::take_retired`]). Reserve again afterwards.
     DeregisterFirst,
-    /// Registrations in use leave no room within the limits. Nothing was evicted.
+    /// Registrations in use leave no room within the limits. Nothing was evicted, unless lookups took up meanwhile what was idle.
     Full,
 }
 

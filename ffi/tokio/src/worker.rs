@@ -191,7 +191,8 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         }
     }
 
-    /// Lends what happened to `each`, or waits until something does. It may end early. Peers are accepted by [`AsyncWorker::next`] alone.
+    /// Lends what happened to `each`, or waits until something does. It may end early. Peers are accepted by [`AsyncWorker::next`],
+    /// and kept for it by [`AsyncWorker::connect`].
     ///
     /// # Errors
     /// The Worker is of no further use.

@@ -70,7 +70,7 @@ impl Program {
         &SUITES[self.suite]
     }
 
-    /// The most seconds it may print nothing. Of tests in documentation cargo compiles crate after crate in that time.
+    /// The most seconds it may print nothing. While tests in documentation run, cargo compiles one crate after the other.
     pub(crate) fn silence_s(&self) -> u64 {
         let compiles = matches!(self.kind, Kind::Documentation);
         self.suite()

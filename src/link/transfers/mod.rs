@@ -36,7 +36,7 @@ pub struct TransferConfig {
     /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after) has pieces in a row in one WRITE, of up to 1 MiB and half
     /// of `pieces_ahead`. The side that begins a transfer decides.
     pub piece_bytes: u32,
-    /// Pieces under way on a rail at most, of all transfers of the link together. Default 8: two WRITEs of 1 MiB. A message waits on its
+    /// Pieces under way on a rail at most, of all transfers of the link together. Default 8: two WRITEs of 1 MiB, of pieces of 256 KiB. A message waits on its
     /// rail for no more than these. A slow rail has fewer: as many as it carries in a quarter of
     /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. There a piece goes in
     /// up to eight parts, of which one has to arrive within [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after): that is so

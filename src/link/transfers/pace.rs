@@ -79,8 +79,12 @@ impl Pace {
         };
     }
 
-    /// Its connection is lost. The rate stays: the next one is of the same port.
+    /// Its connection is lost. The rate stays if nothing was under way: the next one is of the same port. Otherwise that may have been too
+    /// much for what the rail is now. The rate is unknown again then, and the next piece goes in parts.
     pub(super) const fn lost(&mut self) {
+        if self.in_flight > 0 {
+            self.bytes_per_second = 0;
+        }
         self.in_flight = 0;
         self.in_flight_bytes = 0;
         self.since = None;

@@ -326,7 +326,10 @@ impl MeshRun<'_> {
                 let mut members = 0..self.mesh.ranks();
                 let has_wrong_start = members.any(|member| self.has_wrong_start(member));
                 excuse(
-                    self.expected.strangers || has_wrong_start || self.weakness.may_any_end(),
+                    self.expected.strangers
+                        || has_wrong_start
+                        || self.weakness.may_any_end()
+                        || self.is_any_changing(),
                     "and nobody is strange",
                 )?;
             }
