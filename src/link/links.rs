@@ -401,8 +401,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(id)
     }
 
-    /// Takes a message to be sent; the next poll sends it. [`SessionEvent::Done`] or [`SessionEvent::Unknown`] names it by
-    /// what is returned.
+    /// Takes a message to be sent; the next poll sends it. [`SessionEvent::Done`](crate::link::SessionEvent::Done) or
+    /// [`SessionEvent::Unknown`](crate::link::SessionEvent::Unknown) names it by what is returned.
     ///
     /// # Errors
     /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are back-pressure: poll, and try again. [`PushRefusal::Over`] gives the

@@ -12,14 +12,15 @@ pub enum MeshEvent {
     /// No way leads to this member any more.
     Unreachable(Rank),
     /// The link to this member came back, and not for the first time in short. While there is another way, messages go that way
-    /// until the link has been up for [`MeshConfig::hold_down`].
+    /// until the link has been up for [`MeshConfig::hold_down`](super::MeshConfig::hold_down).
     HeldDown(Rank),
     /// This member was started again: messages that were under way between it and this one are lost.
     Restarted(Rank),
     /// A process that claims to be this member, with a start before the last one known, is turned away: the clock of its host
     /// was set back. A process with a later start is let in.
     StartedBefore(Rank),
-    /// The start of this member is further ahead than [`MeshConfig::start_ahead_max`]. It said so itself, and is turned away;
+    /// The start of this member is further ahead than [`MeshConfig::start_ahead_max`](super::MeshConfig::start_ahead_max). It said so
+    /// itself, and is turned away;
     /// or another member said so, and is not believed. Reported once, until a later start of it is believed.
     StartedAhead(Rank),
     /// A link is over.
