@@ -20,8 +20,7 @@ pub enum MeshEvent {
     /// was set back. A process with a later start is let in.
     StartedBefore(Rank),
     /// The start of this member is further ahead than [`MeshConfig::start_ahead_max`](super::MeshConfig::start_ahead_max). It said so
-    /// itself, and is turned away;
-    /// or another member said so, and is not believed. Reported once, until a later start of it is believed.
+    /// itself, and is turned away; or another member said so, and is not believed. Reported once, until a later start of it is believed.
     StartedAhead(Rank),
     /// A link is over.
     LinkLost {

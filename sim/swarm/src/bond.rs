@@ -149,6 +149,16 @@ impl Bond {
         !self.ends[0].has_gone()
     }
 
+    /// Whether no rail came back less than so long ago: one end alone may have such a rail, until that notices.
+    pub(crate) fn is_steady(&self, now_ns: u64, within_ns: u64) -> bool {
+        let is_old =
+            |up_ns: &Option<u64>| up_ns.is_some_and(|up_ns| now_ns.saturating_sub(up_ns) >= within_ns);
+        self.ends.iter().all(|end| {
+            let mut rails = end.up_ns.iter().zip(&end.lost_rails_ns);
+            rails.all(|(up_ns, lost_ns)| lost_ns.is_none() || is_old(up_ns))
+        })
+    }
+
     /// Both ends are there, and know it.
     pub(crate) fn is_whole(&self) -> bool {
         self.ends

@@ -222,7 +222,12 @@ impl LinkedRun<'_> {
 
     /// The link of a line that is about to be closed, with nothing under way and nothing going wrong.
     pub(crate) fn part(&mut self, line: usize) {
-        if let Some(at) = self.current(line).filter(|at| self.bonds[*at].is_whole()) {
+        let now_ns = self.fabric.now().to_ns();
+        let is_ready = |at: &usize| {
+            let bond = &self.bonds[*at];
+            bond.is_whole() && bond.is_steady(now_ns, self.bounds[line].gone_ns)
+        };
+        if let Some(at) = self.current(line).filter(is_ready) {
             self.bonds[at].is_parting = true;
         }
     }
