@@ -250,13 +250,6 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         (Ticket(position), self.base.forward(position))
     }
 
-    /// The id of the request whose position is zero ([`WorkId::forward`]).
-    #[must_use]
-    #[inline]
-    pub const fn base(&self) -> WorkId {
-        self.base
-    }
-
     /// Stages requests without slots, up to before this one. There is room for them, which the caller knows of, and no later one is staged.
     #[inline]
     pub const fn stage_vacant_to(&mut self, end: Ticket) {

@@ -170,7 +170,8 @@ impl doorbell_core::provider::SendQueue for SendQueue {
                 first
             },
             cell_bytes,
-            base: self.table.base(),
+            // Ids follow each other like positions, up to where these come round. Ids behind it are mended as the batch is rung.
+            id_of_zero: self.table.work_id(first).to_raw().wrapping_sub(first.position()),
             place: self.ring.first(),
             queue: self,
         }
@@ -299,8 +300,8 @@ pub struct SendBatch<'q> {
     end: Ticket,
     /// The first request that there is no cell for. Requests of other memory may be staged behind it.
     cells_end: Ticket,
-    /// The id of the request whose position is zero.
-    base: WorkId,
+    /// The id of a request, less its position.
+    id_of_zero: u64,
     /// The next request, of the ring.
     place: Place,
 }
@@ -376,7 +377,7 @@ impl SendBatch<'_> {
         self.next = ticket.forward(1);
         // SAFETY: as above.
         let (request, elements) = unsafe { place.parts() };
-        request.wr_id = self.base.forward(ticket.position()).to_raw();
+        request.wr_id = self.id_of_zero.wrapping_add(ticket.position());
         request.sg_list = elements.as_mut_ptr();
         Ok((ticket, request, elements))
     }
@@ -504,7 +505,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
         let limits = [self.cell_bytes, self.queue.inline_bytes_max];
         PushError::check_cell(operation, len_bytes, flags, limits)?;
-        let work_id = self.base.forward(ticket.position());
+        let work_id = WorkId::from_raw(self.id_of_zero.wrapping_add(ticket.position()));
         // SAFETY: A request of the ring, which is borrowed exclusively. It is plain: there are cells, and all that are not plain are
         // staged, in front of it.
         let is_plain = unsafe { place.write(work_id, operation, len_bytes, flags) };
@@ -542,6 +543,13 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Ok(0);
         }
         let queue = &mut *self.queue;
+        let last = self.next.back(1);
+        if queue.table.work_id(last).to_raw() != self.id_of_zero.wrapping_add(last.position()) {
+            let (table, start) = (&queue.table, self.first);
+            queue
+                .ring
+                .number(staged, |at| table.work_id(start.forward(at.into())));
+        }
         let first = queue.ring.first();
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
         let post = |request: *mut ibv_send_wr, refused: &mut *mut ibv_send_wr| {

@@ -157,6 +157,19 @@ impl SendRing {
         posted
     }
 
+    /// Numbers so many requests from the first anew: `id` gets the place of each behind it.
+    #[cold]
+    pub(crate) fn number(&mut self, count: u32, id: impl Fn(u32) -> WorkId) {
+        let mut place = self.first;
+        let count = usize::try_from(count).map_or(self.entries.len(), |count| count.min(self.entries.len()));
+        for at in (0_u32..).take(count) {
+            // SAFETY: a request of the ring, which is borrowed exclusively.
+            unsafe { (*place.0.as_ptr()).wr_id = id(at).to_raw() };
+            // SAFETY: as above.
+            place = unsafe { place.following() };
+        }
+    }
+
     /// Makes requests plain, so many from this one of the ring on, and none twice.
     pub(crate) fn make_plain(&mut self, mut place: Place, count: u32) {
         if self.cell_bytes == 0 {
@@ -380,6 +393,23 @@ mod tests {
             assert_eq!(unsafe { ring.submit(end, count, post) }, (0, count));
             number += count;
         }
+    }
+
+    #[test]
+    fn requests_of_a_chain_are_numbered_anew() {
+        let mut ring = ring(3);
+        let end = written(&ring, 0..2);
+        ring.number(2, |at| id(at + 7));
+        let post = |first: *mut ibv_send_wr, _: &mut *mut ibv_send_wr| {
+            let expected = [
+                (7, ibv_wr_opcode::IBV_WR_SEND, 0),
+                (8, ibv_wr_opcode::IBV_WR_SEND, 1),
+            ];
+            assert_eq!(walk(first), expected);
+            0
+        };
+        // SAFETY: as many were written.
+        assert_eq!(unsafe { ring.submit(end, 2, post) }, (0, 2));
     }
 
     #[test]

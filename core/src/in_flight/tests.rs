@@ -107,7 +107,7 @@ fn a_run_is_posted_beside_what_is_staged() {
     let mut table = table(4, 0);
     let first = table.next();
     let id = |requests| WorkId::new(WorkKind::Send, 7, 0, 0).forward(first.position() + requests);
-    assert_eq!((table.base().forward(first.position()), table.room()), (id(0), 4));
+    assert_eq!((table.work_id(first), table.room()), (id(0), 4));
     // Two without slots, one with, and one without.
     table.stage_vacant_to(first.forward(2));
     let (ticket, third) = table.stage([1]).unwrap();
