@@ -93,6 +93,14 @@ impl LinkedRun<'_> {
                 (has_passed || self.excuses.clocks, false)
             }
             TransferEnd::ByPeer(EndReason::TOO_MANY) => (self.was_full(moved), false),
+            // A taker that went took its memory away, and word of that may be lost with a rail.
+            TransferEnd::Here(EndReason::DENIED) => {
+                let has_passed = other.until_ns.is_some_and(|until_ns| until_ns <= now_ns);
+                (
+                    moved.giver() == end && (other.cancelled.is_some() || has_passed),
+                    false,
+                )
+            }
             TransferEnd::Over(_) => (true, false),
             _ => (false, false),
         };
