@@ -91,8 +91,7 @@ impl<T> fmt::Display for NotSent<T> {
 impl<T: fmt::Debug> core::error::Error for NotSent<T> {}
 
 impl<T> Requests<T> {
-    /// Sends a request over a channel, to be answered by the deadline. From then on it is the table's channel: only its failure ends
-    /// requests. Call [`Requests::fail`] before a request goes over another, if some are in flight.
+    /// Sends a request over a channel, to be answered by the deadline.
     ///
     /// # Errors
     /// It was not sent: [`NotSentKind::is_temporary`] says whether it may be later.
@@ -113,11 +112,7 @@ impl<T> Requests<T> {
             Some(message) => worker.send(channel, message).map(drop).map_err(NotSentKind::from),
             None => post(worker, channel, id, body),
         };
-        if let Err(kind) = outcome {
-            return self.not_sent(id, kind);
-        }
-        self.channel = Some(channel);
-        Ok(id)
+        outcome.map_or_else(|kind| self.not_sent(id, kind), |()| Ok(id))
     }
 
     /// Sends a request over a link, to be answered by the deadline.
@@ -146,8 +141,7 @@ impl<T> Requests<T> {
     }
 
     /// Takes what a poll reports of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
-    /// A failure of another channel than the last request was sent over is given back, and ends no request. Late answers are dropped and
-    /// counted. A caller that wants their bodies gives each message to [`Requests::hear`] instead.
+    /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear`] instead.
     #[inline]
     pub fn take<'m, P: Provider>(
         &mut self,
@@ -165,11 +159,6 @@ impl<T> Requests<T> {
                     }
                 }
                 None
-            }
-            Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. }
-                if self.channel.is_some_and(|own| own != turn.channel.id()) =>
-            {
-                Some(event)
             }
             Event::Failed { status, .. } => {
                 let cause = match turn.channel.state() {

@@ -1,4 +1,4 @@
-//! The requester's table: which requests have no end yet, and what each ended by. It sends nothing.
+//! The requester's table: which requests have no end yet, and what each ended by. It knows neither channels nor links.
 
 use core::fmt;
 
@@ -7,7 +7,6 @@ use doorbell_core::wire::{CorrelationId, RequestHeader, RequestKind, WireError};
 use doorbell_core::{Deadline, Instant, WcStatus};
 
 use super::Framing;
-use crate::worker::channel::ChannelId;
 
 /// Requests of one peer that have no end yet, each with a context of the application's own.
 ///
@@ -47,8 +46,6 @@ pub struct Requests<T> {
     failing: Option<RequestFailure>,
     counts: RequestCounts,
     pub(super) framing: Framing,
-    /// The channel that the last request was sent over: failures of another end none.
-    pub(super) channel: Option<ChannelId>,
 }
 
 #[derive(Debug)]
@@ -151,7 +148,6 @@ impl<T> Requests<T> {
             failing: None,
             counts: RequestCounts::default(),
             framing: Framing::new(body_bytes_max),
-            channel: None,
         }
     }
 

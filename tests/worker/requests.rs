@@ -5,13 +5,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fabric::{End, LONG, pair, pair_on, small};
-use crate::many::Many;
 use doorbell::link::{FinalReason, LinkConfig, LinkEvent, LinkId, Links, SessionEvent};
 use doorbell::requests::{
     Asked, Ended, Framing, NotSentKind, REQUEST_HEADER_BYTES, RequestFailure, RequestHeader, RequestKind,
     Requests,
 };
-use doorbell::{Clock as _, Event, Lease, Node, SendErrorKind, Trust, WorkerConfig};
+use doorbell::{Event, Lease, Node, SendErrorKind, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, Plan, plan::Clause};
 
 const BODY_BYTES_MAX: usize = 1024;
@@ -210,47 +209,6 @@ fn a_peer_that_dies_fails_what_it_was_asked() {
             .unwrap();
     }
     assert_eq!((ended, requests.counts().failed), (Some("asked"), 1));
-}
-
-/// Sends in flight on a channel that failed may be reported once requests go over the next one.
-#[test]
-fn a_failure_of_the_channel_before_ends_no_request_of_the_next() {
-    let own = WorkerConfig::default();
-    let mut many = Many::new(&own, &small(), &own);
-    (0..2).for_each(|_| many.connect(&small()).unwrap());
-    let [before, next] = [many.channels[0], many.channels[1]].map(|[here, _]| here);
-    let mut requests = Requests::new(4, BODY_BYTES_MAX);
-    let worker = &mut many.hub[0];
-    let deadline = worker.within(LONG);
-    requests
-        .send(worker, before, b"first", deadline, "first")
-        .unwrap();
-    requests.fail(RequestFailure::GivenUp, |name, _| assert_eq!(name, "first"));
-    requests
-        .send(worker, next, b"second", deadline, "second")
-        .unwrap();
-    for failing in [before, next] {
-        worker.channel(failing).unwrap().shut().unwrap();
-        let (mut reported, mut ended) = (0, Vec::new());
-        while reported == 0
-            || worker
-                .channel(failing)
-                .is_some_and(|channel| channel.in_flight() > 0)
-        {
-            worker
-                .poll(|mut turn, event| {
-                    let is_failure = matches!(event, Event::Failed { .. } | Event::ChannelFailed { .. });
-                    let is_its = turn.channel.id() == failing;
-                    let given_back = requests.take(&mut turn, event, |name, _| ended.push(name));
-                    assert!(given_back.is_some() || !is_failure);
-                    reported += usize::from(is_failure && is_its);
-                })
-                .unwrap();
-        }
-        requests.expire(worker.context().now(), |name, _| ended.push(name));
-        let due: &[&str] = if failing == next { &["second"] } else { &[] };
-        assert_eq!(ended, due);
-    }
 }
 
 #[test]
