@@ -88,9 +88,8 @@ impl WorkId {
     }
 
     /// The id so many positions on from one whose position is zero.
-    #[must_use]
     #[inline]
-    pub const fn forward(self, position: u64) -> Self {
+    pub(crate) const fn forward(self, position: u64) -> Self {
         Self(self.0 | position & POSITION_MASK)
     }
 

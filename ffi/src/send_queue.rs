@@ -307,6 +307,12 @@ pub struct SendBatch<'q> {
 }
 
 impl SendBatch<'_> {
+    /// The id of a request in front of where positions come round.
+    #[inline(always)]
+    const fn id_of(&self, ticket: Ticket) -> u64 {
+        self.id_of_zero.wrapping_add(ticket.position())
+    }
+
     /// Why the next request has no cell.
     #[cold]
     fn no_cell(&self) -> PushError {
@@ -368,6 +374,7 @@ impl SendBatch<'_> {
         if ticket == self.end {
             return Err(slots);
         }
+        let id = self.id_of(ticket);
         let queue = &mut *self.queue;
         queue.is_left = true;
         queue.table.stage_at(ticket, slots);
@@ -377,7 +384,7 @@ impl SendBatch<'_> {
         self.next = ticket.forward(1);
         // SAFETY: as above.
         let (request, elements) = unsafe { place.parts() };
-        request.wr_id = self.id_of_zero.wrapping_add(ticket.position());
+        request.wr_id = id;
         request.sg_list = elements.as_mut_ptr();
         Ok((ticket, request, elements))
     }
@@ -505,7 +512,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
         let limits = [self.cell_bytes, self.queue.inline_bytes_max];
         PushError::check_cell(operation, len_bytes, flags, limits)?;
-        let work_id = WorkId::from_raw(self.id_of_zero.wrapping_add(ticket.position()));
+        let work_id = WorkId::from_raw(self.id_of(ticket));
         // SAFETY: A request of the ring, which is borrowed exclusively. It is plain: there are cells, and all that are not plain are
         // staged, in front of it.
         let is_plain = unsafe { place.write(work_id, operation, len_bytes, flags) };
@@ -542,9 +549,10 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         if staged == 0 {
             return Ok(0);
         }
-        let queue = &mut *self.queue;
         let last = self.next.back(1);
-        if queue.table.work_id(last).to_raw() != self.id_of_zero.wrapping_add(last.position()) {
+        let id_of_last = self.id_of(last);
+        let queue = &mut *self.queue;
+        if queue.table.work_id(last).to_raw() != id_of_last {
             let (table, start) = (&queue.table, self.first);
             queue
                 .ring

@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn id(number: u32) -> WorkId {
-        WorkId::new(WorkKind::Send, 0, 0, 0).forward(number.into())
+        WorkId::new(WorkKind::Send, 0, 0, 0).at(number.into())
     }
 
     /// Writes so many plain requests behind the first, numbered from this. Returns their end.
