@@ -184,6 +184,61 @@ fn link(end: &End, batch: u32) {
     }
 }
 
+/// Writes a request of the next buffer, and its element.
+///
+/// # Safety
+/// Both are places of the arrays of `end`.
+#[inline(always)]
+unsafe fn write(
+    end: &End,
+    (request, element): (*mut ibv_send_wr, *mut ibv_sge),
+    posted: u64,
+    is_signaled: bool,
+) {
+    let place = posted & u64::from(DEPTH).wrapping_sub(1);
+    let filled = ibv_sge {
+        addr: end
+            .buffers
+            .wrapping_add(place.wrapping_mul(u64::from(MESSAGE_BYTES))),
+        length: MESSAGE_BYTES,
+        lkey: end.lkey,
+    };
+    let flags = if is_signaled {
+        ibv_send_flags::IBV_SEND_SIGNALED.0
+    } else {
+        0
+    };
+    // SAFETY: a place of the array, which the caller vouches for.
+    unsafe { element.write(filled) };
+    // SAFETY: as above.
+    unsafe { (*request).wr_id = posted };
+    // SAFETY: as above.
+    unsafe { (*request).opcode = ibv_wr_opcode::IBV_WR_SEND };
+    // SAFETY: as above.
+    unsafe { (*request).send_flags = flags };
+}
+
+/// Polls once, and notes what is done. Returns `false` if the queue or a request failed.
+#[inline(always)]
+fn take(end: &End, done: &mut u64) -> bool {
+    // SAFETY: a live completion queue, and room for as many (ibv_poll_cq(3)).
+    let count = unsafe { rdma_sys::ibv_poll_cq(end.cq, POLL_MAX, end.completions) };
+    if count < 0 {
+        return false;
+    }
+    let mut completion = end.completions;
+    for _ in 0..count {
+        // SAFETY: written by the call above.
+        if unsafe { (*completion).status } != ibv_wc_status::IBV_WC_SUCCESS {
+            return false;
+        }
+        // SAFETY: as above. All up to it are done.
+        *done = unsafe { (*completion).wr_id }.wrapping_add(1);
+        completion = completion.wrapping_add(1);
+    }
+    true
+}
+
 /// The loop whose instructions are counted.
 #[inline(never)]
 fn measured_by_hand(end: &mut End, batch: u32, batches: u32) -> u64 {
@@ -191,27 +246,8 @@ fn measured_by_hand(end: &mut End, batch: u32, batches: u32) -> u64 {
     for _ in 0..batches {
         let (mut request, mut element) = (end.requests, end.elements);
         for left in (0..batch).rev() {
-            let place = posted & u64::from(DEPTH).wrapping_sub(1);
-            let filled = ibv_sge {
-                addr: end
-                    .buffers
-                    .wrapping_add(place.wrapping_mul(u64::from(MESSAGE_BYTES))),
-                length: MESSAGE_BYTES,
-                lkey: end.lkey,
-            };
-            let flags = if left == 0 {
-                ibv_send_flags::IBV_SEND_SIGNALED.0
-            } else {
-                0
-            };
-            // SAFETY: a place of the array, whose depth no batch exceeds.
-            unsafe { element.write(filled) };
-            // SAFETY: as above.
-            unsafe { (*request).wr_id = posted };
-            // SAFETY: as above.
-            unsafe { (*request).opcode = ibv_wr_opcode::IBV_WR_SEND };
-            // SAFETY: as above.
-            unsafe { (*request).send_flags = flags };
+            // SAFETY: places of the arrays, whose depth no batch exceeds.
+            unsafe { write(end, (request, element), posted, left == 0) };
             (request, element) = (request.wrapping_add(1), element.wrapping_add(1));
             posted = posted.wrapping_add(1);
         }
@@ -221,20 +257,8 @@ fn measured_by_hand(end: &mut End, batch: u32, batches: u32) -> u64 {
             return done;
         }
         while done != posted {
-            // SAFETY: a live completion queue, and room for as many (ibv_poll_cq(3)).
-            let count = unsafe { rdma_sys::ibv_poll_cq(end.cq, POLL_MAX, end.completions) };
-            if count < 0 {
+            if !take(end, &mut done) {
                 return done;
-            }
-            let mut completion = end.completions;
-            for _ in 0..count {
-                // SAFETY: written by the call above.
-                if unsafe { (*completion).status } != ibv_wc_status::IBV_WC_SUCCESS {
-                    return done;
-                }
-                // SAFETY: as above. All up to it are done.
-                done = unsafe { (*completion).wr_id }.wrapping_add(1);
-                completion = completion.wrapping_add(1);
             }
         }
     }
@@ -247,28 +271,9 @@ fn measured_by_hand_seldom(end: &mut End, messages: u32) -> u64 {
     let (request, element) = (end.requests, end.elements);
     let (mut posted, mut done) = (0_u64, 0_u64);
     for _ in 0..messages {
-        let place = posted & u64::from(DEPTH).wrapping_sub(1);
-        let filled = ibv_sge {
-            addr: end
-                .buffers
-                .wrapping_add(place.wrapping_mul(u64::from(MESSAGE_BYTES))),
-            length: MESSAGE_BYTES,
-            lkey: end.lkey,
-        };
         let is_signaled = posted % u64::from(SELDOM) == u64::from(SELDOM - 1);
-        let flags = if is_signaled {
-            ibv_send_flags::IBV_SEND_SIGNALED.0
-        } else {
-            0
-        };
-        // SAFETY: a place of the array.
-        unsafe { element.write(filled) };
-        // SAFETY: as above.
-        unsafe { (*request).wr_id = posted };
-        // SAFETY: as above.
-        unsafe { (*request).opcode = ibv_wr_opcode::IBV_WR_SEND };
-        // SAFETY: as above.
-        unsafe { (*request).send_flags = flags };
+        // SAFETY: places of the arrays.
+        unsafe { write(end, (request, element), posted, is_signaled) };
         let mut refused = ptr::null_mut();
         // SAFETY: a live queue pair, and a request by itself; its memory is registered (ibv_post_send(3)).
         if unsafe { rdma_sys::ibv_post_send(end.qp, request, &raw mut refused) } != 0 {
@@ -276,20 +281,8 @@ fn measured_by_hand_seldom(end: &mut End, messages: u32) -> u64 {
         }
         posted = posted.wrapping_add(1);
         while is_signaled && done != posted {
-            // SAFETY: a live completion queue, and room for as many (ibv_poll_cq(3)).
-            let count = unsafe { rdma_sys::ibv_poll_cq(end.cq, POLL_MAX, end.completions) };
-            if count < 0 {
+            if !take(end, &mut done) {
                 return done;
-            }
-            let mut completion = end.completions;
-            for _ in 0..count {
-                // SAFETY: written by the call above.
-                if unsafe { (*completion).status } != ibv_wc_status::IBV_WC_SUCCESS {
-                    return done;
-                }
-                // SAFETY: as above. All up to it are done.
-                done = unsafe { (*completion).wr_id }.wrapping_add(1);
-                completion = completion.wrapping_add(1);
             }
         }
     }
