@@ -73,6 +73,18 @@ impl Owner {
         Some(id)
     }
 
+    /// Makes the first registration, which nobody uses then.
+    fn add_idle(&mut self) {
+        let id = self.add(0).unwrap();
+        assert!(!self.table.release(id));
+    }
+
+    /// A thread that uses the first registration once, if it finds it.
+    fn user(&self) -> thread::JoinHandle<Option<EntryId>> {
+        let cache = self.cache.clone();
+        thread::spawn(move || cache.use_once(0))
+    }
+
     fn invalidate(&mut self, number: usize) {
         self.table.invalidate(key(number).range);
         self.deregister();
@@ -98,10 +110,7 @@ impl Owner {
 fn one_that_is_found_is_made() {
     loom::model(|| {
         let mut owner = Owner::new();
-        let user = {
-            let cache = owner.cache.clone();
-            thread::spawn(move || cache.use_once(0))
-        };
+        let user = owner.user();
         owner.add(0).unwrap();
         assert_eq!(user.join().unwrap(), None, "it is live");
     });
@@ -111,12 +120,8 @@ fn one_that_is_found_is_made() {
 fn one_that_is_invalidated_is_deregistered_behind_its_last_use() {
     loom::model(|| {
         let mut owner = Owner::new();
-        let first = owner.add(0).unwrap();
-        assert!(!owner.table.release(first));
-        let user = {
-            let cache = owner.cache.clone();
-            thread::spawn(move || cache.use_once(0))
-        };
+        owner.add_idle();
+        let user = owner.user();
         owner.invalidate(0);
         let last = user.join().unwrap();
         owner.retire(last);
@@ -129,10 +134,7 @@ fn the_last_of_two_ends_retires_it() {
     loom::model(|| {
         let mut owner = Owner::new();
         let first = owner.add(0).unwrap();
-        let user = {
-            let cache = owner.cache.clone();
-            thread::spawn(move || cache.use_once(0))
-        };
+        let user = owner.user();
         owner.invalidate(0);
         let last = owner.cache.end(0, first);
         owner.retire(last);
@@ -148,12 +150,8 @@ fn one_that_follows_at_the_same_place_is_no_other() {
     model.preemption_bound = Some(2);
     model.check(|| {
         let mut owner = Owner::new();
-        let first = owner.add(0).unwrap();
-        assert!(!owner.table.release(first));
-        let user = {
-            let cache = owner.cache.clone();
-            thread::spawn(move || cache.use_once(0))
-        };
+        owner.add_idle();
+        let user = owner.user();
         owner.invalidate(0);
         owner.add(1);
         let last = user.join().unwrap();
@@ -165,12 +163,8 @@ fn one_that_follows_at_the_same_place_is_no_other() {
 fn one_that_is_evicted_has_no_users() {
     loom::model(|| {
         let mut owner = Owner::new();
-        let first = owner.add(0).unwrap();
-        assert!(!owner.table.release(first));
-        let user = {
-            let cache = owner.cache.clone();
-            thread::spawn(move || cache.use_once(0))
-        };
+        owner.add_idle();
+        let user = owner.user();
         owner.table.evict_idle();
         owner.deregister();
         assert_eq!(user.join().unwrap(), None, "it is live, or was not found");
