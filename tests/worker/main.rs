@@ -2,6 +2,7 @@
 
 mod cells;
 mod channel;
+mod coming;
 mod credits;
 mod ending;
 #[path = "../fabric/mod.rs"]
