@@ -5,7 +5,9 @@ use std::io;
 use doorbell::interprocess::SharedMemoryError;
 use doorbell::provider::ProviderError;
 
-use crate::{AttachRefusal, ClientError, CutReason, EndpointRefusal};
+use crate::client::ClientError;
+use crate::endpoint::EndpointRefusal;
+use crate::reason::{AttachRefusal, CutReason};
 
 const ERRORS: &str = include_str!("../../../../docs/when-it-fails/errors.md");
 
