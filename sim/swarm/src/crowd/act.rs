@@ -282,6 +282,10 @@ impl CrowdRun<'_> {
         if self.visitors.len() >= VISITORS_MAX {
             return Ok(());
         }
+        // A guest that has to go while a stranger is on its way goes before, so that it is known whether there is a place.
+        if self.door.next_ns() <= self.now_ns() + SETTLED_NS {
+            self.pass(2 * SETTLED_NS)?;
+        }
         self.numbers += 1;
         let number = self.numbers;
         let began_ns = self.now_ns();
