@@ -10,10 +10,11 @@ use crate::Slot;
 /// The slot of a message. It knows which completion brought it, so that its queue knows the place that it came from.
 ///
 /// No other slot can be put in its place:
-/// ```compile_fail,E0596
+/// ```compile_fail,E0594
 /// # use core::borrow::Borrow as _;
-/// # fn f(message: doorbell_ffi::MessageSlot, other: &mut doorbell_ffi::Slot) {
-/// core::mem::swap(&mut message.borrow(), other);
+/// # fn f(message: doorbell_ffi::MessageSlot, other: doorbell_ffi::Slot) {
+/// let slot: &doorbell_ffi::Slot = message.borrow();
+/// *slot = other;
 /// # }
 /// ```
 /// and it cannot be put back twice:
