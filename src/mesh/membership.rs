@@ -10,6 +10,7 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{Announcement, Map, Routes};
+use doorbell_core::session::FinalReason;
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
@@ -217,6 +218,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             // It was started again, which is known here before its link says so.
             let before = state.neighbours.swap_remove(place);
             state.unwanted.push(before.link);
+            let (rank, reason) = (Some(rank), FinalReason::PeerRestarted);
+            state.events.push_back(MeshEvent::LinkLost { rank, reason });
             state.lose(&before, now);
         }
         let link = self.links.connect_over(node, our_rails, handle)?;

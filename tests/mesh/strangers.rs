@@ -159,6 +159,21 @@ fn a_link_that_a_later_start_replaces_is_reported_as_lost() {
     assert_eq!(count(&mut world, MeshEvent::LinkLost { rank, reason }), 1);
 }
 
+/// So it is where the member that connects learns of the later start by its handle.
+#[test]
+fn a_link_that_a_later_handle_replaces_is_reported_as_lost() {
+    let mut world = World::new(2, &[(0, 1)], "");
+    world.joined();
+    world.member(1).events.clear();
+    world.members[0] = None;
+    world.start(0, 2);
+    world.joined();
+    let lost = |event: &&MeshEvent| matches!(event, MeshEvent::LinkLost { .. });
+    let lost: Vec<_> = world.member(1).events.iter().filter(lost).copied().collect();
+    let (rank, reason) = (Some(rank(0)), FinalReason::PeerRestarted);
+    assert_eq!(lost, [MeshEvent::LinkLost { rank, reason }]);
+}
+
 /// However much it says, its link is closed once and reported once.
 #[test]
 fn a_stranger_is_turned_away_once() {
