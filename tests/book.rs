@@ -5,7 +5,6 @@ use core::time::Duration;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 
 use doorbell::link::{FinalReason, LinkError, PushRefusal, RequestRefusal, UnknownReason, Violation};
 use doorbell::mesh::{GroupError, MeshError, MeshSendError, Rank};
@@ -33,49 +32,10 @@ const ERRORS: &str = include_str!("../docs/when-it-fails/errors.md");
 const STATUSES: &str = include_str!("../docs/when-it-fails/completion-statuses.md");
 const PEER: &str = include_str!("../docs/when-it-fails/closed-or-dead-peer.md");
 
-/// The code that begins a text, in a line or as a block: its content, with the line breaks of the page as spaces.
-fn leading_code(text: &str) -> Option<String> {
-    let fence = text.chars().take_while(|c| *c == '`').count();
-    let inside = text.get(fence..).filter(|_| fence > 0)?;
-    let inside = inside.strip_prefix("text\n").unwrap_or(inside);
-    let (code, _) = inside.split_once(&"`".repeat(fence))?;
-    let words: Vec<&str> = code.split_whitespace().collect();
-    Some(words.join(" "))
-}
+#[path = "book/page.rs"]
+mod page;
 
-/// Quoted texts of a section: the code that begins each outermost item.
-fn quoted(page: &str, section: &str) -> Vec<String> {
-    let heading = format!("\n## {section}\n");
-    let (_, rest) = page
-        .split_once(&heading)
-        .unwrap_or_else(|| panic!("there is no section {section}"));
-    let body = rest.split("\n## ").next().unwrap();
-    let items = body.split("\n- ").skip(1);
-    let texts: Vec<_> = items.filter_map(leading_code).collect();
-    assert!(!texts.is_empty(), "nothing is quoted in {section}");
-    texts
-}
-
-/// Compares a section with what the code prints: nothing is missing on the page, and nothing is stale.
-fn compare(page: &str, section: &str, printed: &[String]) {
-    let quoted = quoted(page, section);
-    let is_quoted_by = |text: &str, quote: &str| match quote.strip_suffix('…') {
-        Some(beginning) => text.starts_with(beginning),
-        None => text == quote,
-    };
-    for text in printed {
-        assert!(
-            quoted.iter().any(|quote| is_quoted_by(text, quote)),
-            "section {section} lacks: {text}"
-        );
-    }
-    for quote in &quoted {
-        assert!(
-            printed.iter().any(|text| is_quoted_by(text, quote)),
-            "section {section} quotes what is not printed: {quote}"
-        );
-    }
-}
+use page::compare;
 
 macro_rules! texts {
     ($($error:expr),+ $(,)?) => {
@@ -83,9 +43,13 @@ macro_rules! texts {
     };
 }
 
-// Behind the macro, which it uses.
+// Behind the macro, which they use.
 #[path = "book/memory.rs"]
 mod memory;
+#[path = "book/operation.rs"]
+mod operation;
+#[path = "book/variants.rs"]
+mod variants;
 
 fn failed(call: &'static str, errno: i32) -> ProviderError {
     ProviderError { call, errno }
@@ -503,71 +467,6 @@ fn errors_of_sending_on_links_and_meshes() {
         GroupError::TimedOut,
     ];
     compare(ERRORS, "Sending on links and meshes", &printed);
-}
-
-/// Names of the variants of a public enum, wherever it is in `src`.
-fn variants(name: &str) -> Vec<String> {
-    let heading = format!("pub enum {name} {{\n");
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            let Some((_, rest)) = text.split_once(&heading) else {
-                continue;
-            };
-            let body = rest.split("\n}").next().unwrap();
-            // A variant is indented once, and begins with a capital.
-            let names = body.lines().filter_map(|line| line.strip_prefix("    "));
-            let names = names.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()));
-            let ends = |c: char| !c.is_ascii_alphanumeric();
-            return names
-                .map(|line| line.split(ends).next().unwrap().to_owned())
-                .collect();
-        }
-    }
-    panic!("there is no enum {name} in src");
-}
-
-#[test]
-fn every_variant_has_an_entry() {
-    let names = [
-        "NodeError",
-        "ConnectError",
-        "SendErrorKind",
-        "WaitError",
-        "CloseError",
-        "LinkError",
-        "MeshError",
-    ];
-    for name in names {
-        let heading = format!("\n## `{name}`\n");
-        let (_, rest) = ERRORS.split_once(&heading).unwrap();
-        let body = rest.split("\n## ").next().unwrap();
-        let variants = variants(name);
-        assert!(variants.len() > 1, "{name}: {variants:?}");
-        for variant in variants {
-            assert!(
-                body.contains(&format!("(`{variant}`)")),
-                "section {name} has no entry for {variant}"
-            );
-        }
-    }
-}
-
-/// Entries that name their enum, in sections of several enums.
-#[test]
-fn every_variant_has_an_entry_of_its_full_name() {
-    for name in ["TransferRefusal", "RegistrationError", "ClientError"] {
-        for variant in variants(name) {
-            let full = format!("`{name}::{variant}`");
-            assert!(ERRORS.contains(&full), "no entry for {full}");
-        }
-    }
 }
 
 #[test]

@@ -51,6 +51,7 @@ mod send_queue;
 mod send_ring;
 mod shared_memory;
 mod shared_receive_queue;
+mod signals;
 mod slot;
 mod sysfs;
 mod unposted;

@@ -16,6 +16,7 @@ use doorbell_core::registrations::AddressRange;
 
 use crate::errno;
 use crate::placement::page_bytes;
+use crate::signals::block_signals;
 
 /// Argument of `UFFDIO_API`.
 #[repr(C)]
@@ -270,15 +271,6 @@ fn range_of(message: &Message) -> Option<AddressRange> {
         _ => return None,
     };
     AddressRange::new(first?, bytes)
-}
-
-/// Blocks on this thread all signals that can be blocked.
-fn block_signals() {
-    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: a writable set, which the call fills (sigfillset(3)).
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: a set that is filled; the former one is not asked for (pthread_sigmask(3)).
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), core::ptr::null_mut()) };
 }
 
 /// In a child nothing is armed, and a read of the descriptor would take events of its parent.

@@ -29,6 +29,8 @@ mod registry;
 mod relay;
 mod settings;
 mod shims;
+#[path = "../../src/signals.rs"]
+mod signals;
 
 /// The checks of what a peer can send, for the fuzzer.
 #[cfg(fuzzing)]

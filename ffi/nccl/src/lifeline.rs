@@ -25,6 +25,8 @@ use std::time::Instant;
 
 use doorbell::link::LinkId;
 
+use crate::signals::block_signals;
+
 /// Streams of peers that are held at most; beyond, the oldest is closed, and its peer connects again.
 const HELD_MAX: usize = 256;
 
@@ -187,6 +189,7 @@ struct Held {
 
 /// Holds the streams of peers until it is over. First it says where they connect.
 fn hold(is_over: &AtomicBool, said: &Sender<std::io::Result<NonZeroU16>>) {
+    // A handler of the application would write to descriptors that are others here.
     block_signals();
     own_table();
     let (mut held, port) = match Held::open() {
@@ -203,15 +206,6 @@ fn hold(is_over: &AtomicBool, said: &Sender<std::io::Result<NonZeroU16>>) {
             thread::sleep(TAKEN_EVERY);
         }
     }
-}
-
-/// Keeps the signals of the process from this thread: a handler of the application would write to descriptors that are others here.
-fn block_signals() {
-    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: a writable set, which the call fills (sigfillset(3)).
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: a set that is filled; the former one is not asked for (pthread_sigmask(3)).
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), core::ptr::null_mut()) };
 }
 
 /// Gives this thread a table of descriptors of its own, without those of the process. Without that, the process's table has its streams.

@@ -26,3 +26,6 @@ pub use profile::{Profile, ProfileError, container_profile};
 pub use sandbox::Counts;
 pub use supervisor::{BrokerError, End, Program, Report, run};
 pub use topology::{TopologyError, write_topology};
+
+#[cfg(test)]
+mod tests;

@@ -150,7 +150,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. A socket that a daemon left behind at the path is replaced. With [`ServerConfig::replace`], it first waits up to five
+    /// Listens. A socket that a daemon left behind at the path is replaced. With [`ServerConfig::replace`], it first waits up to 30
     /// seconds for the end of a daemon that listens there.
     ///
     /// # Errors

@@ -1,13 +1,15 @@
-//! The page of errors has each failure of a client as it is printed.
+//! The page of errors has each failure of a client and of a server as it is printed.
 
 use std::io;
 
+use doorbell::WaitError;
 use doorbell::interprocess::SharedMemoryError;
 use doorbell::provider::ProviderError;
 
 use crate::client::ClientError;
 use crate::endpoint::EndpointRefusal;
 use crate::reason::{AttachRefusal, CutReason};
+use crate::serving::ServerError;
 
 const ERRORS: &str = include_str!("../../../../docs/when-it-fails/errors.md");
 
@@ -42,13 +44,42 @@ fn each_failure_of_a_client_has_an_entry() {
         ("System", connect),
     ];
     for (name, failure) in failures {
-        let end = format!("` (`ClientError::{name}`)");
-        let entry = ERRORS.lines().find_map(|line| line.strip_suffix(&end));
-        let quote = entry.and_then(|line| line.strip_prefix("- `")).unwrap();
-        let printed = failure.to_string();
-        match quote.strip_suffix('…') {
-            Some(beginning) => assert!(printed.starts_with(beginning), "{printed}"),
-            None => assert_eq!(printed, quote),
-        }
+        is_quoted(&failure.to_string(), &format!("ClientError::{name}"));
     }
+}
+
+/// Checks that an item of the page with this variant behind its text quotes this text.
+fn is_quoted(printed: &str, variant: &str) {
+    let end = format!("` (`{variant}`)");
+    let items = ERRORS.lines().filter_map(|line| line.strip_suffix(&end));
+    let mut quotes = items.filter_map(|line| line.strip_prefix("- `"));
+    let is_it = |quote: &str| match quote.strip_suffix('…') {
+        Some(beginning) => printed.starts_with(beginning),
+        None => printed == quote,
+    };
+    assert!(quotes.any(is_it), "{variant} has no entry: {printed}");
+}
+
+#[test]
+fn each_failure_of_a_server_has_an_entry() {
+    let listen = |error| ServerError::Listen {
+        path: "/run/doorbell.socket".into(),
+        error,
+    };
+    let poll = ServerError::System {
+        call: "poll",
+        error: io::Error::from_raw_os_error(12),
+    };
+    let failures = [
+        ("Listen", listen(io::ErrorKind::AddrInUse.into())),
+        ("Listen", listen(io::ErrorKind::TimedOut.into())),
+        ("Listen", listen(io::ErrorKind::PermissionDenied.into())),
+        ("Listen", listen(io::Error::from_raw_os_error(2))),
+        ("System", poll),
+        ("Peers", ServerError::Peers(WaitError::NeverNotified)),
+    ];
+    for (name, failure) in &failures {
+        is_quoted(&failure.to_string(), &format!("ServerError::{name}"));
+    }
+    assert_eq!(ERRORS.matches("(`ServerError::").count(), failures.len());
 }
