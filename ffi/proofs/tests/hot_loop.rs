@@ -59,14 +59,14 @@ fn an_allocation_is_found() {
     }
 }
 
-/// Runs a program until it says so, three times at most.
+/// Runs a program until it says so, ten times at most.
 ///
 /// The kernel moves pages of a process where it wants larger ones, and the next touch of such a page is a fault, too. A page that is not in
 /// place, however, is touched in every run.
 fn run_until(wanted: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Output, String) {
     let run = || run_with(env!("CARGO_BIN_EXE_page_faults"), arguments, variables);
     let mut ran = run();
-    for _ in 1..3 {
+    for _ in 1..10 {
         if !says(&ran.0, wanted) {
             println!("again: {}", ran.1);
             ran = run();

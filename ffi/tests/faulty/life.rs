@@ -21,7 +21,7 @@ use doorbell_ffi::{
 use crate::dmabuf;
 
 /// No wait is longer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a life ended early.
 #[derive(Debug)]

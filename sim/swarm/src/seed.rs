@@ -45,13 +45,16 @@ impl Profile {
         }
     }
 
-    /// How many of its seeds every run of the gate has.
-    pub(crate) const fn fixed_seeds(self) -> u64 {
+    /// How many of its seeds every run of the gate has: all together take two cores about a minute.
+    pub(crate) const fn of_gate(self) -> u64 {
         match self {
-            Self::Quick => 500,
-            Self::Steady | Self::Long | Self::Mesh => 20,
-            Self::Crowded => 100,
-            Self::Sleepy | Self::Hostile => 50,
+            Self::Quick => 3000,
+            Self::Steady => 150,
+            Self::Long => 80,
+            Self::Crowded => 3000,
+            Self::Sleepy => 1000,
+            Self::Hostile => 1500,
+            Self::Mesh => 120,
         }
     }
 

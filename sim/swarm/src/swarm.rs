@@ -24,8 +24,8 @@ use crate::run::{Keep, run_caught};
 use crate::seed::{Profile, Seed};
 use crate::shrink::shrink;
 
-/// How long `--ci` runs in all.
-const CI: Duration = Duration::from_secs(120);
+/// Seeds of each profile that are run where nothing else is asked for.
+const SEEDS: u64 = 500;
 
 /// How long the fabric is measured by itself.
 const BARE: Duration = Duration::from_secs(1);
@@ -48,10 +48,10 @@ pub(crate) struct SwarmArgs {
     /// Run seeds of this profile (several times for several), and not of all, each for its share of the time
     #[arg(long, value_name = "PROFILE")]
     profile: Vec<Profile>,
-    /// Run those that ever failed, a fixed set, and fresh ones, two minutes in all
+    /// Run those that ever failed, and the seeds of the gate: the same number of each profile on every machine
     #[arg(long)]
     ci: bool,
-    /// The first seed; by default 0 of a number of seeds, and by the clock of minutes
+    /// The first seed; by default 0 of a number of seeds and of the gate, and by the clock of minutes
     #[arg(long, value_name = "S")]
     first: Option<u64>,
     /// Threads; by default one for each core
@@ -276,10 +276,6 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
             let case = Case::parse(&text).with_context(|| format!("{} is no case", file.display()))?;
             counts.run(&file.display().to_string(), &case, args.stop);
         }
-        for profile in &profiles {
-            let these = Ask::Numbers(0..profile.fixed_seeds());
-            seeds(&counts, &[*profile], &these, jobs, args.stop);
-        }
     }
     let by_clock = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -287,7 +283,7 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
     let first = match (args.first, args.seed) {
         (Some(first), _) => first,
         (None, Some(seed)) => seed.number,
-        (None, None) if args.ci || args.minutes.is_some() => by_clock,
+        (None, None) if args.minutes.is_some() => by_clock,
         (None, None) => 0,
     };
     let ask = match (args.seed, args.seeds, args.minutes) {
@@ -300,8 +296,8 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
             ensure!((0.0..=1e6).contains(&minutes), "no number of minutes: {minutes}");
             Ask::Until(first, began + Duration::from_secs_f64(minutes * 60.0))
         }
-        _ if args.ci => Ask::Until(first, began + CI),
-        _ => Ask::Numbers(first..first + Profile::Quick.fixed_seeds()),
+        _ if args.ci => Ask::OfGate(first),
+        _ => Ask::Numbers(first..first + SEEDS),
     };
     seeds(&counts, &profiles, &ask, jobs, args.stop);
     if stderr().is_terminal() {
@@ -405,6 +401,8 @@ fn write_summary(args: &SwarmArgs, summary: &Summary) -> Result<()> {
 enum Ask {
     /// These of each profile.
     Numbers(Range<u64>),
+    /// From this one on as many of each profile as the gate has.
+    OfGate(u64),
     /// From this one on until then, each profile for its share of the time.
     Until(u64, Instant),
 }
@@ -420,6 +418,14 @@ fn seeds(counts: &Counts, profiles: &[Profile], ask: &Ask, jobs: usize, stop: bo
             let profile = *profiles.get(usize::try_from(index % profiles.len() as u64).ok()?)?;
             let number = numbers.start + index / profiles.len() as u64;
             (number < numbers.end).then_some(Seed { profile, number })
+        }
+        Ask::OfGate(first) => {
+            let mut index = next.fetch_add(1, Ordering::Relaxed);
+            profiles.iter().find_map(|&profile| {
+                let number = (index < profile.of_gate()).then(|| first + index);
+                index = index.saturating_sub(profile.of_gate());
+                number.map(|number| Seed { profile, number })
+            })
         }
         Ask::Until(first, until) => {
             next.fetch_add(1, Ordering::Relaxed);

@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_quickest_reading_is_kept() {
-        let mut delays = [30, 1, 30, 30, 30].into_iter().zip(1..);
+        let mut delays = [250, 1, 250, 250, 250].into_iter().zip(1..);
         let kept = read(|| {
             let (delay_ms, n) = delays.next().unwrap();
             thread::sleep(Duration::from_millis(delay_ms));

@@ -100,9 +100,10 @@ fn a_guest_that_hangs_is_killed_at_its_deadline_and_its_console_shown() {
     let stage = Stage::new();
     let pid_file = stage.folder.path().join("pid");
     let qemu = stage.qemu(&format!(
-        "for n in $(seq 40); do echo line $n; done; echo Kernel panic; echo $$ >{}; exec sleep 100",
+        "for n in $(seq 40); do echo line $n; done; echo $$ >{}; echo Kernel panic; exec sleep 100",
         pid_file.display()
     ));
+    stage.says("Kernel panic");
     let shown = message(stage.adopt(qemu, 1500, LAZY));
     assert!(shown.contains("within its deadline"), "{shown}");
     assert!(
@@ -133,7 +134,9 @@ fn a_guest_that_dies_at_once_is_not_waited_for() {
 fn a_guest_that_connects_and_says_nothing_is_killed_too() {
     let stage = Stage::new();
     let _agent = UnixStream::connect(stage.folder.path().join("agent")).unwrap();
-    let shown = message(stage.adopt(stage.qemu("echo booting; exec sleep 100"), 3000, LAZY));
+    let qemu = stage.qemu("echo booting; exec sleep 100");
+    stage.says("booting");
+    let shown = message(stage.adopt(qemu, 3000, LAZY));
     assert!(
         shown.contains("did not boot within") && shown.contains("booting"),
         "{shown}"
@@ -214,10 +217,10 @@ fn a_guest_that_answers_is_left_alone() {
     let _agent = stage.agent();
     let pulse = Pulse {
         every: Duration::from_millis(50),
-        patience: Duration::from_secs(2),
+        patience: Duration::from_secs(5),
     };
     let machine = stage.adopt(stage.qemu("exec sleep 100"), 20_000, pulse).unwrap();
-    thread::sleep(Duration::from_millis(2500));
+    thread::sleep(Duration::from_millis(5500));
     let mut process = machine.spawn(None, &spec("true", Input::Closed)).unwrap();
     assert_eq!(
         process.next_event(soon()).unwrap(),

@@ -31,9 +31,9 @@ pub(super) fn run_all(programs: &[Program], headers: &Path, out: &Path, course: 
     let logs = out.join("native");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
     let began = Instant::now();
-    // Programs that build for themselves take longest, and come first.
+    // Programs that build for themselves take longest, and come first; documentation builds most.
     let mut queue: Vec<&Program> = programs.iter().collect();
-    queue.sort_by_key(|program| core::cmp::Reverse(program.suite));
+    queue.sort_by_key(|program| (program.executable().is_some(), core::cmp::Reverse(program.suite)));
     let queue = Mutex::new(VecDeque::from(queue));
     let parts: Vec<Ran> = SUITES.iter().map(|suite| empty(suite.name)).collect();
     let parts = Mutex::new(parts);

@@ -175,12 +175,12 @@ fn a_step_past_its_deadline_is_killed_with_what_it_started() {
     let sleep = format!("sleep 61.{}", std::process::id());
     let (report, _folder) = run(&steps(&[(
         "one",
-        &format!("command = 'echo before; {sleep} & {sleep}'\ndeadline_s = 0.5"),
+        &format!("command = 'echo before; {sleep} & {sleep}'\ndeadline_s = 3"),
     )]));
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(30));
     assert_eq!(report.verdict, Verdict::Failed);
     assert!(
-        report.failures[0].contains("ran past its deadline of 0.5 s and was killed"),
+        report.failures[0].contains("ran past its deadline of 3 s and was killed"),
         "{}",
         report.failures[0]
     );
