@@ -127,6 +127,12 @@ impl LinkConfig {
         usize::try_from(self.session.fragment_bytes.max(1)).unwrap_or(usize::MAX)
     }
 
+    /// The bytes of a message that goes in one fragment by slots, at most.
+    pub(super) fn whole_bytes_max(&self) -> u32 {
+        let most = self.message_bytes_max.min(self.place_messages_over);
+        u32::try_from(most.min(self.fragment_bytes())).unwrap_or(u32::MAX)
+    }
+
     pub(super) fn places(fragments: u32) -> usize {
         usize::try_from(fragments.clamp(1, SESSION_WINDOW_MAX)).unwrap_or(1)
     }

@@ -410,7 +410,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// [`PushRefusal::Closing`], as for a link that never existed.
     pub fn send(&mut self, id: LinkId, message: &[u8]) -> Result<Sequence, PushRefusal> {
         let Some(link) = self.core.link_mut(id) else {
-            return Err(self.core.over(id).map_or(PushRefusal::Closing, PushRefusal::Over));
+            return Err(self.core.no_link(id));
         };
         let pushed = link.push(message);
         self.waiting

@@ -50,13 +50,16 @@ impl Resting {
     /// Notes that the link in this place was changed, or is another.
     #[inline]
     pub(super) fn stir(&mut self, place: usize) {
-        if self.of.len() <= place {
-            self.of.resize(place.saturating_add(1), Rest::Turns(TURNS));
-        }
-        if let Some(rest) = self.of.get_mut(place) {
-            *rest = Rest::Turns(TURNS);
+        match self.of.get_mut(place) {
+            Some(rest) => *rest = Rest::Turns(TURNS),
+            None => self.add(place),
         }
         self.next = PASSED;
+    }
+
+    #[cold]
+    fn add(&mut self, place: usize) {
+        self.of.resize(place.saturating_add(1), Rest::Turns(TURNS));
     }
 
     /// Notes that all links may have changed.

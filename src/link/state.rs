@@ -48,6 +48,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     held: Store,
     assembly: Assembly,
     fragment_bytes: u32,
+    /// Messages of no more bytes go in one fragment, and by slots.
+    whole_bytes_max: u32,
     /// One-sided requests and grants, beside messages.
     pub(super) one_sided: OneSided,
     pub(super) transfers: Transfers<P>,
@@ -101,6 +103,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             held: Store::new(ahead, config.fragment_bytes())?,
             assembly: Assembly::new(config.message_bytes_max)?,
             fragment_bytes: config.session.fragment_bytes.max(1),
+            whole_bytes_max: config.whole_bytes_max(),
             one_sided: OneSided::new(config)?,
             transfers: Transfers::new(config.transfers, role),
             placing: Placing::new(config),
@@ -137,7 +140,21 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Takes in a message to be sent: a copy of it.
+    #[inline]
     pub(super) fn push(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
+        match u32::try_from(message.len()) {
+            Ok(bytes) if bytes <= self.whole_bytes_max => {
+                let (sequence, place) = self.session.push_whole(bytes)?;
+                self.out.put(place, message);
+                Ok(sequence)
+            }
+            _ => self.push_long(message),
+        }
+    }
+
+    /// Takes in a message that may have several fragments, or be written into the peer's memory.
+    #[inline(never)]
+    fn push_long(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
         if message.len() > self.assembly.bytes_max() {
             return Err(PushRefusal::TooLong {
                 bytes: message.len() as u64,
@@ -146,14 +163,6 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         if let Some(taken) = self.push_placed(message) {
             return taken;
-        }
-        if let Some(bytes) = u32::try_from(message.len())
-            .ok()
-            .filter(|bytes| *bytes <= self.fragment_bytes)
-        {
-            let (sequence, place) = self.session.push_whole(bytes)?;
-            self.out.put(place, message);
-            return Ok(sequence);
         }
         let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
         let taken = self.session.push(bytes, self.fragment_bytes)?;

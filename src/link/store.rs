@@ -24,6 +24,7 @@ impl Store {
     }
 
     /// Puts bytes at a place; says whether they fit.
+    #[inline]
     pub(super) fn put(&mut self, place: usize, bytes: &[u8]) -> bool {
         let start = place.saturating_mul(self.each);
         let target = self.bytes.get_mut(start..start.saturating_add(bytes.len()));

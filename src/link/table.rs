@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{DomainId, Provider};
-use doorbell_core::session::{Action, FinalReason, Sequence, SessionEvent};
+use doorbell_core::session::{Action, FinalReason, PushRefusal, Sequence, SessionEvent};
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
@@ -85,6 +85,7 @@ impl<P: Provider, N: Network> LinkEntry<P, N> {
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
+    #[inline]
     pub(super) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link<P, N>> {
         let entry = self.entries.get_mut(id.index as usize)?;
         if entry.generation != id.generation {
@@ -117,6 +118,12 @@ impl<P: Provider, N: Network> Core<P, N> {
         entry
             .over
             .filter(|_| entry.generation == id.generation.wrapping_add(1))
+    }
+
+    /// Why nothing is sent over a link that is not there.
+    #[cold]
+    pub(super) fn no_link(&self, id: LinkId) -> PushRefusal {
+        self.over(id).map_or(PushRefusal::Closing, PushRefusal::Over)
     }
 
     /// Reasons why rails of a link that is over were not connected, if no other link has ended at its place since.

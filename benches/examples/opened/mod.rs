@@ -20,6 +20,7 @@ pub(crate) fn open(adjust: impl FnOnce(&mut LinkConfig)) -> Result<(Arc<Node>, V
     config.channel.handshake_stage = SOON;
     config.session.attach_within = SOON;
     config.session.dead_after = SOON;
+    config.session.recover_within = SOON;
     // As on a fast rail: as many pieces of a transfer ahead as may be.
     config.session.suspect_after = SOON;
     adjust(&mut config);

@@ -264,11 +264,11 @@ impl<'m> Frame<'m> {
                 receives,
                 count,
                 placed,
-            } => write_clear(
-                buffer,
-                (to, request),
-                (receives.get(..count.into()).unwrap_or_default(), placed),
-            ),
+            } => {
+                let begun = begin_clear(buffer, (to, request), (count, placed));
+                let receives = receives.iter().take(count.into());
+                receives.fold(begun, |at, receive| put_receive(buffer, at, *receive))
+            }
             Self::Eager { target, payload } => {
                 let begun = write_eager(buffer, &target);
                 put(buffer, begun, payload)
@@ -305,27 +305,29 @@ pub(crate) fn write_part(buffer: &mut [u8], target: &Target, total: u64) -> usiz
     put(buffer, begun, &total.to_be_bytes())
 }
 
-/// Writes the message that the sender has memory for these, eight at most, and a bit for each that takes transfers alone. Returns its length.
+/// Writes the beginning of the message that the sender has memory for so many, with a bit for each that takes transfers alone. They follow.
+/// Returns its length.
 #[inline]
-pub(crate) fn write_clear(
+pub(crate) fn begin_clear(
     buffer: &mut [u8],
     (to, request): (Key, RequestNumber),
-    (receives, placed): (&[Receive], u8),
+    (count, placed): (u8, u8),
 ) -> usize {
-    let count = u8::try_from(receives.len()).unwrap_or(0);
     let header = Header {
         kind: CLEAR,
         count,
         bits: placed,
         words: [to.0, request.0],
     };
-    let mut length = header.write(buffer);
-    for receive in receives {
-        let [a, b, c, d] = receive.tag.to_be_bytes();
-        let [e, f, g, h, i, j, k, l] = receive.bytes.to_be_bytes();
-        length = put(buffer, length, &[a, b, c, d, e, f, g, h, i, j, k, l]);
-    }
-    length
+    header.write(buffer)
+}
+
+/// Writes one of them at an offset. Returns the offset behind it.
+#[inline]
+pub(crate) fn put_receive(buffer: &mut [u8], at: usize, receive: Receive) -> usize {
+    let [a, b, c, d] = receive.tag.to_be_bytes();
+    let [e, f, g, h, i, j, k, l] = receive.bytes.to_be_bytes();
+    put(buffer, at, &[a, b, c, d, e, f, g, h, i, j, k, l])
 }
 
 #[inline]

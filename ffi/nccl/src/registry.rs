@@ -1,5 +1,6 @@
 //! The contexts of the process, each under its lock, and the thread that polls those that nobody else polls.
 
+use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
@@ -18,6 +19,9 @@ const CONTEXTS_MAX: usize = 256;
 const POLLED_EVERY: Duration = Duration::from_millis(10);
 
 static CONTEXTS: [Mutex<Option<Context>>; CONTEXTS_MAX] = [const { Mutex::new(None) }; CONTEXTS_MAX];
+
+/// Where the next context goes, if there is room. So numbers of one that is closed, which a caller may use by mistake, are not at once another's.
+static NEXT: AtomicU8 = AtomicU8::new(0);
 
 /// The thread that polls, once it was begun; the error number of the system, if there is none.
 static POLLING: OnceLock<Result<(), String>> = OnceLock::new();
@@ -44,11 +48,16 @@ pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
         .as_ref()
         .map_err(|error| Failure::system(format_args!("the system gave no thread: {error}")))?;
     let context = Context::open(settings)?;
-    for (place, entry) in (0..=u8::MAX).zip(&CONTEXTS) {
+    let from = NEXT.load(Ordering::Relaxed);
+    for place in (from..=u8::MAX).chain(0..from) {
+        let Some(entry) = CONTEXTS.get(usize::from(place)) else {
+            continue;
+        };
         let mut entry = lock(entry);
         if entry.is_none() {
             *entry = Some(context);
             drop(entry);
+            NEXT.store(place.wrapping_add(1), Ordering::Relaxed);
             service::enter(settings);
             return Ok(place);
         }

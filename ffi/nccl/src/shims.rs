@@ -308,11 +308,14 @@ fn registration(memory: *mut c_void, context: u8) -> Result<Option<Key>, Failure
     }
     let of = object(memory, &[Kind::Memory], "mhandle")?;
     if of.context != context {
-        return Err(Failure::argument(
-            "the memory is registered with another communicator",
-        ));
+        return Err(of_another());
     }
     Ok(Some(of.key()))
+}
+
+#[cold]
+fn of_another() -> Failure {
+    Failure::argument("the memory is registered with another communicator")
 }
 
 /// The bits of a comm's number that are its place.

@@ -367,15 +367,26 @@ impl Net {
         Ok(object(request))
     }
 
-    /// Says whether a flush has a request to wait for.
-    pub(crate) fn flush(&self, comm: Object) -> Result<Option<Object>, NcclResult> {
+    /// Says whether a flush of receives has a request to wait for.
+    pub(crate) fn flush(&self, comm: Object, of: &[Part]) -> Result<Option<Object>, NcclResult> {
+        let mut data: Vec<_> = of.iter().map(|one| one.data).collect();
+        let sizes = of.iter().map(|one| c_int::try_from(one.bytes).unwrap_or(-1));
+        let mut sizes: Vec<_> = sizes.collect();
+        let mut memories: Vec<_> = of.iter().map(|one| one.memory.0).collect();
+        let (data, sizes, memories) = (data.as_mut_ptr(), sizes.as_mut_ptr(), memories.as_mut_ptr());
+        let count = c_int::try_from(of.len()).unwrap_or(-1);
         let mut request = null_mut();
-        let no = null_mut();
         on!(
             self,
-            iflush(comm.0, 1, no, null_mut(), null_mut(), &raw mut request)
+            iflush(comm.0, count, data, sizes, memories, &raw mut request)
         )?;
         Ok(object(request))
+    }
+
+    /// A flush of a receive of which nothing is said.
+    pub(crate) fn flush_nothing(&self, comm: Object) -> Result<(), NcclResult> {
+        let (no, sizes, mut request) = (null_mut(), null_mut(), null_mut());
+        on!(self, iflush(comm.0, 1, no, sizes, no, &raw mut request))
     }
 
     /// The sizes of a request that is done.

@@ -108,7 +108,7 @@ pub(super) enum SendState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Match {
     place: usize,
-    index: usize,
+    index: u8,
     pub(super) bytes: u64,
     pub(super) request: RequestNumber,
     /// Whether it takes transfers alone.
@@ -121,8 +121,31 @@ impl Match {
         Target {
             to,
             request: self.request,
-            index: u8::try_from(self.index).unwrap_or(0),
+            index: self.index,
         }
+    }
+}
+
+impl Clear {
+    /// The first receive of this tag that no send has taken; the request is in this place.
+    #[inline]
+    fn find(&self, place: usize, tag: i32) -> Option<Match> {
+        let mut open = self.open;
+        while open != 0 {
+            let index = open.trailing_zeros();
+            let receive = self.receives.get(usize::try_from(index).ok()?)?;
+            if receive.tag == tag {
+                return Some(Match {
+                    place,
+                    index: u8::try_from(index).ok()?,
+                    bytes: receive.bytes,
+                    request: self.request,
+                    is_placed: self.placed >> index & 1 != 0,
+                });
+            }
+            open &= open.wrapping_sub(1);
+        }
+        None
     }
 }
 
@@ -157,25 +180,17 @@ impl Sends {
     /// The oldest receive of this tag that no send has taken.
     #[inline]
     pub(super) fn find(&self, tag: i32) -> Option<Match> {
-        for (place, clear) in self.clear.iter().enumerate() {
-            let mut open = clear.open;
-            for (index, receive) in clear.receives.iter().enumerate() {
-                if open & 1 != 0 && receive.tag == tag {
-                    return Some(Match {
-                        place,
-                        index,
-                        bytes: receive.bytes,
-                        request: clear.request,
-                        is_placed: clear.placed >> index & 1 != 0,
-                    });
-                }
-                open >>= 1;
-                if open == 0 {
-                    break;
-                }
-            }
+        let oldest = self.clear.front()?.find(0, tag);
+        if oldest.is_some() || self.clear.len() == 1 {
+            return oldest;
         }
-        None
+        self.find_behind(tag)
+    }
+
+    #[inline(never)]
+    fn find_behind(&self, tag: i32) -> Option<Match> {
+        let mut behind = self.clear.iter().enumerate().skip(1);
+        behind.find_map(|(place, clear)| clear.find(place, tag))
     }
 
     /// A send takes a receive that was just found.
@@ -184,7 +199,7 @@ impl Sends {
         let Some(clear) = self.clear.get_mut(found.place) else {
             return;
         };
-        clear.open &= !(1_u8 << found.index);
+        clear.open &= !1_u8.wrapping_shl(found.index.into());
         if clear.open == 0 {
             match found.place {
                 0 => drop(self.clear.pop_front()),
@@ -433,7 +448,7 @@ mod tests {
         sends.cleared(RequestNumber::new(slot, serial), receives, (count, 0));
     }
 
-    fn take(sends: &mut Sends, tag: i32) -> Option<(u32, usize)> {
+    fn take(sends: &mut Sends, tag: i32) -> Option<(u32, u8)> {
         let found: Match = sends.find(tag)?;
         sends.take(&found);
         Some((found.request.serial(), found.index))

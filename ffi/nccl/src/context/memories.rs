@@ -140,12 +140,20 @@ impl Context {
 
 /// The memory that bytes lie in, and where.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Place<'m> {
     /// The number 0, which is none's, if there are no bytes.
     pub(super) memory: Key,
     pub(super) offset: usize,
+    /// `None` if there are no bytes.
+    pub(super) of: Option<&'m Memory>,
+}
+
+impl Place<'_> {
     /// Whether devices alone reach it.
-    pub(super) is_of_device: bool,
+    #[inline]
+    pub(super) fn is_of_device(&self) -> bool {
+        self.of.is_some_and(|memory| memory.target.is_some())
+    }
 }
 
 /// The place of so many bytes from an address on.
@@ -154,12 +162,12 @@ pub(super) fn place(
     memories: &Places<Memory, 16>,
     key: Option<Key>,
     (address, bytes): (usize, usize),
-) -> Result<Place, Failure> {
+) -> Result<Place<'_>, Failure> {
     if bytes == 0 {
         return Ok(Place {
             memory: Key(0),
             offset: 0,
-            is_of_device: false,
+            of: None,
         });
     }
     let of = key.and_then(|key| Some((key, memories.get(key)?)));
@@ -168,7 +176,7 @@ pub(super) fn place(
     Ok(Place {
         memory,
         offset: offset.ok_or_else(|| outside(address, bytes))?,
-        is_of_device: of.target.is_some(),
+        of: Some(of),
     })
 }
 

@@ -7,7 +7,7 @@ use super::state::State;
 use super::{Context, Said, open_comm, push};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
-use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, write_clear};
+use crate::frame::{HEADER_BYTES, RECEIVES_MAX, Receive, RequestNumber, begin_clear, put_receive};
 use crate::places::Key;
 
 /// Memory for one message.
@@ -52,32 +52,31 @@ impl Context {
         let (link, Some((slot, entries)), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
             return Ok(None);
         };
-        let mut receives = [Receive::default(); RECEIVES_MAX];
-        let receives = receives.get_mut(..count.into()).unwrap_or_default();
-        let mut placed = 0_u8;
-        for ((index, entry), receive) in entries.iter_mut().enumerate().zip(receives.iter_mut()) {
+        let (mut placed, mut length) = (0_u8, HEADER_BYTES);
+        for (index, entry) in entries.iter_mut().enumerate().take(count.into()) {
             let one = incoming(index)?;
             if one.bytes > MESSAGE_BYTES_MAX {
                 return Err(too_long(one.bytes));
             }
             let place = place(memories, one.memory, (one.address, one.bytes))?;
+            let is_placed = place.is_of_device();
             *entry = Entry {
                 bytes: one.bytes,
                 memory: place.memory,
                 offset: place.offset,
                 state: EntryState::Waiting,
-                is_placed: place.is_of_device,
+                is_placed,
             };
-            placed |= u8::from(place.is_of_device) << index;
-            receive.tag = one.tag;
-            receive.bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
+            placed |= u8::from(is_placed) << index;
+            let bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
+            length = put_receive(buffer, length, Receive { tag: one.tag, bytes });
         }
         *serial = serial.wrapping_add(1);
         let serial = *serial;
-        let length = write_clear(
+        begin_clear(
             buffer,
             (to, RequestNumber::new(slot.into(), serial)),
-            (receives, placed),
+            (count, placed),
         );
         match push(links, circuits, link, buffer.get(..length).unwrap_or_default()) {
             Said::Taken(_) => {

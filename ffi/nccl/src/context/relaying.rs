@@ -93,7 +93,11 @@ impl Context {
                 break;
             }
         }
-        self.state.fence = None;
+        if self.state.fence.take().is_some() && deadline.has_passed(doorbell::now()) {
+            log::warn(format_args!(
+                "link {link}: closeSend: the far end has not said within {DRAIN_WITHIN:?} that it has all that was sent"
+            ));
+        }
     }
 
     /// Has a comm that no rail could open opened by relays. Says whether that is tried: once for each comm.

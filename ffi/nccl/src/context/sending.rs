@@ -1,12 +1,12 @@
 //! Sends: of short messages through the link, and of others by transfers. A send takes a receive that the peer has cleared.
 
-use doorbell::link::{LinkId, Sequence, TransferOptions, TransferRefusal};
+use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
 use super::memories::{Place, place};
 use super::relaying::Part;
-use super::state::{Moving, MovingOf};
-use super::{Context, Said, push};
+use super::state::{Moving, MovingOf, State};
+use super::{Context, Said, open_comm, push};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::frame::{Frame, write_eager};
@@ -27,28 +27,140 @@ pub(crate) struct Outgoing {
 /// The slot of a request, and its serial number.
 pub(crate) type Slot = (u8, u32);
 
+/// The way of a send: to a receive of the peer's, for a request of a comm.
+struct Way {
+    link: LinkId,
+    comm: Key,
+    /// The peer's number of the comm.
+    to: Key,
+    found: Match,
+    slot: Slot,
+}
+
+/// How far a send went in one try.
+enum Tried {
+    Sent(Slot),
+    /// There is no room for it now.
+    Later,
+    /// The peer has no receive for it, as far as it is known, or the comm no slot.
+    NoReceive,
+}
+
 impl Context {
     /// Sends bytes; `None` if that is to be tried again.
     #[inline]
     pub(crate) fn send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Slot>, Failure> {
+        match self.try_send(key, outgoing)? {
+            Tried::Sent(slot) => Ok(Some(slot)),
+            Tried::Later => Ok(None),
+            Tried::NoReceive => self.send_after_poll(key, outgoing),
+        }
+    }
+
+    #[inline(never)]
+    fn send_after_poll(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Slot>, Failure> {
+        self.poll()?;
+        Ok(match self.try_send(key, outgoing)? {
+            Tried::Sent(slot) => Some(slot),
+            Tried::Later | Tried::NoReceive => None,
+        })
+    }
+
+    /// Sends a message that is copied; others go another way from here.
+    #[inline]
+    fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Tried, Failure> {
+        let Self {
+            links,
+            buffer,
+            is_dirty,
+            eager_bytes_max,
+            state:
+                State {
+                    comms,
+                    memories,
+                    serial,
+                    circuits,
+                    ..
+                },
+            ..
+        } = self;
         let bytes = outgoing.bytes;
-        let place = place(&self.state.memories, outgoing.memory, (outgoing.address, bytes))?;
-        let Some((link, to, slot, found)) = self.find_receive(key, outgoing.tag)? else {
-            return Ok(None);
+        let place = place(memories, outgoing.memory, (outgoing.address, bytes))?;
+        let comm = open_comm(comms, key)?;
+        if let Stage::Failed(code) = comm.stage {
+            return Err(Failure::logged(code));
+        }
+        let Side::Send(sends) = &mut comm.side else {
+            return Err(Failure::argument("isend on a comm that receives"));
         };
-        let serial = self.state.serial.wrapping_add(1);
-        self.state.serial = serial;
-        let mut sequence = None;
-        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.bytes {
-            self.send_excess((link, to), &found, bytes)
-        } else if bytes == 0 || bytes <= self.eager_bytes_max && !(place.is_of_device || found.is_placed) {
-            self.send_eager((link, to), &found, (place, bytes), &mut sequence)
-        } else if self.state.is_circuit(link) {
+        let (Some(found), Some(slot), Some(to)) = (sends.find(outgoing.tag), sends.free_slot(), comm.peer)
+        else {
+            return Ok(Tried::NoReceive);
+        };
+        *serial = serial.wrapping_add(1);
+        let way = Way {
+            link: comm.link,
+            comm: key,
+            to,
+            found,
+            slot: (slot, *serial),
+        };
+        let is_copied = bytes <= *eager_bytes_max && !(place.is_of_device() || found.is_placed);
+        let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.bytes);
+        if !fits || !is_copied && bytes > 0 {
             let Place { memory, offset, .. } = place;
+            return self.send_whole(&way, (memory, offset, bytes));
+        }
+        let begun = write_eager(buffer, &found.target(to));
+        let Some(message) = buffer.get_mut(..begun.saturating_add(bytes)) else {
+            return Ok(Tried::Later);
+        };
+        let mut state = SendState::Done(bytes);
+        if let (Some(of), Some(payload)) = (place.of, message.get_mut(begun..)) {
+            if let Err(outside) = of.region.copy_out(place.offset, payload) {
+                return Err(Failure::new(NcclResult::INTERNAL_ERROR, outside));
+            }
+        }
+        match push(links, circuits, way.link, message) {
+            Said::Taken(taken) => {
+                comm.last_sent = Some(taken);
+                *is_dirty = true;
+            }
+            Said::Later => return Ok(Tried::Later),
+            Said::Over => state = SendState::Failed(NcclResult::REMOTE_ERROR),
+        }
+        sends.take(&found);
+        sends.set(
+            slot,
+            SendRequest {
+                serial: *serial,
+                state,
+            },
+        );
+        Ok(Tried::Sent(way.slot))
+    }
+
+    /// Sends a message that is not copied as a whole: it is too long for the receive, or goes in parts, or by a transfer.
+    #[inline(never)]
+    fn send_whole(
+        &mut self,
+        way: &Way,
+        (memory, offset, bytes): (Key, usize, usize),
+    ) -> Result<Tried, Failure> {
+        let Way {
+            link,
+            comm,
+            to,
+            ref found,
+            slot: (slot, serial),
+        } = *way;
+        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.bytes {
+            self.send_excess((link, to), found, bytes)
+        } else if self.state.is_circuit(link) {
             Some(self.send_parts(Part {
                 link,
                 target: found.target(to),
-                comm: key,
+                comm,
                 slot,
                 serial,
                 memory,
@@ -57,42 +169,16 @@ impl Context {
                 sent: 0,
             }))
         } else {
-            self.send_transfer((key, link, to), &found, (place, bytes), (slot, serial))?
+            self.send_transfer(way, (memory, offset, bytes))?
         };
-        let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(key)) else {
-            return Ok(None);
+        let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(comm)) else {
+            return Ok(Tried::Later);
         };
-        if sequence.is_some() {
-            comm.last_sent = sequence;
-        }
         if let Side::Send(sends) = &mut comm.side {
-            sends.take(&found);
+            sends.take(found);
             sends.set(slot, SendRequest { serial, state });
         }
-        Ok(Some((slot, serial)))
-    }
-
-    /// A receive of this tag, a slot for the request that fills it, and the peer's number of the comm.
-    #[inline]
-    fn find_receive(&mut self, key: Key, tag: i32) -> Result<Option<(LinkId, Key, u8, Match)>, Failure> {
-        let mut is_polled = false;
-        loop {
-            let comm = self.comm(key)?;
-            if let Stage::Failed(code) = comm.stage {
-                return Err(Failure::logged(code));
-            }
-            let Side::Send(sends) = &comm.side else {
-                return Err(Failure::argument("isend on a comm that receives"));
-            };
-            if let (Some(found), Some(slot), Some(to)) = (sends.find(tag), sends.free_slot(), comm.peer) {
-                return Ok(Some((comm.link, to, slot, found)));
-            }
-            if is_polled {
-                return Ok(None);
-            }
-            is_polled = true;
-            self.poll()?;
-        }
+        Ok(Tried::Sent(way.slot))
     }
 
     /// The peer's receive has no room for so many bytes: both sides' requests end.
@@ -112,41 +198,12 @@ impl Context {
         Some(SendState::Failed(NcclResult::INVALID_USAGE))
     }
 
-    #[inline]
-    fn send_eager(
-        &mut self,
-        (link, to): (LinkId, Key),
-        found: &Match,
-        (Place { memory, offset, .. }, bytes): (Place, usize),
-        sequence: &mut Option<Sequence>,
-    ) -> Option<SendState> {
-        let begun = write_eager(&mut self.buffer, &found.target(to));
-        let message = self.buffer.get_mut(..begun.saturating_add(bytes))?;
-        if bytes > 0 {
-            let region = &self.state.memories.get(memory)?.region;
-            if let Err(outside) = region.copy_out(offset, message.get_mut(begun..)?) {
-                log::warn(outside);
-                return Some(SendState::Failed(NcclResult::INTERNAL_ERROR));
-            }
-        }
-        match push(&mut self.links, &mut self.state.circuits, link, message) {
-            Said::Taken(taken) => {
-                self.is_dirty = true;
-                *sequence = Some(taken);
-                Some(SendState::Done(bytes))
-            }
-            Said::Later => None,
-            Said::Over => Some(SendState::Failed(NcclResult::REMOTE_ERROR)),
-        }
-    }
-
     fn send_transfer(
         &mut self,
-        (key, link, to): (Key, LinkId, Key),
-        found: &Match,
-        (Place { memory, offset, .. }, bytes): (Place, usize),
-        (slot, serial): Slot,
+        way: &Way,
+        (memory, offset, bytes): (Key, usize, usize),
     ) -> Result<Option<SendState>, Failure> {
+        let link = way.link;
         let Some(peer) = self.state.peer_mut(link) else {
             return Ok(None);
         };
@@ -157,7 +214,7 @@ impl Context {
         let none = || Failure::argument("the memory is not registered");
         let region = &self.state.memories.get(memory).ok_or_else(none)?.region;
         let mut options = TransferOptions::default();
-        options.tag = found.target(to).to_tag();
+        options.tag = way.found.target(way.to).to_tag();
         let length = u64::try_from(bytes).unwrap_or(u64::MAX);
         let offered = self
             .links
@@ -168,10 +225,11 @@ impl Context {
                 if let Some(peer) = self.state.peer_mut(link) {
                     peer.given = peer.given.saturating_add(1);
                 }
+                let (slot, serial) = way.slot;
                 self.state.moving.push(Moving {
                     link,
                     transfer,
-                    comm: key,
+                    comm: way.comm,
                     memory,
                     of: MovingOf::Send { slot, serial, bytes },
                     is_lent: false,

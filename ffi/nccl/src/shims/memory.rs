@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use doorbell::memory::{DmabufError, DmabufRange};
 
-use super::{call, element, given, object, registration};
+use super::{call, element, given, object, of_another, registration};
 use crate::abi::{NcclResult, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
@@ -103,8 +103,11 @@ pub(crate) unsafe extern "C" fn register_dma_buf(
 
 pub(crate) unsafe extern "C" fn deregister(comm: *mut c_void, memory: *mut c_void) -> NcclResult {
     call("deregMr", || {
-        object(comm, COMMS, "comm")?;
+        let comm = object(comm, COMMS, "comm")?;
         let memory = object(memory, &[Kind::Memory], "mhandle")?;
+        if memory.context != comm.context {
+            return Err(of_another());
+        }
         registry::with(memory.context, |context| context.deregister(memory.key()))
     })
 }
@@ -127,16 +130,20 @@ pub(crate) unsafe extern "C" fn iflush(
         unsafe { result.write(core::ptr::null_mut()) };
         let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
         let mut keys = [Key(0); RECEIVES_MAX];
-        let count = usize::try_from(count).unwrap_or(0);
-        if let Ok(memories) = given(memories, "mhandles") {
-            for (place, key) in keys.iter_mut().enumerate().take(count) {
-                // SAFETY: an element of an array of so many, by this function's contract.
-                let size = given(sizes, "sizes").map_or(1, |sizes| unsafe { element(sizes, place) });
-                // SAFETY: as above.
-                let memory = unsafe { element(memories, place) };
-                if size > 0 {
-                    *key = registration(memory, comm.context)?.unwrap_or(Key(0));
-                }
+        let flushed = usize::try_from(count)
+            .ok()
+            .and_then(|count| keys.get_mut(..count));
+        let flushed = flushed.ok_or_else(|| {
+            Failure::argument(format_args!("iflush: up to {RECEIVES_MAX} receives are possible"))
+        })?;
+        for (place, key) in flushed.iter_mut().enumerate() {
+            let (sizes, memories) = (given(sizes, "sizes")?, given(memories, "mhandles")?);
+            // SAFETY: an element of an array of so many, by this function's contract.
+            let size = unsafe { element(sizes, place) };
+            // SAFETY: as above.
+            let memory = unsafe { element(memories, place) };
+            if size > 0 {
+                *key = registration(memory, comm.context)?.unwrap_or(Key(0));
             }
         }
         if let Some(flush) = registry::with(comm.context, |context| context.flush(comm.key(), keys))? {

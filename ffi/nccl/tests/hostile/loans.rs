@@ -202,8 +202,16 @@ fn memory_is_lent_once_and_out_of_reach_before_it_is_given_back() {
     of_a_device_that_cannot_be_polled();
 }
 
-/// A context that is of no further use destroys its queue pairs, and lets go of memory.
+/// Queue pairs of this process that were made since the fake was healed, without those that were destroyed.
+fn queue_pairs() -> i64 {
+    let control = control();
+    i64::from(control.calls(Call::CreateQp)) - i64::from(control.calls(Call::DestroyQp))
+}
+
+/// A context that is of no further use ends its requests, once each. It destroys its queue pairs, so that no peer reaches memory that it
+/// lent, and lets go of that.
 fn of_a_device_that_cannot_be_polled() {
+    let others = queue_pairs();
     let plugin = Plugin::new();
     let mut peer = Peer::new(&plugin);
     let memory = Memory::new(peer.comm);
@@ -212,10 +220,18 @@ fn of_a_device_that_cannot_be_polled() {
     let waiting = peer.receive(&memory, (32_768, 8));
     peer.offer(&moving, LONG);
     peer.hostile.poll();
+    // The transfer is joined, and the peer writes nothing, since it is not polled.
+    for _ in 0..WHILE {
+        assert_eq!(test(waiting.handle), Ok(None));
+    }
     let failed = NcclResult::SYSTEM_ERROR;
     control().fail(Call::PollCq, 0, 5);
     for request in [moving, waiting] {
         assert_eq!(test(request.handle), Err(failed));
+        // The test that finds the fault leaves its request to the next one.
+        let mut tests = (0..2).map(|_| test(request.handle));
+        let ended = Err(NcclResult::INVALID_ARGUMENT);
+        assert!(tests.any(|again| again == ended), "a request that failed is over");
     }
     memory.deregister();
     let mut none: *mut c_void = null_mut();
@@ -228,6 +244,10 @@ fn of_a_device_that_cannot_be_polled() {
         &raw mut none
     );
     assert_eq!(again, failed);
+    drop(peer);
+    eventually("the context has no queue pair", || {
+        (queue_pairs() <= others).then_some(())
+    });
     assert_eq!(call!(finalize, plugin.context), NcclResult::SUCCESS);
 }
 

@@ -25,6 +25,7 @@ const OTHER_RELAY: &str = "127.0.0.1:19022";
 
 const OPEN: u8 = 1;
 const OPENED: u8 = 2;
+const CLOSE: u8 = 4;
 const CLEAR: u8 = 5;
 const HELLO: u8 = 8;
 const FENCE: u8 = 11;
@@ -305,9 +306,35 @@ fn closes_behind_its_fence(trust: Trust) {
     let mut relay = Strangers::new(trust);
     let at = "0.0.0.0:19022".parse().unwrap();
     relay.links.listen(&relay.node, &relay.workers, at).unwrap();
-    let (from, mut to) = (Listening::new(), Listening::new());
+    let (from, to) = (Listening::new(), Listening::new());
+    assert!(
+        is_closed_late(&mut relay, &from, to.handle, false),
+        "closeSend waits for the word of the far end"
+    );
+    // A machine that is too busy for that second has further tries.
+    assert!(
+        (0..5).any(|_| !is_closed_late(&mut relay, &from, to.handle, true)),
+        "closeSend goes by the word of the far end"
+    );
+    drop(relay);
+    from.close();
+    to.close();
+}
+
+/// Lines of the log about far ends that have not answered a fence.
+fn late_fences() -> usize {
+    let log = LOG.lock().unwrap();
+    let late = log
+        .iter()
+        .filter(|line| line.contains(": the far end has not said"));
+    late.count()
+}
+
+/// Sends a message and closes its comm, whose far end answers the fence or does not. Returns whether the comm was closed without the answer.
+fn is_closed_late(relay: &mut Strangers, from: &Listening, mut handle: [u8; 128], answers: bool) -> bool {
+    let before = late_fences();
     let (mut send, mut link) = (null_mut(), None);
-    let handle = to.handle.as_mut_ptr().cast();
+    let handle = handle.as_mut_ptr().cast();
     let mut number = Vec::new();
     eventually("a comm by this relay", || {
         let connected = call!(V12, connect, from.context, 0, handle, &raw mut send, null_mut());
@@ -348,15 +375,18 @@ fn closes_behind_its_fence(trust: Trust) {
     let closing = thread::spawn(move || call!(V12, close_send, core::ptr::without_provenance_mut(comm)));
     let fence = relay.hear(link, FENCE);
     assert_eq!(fence, of_ends(FENCE, 0, &[0, 0, 0, 9], &number, &[]));
-    relay.say(link, &of_ends(PASSED, 0, &number, &[0; 4], &[]));
+    if answers {
+        relay.say(link, &of_ends(PASSED, 0, &number, &[0; 4], &[]));
+    }
+    let close = relay.hear(link, CLOSE);
+    assert_eq!(close, of_ends(CLOSE, 0, &[0, 0, 0, 9], &[0; 4], &[]));
+    let is_late = late_fences() > before;
     eventually("the comm is closed", || {
         relay.poll();
         closing.is_finished().then_some(())
     });
     assert_eq!(closing.join().unwrap(), OK);
-    drop(relay);
-    from.close();
-    to.close();
+    is_late
 }
 
 /// More links than there may be circuits: those beyond are refused, and with their ends there is room again.

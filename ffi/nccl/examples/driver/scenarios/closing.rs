@@ -253,7 +253,7 @@ pub(super) fn after_close(net: &Net) -> Outcome {
     told("closeRecv", net.close_receive(pair.receive))?;
     refused("test", net.test(receiving), argument)?;
     refused("irecv", net.receive(pair.receive, &[to.part(0, 8, 0)]), argument)?;
-    refused("iflush", net.flush(pair.receive), argument)?;
+    refused("iflush", net.flush(pair.receive, &[to.part(0, 8, 0)]), argument)?;
     refused("regMr", net.register(pair.receive, to.buffer.at(0), 8), argument)?;
     told("closeSend", net.close_send(pair.send))?;
     let data = (from.buffer.at(0), 8);

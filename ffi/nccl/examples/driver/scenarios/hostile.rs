@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use doorbell_nccl::abi::{NcclResult, PTR_CUDA};
 
 use super::Outcome;
-use crate::peers::{Pair, Rank, receive, refused, told};
+use crate::peers::{Memory, Pair, Rank, receive, refused, told};
 use crate::plugin::{Net, Object, Part};
 
 /// The first bytes of the handle of the plugin that this one replaces, in the order of this machine.
@@ -137,12 +137,11 @@ pub(super) fn wrong_arguments(net: &Net) -> Outcome {
             argument,
         )?;
     }
+    refused("iflush of nothing", net.flush_nothing(pair.receive), argument)?;
+    let others = [from.handle, to.handle, pair.listener, posted];
+    count += objects_of_other_kinds(net, &pair, &from, &others)?;
     if net.has_contexts() {
-        let other = Rank::new(net)?;
-        let finalized = other.context;
-        other.finalize()?;
-        refused("finalize again", net.finalize(finalized), argument)?;
-        refused("listen of a finalized context", net.listen(finalized), argument)?;
+        of_finalized_contexts(net)?;
         // Memory of one communicator is not another's.
         let data = (from.buffer.at(0), 1);
         refused(
@@ -150,10 +149,69 @@ pub(super) fn wrong_arguments(net: &Net) -> Outcome {
             net.send(pair.send, data, 0, to.handle),
             argument,
         )?;
+        refused(
+            "irecv into another's memory",
+            net.receive(pair.receive, &[from.part(0, 1, 0)]),
+            argument,
+        )?;
+        refused(
+            "deregMr of another's memory",
+            net.deregister(pair.send, to.handle),
+            argument,
+        )?;
     }
-    let _ = posted;
     from.deregister()?;
     to.deregister()?;
     pair.close()?;
-    Ok(format!("{} calls", count + 15))
+    Ok(format!("{} calls", count + 16))
+}
+
+/// Objects of this plugin, in the places of others. Returns the number of calls.
+fn objects_of_other_kinds(net: &Net, pair: &Pair, from: &Memory, others: &[Object]) -> Result<usize, String> {
+    let argument = NcclResult::INVALID_ARGUMENT;
+    let data = (from.buffer.at(0), 1);
+    for none in others {
+        refused("closeSend", net.close_send(*none), argument)?;
+        refused("closeRecv", net.close_receive(*none), argument)?;
+        refused("regMr", net.register(*none, data.0, 1), argument)?;
+        refused("isend", net.send(*none, data, 0, from.handle), argument)?;
+        refused("irecv", net.receive(*none, &[from.part(0, 1, 0)]), argument)?;
+        refused("iflush", net.flush(*none, &[from.part(0, 1, 0)]), argument)?;
+        refused("deregMr", net.deregister(*none, from.handle), argument)?;
+    }
+    let comms = [pair.send, pair.receive, pair.listener];
+    for none in comms {
+        refused("isend of it", net.send(pair.send, data, 0, none), argument)?;
+        refused("deregMr of it", net.deregister(pair.send, none), argument)?;
+        refused("test of it", net.test(none), argument)?;
+    }
+    for none in [pair.send, pair.receive, from.handle] {
+        refused("accept", net.accept(none), argument)?;
+        refused("closeListen", net.close_listener(none), argument)?;
+    }
+    if net.has_contexts() {
+        for none in [pair.send, pair.listener, from.handle] {
+            refused("finalize", net.finalize(none), argument)?;
+            refused("listen", net.listen(none), argument)?;
+        }
+    }
+    Ok(others.len() * 7 + comms.len() * 3 + 6)
+}
+
+/// Numbers of a context that is finalized are nobody's, also once another one was made.
+fn of_finalized_contexts(net: &Net) -> Result<(), String> {
+    let argument = NcclResult::INVALID_ARGUMENT;
+    let other = Rank::new(net)?;
+    let finalized = other.context;
+    let (listener, mut handle) = told("listen", net.listen(finalized))?;
+    other.finalize()?;
+    let next = Rank::new(net)?;
+    let (listens, _) = told("listen", net.listen(next.context))?;
+    refused("finalize again", net.finalize(finalized), argument)?;
+    refused("listen", net.listen(finalized), argument)?;
+    refused("connect", net.connect(finalized, &mut handle), argument)?;
+    refused("accept", net.accept(listener), argument)?;
+    refused("closeListen", net.close_listener(listener), argument)?;
+    told("closeListen", net.close_listener(listens))?;
+    next.finalize()
 }

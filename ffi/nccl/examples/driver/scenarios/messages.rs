@@ -57,7 +57,7 @@ pub(super) fn messages(net: &Net) -> Outcome {
             }
         }
     }
-    if told("iflush", net.flush(pair.receive))?.is_some() {
+    if told("iflush", net.flush(pair.receive, &[to.part(0, 8, 0)]))?.is_some() {
         return Err("a flush of host memory has a request".to_owned());
     }
     from.deregister()?;
@@ -172,6 +172,11 @@ pub(super) fn grouped(net: &Net) -> Outcome {
     refused(
         "irecv of 9",
         net.receive(pair.receive, &[one; 9]),
+        NcclResult::INVALID_ARGUMENT,
+    )?;
+    refused(
+        "iflush of 9",
+        net.flush(pair.receive, &[one; 9]),
         NcclResult::INVALID_ARGUMENT,
     )?;
     from.deregister()?;
@@ -317,7 +322,7 @@ pub(super) fn registrations(net: &Net) -> Outcome {
         let receiving = receive(net, pair.receive, &[part])?;
         let sending = send(net, pair.send, from.part(0, BYTES, 0))?;
         finish(net, &[receiving, sending])?;
-        if told("iflush", net.flush(pair.receive))?.is_some() {
+        if told("iflush", net.flush(pair.receive, &[part]))?.is_some() {
             return Err("a flush of host memory has a request".to_owned());
         }
         to.buffer.check(place * BYTES, BYTES, seed)
