@@ -506,7 +506,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// When to poll again at the latest, if no completion and nothing on the network comes before; `None` where there is
-    /// nothing to be done.
+    /// nothing to be done. It is as of the last poll: a call that gives a link something to do, such as [`Links::send`] or
+    /// [`Links::cancel`], is to be followed by another.
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let sessions = self.core.links().filter_map(|(_, link)| link.wake(now));
         let connecting = self

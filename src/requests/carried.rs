@@ -112,7 +112,11 @@ impl<T> Requests<T> {
             Some(message) => worker.send(channel, message).map(drop).map_err(NotSentKind::from),
             None => post(worker, channel, id, body),
         };
-        outcome.map_or_else(|kind| self.not_sent(id, kind), |()| Ok(id))
+        if let Err(kind) = outcome {
+            return self.not_sent(id, kind);
+        }
+        self.note_sent(id, channel);
+        Ok(id)
     }
 
     /// Sends a request over a link, to be answered by the deadline.
@@ -141,6 +145,7 @@ impl<T> Requests<T> {
     }
 
     /// Takes what a poll reports of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
+    /// A failure ends the requests that were sent over that channel, and those that [`Requests::begin`] began.
     /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear`] instead.
     #[inline]
     pub fn take<'m, P: Provider>(
@@ -165,16 +170,16 @@ impl<T> Requests<T> {
                     ChannelState::Failed { cause } => cause.status,
                     _ => status,
                 };
-                self.note_failure(cause, each);
+                self.note_failure(turn.channel.id(), RequestFailure::Channel(cause), each);
                 Some(event)
             }
             Event::ChannelFailed { cause } => {
-                self.note_failure(cause.status, each);
+                self.note_failure(turn.channel.id(), RequestFailure::Channel(cause.status), each);
                 Some(event)
             }
             // No answer comes any more.
             Event::PeerClosed { .. } => {
-                self.fail(RequestFailure::PeerClosed, each);
+                self.note_failure(turn.channel.id(), RequestFailure::PeerClosed, each);
                 Some(event)
             }
             other => Some(other),

@@ -1,4 +1,4 @@
-//! The requester's table: which requests have no end yet, and what each ended by. It knows neither channels nor links.
+//! The requester's table: which requests have no end yet, and what each ended by. It sends nothing.
 
 use core::fmt;
 
@@ -7,6 +7,7 @@ use doorbell_core::wire::{CorrelationId, RequestHeader, RequestKind, WireError};
 use doorbell_core::{Deadline, Instant, WcStatus};
 
 use super::Framing;
+use crate::worker::channel::ChannelId;
 
 /// Requests of one peer that have no end yet, each with a context of the application's own.
 ///
@@ -41,9 +42,11 @@ pub struct Requests<T> {
     free: Vec<u32>,
     /// No request's deadline is before it.
     earliest: Option<Deadline>,
-    /// Why all of them are to fail by the next call of [`Requests::expire`]: a flush whose cause was not seen yet, or what a callback
+    /// Those to fail by the next call of [`Requests::expire`], and why: a flush whose cause was not seen yet, or what a callback
     /// that panicked was being called.
-    failing: Option<RequestFailure>,
+    failing: Option<(Those, RequestFailure)>,
+    /// The channel whose failure ended requests last, if none was begun since: what else is reported of it ends none.
+    gone: Option<ChannelId>,
     counts: RequestCounts,
     pub(super) framing: Framing,
 }
@@ -53,6 +56,25 @@ struct Entry<T> {
     /// Counts the requests that had it, modulo 2^32.
     generation: u32,
     waiting: Option<(Deadline, T)>,
+    /// The channel that it was sent over, if the table sent it over one.
+    over: Option<ChannelId>,
+}
+
+/// Requests that fail together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Those {
+    All,
+    /// Those sent over this channel, and those that the table did not send over any.
+    Of(ChannelId),
+}
+
+impl Those {
+    fn are(self, over: Option<ChannelId>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(channel) => over.is_none_or(|over| over == channel),
+        }
+    }
 }
 
 /// The counts since the table was made.
@@ -140,12 +162,14 @@ impl<T> Requests<T> {
         let entry = |_| Entry {
             generation: 0,
             waiting: None,
+            over: None,
         };
         Self {
             entries: (0..in_flight_max).map(entry).collect(),
             free: (0..in_flight_max).rev().collect(),
             earliest: None,
             failing: None,
+            gone: None,
             counts: RequestCounts::default(),
             framing: Framing::new(body_bytes_max),
         }
@@ -181,6 +205,7 @@ impl<T> Requests<T> {
     /// # Errors
     /// As many are in flight as may be: the context is handed back.
     pub fn begin(&mut self, deadline: Deadline, context: T) -> Result<CorrelationId, T> {
+        self.gone = None;
         if self.in_flight() == 0 {
             // They were of a channel before this one.
             (self.earliest, self.failing) = (None, None);
@@ -194,13 +219,21 @@ impl<T> Requests<T> {
         };
         self.free.pop();
         entry.generation = entry.generation.wrapping_add(1);
-        entry.waiting = Some((deadline, context));
+        (entry.waiting, entry.over) = (Some((deadline, context)), None);
         let earliest = self.earliest.unwrap_or(deadline);
         self.earliest = Some(earliest.min(deadline));
         self.counts.sent = self.counts.sent.wrapping_add(1);
         Ok(CorrelationId(
             u64::from(entry.generation) << 32 | u64::from(index),
         ))
+    }
+
+    /// Notes the channel that a request was sent over.
+    pub(super) fn note_sent(&mut self, id: CorrelationId, channel: ChannelId) {
+        let index = u32::try_from(id.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            entry.over = Some(channel);
+        }
     }
 
     /// Takes a message of the peer's.
@@ -250,8 +283,8 @@ impl<T> Requests<T> {
     }
 
     fn expire_due(&mut self, now: Instant, mut each: impl FnMut(T, Ended<'_>)) {
-        if let Some(reason) = self.failing {
-            return self.fail(reason, each);
+        if let Some((those, reason)) = self.failing {
+            self.fail_those(those, reason, &mut each);
         }
         // Before anything is reported: a panic in the callback leaves the rest for the next call.
         for index in (0..).take(self.entries.len()) {
@@ -263,40 +296,62 @@ impl<T> Requests<T> {
                 each(context, Ended::TimedOut);
             }
         }
+        self.earliest = self.next_deadline();
+    }
+
+    fn next_deadline(&self) -> Option<Deadline> {
         let waiting = self.entries.iter().filter_map(|entry| entry.waiting.as_ref());
-        self.earliest = waiting.map(|(deadline, _)| *deadline).min();
+        waiting.map(|(deadline, _)| *deadline).min()
     }
 
     /// Ends all requests, for this reason: the channel or the link is of no further use. If the callback panics, the next call of
     /// [`Requests::expire`] ends the others.
-    pub fn fail(&mut self, reason: RequestFailure, mut each: impl FnMut(T, Ended<'_>)) {
+    pub fn fail(&mut self, reason: RequestFailure, each: impl FnMut(T, Ended<'_>)) {
+        self.fail_those(Those::All, reason, each);
+    }
+
+    fn fail_those(&mut self, those: Those, reason: RequestFailure, mut each: impl FnMut(T, Ended<'_>)) {
         if self.in_flight() == 0 {
             return;
         }
-        self.fail_soon(reason);
+        self.fail_soon(those, reason);
         for index in (0..).take(self.entries.len()) {
             let entry = self.entries.get_mut(index as usize);
+            let entry = entry.filter(|entry| those.are(entry.over));
             if let Some((_, context)) = entry.and_then(|entry| entry.waiting.take()) {
                 self.free.push(index);
                 self.counts.failed = self.counts.failed.wrapping_add(1);
                 each(context, Ended::Failed(reason));
             }
         }
-        (self.earliest, self.failing) = (None, None);
+        (self.earliest, self.failing) = (self.next_deadline(), None);
+        if let Those::Of(channel) = those {
+            self.gone = Some(channel);
+        }
     }
 
-    fn fail_soon(&mut self, reason: RequestFailure) {
-        (self.earliest, self.failing) = (Some(Deadline::at(Instant::from_ns(0))), Some(reason));
+    fn fail_soon(&mut self, those: Those, reason: RequestFailure) {
+        (self.earliest, self.failing) = (Some(Deadline::at(Instant::from_ns(0))), Some((those, reason)));
     }
 
-    /// Notes that the channel failed. A flush may be reported before its cause, in one poll, so it counts once [`Requests::expire`]
-    /// is called after the poll.
-    pub(super) fn note_failure(&mut self, status: WcStatus, each: impl FnMut(T, Ended<'_>)) {
-        let reason = RequestFailure::Channel(status);
-        if !status.is_flush() {
-            self.fail(reason, each);
-        } else if self.in_flight() > 0 {
-            self.fail_soon(reason);
+    /// Notes that a channel failed, which ends the requests that were sent over it. A flush may be reported before its cause, in one poll,
+    /// so it counts once [`Requests::expire`] is called after the poll.
+    pub(super) fn note_failure(
+        &mut self,
+        channel: ChannelId,
+        reason: RequestFailure,
+        mut each: impl FnMut(T, Ended<'_>),
+    ) {
+        if self.gone == Some(channel) || self.in_flight() == 0 {
+            return;
+        }
+        let those = Those::Of(channel);
+        if let Some((before, reason)) = self.failing.filter(|(before, _)| *before != those) {
+            self.fail_those(before, reason, &mut each);
+        }
+        match reason {
+            RequestFailure::Channel(status) if status.is_flush() => self.fail_soon(those, reason),
+            _ => self.fail_those(those, reason, each),
         }
     }
 

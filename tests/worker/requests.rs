@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fabric::{End, LONG, pair, pair_on, small};
+use crate::many::Many;
 use doorbell::link::{FinalReason, LinkConfig, LinkEvent, LinkId, Links, SessionEvent};
 use doorbell::requests::{
     Asked, Ended, Framing, NotSentKind, REQUEST_HEADER_BYTES, RequestFailure, RequestHeader, RequestKind,
     Requests,
 };
-use doorbell::{Event, Lease, Node, SendErrorKind, Trust, WorkerConfig};
+use doorbell::{Clock as _, Event, Lease, Node, SendErrorKind, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, Plan, plan::Clause};
 
 const BODY_BYTES_MAX: usize = 1024;
@@ -209,6 +210,50 @@ fn a_peer_that_dies_fails_what_it_was_asked() {
             .unwrap();
     }
     assert_eq!((ended, requests.counts().failed), (Some("asked"), 1));
+}
+
+/// Sends in flight on a channel that failed may be reported once requests go over the next one. A request that the application sends by a
+/// way of its own ends with the first channel that fails behind it.
+#[test]
+fn a_channel_that_fails_ends_what_was_sent_over_it_and_not_what_was_sent_over_another() {
+    for (first, due) in [(0, ["own", "before", "next"]), (1, ["own", "next", "before"])] {
+        let own = WorkerConfig::default();
+        let mut many = Many::new(&own, &small(), &own);
+        (0..2).for_each(|_| many.connect(&small()).unwrap());
+        let channels = [many.channels[0], many.channels[1]].map(|[here, _]| here);
+        let mut requests = Requests::new(4, BODY_BYTES_MAX);
+        let worker = &mut many.hub[0];
+        let deadline = worker.within(LONG);
+        requests.begin(deadline, "own").unwrap();
+        for (channel, name) in channels.iter().zip(["before", "next"]) {
+            requests
+                .send(worker, *channel, b"a body", deadline, name)
+                .unwrap();
+        }
+        let mut all = Vec::new();
+        for (turn, failing) in [channels[first], channels[1 - first]].into_iter().enumerate() {
+            worker.channel(failing).unwrap().shut().unwrap();
+            let mut reported = 0;
+            while reported == 0
+                || worker
+                    .channel(failing)
+                    .is_some_and(|channel| channel.in_flight() > 0)
+            {
+                worker
+                    .poll(|mut turn, event| {
+                        let is_failure = matches!(event, Event::Failed { .. } | Event::ChannelFailed { .. });
+                        let is_its = turn.channel.id() == failing;
+                        let given_back = requests.take(&mut turn, event, |name, _| all.push(name));
+                        assert!(given_back.is_some() || !is_failure);
+                        reported += usize::from(is_failure && is_its);
+                    })
+                    .unwrap();
+            }
+            requests.expire(worker.context().now(), |name, _| all.push(name));
+            assert_eq!(all, due[..2 + turn]);
+            assert_eq!(requests.wake().is_some(), turn == 0);
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use doorbell::link::{FinalReason, LinkId, Sequence, SessionEvent};
+use doorbell::link::{FinalReason, LinkId, PushRefusal, Sequence, SessionEvent};
 use doorbell::wire::RefusalReason;
 
 use crate::failure::{Verdict, ensure, failure};
@@ -62,16 +62,42 @@ pub(crate) struct Flow {
     sent: Vec<usize>,
     /// The last fragment of each that has no end yet.
     open: VecDeque<Sequence>,
+    /// The fragments that are done, as the sender was told.
+    done_fragments: u64,
     done: usize,
     unknown: usize,
     received: usize,
 }
 
+/// The room that an end has for messages that are not acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) fragments: u64,
+    /// None where messages are also written, in fragments of another length and into places that may be wanting.
+    pub(crate) fragment_bytes: Option<u32>,
+    /// Ends of messages may be reported late, since a callback panicked.
+    pub(crate) may_lag: bool,
+}
+
 impl Flow {
-    /// One was taken to be sent.
-    pub(crate) fn sent(&mut self, bytes: usize, last: Sequence) {
-        self.sent.push(bytes);
-        self.open.push_back(last);
+    /// Checks whether a message was refused as too many exactly if it is. A part of the oldest message without an end may be acknowledged.
+    fn check_room(&self, bytes: usize, kept: Kept, is_full: bool) -> Verdict {
+        let Some(fragment_bytes) = kept.fragment_bytes else {
+            return Ok(());
+        };
+        let more = bytes.div_ceil(fragment_bytes.max(1) as usize) as u64;
+        let (least, most) = match (self.open.front(), self.open.back()) {
+            (Some(first), Some(last)) => (last.0 - first.0 + 1, last.0 + 1 - self.done_fragments),
+            _ => (0, 0),
+        };
+        let is_due = if is_full {
+            most + more > kept.fragments
+        } else {
+            kept.may_lag || least + more <= kept.fragments
+        };
+        ensure(is_due, "refused", || {
+            format!("{more} fragments beside {least} to {most} of {kept:?}: refused as too many: {is_full}")
+        })
     }
 
     /// Whether a message has to come yet, or be told of: how far they are.
@@ -192,6 +218,39 @@ impl Bond {
         self.label(end, self.flows[end].sent.len())
     }
 
+    /// The next message of an end was sent, or refused.
+    pub(crate) fn sent(
+        &mut self,
+        end: usize,
+        bytes: usize,
+        sent: Result<Sequence, PushRefusal>,
+        kept: Kept,
+    ) -> Verdict {
+        let (at, flow) = (&self.ends[end], &mut self.flows[end]);
+        let is_lost = at.lost_ns.is_some();
+        let is_due = match sent {
+            Ok(_) => !at.is_closing && (!is_lost || kept.may_lag),
+            Err(PushRefusal::Full) => true,
+            Err(PushRefusal::Recovering) => is_lost || kept.may_lag,
+            Err(PushRefusal::Closing) => at.is_closing,
+            Err(_) => false,
+        };
+        ensure(is_due, "refused", || {
+            format!(
+                "end {end} of link {}: {sent:?}, without a rail: {is_lost}",
+                self.number
+            )
+        })?;
+        if let Ok(_) | Err(PushRefusal::Full) = sent {
+            flow.check_room(bytes, kept, sent.is_err())?;
+        }
+        if let Ok(last) = sent {
+            flow.sent.push(bytes);
+            flow.open.push_back(last);
+        }
+        Ok(())
+    }
+
     fn label(&self, end: usize, number: usize) -> Label {
         Label {
             connection: self.number,
@@ -262,6 +321,7 @@ impl Bond {
             }
             SessionEvent::Done { through } => {
                 at.goes_on = at.is_stalled;
+                flow.done_fragments = through.0 + 1;
                 while flow.open.front().is_some_and(|last| *last <= through) {
                     flow.open.pop_front();
                     flow.done += 1;

@@ -251,6 +251,8 @@ pub(crate) struct LinkBounds {
     /// From when a rail that had been up for long is lost until it is up again, if nothing hinders that any more. It
     /// is tried after the first wait, and once more if that attempt was spoiled. Then it proves itself.
     pub(crate) again_ns: u64,
+    /// The longest wait between two attempts to connect a rail.
+    pub(crate) longest_ns: u64,
     /// How long cables may be cut without the loss of a rail. The retries of both ends' queue pairs last longer, and
     /// lost packets are retransmitted before either session takes the rail for dead.
     pub(crate) endures_ns: u64,
@@ -305,6 +307,7 @@ impl LinkBounds {
             gone_ns,
             recover_ns,
             polls_ns,
+            longest_ns,
             again_ns: 2 * most(|config| ns(config.session.backoff.first))
                 + most(|config| ns(config.session.attach_within))
                 + proofs_ns

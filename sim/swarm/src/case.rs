@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::classes::case::ClassesCase;
 use crate::crowd::case::{CrowdAct, CrowdCase};
+use crate::full::case::{FullAct, FullCase};
 use crate::hostile::case::{HostileAct, HostileCase};
 use crate::mesh::case::MeshCase;
 use crate::requests::case::{RequestAct, RequestsCase};
@@ -58,6 +59,8 @@ pub(crate) struct Case {
 pub(crate) enum Scene {
     /// Limits are reached.
     Crowd(CrowdCase),
+    /// Limits of links are reached.
+    Full(FullCase),
     /// Hosts sleep.
     Sleep(SleepCase),
     /// A host lies.
@@ -355,6 +358,8 @@ pub(crate) enum What {
     Cancel { which: u8 },
     /// Something where limits are reached.
     Crowd(CrowdAct),
+    /// Something where limits of links are reached.
+    Full(FullAct),
     /// Something where hosts sleep.
     Sleep(SleepAct),
     /// Something where a host lies.

@@ -2,6 +2,7 @@
 
 mod classes;
 mod crowded;
+mod full;
 mod hostile;
 mod late;
 mod links;
@@ -18,6 +19,9 @@ use doorbell_sim::Random;
 use crate::case::Case;
 use crate::seed::{Profile, Seed};
 
+/// How many cases of limits are about links.
+const FULL_PER_MILLION: u32 = 250_000;
+
 /// The case of a seed.
 pub(crate) fn generate(seed: Seed) -> Case {
     let random = &mut Random::new(seed.number);
@@ -25,6 +29,7 @@ pub(crate) fn generate(seed: Seed) -> Case {
         Profile::Quick => quick::case(random),
         Profile::Steady => steady::case(random),
         Profile::Long => long::case(random),
+        Profile::Crowded if random.happens(FULL_PER_MILLION) => full::case(random),
         Profile::Crowded => crowded::case(random),
         Profile::Sleepy => sleepy::case(random),
         Profile::Hostile => hostile::case(random),

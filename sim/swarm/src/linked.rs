@@ -6,8 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use doorbell::link::{
-    LinkEvent, LinkId, LoanId, PushRefusal, RequestEnd, RequestId, SessionEvent, TransferConfig,
-    TransferEvent, TransferId,
+    LinkEvent, LinkId, LoanId, RequestEnd, RequestId, SessionEvent, TransferConfig, TransferEvent, TransferId,
 };
 use doorbell::provider::{AsyncEvent, Clock as _, Instant};
 use doorbell::{ChannelState, RemoteAccess};
@@ -25,7 +24,7 @@ use crate::load::Load;
 use crate::panics::Panics;
 use crate::process::Process;
 use crate::reach::Reach;
-use crate::station::{link_config, of_address, ports};
+use crate::station::{kept, link_config, of_address, ports};
 use crate::trace::Trace;
 use crate::transfers::Moved;
 use crate::windows::Granted;
@@ -88,6 +87,8 @@ pub(crate) struct LinkedRun<'c> {
     pub(crate) registered: usize,
     /// How each host has transfers.
     pub(crate) transfers: Vec<TransferConfig>,
+    /// How many requests of each host's links may have no end, and how many of those longer than a fragment.
+    pub(crate) requests_max: Vec<[usize; 2]>,
     /// Links that were accepted and have brought nothing yet, by host.
     pub(crate) strangers: Vec<(usize, LinkId)>,
     pub(crate) excuses: Excuses,
@@ -111,11 +112,12 @@ impl<'c> LinkedRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let plan = case.plan()?;
         let mut recover_within = Duration::MAX;
-        let mut transfers = Vec::new();
+        let (mut transfers, mut requests_max) = (Vec::new(), Vec::new());
         for host in 0..case.hosts.len() {
             let config = link_config(case, host)?;
             recover_within = recover_within.min(config.session.recover_within);
             transfers.push(config.transfers);
+            requests_max.push([config.requests, config.long_requests].map(|most| most as usize));
         }
         // A request made while its process stands still may expire before the process goes on.
         let ends = |what: &What| match what {
@@ -148,6 +150,7 @@ impl<'c> LinkedRun<'c> {
             request_bytes_max: request_bytes_max(case, &transfers),
             full_ns: BTreeMap::new(),
             transfers,
+            requests_max,
             registered: fabric.registrations(),
             strangers: Vec::new(),
             excuses: Excuses::of(&plan, 0),
@@ -308,19 +311,14 @@ impl<'c> LinkedRun<'c> {
         let (Some(id), Some(process)) = (bond.id(end), &mut self.seats[host].process) else {
             return Ok(());
         };
-        let most = self.case.links.map_or(0, |links| {
-            let own = self.case.hosts[host].links;
-            own.map_or(links.retained, |own| own.retained) * links.fragment_bytes
-        });
+        let Some(kept) = kept(self.case, host) else {
+            return Ok(());
+        };
+        let most = kept.fragments as usize * self.case.links.map_or(0, |links| links.fragment_bytes as usize);
         let label = bond.next(end);
-        let bytes = bounded(bytes, MESSAGE_BYTES_MAX.min(most as usize));
-        match process.links.send(id, &label.bytes(bytes)) {
-            Ok(last) => bond.flows[end].sent(bytes, last),
-            Err(PushRefusal::Full | PushRefusal::Recovering) => {}
-            Err(PushRefusal::Closing) if bond.is_closing(end) => {}
-            Err(refusal) => return Err(failure("refused", refusal.to_string())),
-        }
-        Ok(())
+        let bytes = bounded(bytes, MESSAGE_BYTES_MAX.min(most));
+        let sent = process.links.send(id, &label.bytes(bytes));
+        bond.sent(end, bytes, sent, kept)
     }
 
     pub(crate) fn close(&mut self, line: usize, end: usize, within: Duration) {

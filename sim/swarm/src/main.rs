@@ -29,6 +29,7 @@ mod dissection;
 mod failure;
 mod finish;
 mod finish_links;
+mod full;
 mod generate;
 mod hear;
 mod hostile;

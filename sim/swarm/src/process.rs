@@ -8,7 +8,7 @@ use doorbell::trust::Key;
 use doorbell::{Handle, KeyRing, Node, Trust, Worker};
 use doorbell_sim::Host;
 
-use crate::case::Case;
+use crate::case::{Case, Scene};
 use crate::station::{link_config, worker_config};
 
 const TCP_PORT: u16 = 4000;
@@ -35,6 +35,9 @@ impl Process {
             Trust::keys(KeyRing::new(key)),
         )?);
         let mut config = worker_config(&case.hosts[number], None);
+        if let Some(Scene::Full(full)) = &case.scene {
+            full.rooms[number].limit_worker(&mut config);
+        }
         config.classes = case.classes.as_ref().and_then(|classes| classes.of(number));
         let workers = node.workers(&config)?;
         let mut links = Links::new(&node, &workers, &link_config(case, number)?)?;

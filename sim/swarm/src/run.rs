@@ -17,6 +17,7 @@ use crate::case::{Case, Excuses, LineCase, Scene, What};
 use crate::crowd::CrowdRun;
 use crate::datagrams::Mail;
 use crate::failure::{Failure, Verdict, ensure, failure};
+use crate::full::FullRun;
 use crate::hostile::HostileRun;
 use crate::line::{Connection, Line};
 use crate::linked::LinkedRun;
@@ -92,6 +93,9 @@ fn run(case: &Case, keep: Keep) -> Outcome {
     let (verdict, messages) = if let Some(Scene::Crowd(_)) = &case.scene {
         let made = CrowdRun::new(case, &fabric, &mut trace);
         judged(made, CrowdRun::run, |run| run.messages)
+    } else if let Some(Scene::Full(_)) = &case.scene {
+        let made = FullRun::new(case, &fabric, &mut trace);
+        judged(made, FullRun::run, |run| run.messages)
     } else if let Some(Scene::Sleep(_)) = &case.scene {
         let made = SleepRun::new(case, &fabric, &mut trace);
         judged(made, SleepRun::run, |run| run.messages)

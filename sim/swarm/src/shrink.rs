@@ -3,6 +3,7 @@
 use crate::case::{Case, Scene, What};
 use crate::crowd::case::CrowdCase;
 use crate::failure::Failure;
+use crate::full::case::LinkRoomCase;
 use crate::hostile::case::HostileCase;
 use crate::requests::case::{RequestAct, RequestsCase};
 use crate::run::{Keep, run_caught};
@@ -25,6 +26,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Fa
         shrinker.values();
         shrinker.transfers();
         shrinker.limits();
+        shrinker.rooms();
         shrinker.sleepers();
         shrinker.liars();
         shrinker.askers();
@@ -216,6 +218,29 @@ impl Shrinker {
             self.try_crowd(|crowd| crowd.rooms[room].channels_max = 64);
             self.try_crowd(|crowd| crowd.rooms[room].channels_per_address = u32::MAX);
             self.try_crowd(|crowd| crowd.rooms[room].lease_share_percent = 0);
+        }
+    }
+
+    /// Limits of links that nothing reaches.
+    fn rooms(&mut self) {
+        let plainer: [fn(&mut LinkRoomCase); 3] = [
+            |room| room.links_max = 64,
+            |room| room.links_per_address = 64,
+            |room| room.channels_max = 64,
+        ];
+        for host in 0..self.best.hosts.len() {
+            let mut case = self.best.clone();
+            case.hosts[host].slots = case.hosts[host].slots.max(600);
+            if let Some(Scene::Full(_)) = &case.scene {
+                self.try_case(case);
+            }
+            for plain in plainer {
+                let mut case = self.best.clone();
+                if let Some(Scene::Full(full)) = &mut case.scene {
+                    plain(&mut full.rooms[host]);
+                    self.try_case(case);
+                }
+            }
         }
     }
 

@@ -15,7 +15,8 @@ use doorbell::{
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
-use crate::case::{Case, EndingsCase, HostCase, LineCase, What};
+use crate::bond::Kept;
+use crate::case::{Case, EndingsCase, HostCase, LineCase, Scene, What};
 use crate::classes::Watched;
 use crate::datagrams::Office;
 use crate::linked::MESSAGE_BYTES_MAX;
@@ -298,6 +299,17 @@ pub(crate) fn channel_config(
 const PLACED_OVER: usize = 2000;
 const PLACE_BYTES: u32 = 4096;
 
+/// The room of a host's links for messages that are not acknowledged.
+pub(crate) fn kept(case: &Case, host: usize) -> Option<Kept> {
+    let links = case.links?;
+    let own = case.hosts[host].links;
+    Some(Kept {
+        fragments: own.map_or(links.retained, |own| own.retained).into(),
+        fragment_bytes: (links.places == 0).then_some(links.fragment_bytes),
+        may_lag: case.panics_every > 0,
+    })
+}
+
 /// How a host makes its links.
 pub(crate) fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig> {
     let links = case.links.context("it is not about links")?;
@@ -347,6 +359,9 @@ pub(crate) fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig
         session.backoff.first = Duration::from_nanos(times.reconnect_first);
         session.backoff.longest = Duration::from_nanos(times.reconnect_longest);
         session.recover_within = Duration::from_nanos(times.recover_within);
+    }
+    if let Some(Scene::Full(full)) = &case.scene {
+        full.rooms[host].limit_links(&mut config);
     }
     Ok(config)
 }

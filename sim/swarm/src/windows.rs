@@ -433,12 +433,42 @@ impl LinkedRun<'_> {
                 window.open.push((request, asked));
                 Ok(())
             }
-            Err(RequestRefusal::Full) => Ok(()),
+            // Of several that ended in one poll, those not heard of yet are still counted.
+            Err(RequestRefusal::Full) => self.check_requests((bond, end), length),
             Err(RequestRefusal::NoWindow) if window.is_over => Ok(()),
             Err(RequestRefusal::NotGranted) if !may => Ok(()),
             Err(RequestRefusal::Closing | RequestRefusal::Over(_)) if !self.bonds[bond].is_whole() => Ok(()),
             Err(refusal) => Err(failure("refused", format!("{what:?}: {refusal}"))),
         }
+    }
+
+    /// Checks that an end of a link has as many requests without an end as it may have, of all or of those that are longer than a fragment.
+    fn check_requests(&self, (bond, end): (usize, usize), bytes: usize) -> Verdict {
+        let host = self.case.lines[self.bonds[bond].line].hosts[end];
+        let fragment_bytes = self.case.links.map_or(0, |links| links.fragment_bytes as usize);
+        let its = self
+            .windows
+            .iter()
+            .filter(|window| (window.bond, window.end) == (bond, 1 - end));
+        let open = its.flat_map(|window| &window.open);
+        let long = |asked: &Asked| match asked {
+            Asked::Write { word, .. } | Asked::Read { word, .. } => place_of(*word).1 > fragment_bytes,
+            Asked::Add { .. } => false,
+        };
+        let (all, longs) = open.fold((0, 0), |(all, longs), (_, asked)| {
+            (all + 1, longs + usize::from(long(asked)))
+        });
+        let [all_max, longs_max] = self.requests_max[host];
+        ensure(
+            all >= all_max || bytes > fragment_bytes && longs >= longs_max,
+            "refused",
+            || {
+                format!(
+                    "end {end} of link {} has {all} requests, {longs} of them long, and one more is refused",
+                    bond + 1
+                )
+            },
+        )
     }
 
     /// The window of this number that the other end of a link granted.

@@ -1,13 +1,20 @@
-//! The long profile: links under outages of seconds to minutes. Back-off reaches its longest wait, and recovery its deadline.
+//! The long profile: links under outages of seconds to three minutes. Back-off reaches its longest wait, and recovery its deadline.
 
 use doorbell_sim::Random;
 
 use crate::case::{Case, Operation, What};
-use crate::generate::links::{self, Shape};
+use crate::generate::links::{self, Shape, own_links};
 use crate::generate::quick::{one_of, pick};
 
 /// Nothing of a plan begins later than one of these, nor lasts longer.
-const TROUBLES_NS: [u64; 4] = [2_000_000_000, 8_000_000_000, 20_000_000_000, 60_000_000_000];
+const TROUBLES_NS: [u64; 5] = [
+    2_000_000_000,
+    8_000_000_000,
+    20_000_000_000,
+    60_000_000_000,
+    MINUTES_NS,
+];
+const MINUTES_NS: u64 = 180_000_000_000;
 
 /// The part that is left to chance.
 pub(crate) fn case(random: &mut Random) -> Case {
@@ -24,6 +31,9 @@ pub(crate) fn case(random: &mut Random) -> Case {
         is_weighed: true,
     };
     let mut case = links::case(random, &shape);
+    if trouble_ns == MINUTES_NS {
+        patient(&mut case, random);
+    }
     // So that what is done finds some of the outages.
     for _ in 0..1 + pick(random, 4) {
         let operation = Operation {
@@ -37,4 +47,14 @@ pub(crate) fn case(random: &mut Random) -> Case {
             .insert(pick(random, case.operations.len()), operation);
     }
     case
+}
+
+/// Has links outlive outages of minutes, or end in the midst of them. Heartbeats and attempts are few, as there is so much time.
+fn patient(case: &mut Case, random: &mut Random) {
+    for host in &mut case.hosts {
+        let own = host.links.get_or_insert(own_links(random, true));
+        own.times.heartbeat_idle = 1_000_000_000;
+        own.times.reconnect_longest = one_of(random, &[1_000_000_000, 10_000_000_000]);
+        own.times.recover_within = one_of(random, &[60_000_000_000, 400_000_000_000]);
+    }
 }

@@ -341,9 +341,11 @@ impl LinkedRun<'_> {
         Ok(())
     }
 
-    /// Answers the offers that are due at a host. Returns when the next one is.
+    /// Answers the offers that are due at a host. Returns when it is to poll again: for the next one, or for what an answer gave its links
+    /// to do, of which their `wake` of the last poll says nothing.
     pub(crate) fn answer_offers(&mut self, host: usize) -> Verdict<u64> {
         let now_ns = self.fabric.now().to_ns();
+        let every_ns = self.case.links.map_or(1, |links| links.polls_every_ns);
         let mut next_ns = u64::MAX;
         for at in 0..self.moved.len() {
             let moved = &self.moved[at];
@@ -357,6 +359,7 @@ impl LinkedRun<'_> {
                 continue;
             }
             self.moved[at].sides[end].answers_at_ns = None;
+            next_ns = next_ns.min(now_ns.saturating_add(every_ns));
             match self.moved[at].how.answer {
                 AnswerCase::Declines { .. } => self.cancel_moved(at, end)?,
                 _ => self.join(at, end)?,

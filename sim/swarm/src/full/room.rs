@@ -1,0 +1,145 @@
+//! The room of a host for links, computed from its configuration and from the links that the run knows of.
+//!
+//! Source: the documentation of `LinkConfig` and `WorkerConfig`.
+
+use core::net::IpAddr;
+
+use anyhow::Context as _;
+use doorbell::ConnectError;
+
+use super::case::LinkRoomCase;
+use crate::case::Case;
+use crate::station::link_config;
+
+/// The reason for which a link does not come in, the first that is looked at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lack {
+    Links,
+    OfAddress,
+    /// A channel, or memory for its receives.
+    OfWorker,
+}
+
+/// The places that are held: links by the hosts that began them.
+#[derive(Clone, Debug)]
+pub(super) struct Count {
+    pub(super) held: Vec<usize>,
+    /// Links that are not in: each may have a handshake that holds a place.
+    pub(super) waiting: Vec<usize>,
+    /// Links that are over, whose handshake may hold one.
+    pub(super) ghosts: Vec<usize>,
+    /// Links that are in, and it is not known which of those that wait they are.
+    pub(super) strangers: usize,
+    /// Channels of the Worker, those among them that are being closed.
+    pub(super) channels: usize,
+    /// No message is under way, and no slot is leased.
+    pub(super) is_quiet: bool,
+}
+
+/// The room of the host that accepts.
+pub(super) struct Room {
+    case: LinkRoomCase,
+    slots: usize,
+    kept: usize,
+    /// Receives of each channel.
+    receives: usize,
+}
+
+impl Room {
+    pub(super) fn of(case: &LinkRoomCase, of: &Case) -> anyhow::Result<Self> {
+        let host = of.hosts.first().context("there is no host")?;
+        Ok(Self {
+            case: *case,
+            slots: host.slots as usize,
+            // At least one slot, unless the share is none.
+            kept: (host.slots * case.lease_share_percent).div_ceil(100) as usize,
+            receives: link_config(of, 0)?.channel.receive_depth as usize,
+        })
+    }
+
+    /// Whether links of these hosts may be there.
+    pub(super) fn holds(&self, held: &[usize]) -> bool {
+        let of = |from: usize| held.iter().filter(|of| **of == from).count();
+        held.len() <= self.case.links_max as usize
+            && held
+                .iter()
+                .all(|from| of(*from) <= self.case.links_per_address as usize)
+    }
+
+    /// The first thing of which one more link of a host lacks room, beside so many links, so many of its own, and so many channels.
+    fn lacks_of(&self, links: usize, own: usize, channels: usize) -> Option<Lack> {
+        if links >= self.case.links_max as usize {
+            Some(Lack::Links)
+        } else if own >= self.case.links_per_address as usize {
+            Some(Lack::OfAddress)
+        } else if channels >= self.case.channels_max as usize
+            || (channels + 1) * self.receives > self.slots - self.kept
+        {
+            Some(Lack::OfWorker)
+        } else {
+            None
+        }
+    }
+
+    /// The first thing of which one more link of a host may lack room, whatever the handshakes of others that are over hold. Others that
+    /// wait are left out.
+    pub(super) fn lacks(&self, count: &Count, from: usize) -> Option<Lack> {
+        let of = |list: &[usize]| list.iter().filter(|of| **of == from).count();
+        let beside = count.ghosts.len() + count.strangers;
+        self.lacks_of(
+            count.held.len() + beside,
+            of(&count.held) + beside,
+            count.channels.max(count.held.len()) + beside,
+        )
+    }
+
+    /// Whether a peer may be refused for this reason, by a poll that began and ended with these places held.
+    pub(super) fn is_due(
+        &self,
+        error: &ConnectError,
+        [before, after]: [&Count; 2],
+        host_of: impl Fn(IpAddr) -> usize,
+    ) -> bool {
+        let of = |list: &[usize], from: usize| list.iter().filter(|of| **of == from).count();
+        // One of those that wait is the one that is refused.
+        let others = |count: &Count| count.waiting.len().saturating_sub(1) + count.ghosts.len();
+        let most = |of: &dyn Fn(&Count) -> usize| of(before).max(of(after));
+        let least = |of: &dyn Fn(&Count) -> usize| of(before).min(of(after));
+        let links = |count: &Count| count.held.len();
+        let all_links = |count: &Count| count.held.len() + others(count);
+        let all_channels = |count: &Count| count.channels.max(count.held.len()) + others(count);
+        // No reason is given where an earlier one holds for sure.
+        let are_links_full = least(&links) >= self.case.links_max as usize;
+        match error {
+            ConnectError::TooManyLinks { links_max } => {
+                *links_max == self.case.links_max
+                    && self.lacks_of(most(&all_links), 0, 0) == Some(Lack::Links)
+            }
+            ConnectError::TooManyLinksFrom {
+                address,
+                links_per_address,
+            } => {
+                let from = host_of(*address);
+                let own = |count: &Count| {
+                    let others = of(&count.waiting, from).saturating_sub(1) + of(&count.ghosts, from);
+                    of(&count.held, from) + others
+                };
+                *links_per_address == self.case.links_per_address
+                    && !are_links_full
+                    && self.lacks_of(0, most(&own), 0) == Some(Lack::OfAddress)
+            }
+            ConnectError::TooManyChannels { .. } | ConnectError::NoSlots { .. } => {
+                !are_links_full && self.lacks_of(0, 0, most(&all_channels)) == Some(Lack::OfWorker)
+            }
+            ConnectError::NoMemory => !are_links_full && !(before.is_quiet && after.is_quiet),
+            ConnectError::TooManyUnfinishedFrom { address, .. } => {
+                let from = host_of(*address);
+                let own = |count: &Count| of(&count.waiting, from) + of(&count.ghosts, from);
+                !are_links_full && most(&own) > 1
+            }
+            // One that is over hung up in the midst of its handshake.
+            ConnectError::Handshake(_) => most(&|count| count.ghosts.len()) > 0,
+            _ => false,
+        }
+    }
+}
