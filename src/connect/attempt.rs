@@ -439,6 +439,7 @@ impl<P: Provider> Finished<P> {
                 records: Records::none(reservation.id),
                 deferred: None,
                 is_closed: false,
+                is_without_leases: false,
                 sender,
                 control,
                 notice,
