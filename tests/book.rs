@@ -246,6 +246,7 @@ fn errors_of_sending() {
     let printed = texts![
         SendErrorKind::WouldBlock,
         SendErrorKind::NoMemory,
+        SendErrorKind::NoLeases,
         SendErrorKind::TooLong {
             bytes: 5000,
             bytes_max: 4096

@@ -33,7 +33,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use doorbell::provider::Provider;
-use doorbell::{Event, Handle, Node, Notify, RemoteWindow, Trust, Turn, Wait, Woken, Worker, WorkerConfig};
+use doorbell::{Event, Handle, Node, Notify, RemoteWindow, Trust, Turn, Wait, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
 /// Why a program cannot go on.
@@ -73,27 +73,18 @@ pub(crate) fn sleeping() -> WorkerConfig {
     config
 }
 
-/// Waits until an event is what is wanted. Each event of a poll is shown, those behind it too.
+/// Waits until an event is what is wanted. A failure ends the wait.
 pub(crate) fn until<P: Provider, T>(
     worker: &mut Worker<P>,
     mut wanted: impl FnMut(Turn<'_, P>, Event<'_, P>) -> Option<T>,
 ) -> Result<T, Failure> {
-    let (deadline, mut found) = (worker.within(PATIENCE), None);
-    loop {
-        let woken = worker.wait_tending(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
-            let outcome = match event {
-                Event::Failed { status, .. } => Some(Err(status.to_string())),
-                Event::ChannelFailed { cause } => Some(Err(cause.to_string())),
-                event => wanted(turn, event).map(Ok),
-            };
-            found = found.take().or(outcome);
-        })?;
-        match found.take() {
-            Some(outcome) => return Ok(outcome?),
-            None if woken == Woken::Deadline => return Err("nothing came in time".into()),
-            None => {}
-        }
-    }
+    let deadline = worker.within(PATIENCE);
+    let found = worker.wait_for(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| match event {
+        Event::Failed { status, .. } => Some(Err(status.to_string())),
+        Event::ChannelFailed { cause } => Some(Err(cause.to_string())),
+        event => wanted(turn, event).map(Ok),
+    })?;
+    Ok(found.ok_or("nothing came in time")??)
 }
 
 /// Waits for the message by which the peer shows a window.

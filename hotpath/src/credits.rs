@@ -388,6 +388,11 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
         self.word
     }
 
+    /// The count that was announced last.
+    pub(crate) const fn announced(&self) -> u32 {
+        self.announced
+    }
+
     /// Notes that farewell was said: nothing is announced any more.
     pub(crate) const fn note_left(&mut self) {
         self.has_left = true;

@@ -75,7 +75,16 @@ pub struct Sender<Q, Bytes, W, L, S> {
     /// Behind the last request staged whose slots data is written into, a position; zero where
     /// none is in flight.
     fetches_end: u64,
-    cause: Option<FirstCause>,
+    known: Known,
+}
+
+/// Knowledge of why the queue pair failed.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Nothing,
+    /// Nothing, and a probe was posted last by this request.
+    Probed(Ticket),
+    Cause(FirstCause),
 }
 
 /// Stands for the count of unsignaled requests after the device refused a part of a doorbell, which may have held
@@ -125,7 +134,7 @@ where
             unsignaled: 0,
             announcements: 0,
             fetches_end: 0,
-            cause: None,
+            known: Known::Nothing,
         })
     }
 
@@ -154,14 +163,11 @@ where
                 vendor_error,
                 ..
             } = retired;
-            FirstCause::note(
-                &mut self.cause,
-                FirstCause {
-                    status,
-                    ticket,
-                    vendor_error,
-                },
-            );
+            self.note_failed(FirstCause {
+                status,
+                ticket,
+                vendor_error,
+            });
         }
         let through = if self.announcements == 0 {
             Some(retired.last)
@@ -239,8 +245,19 @@ where
 
     /// Why the queue pair failed, as far as this half knows.
     #[must_use]
+    #[inline]
     pub const fn cause(&self) -> Option<FirstCause> {
-        self.cause
+        match self.known {
+            Known::Cause(cause) => Some(cause),
+            Known::Nothing | Known::Probed(_) => None,
+        }
+    }
+
+    #[cold]
+    fn note_failed(&mut self, seen: FirstCause) {
+        let mut cause = self.cause();
+        FirstCause::note(&mut cause, seen);
+        self.known = cause.map_or(self.known, Known::Cause);
     }
 
     /// How many requests of the caller are in flight.
@@ -325,7 +342,7 @@ impl<Q: SendQueue, Bytes, W, L, S> fmt::Debug for Sender<Q, Bytes, W, L, S> {
             .field("in_flight", &self.queue.in_flight())
             .field("unsignaled", &self.unsignaled)
             .field("flow", &self.flow)
-            .field("cause", &self.cause)
+            .field("known", &self.known)
             .finish_non_exhaustive()
     }
 }

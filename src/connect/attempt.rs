@@ -11,7 +11,6 @@
 //! A dropped attempt undoes everything. Its reservation ends last: then the place on the Worker may be another's.
 
 use core::net::IpAddr;
-use core::time::Duration;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::handshake::{Agreed, Established};
@@ -303,8 +302,7 @@ impl<P: Provider> Created<P> {
         let limits = control.limits();
         Ok(Connected {
             farewell: FarewellWord::new(farewell, local.credit.start),
-            close_when_lost: config.close_when_lost,
-            probe_after: config.probe_after,
+            care: Care::new(config),
             port: rail.port,
             class: config.class,
             inline_alone_bytes_max: u16::try_from(
@@ -365,8 +363,7 @@ const ANNOUNCEMENT_BYTES: u32 = 8;
 /// A queue pair in RTS whose peer has not yet said that it is too.
 pub(crate) struct Connected<P: Provider> {
     farewell: FarewellWord<Arc<P::Window>>,
-    close_when_lost: bool,
-    probe_after: Option<Duration>,
+    care: Care,
     port: u8,
     class: u8,
     inline_alone_bytes_max: u16,
@@ -411,8 +408,7 @@ impl<P: Provider> Finished<P> {
         } = self;
         let Connected {
             farewell,
-            close_when_lost,
-            probe_after,
+            mut care,
             port,
             class,
             inline_alone_bytes_max,
@@ -423,8 +419,7 @@ impl<P: Provider> Finished<P> {
             reservation,
             ..
         } = connected;
-        let says_farewell = established.version >= VERSION_AUTHENTICATED;
-        let care = Care::new(says_farewell, close_when_lost, probe_after);
+        care.says_farewell = established.version >= VERSION_AUTHENTICATED;
         let peer = Peer::new(&established);
         let notice = Notice::new(&worker.sends.noticed, reservation.id.index);
         let channel = worker.admit(Channel {
@@ -439,6 +434,7 @@ impl<P: Provider> Finished<P> {
                 records: Records::none(reservation.id),
                 deferred: None,
                 is_closed: false,
+                is_without_leases: false,
                 sender,
                 control,
                 notice,

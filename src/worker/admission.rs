@@ -248,7 +248,24 @@ impl<P: Provider> Worker<P> {
         }
         entry.channel = Some(channel);
         entry.is_admitted = true;
+        self.note_leases();
         Ok(id)
+    }
+
+    /// Tells its channels whether there is memory to lease, where that changes with what channels there are.
+    pub(super) fn note_leases(&mut self) {
+        if self.leases_kept > 0 {
+            return;
+        }
+        let is_without_leases = self.leases_max() == 0;
+        for channel in self
+            .table
+            .entries
+            .iter_mut()
+            .filter_map(|entry| entry.channel.as_mut())
+        {
+            channel.send.is_without_leases = is_without_leases;
+        }
     }
 }
 

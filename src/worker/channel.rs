@@ -77,6 +77,10 @@ pub enum SendErrorKind {
     /// No memory is free now: every slot that may be leased is in flight, or in the application's hands. Poll the Worker and
     /// try again; see [`Worker::lease`](crate::Worker::lease).
     NoMemory,
+    /// There is no memory to lease while these channels live: their receives take every slot of the Worker
+    /// ([`Worker::leases_max`](crate::Worker::leases_max) is 0), since its
+    /// [`lease_share_percent`](crate::WorkerConfig::lease_share_percent) is 0.
+    NoLeases,
     /// There is no such channel any more: it was closed.
     Closed,
     /// The peer closed the channel: see [`Event::PeerClosed`](crate::Event::PeerClosed).
@@ -105,6 +109,9 @@ impl fmt::Display for SendErrorKind {
             ),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
             Self::NoMemory => f.write_str("no slot of the Worker is free now: poll, and try again"),
+            Self::NoLeases => f.write_str(
+                "every slot of the Worker is a receive of its channels: raise slots or lease_share_percent",
+            ),
             Self::Closed => {
                 f.write_str("not sent: this Worker has no open channel of that id; connect again")
             }

@@ -70,6 +70,12 @@ impl Notice {
         self.is_peer_closed = true;
     }
 
+    /// A probe has no answer in its time: the Worker is to say whether a poll finds the completion queue empty.
+    #[cold]
+    pub(crate) fn note_overdue(&self) {
+        self.list.notify(self.channel);
+    }
+
     /// The device refused a doorbell, of which it may have taken a part.
     #[cold]
     pub(crate) fn note_not_posted(&self) {

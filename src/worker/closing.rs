@@ -412,6 +412,7 @@ impl<P: Provider> Worker<P> {
                     closing.state = Some(channel.state());
                 }
                 self.table.reaper.take(channel);
+                self.note_leases();
             }
         }
         ClosingState::Destroying

@@ -237,6 +237,13 @@ pub struct ChannelConfig {
     /// its Worker is whole and tended ([`Worker::tend`](crate::Worker::tend)). A loop that tends after each poll, and begins to sleep between
     /// its polls, finds it up to 1,024 polls later, once.
     pub probe_after: Option<Duration>,
+    /// The longest that the Worker waits for the answer to a probe. After it the channel fails with
+    /// [`WcStatus::RESP_TIMEOUT_ERR`](crate::WcStatus::RESP_TIMEOUT_ERR), within 20 ms, if a poll finds no answer and nothing came or
+    /// went since. So a dead peer is found this and 120 ms after `probe_after` at the latest, whatever the device's retries take.
+    /// Default `None`, which leaves the peer to those retries: with less, an outage that a busy channel survives would end an idle
+    /// one. Where a peer must be found faster, 50 ms is enough for a lost packet with a `timeout` of 12, of 16.8 ms. Whole
+    /// milliseconds, rounded up.
+    pub probe_timeout: Option<Duration>,
     /// Whether the Worker closes the channel by itself once it is lost: the peer closed it, or it failed. Default yes, since a
     /// server that reads no events would run out of places. [`Worker::tend`](crate::Worker::tend) does it. The place and the memory are free again some 10 ms after
     /// [`Event::PeerClosed`](crate::Event::PeerClosed), or once all requests came back after
@@ -306,6 +313,7 @@ impl Default for ChannelConfig {
             private_data: PrivateData::EMPTY,
             session: None,
             probe_after: Some(Duration::from_secs(10)),
+            probe_timeout: None,
             close_when_lost: true,
             mtu_max: Mtu::B4096,
             class: 0,

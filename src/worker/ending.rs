@@ -14,12 +14,16 @@
 //! A side that only receives never learns from its transport that the peer died. `Worker::tend` reads the clock once in 1,024 calls and
 //! before a sleep; a loop that tends rarely reads it every 20 ms. It looks at the channels every 50 ms while anything comes, and else when
 //! the first of them is due. A look at 10,000 channels takes some 50 µs. `Worker::poll` and the halves do not probe; `SendHalf::probe` does.
+//!
+//! A probe with a timeout is given up by `Worker::tend`, and not before a poll found the completion queue empty behind that time: a loop
+//! that was away finds the answer first.
 
 use core::time::Duration;
 
-use doorbell_core::Instant;
+use doorbell_core::{Deadline, Instant};
 use doorbell_hotpath::FirstCause;
 
+use crate::worker::config::ChannelConfig;
 use crate::worker::event::ChannelState;
 
 /// The end of a channel that was not closed here.
@@ -40,23 +44,75 @@ pub(crate) struct Care {
     pub(crate) closes_when_lost: bool,
     /// Whether it was looked at before: `seen` and `since` are of that.
     was_looked_at: bool,
+    probed: Probed,
+    /// A probe may go without an answer for so long, in milliseconds; [`NEVER_MS`] leaves it to the device.
+    probe_timeout_ms: u32,
     /// With nothing heard for so long, the peer is probed; [`NEVER`] stands for none. A [`Duration`] is of twice the bytes.
     probe_after_ns: u64,
-    /// The counts of what had come and gone at the last look, and when they were first so.
+    /// The counts of what had come and gone at the last look, and when they were first so; or when the probe went out.
     seen: (u32, u32),
     since: Instant,
+}
+
+/// State of the last probe, of a channel whose probes have a timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probed {
+    /// There is none, or it is answered.
+    No,
+    /// It is in flight.
+    Asked,
+    /// Its time is over. The answer may lie in the completion queue.
+    Overdue,
+    /// Its time is over, and a poll found the completion queue empty behind that.
+    Unanswered,
+}
+
+/// What came and went on a channel by now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    /// Counts of what had come and gone.
+    pub(crate) seen: (u32, u32),
+    /// Whether a completion may be awaited.
+    pub(crate) is_awaited: bool,
+    /// Whether a probe that went out may be in flight.
+    pub(crate) may_be_probed: bool,
+}
+
+/// What a look at a channel finds to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Nothing before this.
+    At(Instant),
+    /// The peer is to be probed now.
+    Probe,
+    /// The probe is overdue: the next poll is to look whether its answer is in the completion queue.
+    Await,
+    /// The peer is given up.
+    GiveUp,
 }
 
 /// No time in nanoseconds: the last one that can be said, of 584 years.
 const NEVER: u64 = u64::MAX;
 
+/// No time in milliseconds: the last one that can be said, of 49 days.
+const NEVER_MS: u32 = u32::MAX;
+
 impl Care {
-    pub(crate) fn new(says_farewell: bool, closes_when_lost: bool, probe_after: Option<Duration>) -> Self {
-        let probe_after_ns = probe_after.and_then(|span| u64::try_from(span.as_nanos()).ok());
+    pub(crate) fn new(config: &ChannelConfig) -> Self {
+        let probe_after_ns = config
+            .probe_after
+            .and_then(|span| u64::try_from(span.as_nanos()).ok());
+        let timeout_ms = config
+            .probe_timeout
+            .map(|span| span.as_nanos().div_ceil(1_000_000).max(1));
         Self {
-            says_farewell,
-            closes_when_lost,
+            says_farewell: false,
+            closes_when_lost: config.close_when_lost,
             was_looked_at: false,
+            probed: Probed::No,
+            probe_timeout_ms: timeout_ms
+                .and_then(|span| u32::try_from(span).ok())
+                .unwrap_or(NEVER_MS),
             probe_after_ns: probe_after_ns.unwrap_or(NEVER),
             seen: (0, 0),
             since: Instant::from_ns(0),
@@ -71,17 +127,73 @@ impl Care {
         }
     }
 
-    /// Notes what had come and gone by now, where a completion may be awaited; since when that is so.
-    pub(crate) fn note_seen(&mut self, seen: (u32, u32), is_awaited: bool, now: Instant) -> Instant {
-        if !self.was_looked_at || self.seen != seen || is_awaited {
-            (self.seen, self.since, self.was_looked_at) = (seen, now, true);
+    const fn probe_timeout(&self) -> Option<Duration> {
+        match self.probe_timeout_ms {
+            NEVER_MS => None,
+            span_ms => Some(Duration::from_millis(span_ms as u64)),
+        }
+    }
+
+    /// Looks at what came and went; `None` if the peer is never probed.
+    pub(crate) fn look(&mut self, traffic: Traffic, now: Instant) -> Option<Look> {
+        let span = self.probe_after()?;
+        if let Some(look) = self.look_at_probe(traffic, now) {
+            return Some(look);
+        }
+        let due = Deadline::after(self.note_seen(traffic, now), span);
+        if due.has_passed(now) {
+            Some(Look::Probe)
+        } else {
+            Some(Look::At(due.instant()))
+        }
+    }
+
+    /// Looks whether the last probe is answered. Anything that came or went since is as good as an answer: the requests that went
+    /// are the transport's to give up.
+    fn look_at_probe(&mut self, traffic: Traffic, now: Instant) -> Option<Look> {
+        let timeout = self.probe_timeout().filter(|_| self.probed != Probed::No)?;
+        if !traffic.may_be_probed || self.seen != traffic.seen {
+            self.probed = Probed::No;
+            return None;
+        }
+        let due = Deadline::after(self.since, timeout);
+        if self.probed == Probed::Unanswered {
+            return Some(Look::GiveUp);
+        }
+        if !due.has_passed(now) {
+            return Some(Look::At(due.instant()));
+        }
+        self.probed = Probed::Overdue;
+        Some(Look::Await)
+    }
+
+    /// Notes what had come and gone by now; since when that is so.
+    fn note_seen(&mut self, traffic: Traffic, now: Instant) -> Instant {
+        if !self.was_looked_at || self.seen != traffic.seen || traffic.is_awaited {
+            (self.seen, self.since, self.was_looked_at) = (traffic.seen, now, true);
         }
         self.since
     }
 
-    /// Notes that the peer is asked now.
-    pub(crate) const fn note_probed(&mut self, now: Instant) {
+    /// Notes that the peer is probed now, or could not be; says when it is to be looked at again.
+    pub(crate) fn note_probed(&mut self, is_posted: bool, now: Instant) -> Option<Instant> {
         self.since = now;
+        let timeout = self.probe_timeout().filter(|_| is_posted);
+        if timeout.is_some() {
+            self.probed = Probed::Asked;
+        }
+        Some(Deadline::after(now, timeout.or(self.probe_after())?).instant())
+    }
+
+    /// Whether a poll is to look for the answer to a probe.
+    #[inline]
+    pub(crate) const fn is_overdue(&self) -> bool {
+        matches!(self.probed, Probed::Overdue)
+    }
+
+    /// Notes that a poll found the completion queue empty.
+    pub(crate) const fn note_unanswered(&mut self) {
+        self.probed = Probed::Unanswered;
     }
 }
 
@@ -102,44 +214,154 @@ impl ChannelState {
 
 #[cfg(test)]
 mod tests {
-    use super::Care;
+    use super::{Care, Look, Traffic};
+    use crate::worker::config::ChannelConfig;
     use core::time::Duration;
     use doorbell_core::Instant;
 
-    fn care(probe_after: Option<Duration>) -> Care {
-        Care::new(true, true, probe_after)
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn care(probe_after: Option<Duration>, probe_timeout: Option<Duration>) -> Care {
+        let mut config = ChannelConfig::default();
+        (config.probe_after, config.probe_timeout) = (probe_after, probe_timeout);
+        Care::new(&config)
+    }
+
+    fn silent(seen: (u32, u32)) -> Traffic {
+        Traffic {
+            seen,
+            is_awaited: false,
+            may_be_probed: false,
+        }
+    }
+
+    fn probed(seen: (u32, u32)) -> Traffic {
+        Traffic {
+            seen,
+            is_awaited: true,
+            may_be_probed: true,
+        }
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_ns(ms * 1_000_000)
     }
 
     #[test]
     fn a_time_to_probe_is_as_it_was_given_up_to_584_years() {
         let longest = Duration::from_nanos(u64::MAX - 1);
-        for span in [
-            Duration::ZERO,
-            Duration::from_nanos(1),
-            Duration::from_secs(10),
-            longest,
-        ] {
-            assert_eq!(care(Some(span)).probe_after(), Some(span));
+        for span in [Duration::ZERO, Duration::from_nanos(1), 10 * SECOND, longest] {
+            assert_eq!(care(Some(span), None).probe_after(), Some(span));
         }
         let too_long = longest + Duration::from_nanos(1);
         for none in [None, Some(too_long), Some(Duration::MAX)] {
-            assert_eq!(care(none).probe_after(), None);
+            assert_eq!(care(none, None).probe_after(), None);
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_in_whole_milliseconds_rounded_up_to_49_days() {
+        let longest = Duration::from_millis(u64::from(u32::MAX) - 1);
+        for (given, kept) in [
+            (Duration::ZERO, 1),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(100), 100),
+            (Duration::from_micros(100_001), 101),
+            (longest, u64::from(u32::MAX) - 1),
+        ] {
+            let care = care(None, Some(given));
+            assert_eq!(
+                care.probe_timeout(),
+                Some(Duration::from_millis(kept)),
+                "{given:?}"
+            );
+        }
+        for none in [None, Some(longest + Duration::from_nanos(1)), Some(Duration::MAX)] {
+            assert_eq!(care(None, none).probe_timeout(), None);
         }
     }
 
     #[test]
     fn silence_begins_with_the_first_look_and_with_whatever_is_heard() {
-        let mut care = care(None);
-        let at = Instant::from_ns;
-        assert_eq!(care.note_seen((0, 0), false, at(5)), at(5), "the first look");
-        assert_eq!(care.note_seen((0, 0), false, at(6)), at(5));
-        assert_eq!(care.note_seen((1, 0), false, at(7)), at(7), "a message came");
+        let mut care = care(Some(SECOND), None);
+        let due = |ms| Some(Look::At(at(ms)));
+        assert_eq!(care.look(silent((0, 0)), at(5)), due(1005), "the first look");
+        assert_eq!(care.look(silent((0, 0)), at(6)), due(1005));
+        assert_eq!(care.look(silent((1, 0)), at(7)), due(1007), "a message came");
+        assert_eq!(care.look(silent((1, 1)), at(8)), due(1008), "one went");
         assert_eq!(
-            care.note_seen((1, 0), true, at(8)),
-            at(8),
+            care.look(probed((1, 1)), at(9)),
+            due(1009),
             "a completion is awaited"
         );
-        care.note_probed(at(9));
-        assert_eq!(care.note_seen((1, 0), false, at(10)), at(9), "it was probed");
+        assert_eq!(care.look(silent((1, 1)), at(1009)), Some(Look::Probe));
+        assert_eq!(care.note_probed(true, at(1009)), Some(at(2009)));
+        // Without a timeout the probe is the device's to give up.
+        assert_eq!(care.look(probed((1, 1)), at(2009)), due(3009));
+        assert_eq!(self::care(None, Some(SECOND)).look(silent((0, 0)), at(5)), None);
+    }
+
+    /// A channel that was probed at 2,000 ms, with a timeout of 100 ms.
+    fn asked() -> Care {
+        let mut care = care(Some(SECOND), Some(Duration::from_millis(100)));
+        assert_eq!(care.look(silent((3, 3)), at(1000)), Some(Look::At(at(2000))));
+        assert_eq!(care.look(silent((3, 3)), at(2000)), Some(Look::Probe));
+        assert_eq!(care.note_probed(true, at(2000)), Some(at(2100)));
+        care
+    }
+
+    #[test]
+    fn a_probe_is_given_up_once_a_poll_found_no_answer_behind_its_time() {
+        let mut care = asked();
+        assert_eq!(care.look(probed((3, 3)), at(2099)), Some(Look::At(at(2100))));
+        assert!(!care.is_overdue());
+        for ms in [2100, 2101, 5000] {
+            assert_eq!(care.look(probed((3, 3)), at(ms)), Some(Look::Await));
+            assert!(care.is_overdue());
+        }
+        care.note_unanswered();
+        assert!(!care.is_overdue());
+        assert_eq!(care.look(probed((3, 3)), at(5001)), Some(Look::GiveUp));
+    }
+
+    #[test]
+    fn an_answer_or_any_traffic_ends_the_wait_for_a_probe() {
+        let stages: [fn(&mut Care); 3] = [
+            |_| {},
+            |care| assert_eq!(care.look(probed((3, 3)), at(2100)), Some(Look::Await)),
+            |care| {
+                assert_eq!(care.look(probed((3, 3)), at(2100)), Some(Look::Await));
+                care.note_unanswered();
+            },
+        ];
+        for reach in stages {
+            let mut care = asked();
+            reach(&mut care);
+            assert_eq!(
+                care.look(silent((3, 3)), at(2200)),
+                Some(Look::At(at(3000))),
+                "an answer"
+            );
+            assert!(!care.is_overdue());
+            assert_eq!(care.look(silent((3, 3)), at(3000)), Some(Look::Probe));
+            for seen in [(4, 3), (3, 4)] {
+                let mut care = asked();
+                reach(&mut care);
+                assert_eq!(
+                    care.look(probed(seen), at(2200)),
+                    Some(Look::At(at(3200))),
+                    "{seen:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_probe_that_was_not_posted_is_tried_again_behind_the_same_silence() {
+        let mut care = care(Some(SECOND), Some(Duration::from_millis(100)));
+        assert_eq!(care.look(silent((0, 0)), at(0)), Some(Look::At(at(1000))));
+        assert_eq!(care.look(silent((0, 0)), at(1000)), Some(Look::Probe));
+        assert_eq!(care.note_probed(false, at(1000)), Some(at(2000)));
+        assert_eq!(care.look(silent((0, 0)), at(1500)), Some(Look::At(at(2000))));
     }
 }

@@ -105,6 +105,8 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) deferred: Option<Box<Deferred<P>>>,
     /// Whether it is on its way out, so that nothing may wait any more.
     pub(crate) is_closed: bool,
+    /// Whether the receives of the Worker's channels take all memory that it leases from.
+    pub(crate) is_without_leases: bool,
     // The queue goes before the control side: the order in which nothing is left to fail.
     pub(crate) sender: Sending<P>,
     pub(crate) control: P::QueuePair,
@@ -363,8 +365,11 @@ impl<P: Provider> SendHalf<P> {
         self.sender
             .admit_message()
             .map_err(|reason| unposted(&mut self.notice, reason.into()))?;
-        let slot = arena.lease().ok_or(SendErrorKind::NoMemory)?;
-        Ok(Lease { slot })
+        match arena.lease() {
+            Some(slot) => Ok(Lease { slot }),
+            None if self.is_without_leases => Err(SendErrorKind::NoLeases),
+            None => Err(SendErrorKind::NoMemory),
+        }
     }
 
     /// Fails the queue pair, so that everything posted on either half is flushed and comes back

@@ -397,7 +397,7 @@ impl<P: Provider> Worker<P> {
 
     /// Leases memory. `None` is back-pressure: every slot that is no receive is in flight, or in the hands of the application,
     /// and there is a lease again once a request ends or a message is released. Never for ever, as long as
-    /// [`Worker::leases_kept`] is not 0.
+    /// [`Worker::leases_max`] is not 0.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })
@@ -407,6 +407,20 @@ impl<P: Provider> Worker<P> {
     #[must_use]
     pub const fn leases_kept(&self) -> u32 {
         self.leases_kept
+    }
+
+    /// Returns how many slots the receives of its channels leave for leases. It is 0 only with a
+    /// [`WorkerConfig::lease_share_percent`] of 0, and then there is no lease while these channels live.
+    #[must_use]
+    pub fn leases_max(&self) -> u32 {
+        let receives = match &self.receives.shared {
+            Some(shared) => shared.depth(),
+            None => {
+                let taken = self.table.entries.iter().filter(|entry| entry.channel.is_some());
+                taken.fold(0_u32, |sum, entry| sum.saturating_add(entry.room.receives))
+            }
+        };
+        self.arena.slots().saturating_sub(receives)
     }
 
     /// Gives memory back, cheaper than dropping it.

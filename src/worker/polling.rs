@@ -133,7 +133,7 @@ impl<P: Provider> Worker<P> {
         } else {
             0
         };
-        if sends.look_noticed(table, received) {
+        if sends.look_noticed(table, received, sent) {
             upkeep.is_wanted();
         }
         if !closing.is_empty() {

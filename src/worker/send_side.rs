@@ -64,14 +64,19 @@ impl<P: Provider> SendSide<P> {
 
     /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
     /// signaled, those of whose doorbell the device took a part. Has those reported that are lost, after a poll that took so
-    /// many receives; says whether the Worker is to close any.
+    /// many receives and sends; says whether the Worker is to close any, or to give a peer up.
     #[inline]
-    pub(super) fn look_noticed<C: Sends<P>>(&mut self, table: &mut [Entry<C>], received: u32) -> bool {
-        !self.noticed.is_empty() && self.list_noticed(table, received)
+    pub(super) fn look_noticed<C: Sends<P>>(
+        &mut self,
+        table: &mut [Entry<C>],
+        received: u32,
+        sent: u32,
+    ) -> bool {
+        !self.noticed.is_empty() && self.list_noticed(table, received, sent)
     }
 
     #[cold]
-    fn list_noticed<C: Sends<P>>(&mut self, table: &mut [Entry<C>], received: u32) -> bool {
+    fn list_noticed<C: Sends<P>>(&mut self, table: &mut [Entry<C>], received: u32, sent: u32) -> bool {
         let Self {
             noticed,
             unannounced,
@@ -81,6 +86,7 @@ impl<P: Provider> SendSide<P> {
             ..
         } = self;
         let is_left = !undelivered.is_empty();
+        let mut is_unanswered = false;
         noticed.take(|index| {
             let entry = table.get_mut(index as usize);
             let Some((listed, channel)) = entry.and_then(Entry::split) else {
@@ -103,7 +109,17 @@ impl<P: Provider> SendSide<P> {
                 }
             }
             let is_open = channel.is_open();
-            let SendHalf { sender, notice, .. } = channel.send_half();
+            let SendHalf {
+                sender, notice, care, ..
+            } = channel.send_half();
+            match care.is_overdue() {
+                true if sent == 0 => {
+                    care.note_unanswered();
+                    is_unanswered = true;
+                }
+                true => noticed.notify(index),
+                false => {}
+            }
             if notice.keep_wanting(noticed, index, sender.wants_credits()) {
                 listed.note_wanting(index, wanting);
             }
@@ -111,7 +127,7 @@ impl<P: Provider> SendSide<P> {
                 listed.note_unannounced(index, unannounced);
             }
         });
-        !lost.is_empty()
+        is_unanswered || !lost.is_empty()
     }
 
     /// Announces receives of channels on which nothing went out to carry that, or to report what is undelivered. Reports first

@@ -152,6 +152,11 @@ impl<P: Provider> Shared<P> {
         self.receiver.queue()
     }
 
+    /// Receives kept posted.
+    pub(super) const fn depth(&self) -> u32 {
+        self.depth
+    }
+
     fn counts(&self) -> SharedReceives {
         SharedReceives {
             id: self.queue().id(),

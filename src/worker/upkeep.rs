@@ -8,6 +8,7 @@ use doorbell_core::{Clock as _, Deadline, Instant};
 
 use super::Worker;
 use crate::worker::channel::{Channel, ChannelId};
+use crate::worker::ending::{Look, Traffic};
 use crate::worker::event::ChannelState;
 
 /// Polls from one look at the clock to the next, at most: a look costs some twenty nanoseconds, and these polls take tens of microseconds.
@@ -260,24 +261,37 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-/// Probes the peer of a channel where it is time; says when it is to be looked at again. While requests are in flight the
-/// transport itself finds out a peer that is dead.
+/// Probes the peer of a channel where it is time, or gives it up; says when it is to be looked at again. While requests of the
+/// application are in flight the transport itself finds out a peer that is dead.
 fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instant> {
-    let span = channel.send.care.probe_after()?;
     if channel.state() != ChannelState::Open || channel.send.is_closed {
         return None;
     }
-    let seen = (channel.receive.receiver.received(), channel.send.sender.sent());
-    let is_awaited = channel.send.sender.awaits_completion();
-    let care = &mut channel.send.care;
-    let due = Deadline::after(care.note_seen(seen, is_awaited, now), span);
-    if !due.has_passed(now) {
-        return Some(due.instant());
+    let sender = &channel.send.sender;
+    let traffic = Traffic {
+        seen: (channel.receive.receiver.received(), sender.went_out()),
+        is_awaited: sender.awaits_completion(),
+        may_be_probed: sender.has_own_in_flight(),
+    };
+    match channel.send.care.look(traffic, now)? {
+        Look::At(due) => Some(due),
+        Look::Probe => {
+            // If the device refuses it, it is tried again after the same silence.
+            let is_posted = channel.send.sender.probe().is_ok();
+            channel.send.care.note_probed(is_posted, now)
+        }
+        Look::Await => {
+            channel.send.notice.note_overdue();
+            Some(now)
+        }
+        Look::GiveUp => {
+            // If the device refuses even that, the channel counts as failed all the same.
+            let _ = channel.send.shut();
+            channel.send.sender.note_unanswered();
+            channel.send.notice.note_lost();
+            None
+        }
     }
-    care.note_probed(now);
-    // If the device refuses it, it is asked again after the same time.
-    let _ = channel.send.sender.probe();
-    Some(Deadline::after(now, span).instant())
 }
 
 impl<P: Provider> Worker<P> {

@@ -231,6 +231,40 @@ impl<P: Provider> Worker<P> {
         self.wait_as(how, deadline, |worker| worker.poll_all(&mut each))
     }
 
+    /// Waits by [`Worker::wait_tending`] until `each` returns a value, and returns the first one; `None` at the deadline. `each` gets
+    /// every event, those behind it in the same poll too.
+    ///
+    /// ```
+    /// # use doorbell::{Deadline, Event, Wait, WaitError, Worker};
+    /// # fn f(worker: &mut Worker, deadline: Deadline) -> Result<(), WaitError> {
+    /// let message = worker.wait_for(Wait::Busy, deadline, |_, event| match event {
+    ///     Event::Received { message, .. } => Some(message.payload().to_vec()),
+    ///     _ => None,
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Worker::wait`]. A failed channel or request is an event.
+    pub fn wait_for<T>(
+        &mut self,
+        how: Wait,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P>, Event<'_, P>) -> Option<T>,
+    ) -> Result<Option<T>, WaitError> {
+        let mut found = None;
+        loop {
+            let woken = self.wait_tending(how, deadline, |turn, event| {
+                let value = each(turn, event);
+                found = found.take().or(value);
+            })?;
+            if found.is_some() || woken == Woken::Deadline {
+                return Ok(found);
+            }
+        }
+    }
+
     /// Makes the completion queues wake the thread that sleeps at them, and polls once more. Permits to sleep, or returns
     /// `None` if something happened meanwhile: act on it, and ask again.
     ///

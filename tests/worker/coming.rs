@@ -162,6 +162,8 @@ fn come_and_go(clients: usize, at_once: usize, own: &WorkerConfig, going: impl F
         (slots, leasable(&mut client[0]), pairs)
     };
     let before = counts(&mut serving, &mut client);
+    // The cells that clients have at once are registered for them, and serve all that come later.
+    let mut cells = None;
     let mut expected = [0, 0];
     for (round, gone) in (0..clients).step_by(at_once).enumerate() {
         let [here, there] = serving.come(&mut client, at_once);
@@ -189,6 +191,14 @@ fn come_and_go(clients: usize, at_once: usize, own: &WorkerConfig, going: impl F
         });
         assert_eq!(serving.received, gone + at_once, "{going:?} in round {round}");
         assert_eq!(serving.ended, expected, "{going:?} in round {round}");
+        let counted = serving.server[0].cells();
+        let first = *cells.get_or_insert(counted);
+        assert_eq!(
+            (counted.blocks, counted.cells),
+            (first.blocks, first.cells),
+            "{going:?} in round {round}"
+        );
+        assert_eq!(counted.in_use, 0, "{going:?} in round {round}");
     }
     assert!(serving.nodes[1].settle(serving.nodes[1].within(LONG)));
     assert_eq!(counts(&mut serving, &mut client), before);

@@ -7,9 +7,11 @@ use doorbell::provider::{ArenaConfig, Instant, Window as _};
 use doorbell::worker::CloseProgress;
 use doorbell::{
     ChannelConfig, ChannelState, Deadline, Event, Notify, Operation, RemoteAccess, RemoteAddress,
-    SendErrorKind, Wait, WcStatus, WindowConfig, Worker,
+    SendErrorKind, Wait, WcStatus, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, Plan};
+
+use crate::many::Many;
 
 /// Channels that end as by default.
 pub(crate) fn small() -> ChannelConfig {
@@ -349,6 +351,125 @@ fn a_message_without_completion_puts_a_probe_off_by_a_look_at_most() {
     }
     assert!(passed(&fabric, began) > Duration::from_millis(900));
     assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
+}
+
+/// A pair whose cable is cut, on a fabric whose time passes as the test says.
+fn cut_in_time(config: ChannelConfig) -> (Fabric, End, End) {
+    let fabric = Fabric::builder().driven().build();
+    let (a, b) = pair_on(&fabric, config, config, Notify::Every);
+    fabric.follow(&"at 0s link a/simA-b/simB down".parse().unwrap());
+    (fabric, a, b)
+}
+
+/// Seven tries of 268 ms would take two seconds. With a timeout of 50 ms the peer is found within 200 ms of the interval.
+#[test]
+fn a_probe_with_a_timeout_finds_a_dead_peer_soon() {
+    for nap_us in [100, 1_000, 20_000] {
+        let mut config = small();
+        config.probe_after = Some(Duration::from_secs(1));
+        config.probe_timeout = Some(Duration::from_millis(50));
+        let (fabric, mut a, _b) = cut_in_time(config);
+        let (began, id) = (fabric.now(), a.id());
+        let mut told = Told::default();
+        let mut took = None;
+        while a.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
+            fabric.run_for(Duration::from_micros(nap_us));
+            poll(a.worker(), &mut told);
+            let passed = passed(&fabric, began);
+            assert!(passed < Duration::from_secs(5), "{told:?}");
+            took = took.or(Some(passed).filter(|_| !told.failed.is_empty()));
+        }
+        let took = took.unwrap();
+        assert!(took > Duration::from_millis(1000), "{took:?} with {nap_us} us");
+        assert!(took < Duration::from_millis(1200), "{took:?} with {nap_us} us");
+        assert_eq!(told.failed, [WcStatus::RESP_TIMEOUT_ERR]);
+        assert_eq!(told.requests_failed, 0, "a probe is none of the application's");
+        let state = a.worker().state(id).unwrap().to_string();
+        assert!(state.contains("response timeout"), "{state}");
+    }
+}
+
+#[test]
+fn a_worker_that_sleeps_wakes_for_the_timeout_of_a_probe() {
+    let mut config = small();
+    config.probe_after = Some(Duration::from_secs(1));
+    config.probe_timeout = Some(Duration::from_millis(50));
+    let (fabric, mut a, _b) = cut_in_time(config);
+    let began = fabric.now();
+    let mut told = Told::default();
+    while told.failed.is_empty() {
+        let long = a.worker().within(LONG);
+        a.worker()
+            .wait_tending(Wait::SpinThenSleep { spins: 4 }, long, |_, event| {
+                told.note(&event)
+            })
+            .unwrap();
+        assert!(passed(&fabric, began) < LONG, "{told:?}");
+    }
+    let took = passed(&fabric, began);
+    assert!(took < Duration::from_millis(1200), "{took:?}");
+    assert_eq!(told.failed, [WcStatus::RESP_TIMEOUT_ERR]);
+}
+
+/// Without a timeout an idle channel survives what the device's retries survive.
+#[test]
+fn an_outage_ends_an_idle_channel_by_a_timeout_alone() {
+    for (probe_timeout, ends) in [
+        (None, false),
+        (Some(Duration::from_millis(50)), true),
+        (Some(Duration::from_millis(900)), false),
+    ] {
+        let mut config = small();
+        (config.probe_after, config.probe_timeout) = (Some(Duration::from_secs(1)), probe_timeout);
+        let (fabric, mut a, _b) = cut_in_time(config);
+        fabric.follow(&"at 1300ms link a/simA-b/simB up".parse().unwrap());
+        let began = fabric.now();
+        let mut told = Told::default();
+        while passed(&fabric, began) < Duration::from_secs(4) {
+            fabric.run_for(Duration::from_millis(1));
+            poll(a.worker(), &mut told);
+        }
+        let failures = usize::from(ends);
+        assert_eq!(
+            told.failed,
+            vec![WcStatus::RESP_TIMEOUT_ERR; failures],
+            "{probe_timeout:?}"
+        );
+    }
+}
+
+/// A loop that was away tends before it polls, and finds the answer to a probe behind more completions than a poll takes.
+#[test]
+fn an_answer_that_waits_in_the_queue_came_in_time() {
+    let mut config = small();
+    (config.send_depth, config.receive_depth) = (64, 64);
+    config.probe_after = Some(Duration::from_millis(100));
+    config.probe_timeout = Some(Duration::from_millis(10));
+    let own = WorkerConfig::default();
+    let mut many = Many::new(&own, &config, &own);
+    (0..2).for_each(|_| many.connect(&config).unwrap());
+    let [_, busy] = many.channels[1];
+    let away = |many: &mut Many| {
+        many.fabric.run_for(Duration::from_millis(200));
+        (0..3000).for_each(|_| many.peer[0].tend());
+    };
+    let before = many.peer[0].statistics().snapshot();
+    let mut told = Told::default();
+    for _ in 0..10 {
+        for _ in 0..40 {
+            many.peer[0].send(busy, b"more").unwrap();
+        }
+        away(&mut many);
+        away(&mut many);
+        (0..100).for_each(|_| poll(&mut many.peer[0], &mut told));
+        while many.hub[0].poll(|_, _| {}).unwrap() > 0 {}
+        away(&mut many);
+        (0..100).for_each(|_| poll(&mut many.peer[0], &mut told));
+    }
+    assert!(told.failed.is_empty(), "{told:?}");
+    assert_eq!(many.peer[0].channels().count(), 2);
+    let requests = many.peer[0].statistics().snapshot().since(&before).requests;
+    assert!(requests >= 410, "{requests}: there were probes");
 }
 
 /// Time passes by the fabric. A sleep that lasts so long gives other threads 64 turns in each millisecond of it, which takes

@@ -1,9 +1,11 @@
 //! Workers sized for many channels, and memory that is kept for leases beside their receives.
 
-use doorbell::{ChannelConfig, ConnectError, Event, WorkerConfig};
+use doorbell::provider::ArenaConfig;
+use doorbell::worker::SharedReceivesConfig;
+use doorbell::{ChannelConfig, ConnectError, Event, SendErrorKind, WorkerConfig};
 use doorbell_sim::Fabric;
 
-use crate::fabric::{port, small};
+use crate::fabric::{SOON, port, small};
 use crate::many::Many;
 
 #[test]
@@ -133,4 +135,74 @@ fn a_share_of_nothing_lets_receives_take_every_slot() {
     two.connect(&small()).unwrap();
     two.connect(&small()).unwrap();
     assert!(two.hub[0].lease().is_none());
+}
+
+#[test]
+fn no_lease_now_and_no_lease_ever_are_told_apart() {
+    let mut own = WorkerConfig::default();
+    (own.slots, own.lease_share_percent) = (32, 0);
+    let mut two = Many::new(&own, &small(), &WorkerConfig::default());
+    two.connect(&small()).unwrap();
+    let [here, there] = two.channels[0];
+    assert_eq!(two.hub[0].leases_max(), 16);
+    let held: Vec<_> = core::iter::from_fn(|| two.hub[0].lease()).collect();
+    let long = [7; 300];
+    let refused = two.hub[0].send(here, &long).unwrap_err();
+    assert_eq!(refused, SendErrorKind::NoMemory, "leases come back");
+    assert!(refused.is_temporary());
+    held.into_iter().for_each(|lease| two.hub[0].release(lease));
+    two.hub[0].send(here, &long).unwrap();
+    while two.hub[0].poll(|_, _| {}).unwrap() == 0 {}
+    // Another one, and the receives take every slot.
+    two.connect(&small()).unwrap();
+    assert_eq!(two.hub[0].leases_max(), 0);
+    let refused = two.hub[0].send(here, &long).unwrap_err();
+    assert_eq!(refused, SendErrorKind::NoLeases);
+    assert!(!refused.is_temporary());
+    assert_eq!(two.hub[0].lease_for(here).map(drop), Err(SendErrorKind::NoLeases));
+    two.hub[0].send(here, &[7; 200]).unwrap();
+    // The same within a poll.
+    two.peer[0].send(there, b"ask").unwrap();
+    let mut within = None;
+    while within.is_none() {
+        two.hub[0]
+            .poll(|mut turn, event| {
+                if let Event::Received { .. } = event {
+                    within = Some(turn.send_to(here, &long).unwrap_err());
+                }
+            })
+            .unwrap();
+    }
+    assert_eq!(within, Some(SendErrorKind::NoLeases));
+    // Once one is gone, there is memory again.
+    let [last, _] = two.channels[1];
+    let soon = two.hub[0].within(SOON);
+    two.hub[0].close(last, soon, |_, _| {}).unwrap();
+    assert_eq!(two.hub[0].leases_max(), 16);
+    two.hub[0].send(here, &long).unwrap();
+}
+
+#[test]
+fn shared_receives_that_take_every_slot_leave_no_lease_ever() {
+    let mut own = WorkerConfig::default();
+    (own.slots, own.lease_share_percent) = (32, 0);
+    let mut shared = SharedReceivesConfig::default();
+    shared.depth = 32;
+    own.shared_receives = Some(shared);
+    let mut two = Many::new(&own, &small(), &WorkerConfig::default());
+    two.connect(&small()).unwrap();
+    let [here, _] = two.channels[0];
+    assert_eq!(two.hub[0].leases_max(), 0);
+    assert_eq!(two.hub[0].send(here, &[7; 300]), Err(SendErrorKind::NoLeases));
+    // Half of a Worker that is split leases from memory without receives.
+    let (mut sending, receiving) = two.hub.remove(0).split(&ArenaConfig::new(1, 512)).unwrap();
+    let held = sending.lease().unwrap();
+    assert_eq!(
+        sending.send(here, &[7; 300]),
+        Err(SendErrorKind::NoMemory),
+        "it comes back"
+    );
+    sending.release(held);
+    let mut whole = sending.join(receiving).unwrap();
+    assert_eq!(whole.send(here, &[7; 300]), Err(SendErrorKind::NoLeases));
 }

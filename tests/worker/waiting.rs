@@ -87,6 +87,46 @@ fn every_wait_ends_at_its_deadline() {
 }
 
 #[test]
+fn a_wait_for_an_event_returns_the_first_that_is_wanted() {
+    for (how, notify) in [(SLEEP, Notify::Every), (Wait::Busy, Notify::Never)] {
+        let (mut a, mut b) = pair_that(notify);
+        (0..5_u8).for_each(|number| send(&mut b, &[number]).unwrap());
+        let deadline = a.worker().within(LONG);
+        let mut seen = Vec::new();
+        let mut wanted = |least: u8| {
+            let found = a.worker().wait_for(how, deadline, |_, event| {
+                let Event::Received { message, .. } = event else {
+                    panic!("{event:?}");
+                };
+                seen.push(message.payload()[0]);
+                seen.last().copied().filter(|number| *number >= least)
+            });
+            found.unwrap()
+        };
+        assert_eq!(wanted(2), Some(2), "the first");
+        while seen.len() < 5 {
+            a.worker()
+                .poll(|_, event| {
+                    if let Event::Received { message, .. } = event {
+                        seen.push(message.payload()[0]);
+                    }
+                })
+                .unwrap();
+        }
+        assert_eq!(seen, [0, 1, 2, 3, 4], "those behind it were shown, too");
+        let soon = a.worker().within(SHORT);
+        let none = a
+            .worker()
+            .wait_for(how, soon, |_, event| Some(format!("{event:?}")));
+        assert_eq!(none, Ok(None));
+    }
+    let (mut a, _b) = pair();
+    let soon = a.worker().within(SHORT);
+    let refused = a.worker().wait_for(SLEEP, soon, |_, _| Some(()));
+    assert_eq!(refused, Err(WaitError::NeverNotified));
+}
+
+#[test]
 fn a_worker_that_never_notifies_is_only_polled() {
     let (mut a, mut b) = pair();
     let short = a.worker().within(SHORT);

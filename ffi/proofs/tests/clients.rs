@@ -1,5 +1,6 @@
 //! Clients that come and go, eight at a time, to a server of default settings, over `ffi` on the fake libibverbs: some close, some are
-//! dropped with their Worker, some go without a word. The server's heap, slots and objects of the device are in the end what they were.
+//! dropped with their Worker, some go without a word. The server's heap, slots, cells and objects of the device are in the end what they
+//! were.
 //!
 //! One test, since the heap and the calls are counted for the whole process.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use doorbell::connect::Connecting;
-use doorbell::worker::CloseProgress;
+use doorbell::worker::{CellCounts, CloseProgress};
 use doorbell::{
     ChannelConfig, ChannelId, Event, Listener, Node, Operation, Trust, Worker, WorkerConfig, within,
 };
@@ -79,6 +80,8 @@ impl Going {
 #[derive(Debug, PartialEq, Eq)]
 struct There {
     slots: usize,
+    /// The registered memory of cells, which serves client after client: the server's, and that of a Worker for clients.
+    cells: [CellCounts; 2],
     /// The count of each kind of object that a device makes.
     objects: [u32; Call::LIVES.len()],
     leaked: Leaks,
@@ -108,8 +111,6 @@ impl Serving {
         let mut config = ChannelConfig::default();
         // A probe takes its time here: that of the machine.
         config.probe_after = Some(Duration::from_millis(50));
-        // A block of cells stays for later clients.
-        config.cell_bytes = 0;
         (config.timeout, config.retry_count) = (8, 1);
         let any = "127.0.0.1:0".parse().unwrap();
         Self {
@@ -126,7 +127,6 @@ impl Serving {
     fn round(&mut self, going: Going) {
         let mut config = ChannelConfig::default();
         (config.send_depth, config.receive_depth, config.probe_after) = (8, 8, None);
-        config.cell_bytes = 0;
         let to = self.listener.address();
         let (mut dials, mut begun) = (Vec::<Connecting>::new(), 0);
         let (mut here, mut there) = (Vec::<ChannelId>::new(), Vec::<ChannelId>::new());
@@ -191,10 +191,13 @@ impl Serving {
     }
 
     fn there(&mut self) -> There {
+        // One that had a round of clients may be gone by now with its cells.
+        self.own = clients(&self.node);
         assert!(self.node.settle(within(SOON)));
         let leases: Vec<_> = core::iter::from_fn(|| self.server[0].lease()).collect();
         There {
             slots: leases.len(),
+            cells: [self.server[0].cells(), self.own[0].cells()],
             objects: Call::LIVES.map(|(made, gone)| self.control.calls(made) - self.control.calls(gone)),
             leaked: leaks(),
         }
@@ -226,6 +229,9 @@ fn a_server_is_behind_its_clients_what_it_was_before() {
         began.elapsed()
     );
     assert_eq!(after, before);
+    // As much as eight clients have at once, and no client has any of it now.
+    let [cells, _] = after.cells;
+    assert_eq!((cells.blocks as usize, cells.in_use), (AT_ONCE, 0), "{cells:?}");
     assert_eq!(serving.events, [clients, clients * 9 / 10, clients / 10]);
     // Less than any allocation for each of them.
     assert!(grown < clients, "{grown} bytes for {clients} clients");

@@ -1,11 +1,13 @@
-//! Requests that the peer or the device would refuse are refused when they are posted, over `ffi`: on the fake libibverbs, or if
-//! `DOORBELL_REQUIRE_DEVICE=1` is set on the device that `DOORBELL_DEVICE` names.
+//! Requests that the peer or the device would refuse are refused when they are posted, and callbacks of polls do as they are documented,
+//! over `ffi`: on the fake libibverbs, or if `DOORBELL_REQUIRE_DEVICE=1` is set on the device that `DOORBELL_DEVICE` names.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "device/lent.rs"]
 mod lent;
 #[path = "../../../tests/worker/posting/table.rs"]
 mod table;
+#[path = "device/within_polls.rs"]
+mod within_polls;
 
 use core::net::IpAddr;
 use core::time::Duration;

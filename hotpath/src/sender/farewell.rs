@@ -5,11 +5,12 @@ use core::ops::Deref;
 use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, SendBatch as _, SendQueue, Window,
 };
+use doorbell_core::{Ticket, WcStatus};
 
-use super::{Sender, UnpostedReason};
-use crate::Statistics;
+use super::{Known, Sender, UnpostedReason};
 use crate::credits::Grants;
 use crate::marks::Mark;
+use crate::{FirstCause, Statistics};
 
 /// The immediate of a farewell. An application may use the same number: a farewell is recognized by its count,
 /// too.
@@ -62,7 +63,29 @@ where
     /// # Errors
     /// The queue is full, or the device refused.
     pub fn probe(&mut self) -> Result<(), UnpostedReason> {
-        self.post_aside(Operation::Write(self.flow.announcer.word()), 0)
+        let ticket = self.post_aside(Operation::Write(self.flow.announcer.word()), 0)?;
+        if self.cause().is_none() {
+            self.known = Known::Probed(ticket);
+        }
+        Ok(())
+    }
+
+    /// Notes that the last probe has no answer within the caller's patience: the cause of the failure that the caller brings about,
+    /// unless another one is known.
+    pub fn note_unanswered(&mut self) {
+        if let Known::Probed(ticket) = self.known {
+            self.note_failed(FirstCause {
+                status: WcStatus::RESP_TIMEOUT_ERR,
+                ticket,
+                vendor_error: 0,
+            });
+        }
+    }
+
+    /// Whether a request that is not the caller's is in flight: an announcement, a farewell or a probe.
+    #[must_use]
+    pub const fn has_own_in_flight(&self) -> bool {
+        self.announcements != 0
     }
 
     /// Accepts no message any more, whatever the peer announces, and announces nothing.
@@ -77,14 +100,17 @@ where
         self.flow.announcer.has_left()
     }
 
-    /// Returns how many messages were sent: a count, which moves while messages are sent.
+    /// Returns a count that moves whenever a message or an announcement goes out.
     #[must_use]
-    pub const fn sent(&self) -> u32 {
-        self.flow.credits.sent()
+    pub const fn went_out(&self) -> u32 {
+        self.flow
+            .credits
+            .sent()
+            .wrapping_add(self.flow.announcer.announced())
     }
 
     /// Posts so many of the announcer's bytes by a signaled request that is not the caller's.
-    fn post_aside(&mut self, operation: Operation, length: usize) -> Result<(), UnpostedReason> {
+    fn post_aside(&mut self, operation: Operation, length: usize) -> Result<Ticket, UnpostedReason> {
         let bytes = self.flow.announcer.bytes();
         let bytes = bytes.get(..length).unwrap_or_default();
         let flags = PostFlags::SIGNALED | PostFlags::SOLICITED;
@@ -102,6 +128,6 @@ where
             self.statistics.refused.add(1);
             return Err(error.into());
         }
-        Ok(())
+        Ok(ticket)
     }
 }

@@ -226,7 +226,8 @@ pub(in crate::link) fn posted_now(outcome: Result<Ticket, SendErrorKind>) -> Pos
             SendErrorKind::Refused(PushError::State(_))
             | SendErrorKind::Closed
             | SendErrorKind::PeerClosed
-            | SendErrorKind::NoMemory,
+            | SendErrorKind::NoMemory
+            | SendErrorKind::NoLeases,
         ) => Posted::Blocked,
         // The device may have it: the rail is given up.
         Err(SendErrorKind::Post(_)) => Posted::InDoubt,

@@ -62,6 +62,8 @@ impl<P: Provider> Worker<P> {
                     // An end that was reported before is reported by neither half.
                     let is_reported = send.ending.is_reported || receive.ending.is_reported;
                     (send.ending.is_reported, receive.ending.is_reported) = (is_reported, is_reported);
+                    // It leases from an arena without receives.
+                    send.is_without_leases = false;
                     (Some(send), Some(receive))
                 }
                 None => (None, None),
@@ -188,6 +190,7 @@ impl<P: Provider> SendWorker<P> {
             under: receiving.under,
         };
         worker.take_up_lost();
+        worker.note_leases();
         Ok(worker)
     }
 

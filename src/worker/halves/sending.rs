@@ -95,7 +95,7 @@ impl<P: Provider> SendWorker<P> {
             let submissions = &mut self.sends.submissions;
             unsent = submissions.run(&mut self.table.entries, arena, &self.context, each);
         }
-        self.sends.look_noticed(&mut self.table.entries, 0);
+        self.sends.look_noticed(&mut self.table.entries, 0, sent);
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
