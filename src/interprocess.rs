@@ -10,7 +10,7 @@
 //! let ring = SharedRing::new(0, 64).ok_or("no power of two")?;
 //! let ours = SharedMemory::create(ring.words())?;
 //! // The other process gets the descriptor over a socket.
-//! let descriptor = ours.descriptor().ok_or("adopted")?.try_clone_to_owned()?;
+//! let descriptor = ours.descriptor().ok_or("adopted")?;
 //! let theirs = SharedMemory::adopt(descriptor, ring.words())?;
 //!
 //! let (mut producer, mut consumer) = (SharedProducer::new(ours, ring), SharedConsumer::new(theirs, ring));

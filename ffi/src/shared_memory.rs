@@ -34,6 +34,9 @@ const FLAG_STRIDE_BYTES: usize = 128;
 /// The most bytes of one mapping.
 const BYTES_MAX: usize = 1 << 30;
 
+/// The most bytes of pages behind the end of a file: what is left of a huge page, and not what takes long to free.
+const BYTES_BEHIND_MAX: u64 = 64 << 20;
+
 /// The most words of one mapping.
 const WORDS_MAX: usize = BYTES_MAX / size_of::<u64>();
 
@@ -114,11 +117,12 @@ impl SharedMemory {
         Mapping::create(c"doorbell-rings", bytes_of(words)).map(|mapping| Self(Arc::new(mapping)))
     }
 
-    /// Maps and seals the memory that another process created with as many words. It takes system calls.
+    /// Maps and seals the memory that another process created with as many words. It takes system calls, and none that waits for a file
+    /// system of others. The descriptor is needed no longer; the close of one that is refused may wait.
     ///
     /// # Errors
     /// The descriptor is of no memfd, or of one with seals, another size, or holes.
-    pub fn adopt(descriptor: OwnedFd, words: usize) -> Result<Self, SharedMemoryError> {
+    pub fn adopt(descriptor: BorrowedFd<'_>, words: usize) -> Result<Self, SharedMemoryError> {
         let mapping = Mapping::adopt(descriptor, bytes_of(words))?;
         mapping.populate(0, mapping.bytes);
         Ok(Self(Arc::new(mapping)))
@@ -140,12 +144,12 @@ impl SharedArena {
         Mapping::create(c"doorbell-arena", bytes).map(Self)
     }
 
-    /// Maps and seals the memory that another process created with as many bytes. It takes system calls. Each page is found at its first
-    /// touch, unless it is [populated](Self::populate) before.
+    /// Maps and seals the memory that another process created with as many bytes, as [`SharedMemory::adopt`] does. Each page is found at
+    /// its first touch, unless it is [populated](Self::populate) before.
     ///
     /// # Errors
     /// The descriptor is of no memfd, or of one with seals, another size, or holes.
-    pub fn adopt(descriptor: OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
+    pub fn adopt(descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self, SharedMemoryError> {
         Mapping::adopt(descriptor, bytes).map(Self)
     }
 
@@ -318,38 +322,43 @@ impl Mapping {
         // SAFETY: as above (fallocate(2)).
         let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) };
         errno::from_minus_one("fallocate", status)?;
-        let mut mapping = Self::map(&file, bytes)?;
+        let mut mapping = Self::map(file.as_fd(), bytes)?;
         mapping.populate(0, bytes);
         mapping.file = Some(file);
         Ok(mapping)
     }
 
-    fn adopt(file: OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
+    fn adopt(file: BorrowedFd<'_>, bytes: usize) -> Result<Self, SharedMemoryError> {
         let expected = u64::try_from(length(bytes)?).unwrap_or(u64::MAX);
-        if !is_in_memory(&file)? {
+        // The seals first: no file system is asked for them. One that another process serves may never answer.
+        let found = seals(file)?;
+        if !is_in_memory(file)? {
             return Err(SharedMemoryError::Foreign);
         }
-        let found = seals(&file)?;
         if found & !SEAL_EXEC != 0 {
             return Err(SharedMemoryError::Seals { found });
         }
         // Mapped first: the seals stop every later mapping that can be written. Nothing is touched before they are on.
-        let mapping = Self::map(&file, bytes)?;
+        let mapping = Self::map(file, bytes)?;
         // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
         let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
-        let found = seals(&file)?;
+        let found = seals(file)?;
         if status == -1 || found & !SEAL_EXEC != SEALS {
             return Err(SharedMemoryError::Seals { found });
         }
-        let (found, _) = size(&file)?;
+        let (found, held) = size(file)?;
         if found != expected {
             return Err(SharedMemoryError::Bytes { found, expected });
         }
-        // Pages behind the end are blocks, too, and would stand for holes. The seals let no more of them come.
+        // Pages behind the end are blocks, too, and would stand for holes. The seals let no more of them come. Many take long to free.
+        if held > expected.saturating_add(BYTES_BEHIND_MAX) {
+            let found = held;
+            return Err(SharedMemoryError::Bytes { found, expected });
+        }
         // SAFETY: an open descriptor; the size stays, and the call touches no memory of this process (ftruncate(2)).
         let status = unsafe { libc::ftruncate(file.as_raw_fd(), length(bytes)?) };
         errno::from_minus_one("ftruncate", status)?;
-        let (_, held) = size(&file)?;
+        let (_, held) = size(file)?;
         if held < expected {
             return Err(SharedMemoryError::Holes {
                 found: held,
@@ -360,7 +369,7 @@ impl Mapping {
     }
 
     /// Maps a file, and keeps no descriptor.
-    fn map(file: &OwnedFd, bytes: usize) -> Result<Self, SharedMemoryError> {
+    fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Self, SharedMemoryError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists (mmap(2)).
         let address = unsafe {
@@ -417,7 +426,7 @@ impl Drop for Mapping {
 }
 
 /// The size of the file, and the bytes of it that have pages.
-fn size(file: &OwnedFd) -> Result<(u64, u64), SharedMemoryError> {
+fn size(file: BorrowedFd<'_>) -> Result<(u64, u64), SharedMemoryError> {
     // SAFETY: zero bytes are a value of this structure of integers.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: an open descriptor, and a writable structure (fstat(2)).
@@ -439,7 +448,7 @@ fn length(bytes: usize) -> Result<libc::off_t, SharedMemoryError> {
 }
 
 /// Whether a file is one of tmpfs, as those of `memfd_create(2)` without huge pages are.
-fn is_in_memory(file: &OwnedFd) -> Result<bool, SharedMemoryError> {
+fn is_in_memory(file: BorrowedFd<'_>) -> Result<bool, SharedMemoryError> {
     // SAFETY: zero bytes are a value of this structure of integers.
     let mut of: libc::statfs = unsafe { core::mem::zeroed() };
     // SAFETY: an open descriptor, and a writable structure (fstatfs(2)).
@@ -448,7 +457,7 @@ fn is_in_memory(file: &OwnedFd) -> Result<bool, SharedMemoryError> {
     Ok(of.f_type == libc::TMPFS_MAGIC)
 }
 
-fn seals(file: &OwnedFd) -> Result<i32, SharedMemoryError> {
+fn seals(file: BorrowedFd<'_>) -> Result<i32, SharedMemoryError> {
     // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     if seals == -1 {

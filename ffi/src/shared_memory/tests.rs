@@ -2,26 +2,22 @@
 
 use core::sync::atomic::Ordering;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use doorbell_core::interprocess::{SharedBytes, SharedWords};
 
 use super::{
-    FLAGS_BYTES, Mapping, SEALS, SharedArena, SharedMemory, SharedMemoryError, length, page_bytes, seals,
-    size,
+    BYTES_BEHIND_MAX, FLAGS_BYTES, Mapping, SEALS, SharedArena, SharedMemory, SharedMemoryError, length,
+    page_bytes, seals, size,
 };
 
 const BYTES: usize = 3 * 4096;
 
-fn file_of(ours: &Mapping) -> &OwnedFd {
-    ours.file.as_ref().unwrap()
+fn file_of(ours: &Mapping) -> BorrowedFd<'_> {
+    ours.file.as_ref().unwrap().as_fd()
 }
 
-fn copy_of(ours: &Mapping) -> OwnedFd {
-    file_of(ours).try_clone().unwrap()
-}
-
-fn seal(file: &OwnedFd, seals: i32) {
+fn seal(file: BorrowedFd<'_>, seals: i32) {
     // SAFETY: an open descriptor; the call touches no memory (fcntl(2)).
     let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     assert_eq!(status, 0);
@@ -30,7 +26,7 @@ fn seal(file: &OwnedFd, seals: i32) {
 #[test]
 fn both_sides_see_words_flags_and_bytes() {
     let ours = SharedMemory::create(100).unwrap();
-    let theirs = SharedMemory::adopt(ours.descriptor().unwrap().try_clone_to_owned().unwrap(), 100).unwrap();
+    let theirs = SharedMemory::adopt(ours.descriptor().unwrap(), 100).unwrap();
     ours.word(99).unwrap().store(7, Ordering::Relaxed);
     theirs
         .flag(SharedMemory::FLAGS_MAX - 1)
@@ -49,7 +45,7 @@ fn both_sides_see_words_flags_and_bytes() {
     assert!(ours.word(usize::MAX).is_none() && ours.flag(usize::MAX).is_none());
 
     let ours = SharedArena::create(BYTES).unwrap();
-    let theirs = SharedArena::adopt(ours.descriptor().unwrap().try_clone_to_owned().unwrap(), BYTES).unwrap();
+    let theirs = SharedArena::adopt(ours.descriptor().unwrap(), BYTES).unwrap();
     let mut copy = [0; 5];
     assert!(ours.copy_in(BYTES - 5, b"hello") && theirs.copy_out(BYTES - 5, &mut copy));
     assert_eq!(&copy, b"hello");
@@ -97,11 +93,7 @@ fn faults() -> i64 {
 fn populated_pages_are_there_and_the_others_are_found_at_their_first_touch() {
     let (pages, page) = (64, page_bytes());
     let ours = SharedArena::create(2 * pages * page).unwrap();
-    let theirs = SharedArena::adopt(
-        ours.descriptor().unwrap().try_clone_to_owned().unwrap(),
-        2 * pages * page,
-    );
-    let theirs = theirs.unwrap();
+    let theirs = SharedArena::adopt(ours.descriptor().unwrap(), 2 * pages * page).unwrap();
     if !theirs.0.populate(0, 1) {
         eprintln!("SKIPPED: populating of pages: this kernel is older than Linux 5.14");
         return;
@@ -128,7 +120,7 @@ fn populated_pages_are_there_and_the_others_are_found_at_their_first_touch() {
 #[test]
 fn adopted_memory_keeps_its_size_and_its_pages() {
     let ours = Mapping::create(c"test", BYTES).unwrap();
-    let theirs = Mapping::adopt(copy_of(&ours), BYTES).unwrap();
+    let theirs = Mapping::adopt(file_of(&ours), BYTES).unwrap();
     assert!(
         theirs.file.is_none(),
         "a process that adopts many has no descriptor of any"
@@ -148,15 +140,15 @@ fn adopted_memory_keeps_its_size_and_its_pages() {
 #[test]
 fn a_descriptor_of_something_else_is_refused() {
     for path in ["/dev/zero", "/proc/self/exe", "/dev/null"] {
-        let file = OwnedFd::from(File::open(path).unwrap());
+        let file = File::open(path).unwrap();
         assert_eq!(
-            Mapping::adopt(file, BYTES).unwrap_err(),
+            Mapping::adopt(file.as_fd(), BYTES).unwrap_err(),
             SharedMemoryError::Foreign,
             "{path}"
         );
     }
-    let unsealable = OwnedFd::from(tempfile::tempfile_in("/dev/shm").unwrap());
-    let refused = Mapping::adopt(unsealable, BYTES).unwrap_err();
+    let unsealable = tempfile::tempfile_in("/dev/shm").unwrap();
+    let refused = Mapping::adopt(unsealable.as_fd(), BYTES).unwrap_err();
     let found = libc::F_SEAL_SEAL;
     assert!(
         refused == SharedMemoryError::Foreign || refused == SharedMemoryError::Seals { found },
@@ -169,7 +161,7 @@ fn seals_of_others_are_refused() {
     for found in [libc::F_SEAL_SHRINK, libc::F_SEAL_SEAL, libc::F_SEAL_FUTURE_WRITE] {
         let ours = Mapping::create(c"test", BYTES).unwrap();
         seal(file_of(&ours), found);
-        let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
+        let refused = Mapping::adopt(file_of(&ours), BYTES).unwrap_err();
         assert!(
             matches!(refused, SharedMemoryError::Seals { found: seen } if seen & found != 0),
             "{refused:?}"
@@ -177,8 +169,8 @@ fn seals_of_others_are_refused() {
     }
     // Once adopted, it is not adopted again.
     let ours = Mapping::create(c"test", BYTES).unwrap();
-    drop(Mapping::adopt(copy_of(&ours), BYTES).unwrap());
-    assert!(Mapping::adopt(copy_of(&ours), BYTES).is_err());
+    drop(Mapping::adopt(file_of(&ours), BYTES).unwrap());
+    assert!(Mapping::adopt(file_of(&ours), BYTES).is_err());
 }
 
 #[test]
@@ -189,7 +181,7 @@ fn another_size_and_holes_are_refused() {
         let changed = length(found.max(1)).unwrap() - i64::from(found == 0);
         // SAFETY: an open descriptor, whose mapping is not touched again (ftruncate(2)).
         assert_eq!(unsafe { libc::ftruncate(file_of(&ours).as_raw_fd(), changed) }, 0);
-        let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
+        let refused = Mapping::adopt(file_of(&ours), BYTES).unwrap_err();
         let found = found as u64;
         assert_eq!(refused, SharedMemoryError::Bytes { found, expected });
     }
@@ -198,7 +190,7 @@ fn another_size_and_holes_are_refused() {
     // SAFETY: an open descriptor, whose mapping is not touched again (fallocate(2)).
     let status = unsafe { libc::fallocate(file_of(&ours).as_raw_fd(), punch, 4096, 4096) };
     assert_eq!(status, 0);
-    let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
+    let refused = Mapping::adopt(file_of(&ours), BYTES).unwrap_err();
     let found = expected - 4096;
     assert_eq!(refused, SharedMemoryError::Holes { found, expected });
     // Pages behind the end stand for none in front of it.
@@ -208,8 +200,25 @@ fn another_size_and_holes_are_refused() {
         let status = unsafe { libc::fallocate(file_of(&ours).as_raw_fd(), mode, at, 4096) };
         assert_eq!(status, 0);
     }
-    let refused = Mapping::adopt(copy_of(&ours), BYTES).unwrap_err();
+    let refused = Mapping::adopt(file_of(&ours), BYTES).unwrap_err();
     assert_eq!(refused, SharedMemoryError::Holes { found, expected });
+    // So many of them are not freed here.
+    let ours = Mapping::create(c"test", BYTES).unwrap();
+    let (mode, at) = (libc::FALLOC_FL_KEEP_SIZE, length(BYTES).unwrap());
+    let behind = BYTES_BEHIND_MAX + 4096;
+    // SAFETY: an open descriptor; the bytes lie behind the mapping (fallocate(2)).
+    let status = unsafe {
+        libc::fallocate(
+            file_of(&ours).as_raw_fd(),
+            mode,
+            at,
+            length(behind as usize).unwrap(),
+        )
+    };
+    assert_eq!(status, 0);
+    let found = expected + behind;
+    let refused = Mapping::adopt(file_of(&ours), BYTES).unwrap_err();
+    assert_eq!(refused, SharedMemoryError::Bytes { found, expected });
     for words in [usize::MAX, usize::MAX / 8, 1 << 30] {
         assert!(SharedMemory::create(words).is_err(), "{words}");
     }

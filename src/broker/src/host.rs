@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::policy::Policy;
 /// A context that was given. The broker keeps no descriptor of it, so that its end is the program's alone.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// `None` if the node could not be locked: it counts until the sandbox ends.
+    /// `None` if the node could not be locked: it counts until the sandbox ends, unless the kernel holds the limit.
     mark: Option<Mark>,
     path: PathBuf,
 }
@@ -35,6 +35,8 @@ pub(crate) struct Opened {
 #[derive(Debug)]
 pub(crate) struct Host {
     stand_ins: BTreeMap<String, PathBuf>,
+    /// If the kernel holds the limit of contexts, too.
+    is_held: bool,
     pace: Pace,
 }
 
@@ -71,6 +73,7 @@ impl Host {
     pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             stand_ins: policy.stand_ins.clone(),
+            is_held: policy.objects.is_some(),
             pace: Pace::default(),
         }
     }
@@ -109,6 +112,13 @@ impl Host {
     }
 }
 
+impl Host {
+    /// If a context of the node behind `probe` may be open. Another sandbox can lock a node so that no mark is set on it.
+    fn may_be_open(&self, context: &Context, probe: BorrowedFd<'_>) -> bool {
+        context.mark.map_or(!self.is_held, |mark| mark.is_open(probe))
+    }
+}
+
 impl Facts for Host {
     type Context = Context;
 
@@ -131,9 +141,7 @@ impl Facts for Host {
                 contexts.retain(|context| context.path != path || path.exists());
                 continue;
             };
-            contexts.retain(|context| {
-                context.path != path || context.mark.is_none_or(|mark| mark.is_open(probe.as_fd()))
-            });
+            contexts.retain(|context| context.path != path || self.may_be_open(context, probe.as_fd()));
         }
         self.pace.searched(begun, Instant::now());
     }
@@ -142,9 +150,23 @@ impl Facts for Host {
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
+    use std::path::PathBuf;
     use std::time::Instant;
 
-    use super::Pace;
+    use super::{Context, Facts as _, Host, Pace};
+    use crate::policy::Policy;
+
+    #[test]
+    fn a_context_without_a_mark_counts_if_the_kernel_does_not_hold_the_limit() {
+        for (objects, left) in [("", 1), ("\nobjects = 100", 0)] {
+            let text = format!("devices = ['null']\nstand_ins = {{ uverbs0 = '/dev/null' }}{objects}");
+            let host = Host::new(&Policy::parse(&text).unwrap());
+            let path = PathBuf::from("/dev/null");
+            let mut contexts = vec![Context { mark: None, path }];
+            host.retain_open(&mut contexts);
+            assert_eq!(contexts.len(), left, "{objects}");
+        }
+    }
 
     #[test]
     fn a_search_takes_a_tenth_of_the_time() {

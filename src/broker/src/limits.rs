@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::Policy;
 
-/// `CAP_IPC_LOCK`, by which memory is pinned without a limit. Source: `linux/capability.h`.
-const IPC_LOCK: u64 = 1 << 14;
+/// `CAP_IPC_LOCK`, by which memory is pinned without a limit, and `CAP_SYS_RESOURCE`, by which a hard limit is raised. Source:
+/// `linux/capability.h`.
+const UNLIMITED: u64 = 1 << 14 | 1 << 24;
 
 /// The folder of the RDMA devices of this host.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -83,7 +84,7 @@ impl fmt::Display for LimitsError {
             ),
             Self::Pinned { limit } => write!(
                 f,
-                "it may pin more than the {limit} bytes of the policy; set RLIMIT_MEMLOCK, and leave it without CAP_IPC_LOCK"
+                "it may pin more than the {limit} bytes of the policy; set RLIMIT_MEMLOCK, and leave it without CAP_IPC_LOCK and CAP_SYS_RESOURCE"
             ),
             Self::Privileges => f.write_str(
                 "`objects` and `pinned_bytes` are no limit for a program that keeps its privileges",
@@ -212,9 +213,13 @@ fn may_pin(limits: &str, status: &str, limit: u64) -> bool {
     };
     let hard =
         line(limits, "Max locked memory").and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    let bounding = line(status, "CapBnd:").and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
+    let has = |set: &str| {
+        let set = line(status, set).and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
+        set.is_none_or(|set| set & UNLIMITED != 0)
+    };
     let is_limited = hard.is_some_and(|hard: u64| hard <= limit);
-    let is_privileged = bounding.is_none_or(|set| set & IPC_LOCK != 0);
+    // A set that was narrowed later takes nothing from the others.
+    let is_privileged = ["CapInh:", "CapPrm:", "CapBnd:", "CapAmb:"].into_iter().any(has);
     !is_limited || is_privileged
 }
 
@@ -344,11 +349,28 @@ mod tests {
             ("8192", "0000000000000000", false),
             ("8192", "00000000a80425fb", false),
             ("8192", "0000000000004000", true),
+            ("8192", "0000000001000000", true),
             ("8193", "0000000000000000", true),
             ("unlimited", "0000000000000000", true),
         ] {
-            let status = format!("Name:\tx\nCapBnd:\t{bounding}\n");
-            assert_eq!(may_pin(&limits(hard), &status, 8192), may, "{hard} {bounding}");
+            // In each of the sets by which a process or its next program has it.
+            for with in ["CapInh", "CapPrm", "CapBnd", "CapAmb"] {
+                let set = |name: &str| {
+                    if name == with {
+                        bounding
+                    } else {
+                        "0000000000000000"
+                    }
+                };
+                let sets = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+                let lines: String = sets.map(|name| format!("{name}:\t{}\n", set(name))).concat();
+                let status = format!("Name:\tx\n{lines}");
+                assert_eq!(
+                    may_pin(&limits(hard), &status, 8192),
+                    may,
+                    "{hard} {with} {bounding}"
+                );
+            }
         }
         assert!(may_pin("", "", 8192));
     }

@@ -16,8 +16,7 @@ fn attach(router: &mut Router, endpoint: u32) -> Result<Endpoint, Box<dyn Error>
     let layout = EndpointLayout::default();
     let (job, key) = (JobNumber(1), JobKey([7; 16]));
     let ours = Endpoint::new(layout)?;
-    let copies = ours.descriptors().into_iter().map(|fd| fd.try_clone_to_owned());
-    let memory = layout.adopt(copies.collect::<Result<_, _>>()?)?;
+    let memory = layout.adopt(&ours.descriptors())?;
     let (uid, gid, pid) = (1, 1, None);
     let request = AttachRequest {
         job,

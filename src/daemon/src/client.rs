@@ -25,6 +25,9 @@ const RETRY_EVERY: Duration = Duration::from_millis(1);
 /// How long a client looks for the next daemon.
 const REATTACH_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long the daemon may take to have room for a farewell.
+const DETACHED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Reason why a client cannot attach, or go on.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -41,7 +44,21 @@ pub enum ClientError {
     Memory(SharedMemoryError),
     /// The daemon broke the protocol of the rings.
     Broken(EndpointRefusal),
-    /// A call of the system failed: if it is the connection, no daemon listens there, or this user may not reach it.
+    /// No daemon listens at the path, or this user may not reach it.
+    Connect {
+        /// The path.
+        path: PathBuf,
+        /// The error.
+        error: io::Error,
+    },
+    /// The process that listens at the path may be anybody's, so the job's key is not sent to it.
+    Stranger {
+        /// The path.
+        path: PathBuf,
+        /// The user of that process.
+        uid: u32,
+    },
+    /// A call of the system failed.
     System {
         /// The call.
         call: &'static str,
@@ -59,6 +76,13 @@ impl fmt::Display for ClientError {
             Self::TooLate => f.write_str("the daemon did not answer by the deadline"),
             Self::Memory(error) => error.fmt(f),
             Self::Broken(refusal) => refusal.fmt(f),
+            Self::Connect { path, error } => write!(f, "no daemon at {}: {error}", path.display()),
+            Self::Stranger { path, uid } => write!(
+                f,
+                "the process that listens at {} is of user {uid}, and others may write to a folder of that path; run the daemon as root or \
+                 as this user, or in a folder that its user alone may write to",
+                path.display()
+            ),
             Self::System { call, error } => write!(f, "{call}: {error}"),
         }
     }
@@ -120,10 +144,18 @@ fn begin(
             *spare = Some(endpoint);
             return match error.kind() {
                 io::ErrorKind::WouldBlock => Ok(None),
-                _ => Err(failed("connect")(error)),
+                _ => Err(ClientError::Connect {
+                    path: path.to_owned(),
+                    error,
+                }),
             };
         }
     };
+    let uid = socket.credentials().map_err(failed("getsockopt"))?.uid;
+    if !may_know(path, uid).map_err(failed("stat"))? {
+        let path = path.to_owned();
+        return Err(ClientError::Stranger { path, uid });
+    }
     match socket.send(&Packet::Attach(*request), &endpoint.descriptors()) {
         // Refused before it was read: the reason is there.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -132,11 +164,42 @@ fn begin(
     Ok(Some((endpoint, socket)))
 }
 
-/// Whether it may be otherwise soon. A daemon that says so has not looked at the memory.
+/// Whether the process of a user that listens at a path may know the job's key: root, this user, or the user of a folder that nobody else
+/// can have put there.
+fn may_know(path: &Path, uid: u32) -> io::Result<bool> {
+    if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        return Ok(true);
+    }
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = std::fs::canonicalize(folder.unwrap_or_else(|| Path::new(".")))?;
+    let mut folders = Vec::new();
+    for folder in folder.ancestors() {
+        let stat = rustix::fs::stat(folder)?;
+        folders.push((stat.st_uid, stat.st_mode));
+    }
+    Ok(is_of(uid, &folders))
+}
+
+/// Whether a folder is of a user, and no other one but root may write to it and to those above it: each with its user and mode, the
+/// folder first.
+fn is_of(uid: u32, folders: &[(u32, u32)]) -> bool {
+    let is_closed = |(of, mode): &(u32, u32)| (*of == 0 || *of == uid) && mode & 0o022 == 0;
+    folders.first().is_some_and(|(of, _)| *of == uid) && folders.iter().all(is_closed)
+}
+
+/// Whether it may be otherwise soon.
 const fn is_for_now(refusal: AttachRefusal) -> bool {
+    leaves_memory(refusal) || matches!(refusal, AttachRefusal::NoMemory)
+}
+
+/// Whether a daemon that refuses for this reason has not looked at the memory, and it may be otherwise soon.
+const fn leaves_memory(refusal: AttachRefusal) -> bool {
     matches!(
         refusal,
-        AttachRefusal::NameTaken | AttachRefusal::TooManyPending | AttachRefusal::TooLate
+        AttachRefusal::NameTaken
+            | AttachRefusal::TooManyPending
+            | AttachRefusal::TooLate
+            | AttachRefusal::NoDescriptors
     )
 }
 
@@ -149,21 +212,18 @@ fn answer(socket: &PacketSocket, deadline: Deadline) -> Result<Option<Answer>, C
                     return Ok(None);
                 }
             }
-            Came::Packet(
-                Ok(Packet::Attached {
-                    node,
-                    epoch,
-                    incarnation,
-                }),
-                _,
-            ) => {
+            Came::Packet(Ok(Packet::Attached {
+                node,
+                epoch,
+                incarnation,
+            })) => {
                 return Ok(Some(Answer {
                     node,
                     epoch,
                     incarnation,
                 }));
             }
-            Came::Packet(Ok(Packet::Refused(reason)), _) => return Err(ClientError::Refused(reason)),
+            Came::Packet(Ok(Packet::Refused(reason))) => return Err(ClientError::Refused(reason)),
             Came::Packet(..) => return Err(ClientError::Refused(AttachRefusal::Packet)),
             Came::End => return Err(ClientError::DaemonGone),
         }
@@ -174,14 +234,21 @@ impl Client {
     /// Attaches this process to the daemon that listens at `path`, by the deadline. It waits and makes system calls.
     ///
     /// # Errors
-    /// No daemon listens there, it refuses this process with its reason, or it does not answer by the deadline.
+    /// No daemon listens there, or a process that may be anybody's; it refuses this process with its reason, or it does not answer by the
+    /// deadline.
     pub fn attach(path: &Path, request: &AttachRequest, deadline: Deadline) -> Result<Self, ClientError> {
         let mut spare = None;
         let (mut endpoint, socket, answer) = loop {
             if let Some((endpoint, socket)) = begin(path, request, &mut spare)? {
                 match answer(&socket, deadline) {
-                    // Others of this user are about to attach, too.
+                    // Others of this user are about to attach, too, or left something that is not closed yet.
                     Err(ClientError::Refused(AttachRefusal::TooManyPending)) => spare = Some(endpoint),
+                    Err(ClientError::Refused(AttachRefusal::TooLate)) if !deadline.has_passed(now()) => {
+                        spare = Some(endpoint);
+                    }
+                    // The daemon is short of something.
+                    Err(ClientError::Refused(AttachRefusal::NoDescriptors | AttachRefusal::NoMemory))
+                        if !deadline.has_passed(now()) => {}
                     answer => break (endpoint, socket, answer?.ok_or(ClientError::TooLate)?),
                 }
             }
@@ -392,12 +459,21 @@ impl Client {
     /// them; those without room are lost.
     ///
     /// # Errors
-    /// The daemon is gone, or it cut this process off.
+    /// The daemon is gone, it cut this process off, or it takes no packet for a second.
     pub fn detach(mut self) -> Result<(), ClientError> {
         self.poll(|_| {})?;
-        match self.socket.send(&Packet::Detach, &[]) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ClientError::DaemonGone),
-            sent => sent.map(drop).map_err(failed("sendmsg")),
+        let deadline = within(DETACHED_WITHIN);
+        loop {
+            match self.socket.send(&Packet::Detach, &[]) {
+                Ok(true) => return Ok(()),
+                // Packets that woke it wait there.
+                Ok(false) if deadline.has_passed(now()) => return Err(ClientError::TooLate),
+                Ok(false) => std::thread::sleep(RETRY_EVERY),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    return Err(ClientError::DaemonGone);
+                }
+                Err(error) => return Err(failed("sendmsg")(error)),
+            }
         }
     }
 
@@ -420,8 +496,8 @@ impl Client {
         loop {
             match self.socket.receive().map_err(failed("recvmsg"))? {
                 Came::Nothing => return Ok(()),
-                Came::Packet(Ok(Packet::Wake), _) => {}
-                Came::Packet(Ok(Packet::Cut(reason)), _) => return Err(ClientError::Cut(reason)),
+                Came::Packet(Ok(Packet::Wake)) => {}
+                Came::Packet(Ok(Packet::Cut(reason))) => return Err(ClientError::Cut(reason)),
                 Came::Packet(..) => return Err(ClientError::DaemonGone),
                 Came::End => return self.lose(),
             }
@@ -460,7 +536,10 @@ impl Client {
             }
             let Some((mut endpoint, socket)) = lost.attempt.take() else {
                 // There is none for any reason: there may be another one soon.
-                lost.attempt = begin(&self.path, &self.request, &mut lost.spare).unwrap_or_default();
+                lost.attempt = match begin(&self.path, &self.request, &mut lost.spare) {
+                    Err(stranger @ ClientError::Stranger { .. }) => return Err(stranger),
+                    begun => begun.unwrap_or_default(),
+                };
                 if lost.attempt.is_none() {
                     if deadline.has_passed(now()) {
                         break;
@@ -477,7 +556,8 @@ impl Client {
                 }
                 // The daemon may not have noticed yet that another attempt of ours ended.
                 Err(ClientError::Refused(refusal)) if is_for_now(refusal) => {
-                    (lost.spare, lost.refusal) = (Some(endpoint), Some(refusal));
+                    lost.spare = leaves_memory(refusal).then_some(endpoint);
+                    lost.refusal = Some(refusal);
                     std::thread::sleep(RETRY_EVERY);
                     continue;
                 }
@@ -520,5 +600,28 @@ fn sleep(socket: &PacketSocket, deadline: Deadline) -> Result<bool, ClientError>
         Ok(ready) => Ok(ready > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(errno) => Err(failed("poll")(errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of;
+
+    #[test]
+    fn a_stranger_listens_in_a_folder_that_nobody_else_can_have_made_or_is_not_trusted() {
+        let root = (0, 0o40755);
+        for (folders, is_right) in [
+            (&[(7, 0o40755), root, root][..], true),
+            (&[(7, 0o40755), (7, 0o40700), root], true),
+            (&[(7, 0o40755), (0, 0o41777), root], false),
+            (&[(7, 0o40775), root], false),
+            (&[(7, 0o40757), root], false),
+            (&[(7, 0o40755), (8, 0o40755), root], false),
+            (&[(8, 0o40755), root], false),
+            (&[root], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_of(7, folders), is_right, "{folders:?}");
+        }
     }
 }

@@ -32,6 +32,15 @@ pub(crate) struct Arrived {
     /// The operation; `None` for a message.
     pub(crate) asked: Option<Asked>,
     pub(crate) payload: Vec<u8>,
+    /// Bytes that it takes while it waits.
+    pub(crate) bytes: u64,
+}
+
+impl Arrived {
+    /// The bytes that go to its node once it is carried out.
+    pub(crate) fn fetched(&self) -> u32 {
+        self.asked.map_or(0, |asked| asked.action.fetched(asked.bytes))
+    }
 }
 
 /// Something that waits for room, in order.

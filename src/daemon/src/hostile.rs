@@ -135,8 +135,7 @@ impl World {
             let layout = layout.expect("a layout");
             let mut ours = Endpoint::new(layout).expect("memory");
             ours.set_name(address(0, number), job);
-            let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-            let memory = layout.adopt(ours.descriptors().into_iter().map(copy).collect());
+            let memory = layout.adopt(&ours.descriptors());
             let request = AttachRequest {
                 job: JobNumber(job),
                 key: JobKey([0; 16]),

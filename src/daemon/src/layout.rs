@@ -2,11 +2,12 @@
 //!
 //! A slot and its cell go together. So a descriptor names no offset, and none can be wrong.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use doorbell::interprocess::{SharedArena, SharedMemory, SharedMemoryError, SharedRing};
 
 use crate::reason::AttachRefusal;
+use crate::serving::shortage::shortage;
 
 /// The flag at which the client sleeps.
 pub(crate) const CLIENT_SLEEPS: usize = 0;
@@ -118,23 +119,18 @@ impl EndpointLayout {
     /// Maps and seals the memory of a client that asks for this size: its rings, its cells, and its arena if it has one.
     ///
     /// # Errors
-    /// A descriptor is missing or one too many, or of no memfd, or of one with seals, another size, or holes.
-    pub fn adopt(&self, descriptors: Vec<OwnedFd>) -> Result<EndpointMemory, AttachRefusal> {
-        let mut descriptors = descriptors.into_iter();
-        let mut next = || descriptors.next().ok_or(AttachRefusal::Descriptors);
-        let (rings, cells) = (next()?, next()?);
-        let arena = match self.arena_length() {
-            0 => None,
-            bytes => Some((next()?, bytes)),
+    /// A descriptor is missing or one too many, or of no memfd, or of one with seals, another size, or holes. Or the system has no memory.
+    pub fn adopt(&self, descriptors: &[BorrowedFd<'_>]) -> Result<EndpointMemory, AttachRefusal> {
+        let (rings, cells, arena) = match (descriptors, self.arena_length()) {
+            ([rings, cells], 0) => (rings, cells, None),
+            ([rings, cells, arena], bytes) if bytes > 0 => (rings, cells, Some((arena, bytes))),
+            _ => return Err(AttachRefusal::Descriptors),
         };
-        if descriptors.next().is_some() {
-            return Err(AttachRefusal::Descriptors);
-        }
-        let adopted = |(arena, bytes)| SharedArena::adopt(arena, bytes).map_err(|_| AttachRefusal::Arena);
+        let arena = arena.map(|(arena, bytes)| SharedArena::adopt(*arena, bytes));
         Ok(EndpointMemory {
-            rings: SharedMemory::adopt(rings, self.words()).map_err(|_| AttachRefusal::Rings)?,
-            cells: SharedArena::adopt(cells, self.cells_bytes()).map_err(|_| AttachRefusal::Cells)?,
-            arena: arena.map(adopted).transpose()?,
+            rings: SharedMemory::adopt(*rings, self.words()).map_err(or(AttachRefusal::Rings))?,
+            cells: SharedArena::adopt(*cells, self.cells_bytes()).map_err(or(AttachRefusal::Cells))?,
+            arena: arena.transpose().map_err(or(AttachRefusal::Arena))?,
         })
     }
 
@@ -189,6 +185,14 @@ impl EndpointMemory {
         let arena = self.arena.as_ref().and_then(SharedArena::descriptor);
         let all = [self.rings.descriptor(), self.cells.descriptor(), arena];
         all.into_iter().flatten().collect()
+    }
+}
+
+/// The reason why memory cannot be adopted: the client's, unless the daemon is short of what the system gives.
+fn or(refusal: AttachRefusal) -> impl FnOnce(SharedMemoryError) -> AttachRefusal {
+    move |error| match error {
+        SharedMemoryError::System(error) => shortage(error.errno).unwrap_or(refusal),
+        _ => refusal,
     }
 }
 

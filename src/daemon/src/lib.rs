@@ -38,7 +38,7 @@ pub use one_sided::{ArenaGrant, ArenaOffer, ArenaOperation, ArenaRange, GRANTS_M
 pub use packet::AttachRequest;
 pub use peers::{LANES_MAX, Peers};
 pub use reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
-pub use router::{ClientId, Router, RouterCounts, RouterLimits};
+pub use router::{ClientId, Retired, Router, RouterCounts, RouterLimits};
 pub use serving::{Server, ServerConfig, ServerError};
 
 #[cfg(test)]

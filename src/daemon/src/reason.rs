@@ -74,6 +74,10 @@ reasons! {
         MemoryOfUser = 13, "the rings, cells and arenas of this user would have more bytes than they may";
         /// The memory of this job's processes may have no more bytes.
         MemoryOfJob = 14, "the rings, cells and arenas of this job would have more bytes than they may";
+        /// The system gives the daemon no memory, or no further mapping: try again.
+        NoMemory = 16, "the daemon gets no memory, or no further mapping (vm.max_map_count): try again";
+        /// The daemon has as many descriptors as it may: try again.
+        NoDescriptors = 17, "the daemon has as many open files as it may (ulimit -n): try again";
     }
 }
 

@@ -8,7 +8,8 @@
 //! daemon keeps so many messages for the pair, so that no link is ever blocked by a receiver.
 //!
 //! # Bounds
-//! A turn takes at most [`RouterLimits::turn`] messages of each client. Which client has the first turn rotates.
+//! A turn takes at most [`RouterLimits::turn`] messages of each client, and [`RouterLimits::turn_bytes`]. The order of turns is random: two
+//! clients whose messages are for one that has little room have equal parts of it, whoever else sends.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,8 +25,16 @@ use crate::name::{Credentials, EndpointAddress, JobKey, JobNumber, NodeNumber};
 use crate::packet::AttachRequest;
 use crate::reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
 
+mod limits;
 mod one_sided;
+mod order;
 mod remote;
+mod retired;
+
+pub use limits::{RouterCounts, RouterLimits};
+use order::Order;
+use remote::{Kept, Lane};
+pub use retired::Retired;
 
 #[cfg(test)]
 pub(crate) use remote::PeerFault;
@@ -36,6 +45,9 @@ pub struct ClientId {
     index: usize,
     incarnation: u64,
 }
+
+/// The most clients that are detached and whose memory waits to be taken. It is unmapped at once for more.
+const RETIRED_MAX: usize = 64;
 
 /// Parts of a poll: messages are moved, reports are published, slots are handed back.
 const POLL_PARTS: u32 = 3;
@@ -57,62 +69,6 @@ impl ClientId {
     }
 }
 
-/// Limits of a daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RouterLimits {
-    /// The most clients: 256 by default. Each costs the daemon some KiB, and maps memory that the client pays for.
-    pub clients_max: usize,
-    /// The most clients of one user: 128 by default.
-    pub clients_of_user_max: usize,
-    /// The most endpoints that one endpoint exchanges messages with: 1024 by default. Each on another node can keep 16 messages in the
-    /// daemon's memory.
-    pub contacts_max: usize,
-    /// The most messages that are taken of a client in one turn: 32 by default.
-    pub turn: usize,
-    /// The bytes of operations after which a client's turn ends: 256 KiB by default. So a transfer does not hold up the messages of others.
-    pub turn_bytes: u64,
-    /// The most bytes of the memory of one user's processes, rings and cells included ([`EndpointLayout::bytes`]): 4 GiB by default. Its
-    /// pages are of the account of each process.
-    ///
-    /// [`EndpointLayout::bytes`]: crate::EndpointLayout::bytes
-    pub bytes_of_user_max: u64,
-    /// The most bytes of the memory of one job's processes on this node: 2 GiB by default.
-    pub bytes_of_job_max: u64,
-}
-
-impl Default for RouterLimits {
-    fn default() -> Self {
-        Self {
-            clients_max: 256,
-            clients_of_user_max: 128,
-            contacts_max: 1024,
-            turn: 32,
-            turn_bytes: 256 << 10,
-            bytes_of_user_max: 4 << 30,
-            bytes_of_job_max: 2 << 30,
-        }
-    }
-}
-
-/// Counts of a router since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RouterCounts {
-    /// Clients that were attached.
-    pub attached: u64,
-    /// Clients that were cut off.
-    pub cut: u64,
-    /// Messages between endpoints of this node.
-    pub local: u64,
-    /// Messages that were sent to other nodes.
-    pub sent: u64,
-    /// Messages of other nodes that clients were given.
-    pub received: u64,
-    /// Messages and operations that were reported as undelivered.
-    pub undelivered: u64,
-    /// Operations on arenas of this node that were carried out.
-    pub operations: u64,
-}
-
 /// The members of a job on this node.
 #[derive(Debug)]
 struct Members {
@@ -128,6 +84,8 @@ struct Usage {
     clients: usize,
     /// Bytes of their memory.
     bytes: u64,
+    /// Bytes of messages and operations of other nodes that wait for them.
+    kept_bytes: u64,
 }
 
 /// Outcome of a submission.
@@ -150,7 +108,7 @@ pub struct Router {
     jobs: BTreeMap<(u32, JobNumber), Members>,
     users: BTreeMap<u32, Usage>,
     incarnations: u64,
-    first: usize,
+    order: Order,
     /// Clients whose memory is not in the page table yet: the first one's next part is put there in each poll.
     unpopulated: VecDeque<ClientId>,
     payload: Vec<u8>,
@@ -158,8 +116,12 @@ pub struct Router {
     /// Nodes that there is a way to.
     nodes: BTreeSet<NodeNumber>,
     /// Frames for other nodes, by lane.
-    out: BTreeMap<(NodeNumber, u32), VecDeque<Vec<u8>>>,
+    out: BTreeMap<(NodeNumber, u32), Lane>,
     lanes: u32,
+    /// Counts of what waits for clients, by pairs.
+    kept: Kept,
+    /// Clients whose memory is still mapped.
+    retired: VecDeque<Retired>,
     /// Whether endpoints that are not there may come back soon.
     is_expecting: bool,
     counts: RouterCounts,
@@ -176,13 +138,15 @@ impl Router {
             jobs: BTreeMap::new(),
             users: BTreeMap::new(),
             incarnations: 0,
-            first: 0,
+            order: Order::default(),
             unpopulated: VecDeque::new(),
             payload: Vec::new(),
             cut: VecDeque::new(),
             nodes: BTreeSet::new(),
             out: BTreeMap::new(),
             lanes: 1,
+            kept: Kept::default(),
+            retired: VecDeque::new(),
             is_expecting: false,
             counts: RouterCounts::default(),
         }
@@ -327,6 +291,11 @@ impl Router {
         self.cut.pop_front()
     }
 
+    /// The memory of a client that is detached, if it is large: dropping it takes long, and another thread can do that.
+    pub fn take_retired(&mut self) -> Option<Retired> {
+        self.retired.pop_front()
+    }
+
     /// Moves messages, of each client a bounded number. `wake` names the clients that sleep and have something to do. Returns whether
     /// anything was moved: if not, nothing is to be done before a client or a peer does something.
     pub fn poll(&mut self, wake: impl FnMut(ClientId)) -> bool {
@@ -360,14 +329,8 @@ impl Router {
 
     /// Moves messages and operations. Clients see nothing of that yet.
     fn move_all(&mut self) -> bool {
-        let count = self.clients.len();
-        self.first = self
-            .first
-            .checked_add(1)
-            .filter(|first| *first < count)
-            .unwrap_or(0);
         let mut is_moved = false;
-        for index in (self.first..count).chain(0..self.first) {
+        for index in self.order.next(self.clients.len()) {
             match self.turn(index) {
                 Ok(moved) => is_moved |= moved,
                 Err(reason) => {
@@ -400,17 +363,13 @@ impl Router {
         is_moved
     }
 
-    /// Moves the last messages of a client that is going to be detached, as far as there is room for them.
-    pub fn poll_last(&mut self, id: ClientId) {
-        // A ring's worth, and what waits: the ring is of nobody alive.
-        for _ in 0..crate::layout::DEPTH_MAX {
-            let is_same = self
-                .client(id.index)
-                .is_some_and(|client| client.incarnation == id.incarnation);
-            if !is_same || !matches!(self.turn(id.index), Ok(true)) {
-                return;
-            }
-        }
+    /// Gives a turn to a client that is going to be detached. Returns whether there is more: then poll, and call it again. Without room it
+    /// moves nothing. Somebody may still write into its ring, so give it a limited time.
+    pub fn poll_last(&mut self, id: ClientId) -> bool {
+        let is_same = self
+            .client(id.index)
+            .is_some_and(|client| client.incarnation == id.incarnation);
+        is_same && matches!(self.turn(id.index), Ok(true))
     }
 
     /// Announces to all clients that the daemon sleeps. Poll once more before it does.
@@ -455,8 +414,8 @@ impl Router {
 
     /// One client's turn: what waits for it, then what it submits.
     fn turn(&mut self, index: usize) -> Result<bool, CutReason> {
-        let mut is_moved = self.report_waiting(index)?;
-        let mut bytes = 0_u64;
+        let (mut bytes, mut reported) = (0_u64, 0);
+        let mut is_moved = self.report_waiting(index, &mut reported)?;
         for _ in 0..self.limits.turn {
             if bytes >= self.limits.turn_bytes {
                 break;
@@ -470,6 +429,7 @@ impl Router {
             }
             let Some(submission) = client.peek()? else { break };
             if let Submission::Message(message) = &submission {
+                bytes = bytes.saturating_add(message.bytes.into());
                 if message.to.node == self.node && self.move_known(index, message) {
                     is_moved = true;
                     continue;
@@ -523,13 +483,17 @@ impl Router {
             }
             is_moved = true;
         }
-        Ok(self.report_waiting(index)? || is_moved)
+        Ok(self.report_waiting(index, &mut reported)? || is_moved)
     }
 
-    /// Reports what waits for a client as far as there is room, and carries out the operations that wait.
-    fn report_waiting(&mut self, index: usize) -> Result<bool, CutReason> {
+    /// Reports what waits for a client as far as there is room, and carries out the operations that wait, until its turn has as many `bytes`
+    /// of them as it may.
+    fn report_waiting(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
         let mut is_moved = false;
-        while let Some(client) = self.client_mut(index) {
+        while *bytes < self.limits.turn_bytes && self.has_way_back(index) {
+            let Some(client) = self.client_mut(index) else {
+                break;
+            };
             let (job, to) = (client.job, client.address.endpoint);
             let Some(reported) = client.report_waiting()? else {
                 break;
@@ -538,10 +502,16 @@ impl Router {
             match reported {
                 Reported::Report => {}
                 Reported::Message(arrived) => {
+                    *bytes = bytes.saturating_add(arrived.bytes);
+                    self.release(index, &arrived);
                     self.counts.received = self.counts.received.saturating_add(1);
                     self.answer(job, (&arrived, to), Said::Delivered, &[]);
                 }
-                Reported::Operation(arrived, outcome) => self.answer_operation(job, (&arrived, to), outcome),
+                Reported::Operation(arrived, outcome) => {
+                    *bytes = bytes.saturating_add(arrived.bytes.max(arrived.fetched().into()));
+                    self.release(index, &arrived);
+                    self.answer_operation(job, (&arrived, to), outcome);
+                }
             }
         }
         Ok(is_moved)
@@ -659,6 +629,10 @@ impl Router {
                 self.jobs.remove(&name);
             }
         }
+        for arrived in client.arrived() {
+            self.kept
+                .release(&mut self.users, client.who.uid, (index, arrived));
+        }
         if let Some(user) = self.users.get_mut(&client.who.uid) {
             user.clients = user.clients.saturating_sub(1);
             user.bytes = user.bytes.saturating_sub(client.layout.bytes());
@@ -671,6 +645,8 @@ impl Router {
             other.lose(client.address, reason);
         }
         self.remove_away(&client, reason);
+        let retired = Retired::new(client).filter(|_| self.retired.len() < RETIRED_MAX);
+        self.retired.extend(retired);
     }
 }
 

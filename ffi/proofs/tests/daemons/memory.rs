@@ -67,8 +67,7 @@ impl Daemon {
     fn attach(&mut self, endpoint: u32) -> Endpoint {
         let layout = EndpointLayout::new(4, 64).unwrap();
         let ours = of(PEERS, || Endpoint::new(layout).unwrap());
-        let copies = ours.descriptors().into_iter().map(|fd| fd.try_clone_to_owned());
-        let memory = layout.adopt(copies.collect::<Result<_, _>>().unwrap()).unwrap();
+        let memory = layout.adopt(&ours.descriptors()).unwrap();
         let (uid, gid, pid) = (1, 1, None);
         let request = AttachRequest {
             job: JobNumber(1),

@@ -1,14 +1,65 @@
 //! The part of the router that meets other nodes: frames out, frames in, credits.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use super::{
     Arrived, Client, EndpointAddress, Frame, GoneReason, InFlight, Job, Message, NodeNumber, PAIR_CREDITS,
-    Router, Said, Step, UndeliveredReason, Waiting,
+    Router, Said, Step, UndeliveredReason, Usage, Waiting,
 };
+use crate::client_state::Outcome;
 use crate::grants::is_of;
 use crate::one_sided::{Action, Asked};
 
-/// The most messages that wait for a lane; frames that carry none come with credits, and are bounded by these.
+/// The most messages and bytes of READs that wait for a lane; frames that carry none come with credits, and are bounded by these.
 const LANE_FRAMES_MAX: usize = 256;
+
+/// The bytes of frames from which on a lane takes no more messages, and no bytes of READs.
+const LANE_BYTES_MAX: usize = 4 << 20;
+
+/// Frames for a node that take one link.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    frames: VecDeque<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Lane {
+    fn has_room(&self) -> bool {
+        self.frames.len() < LANE_FRAMES_MAX && self.bytes < LANE_BYTES_MAX
+    }
+}
+
+/// How many messages and operations of each pair wait: by the place of the receiver, the sender, and which process that is.
+#[derive(Debug, Default)]
+pub(super) struct Kept(BTreeMap<(usize, EndpointAddress, u64), usize>);
+
+impl Kept {
+    /// Forgets one that waits no longer.
+    pub(super) fn release(
+        &mut self,
+        users: &mut BTreeMap<u32, Usage>,
+        uid: u32,
+        (index, arrived): (usize, &Arrived),
+    ) {
+        let pair = (index, arrived.from, arrived.incarnation);
+        if let Some(count) = self.0.get_mut(&pair) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.0.remove(&pair);
+            }
+        }
+        if let Some(user) = users.get_mut(&uid) {
+            user.kept_bytes = user.kept_bytes.saturating_sub(arrived.bytes);
+        }
+    }
+}
+
+/// The fate of a message or an operation that came.
+enum Arrival {
+    Refused(UndeliveredReason),
+    Answered(Outcome),
+    Waits,
+}
 
 /// The daemon of another node broke the protocol between daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +80,18 @@ impl Router {
     /// Gives the frames of each lane, in order, to `send`, as long as it takes them. Returns whether it took any.
     pub(crate) fn send_frames(&mut self, mut send: impl FnMut(NodeNumber, u32, &[u8]) -> bool) -> bool {
         let mut is_moved = false;
-        for ((node, lane), frames) in &mut self.out {
-            while frames.front().is_some_and(|frame| send(*node, *lane, frame)) {
-                frames.pop_front();
+        for ((node, number), lane) in &mut self.out {
+            while lane
+                .frames
+                .front()
+                .is_some_and(|frame| send(*node, *number, frame))
+            {
+                let sent = lane.frames.pop_front().map_or(0, |frame| frame.len());
+                lane.bytes = lane.bytes.saturating_sub(sent);
                 is_moved = true;
             }
         }
-        self.out.retain(|_, frames| !frames.is_empty());
+        self.out.retain(|_, lane| !lane.frames.is_empty());
         is_moved
     }
 
@@ -46,6 +102,13 @@ impl Router {
         waiting.sum::<usize>() as u64
     }
 
+    /// Bytes of frames that wait for their lanes.
+    #[cfg(test)]
+    pub(crate) fn frame_bytes(&self) -> usize {
+        let frames = self.out.values().flat_map(|lane| &lane.frames);
+        frames.map(Vec::len).sum()
+    }
+
     /// Whether frames wait for a lane.
     pub(crate) fn has_frames(&self) -> bool {
         !self.out.is_empty()
@@ -54,14 +117,53 @@ impl Router {
     fn push_frame(&mut self, node: NodeNumber, frame: &Frame, payload: &[u8]) {
         let mut bytes = frame.bytes().to_vec();
         bytes.extend_from_slice(payload);
-        let lane = self.lane(frame);
-        self.out.entry((node, lane)).or_default().push_back(bytes);
+        let number = self.lane(frame.from, frame.to);
+        let lane = self.out.entry((node, number)).or_default();
+        lane.bytes = lane.bytes.saturating_add(bytes.len());
+        lane.frames.push_back(bytes);
     }
 
     /// The lane of a pair of endpoints: both ways of a pair may differ.
-    fn lane(&self, frame: &Frame) -> u32 {
-        let mixed = frame.from.wrapping_mul(0x9e37_79b9) ^ frame.to.wrapping_mul(0x85eb_ca6b);
+    fn lane(&self, from: u32, to: u32) -> u32 {
+        let mixed = from.wrapping_mul(0x9e37_79b9) ^ to.wrapping_mul(0x85eb_ca6b);
         (mixed >> 16).checked_rem(self.lanes).unwrap_or(0)
+    }
+
+    /// Whether the lane of a pair takes another message.
+    fn has_lane_room(&self, node: NodeNumber, (from, to): (u32, u32)) -> bool {
+        let lane = self.out.get(&(node, self.lane(from, to)));
+        lane.is_none_or(Lane::has_room)
+    }
+
+    /// Whether the first thing that waits for a client may be reported or carried out: the bytes of a READ need room in their lane.
+    pub(super) fn has_way_back(&self, index: usize) -> bool {
+        let Some(client) = self.client(index) else {
+            return true;
+        };
+        let Some(Waiting::Arrived(arrived)) = client.waiting.front() else {
+            return true;
+        };
+        let pair = (arrived.from.endpoint, client.address.endpoint);
+        arrived.fetched() == 0 || self.has_lane_room(arrived.from.node, pair)
+    }
+
+    /// Notes a message or an operation that waits for a client.
+    fn keep(&mut self, index: usize, arrived: &Arrived) {
+        let Some(uid) = self.client(index).map(|client| client.who.uid) else {
+            return;
+        };
+        let pair = (index, arrived.from, arrived.incarnation);
+        let count = self.kept.0.entry(pair).or_default();
+        *count = count.saturating_add(1);
+        let user = self.users.entry(uid).or_default();
+        user.kept_bytes = user.kept_bytes.saturating_add(arrived.bytes);
+    }
+
+    /// Forgets one that waits no longer.
+    pub(super) fn release(&mut self, index: usize, arrived: &Arrived) {
+        if let Some(uid) = self.client(index).map(|client| client.who.uid) {
+            self.kept.release(&mut self.users, uid, (index, arrived));
+        }
     }
 
     /// The frame of the next message or operation of a client for another node. `None` if it has to wait, and a reason if it has no way.
@@ -86,11 +188,7 @@ impl Router {
             number: client.sent,
         };
         let in_flight = client.in_flight(to);
-        let waiting = self
-            .out
-            .get(&(to.node, self.lane(&frame)))
-            .map_or(0, std::collections::VecDeque::len);
-        if in_flight >= PAIR_CREDITS || waiting >= LANE_FRAMES_MAX {
+        if in_flight >= PAIR_CREDITS || !self.has_lane_room(to.node, (frame.from, frame.to)) {
             return Ok(None);
         }
         if !self.meets(index, to) {
@@ -211,7 +309,8 @@ impl Router {
                     node,
                     endpoint: frame.from,
                 };
-                if let Some(client) = self.receiver(&frame) {
+                let receiver = self.receiver(&frame);
+                if let Some(client) = receiver.and_then(|index| self.client_mut(index)) {
                     client.lose(who, reason);
                 }
                 Ok(())
@@ -227,7 +326,6 @@ impl Router {
         asked: Option<Asked>,
         payload: &[u8],
     ) -> Result<(), PeerFault> {
-        let contacts_max = self.limits.contacts_max;
         let mut arrived = Arrived {
             from: EndpointAddress {
                 node,
@@ -237,63 +335,89 @@ impl Router {
             number: frame.number,
             asked,
             payload: payload.to_vec(),
+            bytes: size_of::<Arrived>().saturating_add(payload.len()) as u64,
         };
-        let refusal = 'refused: {
-            match self.receiver(frame) {
-                None => UndeliveredReason::NoEndpoint,
-                Some(client) if asked.is_none() && payload.len() > client.layout.message_bytes() as usize => {
-                    UndeliveredReason::TooLong
-                }
-                Some(client) if client.waiting.len() >= contacts_max.saturating_mul(PAIR_CREDITS) => {
-                    UndeliveredReason::ReceiverFull
-                }
-                Some(client) => {
-                    let is_met = client.meets(arrived.from, contacts_max);
-                    let is_of_pair = |other: &&Arrived| {
-                        other.from == arrived.from && other.incarnation == arrived.incarnation
-                    };
-                    let of_pair = client.arrived().filter(is_of_pair).count();
-                    if of_pair >= PAIR_CREDITS {
-                        return Err(PeerFault::Credits);
-                    }
-                    if !is_met {
-                        break 'refused UndeliveredReason::TooManyPeers;
-                    }
-                    // An operation waits behind what its pair sent before, and for nobody else's room. One that needs room waits for the
-                    // reports before it. Nothing else waits: the end of its process may come next, and with it the end of the grant.
-                    let is_first = client.waiting.is_empty();
-                    let at_once =
-                        asked.filter(|asked| of_pair == 0 && (is_first || !asked.action.waits_for_room()));
-                    let outcome = match at_once {
-                        Some(asked) if matches!(asked.action, Action::End(_)) => {
-                            let ended = client.end_transfer(&asked, arrived.from, arrived.incarnation);
-                            Some(ended.map(|report| {
-                                if let Some(report) = report {
-                                    client.owe(report, None);
-                                }
-                                (0, Vec::new())
-                            }))
-                        }
-                        Some(asked) => client.serve(&asked, &mut arrived).ok().flatten(),
-                        None => None,
-                    };
-                    if let Some(outcome) = outcome {
-                        self.answer_operation(frame.job, (&arrived, frame.to), outcome);
-                        return Ok(());
-                    }
+        let index = self.receiver(frame);
+        let arrival = match index {
+            Some(index) => self.arrive(index, frame, &mut arrived)?,
+            None => Arrival::Refused(UndeliveredReason::NoEndpoint),
+        };
+        match (arrival, index) {
+            (Arrival::Waits, Some(index)) => {
+                self.keep(index, &arrived);
+                if let Some(client) = self.client_mut(index) {
                     client.waiting.push_back(Waiting::Arrived(Box::new(arrived)));
-                    return Ok(());
                 }
             }
-        };
-        self.answer(frame.job, (&arrived, frame.to), Said::Refused(refusal), &[]);
+            (Arrival::Answered(outcome), _) => {
+                self.answer_operation(frame.job, (&arrived, frame.to), outcome);
+            }
+            (Arrival::Refused(refusal), _) => {
+                self.answer(frame.job, (&arrived, frame.to), Said::Refused(refusal), &[]);
+            }
+            (Arrival::Waits, None) => {}
+        }
         Ok(())
     }
 
-    /// The client that a frame is for, if it is of the same job: the same number, user and key.
-    fn receiver(&mut self, frame: &Frame) -> Option<&mut Client> {
+    /// Decides about a message or an operation for the client in this place, and carries out one that waits for nothing.
+    fn arrive(&mut self, index: usize, frame: &Frame, arrived: &mut Arrived) -> Result<Arrival, PeerFault> {
+        let contacts_max = self.limits.contacts_max;
+        let pair = (index, arrived.from, arrived.incarnation);
+        let of_pair = self.kept.0.get(&pair).copied().unwrap_or(0);
+        let has_way_back =
+            arrived.fetched() == 0 || self.has_lane_room(arrived.from.node, (frame.from, frame.to));
+        let asked = arrived.asked;
+        let Some(client) = self.client_mut(index) else {
+            return Ok(Arrival::Refused(UndeliveredReason::NoEndpoint));
+        };
+        if asked.is_none() && arrived.payload.len() > client.layout.message_bytes() as usize {
+            return Ok(Arrival::Refused(UndeliveredReason::TooLong));
+        }
+        if client.waiting.len() >= contacts_max.saturating_mul(PAIR_CREDITS) {
+            return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
+        }
+        let is_met = client.meets(arrived.from, contacts_max);
+        if of_pair >= PAIR_CREDITS {
+            return Err(PeerFault::Credits);
+        }
+        if !is_met {
+            return Ok(Arrival::Refused(UndeliveredReason::TooManyPeers));
+        }
+        // An operation waits behind what its pair sent before, and for nobody else's room. One that needs room waits for the
+        // reports before it. Nothing else waits: the end of its process may come next, and with it the end of the grant.
+        let is_first = client.waiting.is_empty();
+        let is_next = of_pair == 0 && has_way_back;
+        let at_once = asked.filter(|asked| is_next && (is_first || !asked.action.waits_for_room()));
+        let outcome = match at_once {
+            Some(asked) if matches!(asked.action, Action::End(_)) => {
+                let ended = client.end_transfer(&asked, arrived.from, arrived.incarnation);
+                Some(ended.map(|report| {
+                    if let Some(report) = report {
+                        client.owe(report, None);
+                    }
+                    (0, Vec::new())
+                }))
+            }
+            Some(asked) => client.serve(&asked, arrived).ok().flatten(),
+            None => None,
+        };
+        if let Some(outcome) = outcome {
+            return Ok(Arrival::Answered(outcome));
+        }
+        let uid = client.who.uid;
+        let kept = self.users.get(&uid).map_or(0, |user| user.kept_bytes);
+        if kept.saturating_add(arrived.bytes) > self.limits.kept_bytes_of_user_max {
+            return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
+        }
+        Ok(Arrival::Waits)
+    }
+
+    /// The place of the client that a frame is for, if it is of the same job: the same number, user and key.
+    fn receiver(&self, frame: &Frame) -> Option<usize> {
         let index = self.member(&frame.job, frame.to)?;
-        self.client_mut(index).filter(|client| client.job == frame.job)
+        let client = self.client(index)?;
+        (client.job == frame.job).then_some(index)
     }
 
     /// The client whose message an answer is about, and the endpoint that it was for.
@@ -316,13 +440,21 @@ impl Router {
     pub(crate) fn lose_node(&mut self, node: NodeNumber) {
         self.out.retain(|(of, _), _| *of != node);
         let mut unknown = 0_u64;
-        for client in self.clients.iter_mut().flatten() {
+        let Self {
+            clients, users, kept, ..
+        } = self;
+        for (index, client) in clients.iter_mut().enumerate() {
+            let Some(client) = client else { continue };
             unknown = unknown.saturating_add(client.lose_flights(is_of(node)));
             client.grants.end_of(is_of(node));
             // Their senders are told that the outcome is unknown, and begin with new credits.
+            let uid = client.who.uid;
             client.waiting.retain(|waiting| match waiting {
-                Waiting::Arrived(arrived) => arrived.from.node != node,
-                Waiting::Report(..) => true,
+                Waiting::Arrived(arrived) if arrived.from.node == node => {
+                    kept.release(users, uid, (index, arrived));
+                    false
+                }
+                Waiting::Arrived(_) | Waiting::Report(..) => true,
             });
             let gone: Vec<_> = client
                 .contacts

@@ -1,7 +1,11 @@
 //! The daemon as a process: its socket, the life of its clients, its sleep.
 
+mod closer;
 mod pace;
+mod pending;
+mod replacing;
 mod server;
+pub(crate) mod shortage;
 pub(crate) mod socket;
 
 pub use server::{Server, ServerConfig, ServerError};

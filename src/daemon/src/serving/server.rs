@@ -11,28 +11,26 @@ use doorbell::{Deadline, Handle, WaitError, now, within};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::closer::{Burden, Closer};
 use super::pace::Pace;
-use super::socket::{Came, PacketSocket, listen};
+use super::pending::{PENDING_MAX, Pending, pend};
+use super::replacing::{may_replace, replace};
+use super::shortage::shortage;
+use super::socket::{Listening, PacketSocket, Seen, listen};
 use crate::name::{Credentials, NodeNumber};
 use crate::packet::{AttachRequest, Packet};
 use crate::peers::Peers;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
 use crate::router::{ClientId, Router, RouterCounts, RouterLimits};
 
-/// The most connections without an attach packet. More wait in the listener's queue.
-const PENDING_MAX: usize = 16;
-
-/// The most of those of one user: it leaves places to others.
-const PENDING_OF_USER_MAX: usize = 8;
-
 /// The most packets that are taken of a socket in one turn.
 const PACKETS_MAX: usize = 4;
 
-/// How long a daemon that is replaced may take to end.
-const REPLACED_WITHIN: Duration = Duration::from_secs(30);
-
 /// How often a busy daemon looks at its sockets.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long the last messages of a process that ended are moved.
+const LAST_WITHIN: Duration = Duration::from_millis(100);
 
 /// How long nobody is accepted while this process has as many descriptors as it may.
 const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(10);
@@ -102,7 +100,18 @@ pub enum ServerError {
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listen { path, error } => write!(f, "no socket at {}: {error}", path.display()),
+            Self::Listen { path, error } => {
+                write!(f, "no socket at {}: {error}", path.display())?;
+                f.write_str(match error.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        "; a daemon listens there: end it, or take over from it with --replace"
+                    }
+                    io::ErrorKind::PermissionDenied => {
+                        "; the folder, or the daemon that listens there, is of another user"
+                    }
+                    _ => "",
+                })
+            }
             Self::System { call, error } => write!(f, "{call}: {error}"),
             Self::Peers(error) => error.fmt(f),
         }
@@ -111,30 +120,45 @@ impl fmt::Display for ServerError {
 
 impl core::error::Error for ServerError {}
 
-/// A connection that has not attached yet.
-#[derive(Debug)]
-struct Pending {
-    socket: PacketSocket,
-    who: Credentials,
-    until: Deadline,
-}
-
 /// The socket and the process of a client.
 #[derive(Debug)]
 struct Attached {
     socket: PacketSocket,
+    user: u32,
+    /// The daemon's sleeps before it attached, and its packets that ended one.
+    sleeps_before: u64,
+    wakes: u64,
     /// Readable once the process is dead, even if another one keeps its socket open. `None` for a process of another namespace.
     process: Option<OwnedFd>,
+}
+
+impl Attached {
+    /// Whether it may wake the daemon once more: for each sleep that was announced, once.
+    const fn may_wake(&self, sleeps: u64) -> bool {
+        self.wakes < sleeps.saturating_sub(self.sleeps_before)
+    }
+}
+
+/// A client whose process ended, and whose last messages are moved.
+#[derive(Debug)]
+struct Ending {
+    id: ClientId,
+    reason: GoneReason,
+    until: Deadline,
 }
 
 /// A running daemon. Dropping it ends all clients' endpoints, unless another one takes over in time.
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
-    listener: OwnedFd,
+    listening: Listening,
     router: Router,
     pending: Vec<Pending>,
     attached: BTreeMap<ClientId, Attached>,
+    ending: Vec<Ending>,
+    closer: Closer,
+    /// How often it announced a sleep.
+    sleeps: u64,
     looked: Deadline,
     /// Until then, nobody is accepted: the process has as many descriptors as it may.
     accept_after: Option<Deadline>,
@@ -161,16 +185,19 @@ impl Server {
             error,
         };
         let is_replacing = config.replace && replace(&config.socket).map_err(failed)?;
-        let (listener, is_left_behind) = listen(&config.socket, config.mode).map_err(failed)?;
-        let is_expecting = is_replacing || is_left_behind;
+        let listening = listen(&config.socket, config.mode).map_err(failed)?;
+        let is_expecting = is_replacing || listening.is_left_behind;
         let mut router = Router::new(config.node, &config.limits);
         router.set_expecting(is_expecting);
         Ok(Self {
             config: config.clone(),
-            listener,
+            listening,
             router,
             pending: Vec::new(),
             attached: BTreeMap::new(),
+            ending: Vec::new(),
+            closer: Closer::default(),
+            sleeps: 0,
             looked: within(Duration::ZERO),
             accept_after: None,
             peers: None,
@@ -229,6 +256,7 @@ impl Server {
 
     /// Sleeps until there is something to do, or until this moment. Returns whether to stop.
     fn sleep(&mut self, stop: BorrowedFd<'_>, until: Deadline) -> Result<bool, ServerError> {
+        self.sleeps = self.sleeps.saturating_add(1);
         self.router.announce_sleep();
         let mut until = self.wakes().map_or(until, |wake| until.min(wake));
         // Once more, now that clients wake it: it sleeps only if nothing is to be done.
@@ -279,7 +307,7 @@ impl Server {
     /// Moves messages, and wakes the clients that sleep.
     fn move_messages(&mut self) -> Result<bool, ServerError> {
         let attached = &self.attached;
-        let is_moved = self.router.poll(|id| {
+        let mut is_moved = self.router.poll(|id| {
             if let Some(client) = attached.get(&id) {
                 // A client that is gone is found by its socket. One whose queue is full has something to read.
                 let _ = client.socket.send(&Packet::Wake, &[]);
@@ -287,6 +315,10 @@ impl Server {
         });
         while let Some((id, reason)) = self.router.take_cut() {
             self.tell_cut(id, reason);
+        }
+        is_moved |= self.move_last();
+        while let Some(retired) = self.router.take_retired() {
+            self.closer.give(retired.user(), Burden::Memory(retired));
         }
         if self.expecting.is_some_and(|until| until.has_passed(now())) {
             self.expecting = None;
@@ -301,19 +333,50 @@ impl Server {
         Ok(is_moved || is_carried.unwrap_or(false))
     }
 
+    /// Moves the last messages of clients that ended, in their turns, and detaches those without any. Returns whether there were such clients.
+    fn move_last(&mut self) -> bool {
+        let is_any = !self.ending.is_empty();
+        for ending in core::mem::take(&mut self.ending) {
+            let has_more = self.router.poll_last(ending.id);
+            if has_more && !ending.until.has_passed(now()) {
+                self.ending.push(ending);
+            } else {
+                self.router.detach(ending.id, ending.reason);
+            }
+        }
+        is_any
+    }
+
     fn tell_cut(&mut self, id: ClientId, reason: CutReason) {
         if let Some(client) = self.attached.remove(&id) {
             let _ = client.socket.send(&Packet::Cut(reason), &[]);
+            self.let_go(client.user, client.socket, Vec::new());
         }
+    }
+
+    /// Closes a socket. One in whose queue there may be descriptors is closed by the thread of its user.
+    fn let_go(&mut self, user: u32, socket: PacketSocket, descriptors: Vec<OwnedFd>) {
+        if !descriptors.is_empty() || !socket.drain() {
+            self.closer.give(user, Burden::Socket(socket, descriptors));
+        }
+    }
+
+    fn refuse(&mut self, pending: Pending, refusal: AttachRefusal, descriptors: Vec<OwnedFd>) {
+        let _ = pending.socket.send(&Packet::Refused(refusal), &[]);
+        self.let_go(pending.who.uid, pending.socket, descriptors);
     }
 
     /// When a connection that has not attached has had its time, or the next is accepted.
     fn wakes(&self) -> Option<Deadline> {
         // One whose packet waits is not refused for its time.
-        let pending = self
-            .pending
-            .iter()
-            .map(|pending| self.pace.next(pending.who.uid).unwrap_or(pending.until));
+        let pending = self.pending.iter().map(|pending| {
+            let user = pending.who.uid;
+            if self.closer.is_busy(user) {
+                within(LOOK_EVERY).min(pending.until)
+            } else {
+                self.pace.next(user).unwrap_or(pending.until)
+            }
+        });
         pending.chain(self.accept_after).chain(self.expecting).min()
     }
 
@@ -326,20 +389,18 @@ impl Server {
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
             polled.push(input(stop));
             let first = polled.len();
-            polled.push(input(self.listener.as_fd()));
+            polled.push(input(self.listening.listener.as_fd()));
             self.accept_after = self.accept_after.filter(|after| !after.has_passed(now()));
-            if self.pending.len() >= PENDING_MAX || self.accept_after.is_some() {
+            if self.accept_after.is_some() {
                 polled.truncate(first);
             }
             let first_client = polled.len();
             for client in self.attached.values() {
+                // As many entries as descriptors: more than there may be are refused.
                 polled.push(input(client.socket.as_fd()));
-                // Without a process, its socket twice: so that places are even.
-                polled.push(input(
-                    client.process.as_ref().map_or(client.socket.as_fd(), AsFd::as_fd),
-                ));
+                polled.extend(client.process.as_ref().map(|process| input(process.as_fd())));
             }
-            let is_next = |pending: &&Pending| self.pace.next(pending.who.uid).is_none();
+            let is_next = |pending: &&Pending| self.is_next(pending.who.uid);
             let pending = self.pending.iter().filter(is_next);
             polled.extend(pending.map(|pending| input(pending.socket.as_fd())));
             if let Some(peers) = self.peers.as_ref().filter(|_| self.expecting.is_none()) {
@@ -356,7 +417,7 @@ impl Server {
                 }
             }
             match rustix::event::poll(&mut polled, timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::NOMEM) => {}
                 Err(errno) => {
                     return Err(ServerError::System {
                         call: "poll",
@@ -365,9 +426,15 @@ impl Server {
                 }
             }
             let is_ready = |at: usize| polled.get(at).is_some_and(|fd| !fd.revents().is_empty());
-            let place = |at: usize| first_client.saturating_add(at.saturating_mul(2));
-            let ready: Vec<_> = (0..ids.len())
-                .map(|at| (is_ready(place(at)), is_ready(place(at).saturating_add(1))))
+            let mut places = first_client..;
+            let mut is_next_ready = || places.next().is_some_and(is_ready);
+            let ready: Vec<_> = self
+                .attached
+                .values()
+                .map(|client| {
+                    let has_packets = is_next_ready();
+                    (has_packets, client.process.is_some() && is_next_ready())
+                })
                 .collect();
             (is_ready(0), first_client > first && is_ready(first), ready)
         };
@@ -376,14 +443,11 @@ impl Server {
             if has_packets {
                 self.take_packets(id);
             }
-            let has_process = self
-                .attached
-                .get(&id)
-                .is_some_and(|client| client.process.is_some());
-            if is_dead && has_process {
+            if is_dead {
                 self.end(id, GoneReason::Died);
             }
         }
+        self.closer.advance();
         self.take_pending();
         if is_asked {
             self.accept()?;
@@ -392,38 +456,55 @@ impl Server {
     }
 
     fn end(&mut self, id: ClientId, reason: GoneReason) {
-        if self.attached.remove(&id).is_some() {
+        if let Some(client) = self.attached.remove(&id) {
+            self.let_go(client.user, client.socket, Vec::new());
             // Messages that it published before its end are still routed.
-            self.router.poll_last(id);
-            self.router.detach(id, reason);
+            let until = within(LAST_WITHIN);
+            self.ending.push(Ending { id, reason, until });
         }
     }
 
     fn take_packets(&mut self, id: ClientId) {
         for _ in 0..PACKETS_MAX {
-            let Some(client) = self.attached.get(&id) else {
+            let Some(client) = self.attached.get_mut(&id) else {
                 return;
             };
-            match client.socket.receive() {
-                Ok(Came::Nothing) => return,
-                Ok(Came::Packet(Ok(Packet::Wake), descriptors)) if descriptors.is_empty() => {}
-                Ok(Came::Packet(Ok(Packet::Detach), _)) => self.end(id, GoneReason::Detached),
-                Ok(Came::Packet(..)) => {
+            match client.socket.look() {
+                Ok(Seen::Nothing) => return,
+                Ok(Seen::Packet {
+                    packet: Ok(Packet::Wake),
+                    has_descriptors: false,
+                }) if client.may_wake(self.sleeps) => {
+                    client.wakes = client.wakes.saturating_add(1);
+                    client.socket.pass();
+                }
+                Ok(Seen::Packet {
+                    packet: Ok(Packet::Detach),
+                    has_descriptors: false,
+                }) => {
+                    client.socket.pass();
+                    self.end(id, GoneReason::Detached);
+                }
+                Ok(Seen::Packet { .. }) => {
                     self.tell_cut(id, CutReason::Packet);
                     self.router.detach(id, GoneReason::CutOff);
                 }
-                Ok(Came::End) | Err(_) => self.end(id, GoneReason::Died),
+                Ok(Seen::End) | Err(_) => self.end(id, GoneReason::Died),
             }
         }
     }
 
     fn accept(&mut self) -> Result<(), ServerError> {
-        while self.pending.len() < PENDING_MAX {
-            match PacketSocket::accept(&self.listener) {
+        for _ in 0..PENDING_MAX {
+            if self.closer.is_full() {
+                self.accept_after = Some(within(SHORT_OF_DESCRIPTORS));
+                break;
+            }
+            match PacketSocket::accept(&self.listening.listener) {
                 Ok(Some(socket)) => self.pend(socket),
                 Ok(None) => break,
-                // Without descriptors, the connection waits in the queue until some are free.
-                Err(error) if is_short_of_descriptors(&error) => {
+                // Without descriptors or memory, the connection waits in the queue until there are some.
+                Err(error) if is_short(&error) => {
                     self.accept_after = Some(within(SHORT_OF_DESCRIPTORS));
                     break;
                 }
@@ -438,16 +519,20 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a connection wait for its packet, unless as many of its user do as may.
+    /// Lets a connection wait for its packet, if there is a place for it.
     fn pend(&mut self, socket: PacketSocket) {
-        let Ok(who) = socket.credentials() else { return };
-        let of_user = self.pending.iter().filter(|pending| pending.who.uid == who.uid);
-        if of_user.count() >= PENDING_OF_USER_MAX {
-            let _ = socket.send(&Packet::Refused(AttachRefusal::TooManyPending), &[]);
-            return;
-        }
+        let Ok(who) = socket.credentials() else {
+            return self.let_go(u32::MAX, socket, Vec::new());
+        };
         let until = within(self.config.attach_within);
-        self.pending.push(Pending { socket, who, until });
+        if let Some(without) = pend(&mut self.pending, Pending { socket, who, until }) {
+            self.refuse(without, AttachRefusal::TooManyPending, Vec::new());
+        }
+    }
+
+    /// Whether a process of a user may attach now.
+    fn is_next(&self, user: u32) -> bool {
+        self.pace.next(user).is_none() && !self.closer.is_busy(user)
     }
 
     /// Attaches the connections whose packet came, and refuses those that had their time.
@@ -455,63 +540,87 @@ impl Server {
         let time = now();
         self.pace.forget(time);
         for pending in core::mem::take(&mut self.pending) {
-            // Its packet waits, with the time that it had for it.
-            if self.pace.next(pending.who.uid).is_some() {
-                self.pending.push(pending);
-                continue;
-            }
-            match pending.socket.receive() {
-                Ok(Came::Nothing) if pending.until.has_passed(now()) => {
-                    let _ = pending.socket.send(&Packet::Refused(AttachRefusal::TooLate), &[]);
-                }
-                Ok(Came::Nothing) => self.pending.push(pending),
-                Ok(Came::End) | Err(_) => {}
-                Ok(Came::Packet(Ok(Packet::Replace), _)) if may_replace(pending.who) => {
+            let user = pending.who.uid;
+            match pending.socket.look() {
+                Ok(Seen::Packet {
+                    packet: Ok(Packet::Replace),
+                    has_descriptors: false,
+                }) if may_replace(pending.who) => {
+                    pending.socket.pass();
                     self.successor = Some(pending.socket);
                 }
-                Ok(Came::Packet(packet, descriptors)) => {
-                    let request = match packet {
-                        Ok(Packet::Attach(request)) => Ok(request),
-                        Ok(_) => Err(AttachRefusal::Packet),
-                        Err(refusal) => Err(refusal),
-                    };
-                    let attached =
-                        request.and_then(|request| self.attach(pending.who, &request, descriptors));
-                    match attached {
-                        Ok((id, process)) => {
-                            let answer = Packet::Attached {
-                                node: self.router.node(),
-                                epoch: self.epoch,
-                                incarnation: id.incarnation(),
-                            };
-                            // A process that is gone by now is found by its socket.
-                            let _ = pending.socket.send(&answer, &[]);
-                            let socket = pending.socket;
-                            self.attached.insert(id, Attached { socket, process });
-                        }
-                        Err(refusal) => {
-                            let _ = pending.socket.send(&Packet::Refused(refusal), &[]);
-                        }
-                    }
+                // It waits for what its user does not let go of, in its own time.
+                _ if self.closer.is_busy(user) && pending.until.has_passed(time) => {
+                    self.refuse(pending, AttachRefusal::TooLate, Vec::new());
+                }
+                // It waits for the time of the one before.
+                _ if !self.is_next(user) => self.pending.push(pending),
+                Ok(Seen::Nothing) if pending.until.has_passed(now()) => {
+                    self.refuse(pending, AttachRefusal::TooLate, Vec::new());
+                }
+                Ok(Seen::Nothing) => self.pending.push(pending),
+                Ok(Seen::End) | Err(_) => self.let_go(user, pending.socket, Vec::new()),
+                Ok(Seen::Packet {
+                    packet: Ok(Packet::Attach(request)),
+                    ..
+                }) => self.take_attach(pending, &request),
+                Ok(Seen::Packet { packet, .. }) => {
+                    let refusal = packet.err().unwrap_or(AttachRefusal::Packet);
+                    self.refuse(pending, refusal, Vec::new());
                 }
             }
         }
     }
 
+    fn take_attach(&mut self, pending: Pending, request: &AttachRequest) {
+        let mut descriptors = Vec::new();
+        match self.attach(&pending, request, &mut descriptors) {
+            Ok((id, process)) => {
+                // All of them are memfds, which the mappings keep: so no close waits, here and in the queue.
+                drop(descriptors);
+                pending.socket.pass();
+                let answer = Packet::Attached {
+                    node: self.router.node(),
+                    epoch: self.epoch,
+                    incarnation: id.incarnation(),
+                };
+                // A process that is gone by now is found by its socket.
+                let _ = pending.socket.send(&answer, &[]);
+                let client = Attached {
+                    socket: pending.socket,
+                    user: pending.who.uid,
+                    sleeps_before: self.sleeps,
+                    wakes: 0,
+                    process,
+                };
+                self.attached.insert(id, client);
+            }
+            Err(refusal) => self.refuse(pending, refusal, descriptors),
+        }
+    }
+
+    /// Attaches a process by the descriptors that came with its packet. They are left to the caller, who may not close them if that fails.
     fn attach(
         &mut self,
-        who: Credentials,
+        pending: &Pending,
         request: &AttachRequest,
-        descriptors: Vec<OwnedFd>,
+        descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(ClientId, Option<OwnedFd>), AttachRefusal> {
-        if descriptors.len() != request.layout.descriptors() {
-            return Err(AttachRefusal::Descriptors);
-        }
+        let who = pending.who;
         // Before its memory is mapped, which costs more.
         self.router.admit(who, request)?;
         let process = process_of(who)?;
+        let (came, are_all) = pending.socket.descriptors().map_err(|_| AttachRefusal::Gone)?;
+        *descriptors = came;
+        if !are_all && descriptors.len() < request.layout.descriptors() {
+            return Err(AttachRefusal::NoDescriptors);
+        }
+        if !are_all || descriptors.len() != request.layout.descriptors() {
+            return Err(AttachRefusal::Descriptors);
+        }
         self.pace.attached(who.uid, request.layout.bytes(), now());
-        let memory = request.layout.adopt(descriptors)?;
+        let of_memory: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let memory = request.layout.adopt(&of_memory)?;
         let id = self.router.attach(who, request, memory)?;
         Ok((id, process))
     }
@@ -524,71 +633,9 @@ fn epoch() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// Whether the process behind a socket may end this daemon: one of the same user, or of the root user.
-fn may_replace(who: Credentials) -> bool {
-    who.uid == rustix::process::geteuid().as_raw() || who.uid == 0
-}
-
-/// Asks the daemon at a path to end, and waits for that. `false` if there is none.
-fn replace(path: &Path) -> io::Result<bool> {
-    let deadline = within(REPLACED_WITHIN);
-    loop {
-        match ask_for_place(path, deadline) {
-            // Others of this user are about to attach, or as many connections wait as fit: there is a place soon.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if deadline.has_passed(now()) {
-                    return Err(io::Error::from(io::ErrorKind::TimedOut));
-                }
-                std::thread::sleep(LOOK_EVERY);
-            }
-            answered => return answered,
-        }
-    }
-}
-
-/// Asks once. `WouldBlock` if the daemon has no place for the question now.
-fn ask_for_place(path: &Path, deadline: Deadline) -> io::Result<bool> {
-    let running = match PacketSocket::connect(path) {
-        Ok(running) => running,
-        Err(error) => {
-            let is_none = matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-            );
-            return if is_none { Ok(false) } else { Err(error) };
-        }
-    };
-    match running.send(&Packet::Replace, &[]) {
-        // Refused before it was read: the reason is there.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        sent => drop(sent?),
-    }
-    loop {
-        match running.receive()? {
-            Came::End => return Ok(true),
-            Came::Packet(Ok(Packet::Refused(AttachRefusal::TooManyPending)), _) => {
-                return Err(io::Error::from(io::ErrorKind::WouldBlock));
-            }
-            Came::Packet(..) => return Err(io::Error::from(io::ErrorKind::PermissionDenied)),
-            Came::Nothing if deadline.has_passed(now()) => {
-                return Err(io::Error::from(io::ErrorKind::TimedOut));
-            }
-            Came::Nothing => {
-                let timeout = Timespec::try_from(deadline.remaining(now())).ok();
-                match rustix::event::poll(&mut [PollFd::new(&running, PollFlags::IN)], timeout.as_ref()) {
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
-        }
-    }
-}
-
-fn is_short_of_descriptors(error: &io::Error) -> bool {
-    let errno = error.raw_os_error();
-    [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
-        .iter()
-        .any(|of| errno == Some(of.raw_os_error()))
+/// Whether the system has no descriptor or no memory for now.
+fn is_short(error: &io::Error) -> bool {
+    error.raw_os_error().and_then(shortage).is_some()
 }
 
 /// A descriptor of the process. A process that died meanwhile, and whose number another has, is found by the end of its socket.
@@ -600,11 +647,22 @@ fn process_of(who: Credentials) -> Result<Option<OwnedFd>, AttachRefusal> {
         return Ok(None);
     };
     let process = pidfd_open(pid, PidfdFlags::empty());
-    process.map(Some).map_err(|_| AttachRefusal::Gone)
+    let refusal = |errno: rustix::io::Errno| shortage(errno.raw_os_error()).unwrap_or(AttachRefusal::Gone);
+    process.map(Some).map_err(refusal)
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.config.socket);
+        self.listening.end();
+        // No socket is closed here whose queue has descriptors: the next daemon waits for this.
+        while let Ok(Some(socket)) = PacketSocket::accept(&self.listening.listener) {
+            self.let_go(u32::MAX, socket, Vec::new());
+        }
+        for pending in core::mem::take(&mut self.pending) {
+            self.let_go(pending.who.uid, pending.socket, Vec::new());
+        }
+        for client in core::mem::take(&mut self.attached).into_values() {
+            self.let_go(client.user, client.socket, Vec::new());
+        }
     }
 }

@@ -1,15 +1,18 @@
 //! Packets and descriptors over a Unix socket, none of which waits.
 
 use core::mem::MaybeUninit;
+use core::time::Duration;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use doorbell::interprocess::PeerCredentials;
+use doorbell::{now, within};
 use rustix::cmsg_space;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::name::Credentials;
@@ -30,8 +33,42 @@ pub(crate) enum Came {
     Nothing,
     /// The other side is gone.
     End,
-    /// A packet, or the reason why it is none, with the descriptors that came with it.
-    Packet(Result<Packet, AttachRefusal>, Vec<OwnedFd>),
+    /// A packet, or the reason why it is none.
+    Packet(Result<Packet, AttachRefusal>),
+}
+
+/// Something that waits to be received.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    /// Nothing is there.
+    Nothing,
+    /// The other side is gone, or sent nothing as a packet.
+    End,
+    /// A packet, or the reason why it is none.
+    Packet {
+        packet: Result<Packet, AttachRefusal>,
+        has_descriptors: bool,
+    },
+}
+
+/// One byte more than a packet has, so that a longer one is seen as such.
+const BYTES: usize = PACKET_BYTES.saturating_add(1);
+
+/// The packets that wait in a socket, by default (`net.unix.max_dgram_qlen`) fewer.
+const QUEUE_MAX: usize = 16;
+
+/// How long another daemon may take to listen or to find that it may not.
+const LOCKED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A socket that listens at a path.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) listener: OwnedFd,
+    /// Whether there was a file that a daemon left behind.
+    pub(crate) is_left_behind: bool,
+    path: PathBuf,
+    /// Device and inode of its file.
+    file: (u64, u64),
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -44,14 +81,15 @@ fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Listens at a path, with a mode for the file of the socket. A file that a daemon left behind is replaced. Returns whether there was
-/// one, too.
+/// Listens at a path, with a mode for the file of the socket. A file that a daemon left behind is replaced.
 ///
 /// # Errors
 /// Another daemon listens there, or the system refuses.
-pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, bool)> {
+pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<Listening> {
     let address = SocketAddrUnix::new(path)?;
     let listener = new_socket()?;
+    // One at a time: another one that is bound and does not listen yet would seem to be left behind.
+    let _lock = lock(path)?;
     let mut is_left_behind = false;
     match rustix::net::bind(&listener, &address) {
         Err(rustix::io::Errno::ADDRINUSE) => {
@@ -64,9 +102,49 @@ pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(OwnedFd, bool)> {
         }
         bound => bound?,
     }
-    rustix::fs::chmod(path, rustix::fs::Mode::from_bits_truncate(mode))?;
+    rustix::fs::chmod(path, Mode::from_bits_truncate(mode))?;
+    let file = file_at(path)?;
     rustix::net::listen(&listener, 64)?;
-    Ok((listener, is_left_behind))
+    Ok(Listening {
+        listener,
+        is_left_behind,
+        path: path.to_owned(),
+        file,
+    })
+}
+
+/// The lock of a path: that of a file beside it, which stays.
+fn lock(path: &Path) -> io::Result<OwnedFd> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(Path::new(&name), flags, Mode::RUSR | Mode::WUSR)?;
+    let deadline = within(LOCKED_WITHIN);
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if deadline.has_passed(now()) => {
+                return Err(io::Error::from(io::ErrorKind::AddrInUse));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(1)),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::lstat(path)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+impl Listening {
+    /// Takes no more connections: those that wait are there until they are accepted. The file goes, if it is still this one's.
+    pub(crate) fn end(&self) {
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        let _ = rustix::net::shutdown(&self.listener, Shutdown::Read);
+    }
 }
 
 impl PacketSocket {
@@ -113,48 +191,198 @@ impl PacketSocket {
         }
     }
 
-    /// Takes what came. Descriptors that are not expected are closed.
-    pub(crate) fn receive(&self) -> io::Result<Came> {
-        // One byte more than a packet has, so that a longer one is seen as such.
-        let mut bytes = [0; PACKET_BYTES.saturating_add(1)];
+    /// Looks at the packet in front, which stays. None of its descriptors comes into this process.
+    pub(crate) fn look(&self) -> io::Result<Seen> {
+        let mut bytes = [0; BYTES];
+        let front = self.front(&mut bytes, &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)?;
+        let Some((count, flags)) = front else {
+            return Ok(Seen::Nothing);
+        };
+        if count == 0 {
+            return Ok(Seen::End);
+        }
+        Ok(Seen::Packet {
+            packet: parsed(&bytes, count, flags & ReturnFlags::TRUNC),
+            has_descriptors: flags.contains(ReturnFlags::CTRUNC),
+        })
+    }
+
+    /// Duplicates of the descriptors of the packet in front, which keeps its own, and whether they are all. So no close of these is the
+    /// last one; it may wait all the same, as that of a file which another process serves.
+    pub(crate) fn descriptors(&self) -> io::Result<(Vec<OwnedFd>, bool)> {
+        let mut bytes = [0; BYTES];
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut received =
-            rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+        let front = self.front(&mut bytes, &mut control, RecvFlags::PEEK)?;
+        let are_all = front.is_none_or(|(_, flags)| !flags.contains(ReturnFlags::CTRUNC));
+        Ok((rights(&mut control), are_all))
+    }
+
+    /// Passes over the packet in front, and over its descriptors.
+    pub(crate) fn pass(&self) {
+        let _ = self.front(
+            &mut [0; BYTES],
+            &mut RecvAncillaryBuffer::default(),
+            RecvFlags::empty(),
+        );
+    }
+
+    /// Lets nothing come any more, and passes over the packets that have no descriptors. Returns whether nothing waits then: a close is the
+    /// end of this socket alone. The other side still receives what was sent to it.
+    pub(crate) fn drain(&self) -> bool {
+        if rustix::net::shutdown(self, Shutdown::Read).is_err() {
+            return false;
+        }
+        for _ in 0..QUEUE_MAX {
+            let Ok(Seen::Packet {
+                has_descriptors: false,
+                ..
+            }) = self.look()
+            else {
+                break;
+            };
+            self.pass();
+        }
+        // From now on each packet has more than there is room for, even one without bytes and descriptors: its sender.
+        if rustix::net::sockopt::set_socket_passcred(self, true).is_err() {
+            return false;
+        }
+        let mut control = RecvAncillaryBuffer::default();
+        let front = self.front(&mut [0; BYTES], &mut control, RecvFlags::PEEK);
+        front.is_ok_and(|front| front.is_none_or(|(_, flags)| !flags.contains(ReturnFlags::CTRUNC)))
+    }
+
+    /// Takes what came. Descriptors are not expected, and closed: so this is for a side that trusts the other.
+    pub(crate) fn receive(&self) -> io::Result<Came> {
+        let mut bytes = [0; BYTES];
+        let front = self.front(
+            &mut bytes,
+            &mut RecvAncillaryBuffer::default(),
+            RecvFlags::empty(),
+        )?;
+        Ok(match front {
+            None => Came::Nothing,
+            Some((0, _)) => Came::End,
+            Some((count, flags)) => Came::Packet(parsed(&bytes, count, flags)),
+        })
+    }
+
+    /// Receives by one call: the bytes of the packet, and what the kernel says of it. No bytes are an end. `None` if nothing is there.
+    fn front(
+        &self,
+        bytes: &mut [u8; BYTES],
+        control: &mut RecvAncillaryBuffer<'_>,
+        flags: RecvFlags,
+    ) -> io::Result<Option<(usize, ReturnFlags)>> {
+        let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], control, flags);
         if received.as_ref().err() == Some(&rustix::io::Errno::CONNRESET) {
             // Reported once, in front of what the other side sent before it closed: its reason, for one.
-            received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+            received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], control, flags);
         }
-        let received = match received {
-            Ok(received) => received,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Came::Nothing),
-            Err(rustix::io::Errno::CONNRESET) => return Ok(Came::End),
-            Err(errno) => return Err(errno.into()),
-        };
-        let mut descriptors = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                descriptors.extend(rights);
-            }
+        match received {
+            Ok(received) => Ok(Some((received.bytes, received.flags))),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(rustix::io::Errno::CONNRESET) => Ok(Some((0, ReturnFlags::empty()))),
+            Err(errno) => Err(errno.into()),
         }
-        if received.bytes == 0 {
-            return Ok(Came::End);
-        }
-        if received
-            .flags
-            .intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC)
-        {
-            // Some of its descriptors may be lost.
-            return Ok(Came::Packet(Err(AttachRefusal::Descriptors), Vec::new()));
-        }
-        let packet = Packet::parse(bytes.get(..received.bytes).unwrap_or(&[]));
-        Ok(Came::Packet(packet, descriptors))
     }
+
+    /// Two ends of a connection.
+    #[cfg(test)]
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self(one), Self(other)))
+    }
+}
+
+/// Reads a packet. One that was cut is none, and neither is one with descriptors without room for them.
+fn parsed(bytes: &[u8; BYTES], count: usize, flags: ReturnFlags) -> Result<Packet, AttachRefusal> {
+    if flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
+        return Err(AttachRefusal::Descriptors);
+    }
+    Packet::parse(bytes.get(..count).unwrap_or(&[]))
+}
+
+/// The descriptors of a packet.
+fn rights(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    descriptors
 }
 
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::{PacketSocket, Seen};
+    use crate::packet::Packet;
+
+    #[test]
+    fn a_queue_with_descriptors_is_seen_and_none_of_them_is_taken() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let pair = || PacketSocket::pair().unwrap();
+        let (ours, theirs) = pair();
+        assert!(matches!(ours.look().unwrap(), Seen::Nothing));
+        theirs.send(&Packet::Wake, &[]).unwrap();
+        theirs.send(&Packet::Detach, &[null.as_fd(); 2]).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let Seen::Packet {
+                packet,
+                has_descriptors,
+            } = ours.look().unwrap()
+            else {
+                panic!("no packet")
+            };
+            seen.push((packet, has_descriptors));
+            if seen.len() == 1 {
+                ours.pass();
+            }
+        }
+        assert_eq!(seen, [(Ok(Packet::Wake), false), (Ok(Packet::Detach), true)]);
+        let (descriptors, are_all) = ours.descriptors().unwrap();
+        assert_eq!((descriptors.len(), are_all), (2, true));
+        assert!(!ours.drain(), "it is still there");
+        assert!(theirs.send(&Packet::Wake, &[]).is_err(), "nothing comes any more");
+        ours.pass();
+        assert!(ours.drain());
+
+        // Nothing as a packet hides nothing behind it.
+        let (ours, theirs) = pair();
+        rustix::net::send(&theirs, &[], rustix::net::SendFlags::empty()).unwrap();
+        theirs.send(&Packet::Wake, &[null.as_fd()]).unwrap();
+        assert!(matches!(ours.look().unwrap(), Seen::End));
+        assert!(!ours.drain());
+        ours.pass();
+        assert!(!ours.drain());
+        // It is the same for a side that is gone.
+        drop(theirs);
+        assert!(!ours.drain());
+        ours.pass();
+        assert!(ours.drain());
+        // A packet that was sent to the other side is there after the end.
+        let (ours, theirs) = pair();
+        ours.send(&Packet::Wake, &[]).unwrap();
+        assert!(ours.drain());
+        drop(ours);
+        assert!(matches!(
+            theirs.look().unwrap(),
+            Seen::Packet {
+                has_descriptors: false,
+                ..
+            }
+        ));
     }
 }

@@ -16,12 +16,12 @@ const ERRORS: &str = include_str!("../../../../docs/when-it-fails/errors.md");
 #[test]
 fn each_reason_of_a_refusal_has_an_entry() {
     let reasons: Vec<_> = (0..64).filter_map(AttachRefusal::of).collect();
-    assert_eq!(reasons.len(), 15);
+    assert_eq!(reasons.len(), 17);
     for reason in reasons {
         let entry = format!("\n- `{reason}` (`AttachRefusal::{reason:?}`)\n");
         assert!(ERRORS.contains(&entry), "{entry}");
     }
-    assert_eq!(ERRORS.matches("(`AttachRefusal::").count(), 15);
+    assert_eq!(ERRORS.matches("(`AttachRefusal::").count(), 17);
 }
 
 #[test]
@@ -30,9 +30,19 @@ fn each_failure_of_a_client_has_an_entry() {
         call: "memfd_create",
         errno: 24,
     };
-    let connect = ClientError::System {
-        call: "connect",
-        error: io::Error::from_raw_os_error(111),
+    let error = || io::Error::from_raw_os_error(111);
+    let path = || std::path::PathBuf::from("/run/doorbell/socket");
+    let connect = ClientError::Connect {
+        path: path(),
+        error: error(),
+    };
+    let stranger = ClientError::Stranger {
+        path: path(),
+        uid: 1000,
+    };
+    let system = ClientError::System {
+        call: "sendmsg",
+        error: error(),
     };
     let failures = [
         ("Refused", ClientError::Refused(AttachRefusal::Gone)),
@@ -41,7 +51,9 @@ fn each_failure_of_a_client_has_an_entry() {
         ("TooLate", ClientError::TooLate),
         ("Memory", ClientError::Memory(SharedMemoryError::System(memory))),
         ("Broken", ClientError::Broken(EndpointRefusal::Broken)),
-        ("System", connect),
+        ("Connect", connect),
+        ("Stranger", stranger),
+        ("System", system),
     ];
     for (name, failure) in failures {
         is_quoted(&failure.to_string(), &format!("ClientError::{name}"));

@@ -1,6 +1,6 @@
 //! Back-pressure, ends and limits, one at a time.
 
-use super::world::{KEY, World, at, copies, request, user};
+use super::world::{KEY, World, at, request, user};
 use crate::endpoint::{Endpoint, EndpointEvent};
 use crate::layout::EndpointLayout;
 use crate::name::{JobKey, NodeNumber};
@@ -47,6 +47,73 @@ fn a_slow_receiver_blocks_its_own_senders_alone() {
     world.processes[slow].is_reading = true;
     world.settle();
     assert_eq!(world.processes[slow].received, 8 + 20);
+    world.check();
+}
+
+#[test]
+fn senders_of_one_receiver_have_equal_parts_of_its_room_whoever_else_sends() {
+    let mut world = World::new(1);
+    for number in 0..16 {
+        world.attach(0, 1, number).unwrap();
+    }
+    for _ in 0..500 {
+        for (from, to) in [(2, 2), (3, 3), (5, 0), (6, 0)] {
+            while world.send(from, at(0, to), 0) {}
+            world.processes[from].endpoint.flush();
+        }
+        world.poll(0);
+        [0, 2, 3].into_iter().for_each(|process| world.read(process));
+    }
+    let [one, other] = [5, 6].map(|sender| world.processes[sender].endpoint.submitted());
+    assert!(one + other > 1500, "{one} {other}");
+    assert!(one < 2 * other && other < 2 * one, "{one} {other}");
+}
+
+#[test]
+fn messages_of_other_nodes_that_wait_are_bounded_by_the_bytes_of_their_user() {
+    let mut world = World::new(2);
+    let limits = RouterLimits {
+        kept_bytes_of_user_max: 4096,
+        ..RouterLimits::default()
+    };
+    world.routers[0] = Router::new(NodeNumber(0), &limits);
+    world.routers[0].add_node(NodeNumber(1), 4);
+    let (slow, fast) = (world.attach(0, 1, 0).unwrap(), world.attach(0, 1, 1).unwrap());
+    let senders: Vec<_> = (0..8).map(|number| world.attach(1, 1, number).unwrap()).collect();
+    for _ in 0..2 {
+        world.processes[slow].is_reading = false;
+        for sender in &senders {
+            for _ in 0..30 {
+                // The credits of a pair end first for the first one.
+                let _ = world.send(*sender, at(0, 0), 0);
+                world.settle();
+            }
+        }
+        world.settle();
+        let kept = world.routers[0].kept();
+        assert!((8..4096 / 24).contains(&kept), "{kept}");
+        let refused = senders
+            .iter()
+            .flat_map(|sender| &world.processes[*sender].undelivered);
+        assert!(refused.clone().count() > 0);
+        assert!(
+            refused
+                .into_iter()
+                .all(|reason| *reason == UndeliveredReason::ReceiverFull)
+        );
+        senders
+            .iter()
+            .for_each(|sender| world.processes[*sender].undelivered.clear());
+        // All has its room again once it is read.
+        world.processes[slow].is_reading = true;
+        world.settle();
+        assert_eq!(world.routers[0].kept(), 0);
+        for sender in &senders {
+            assert!(world.send(*sender, at(0, 1), 0));
+            world.settle();
+        }
+    }
+    assert_eq!(world.processes[fast].received, 16);
     world.check();
 }
 
@@ -125,7 +192,7 @@ fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
     let mut router = Router::new(NodeNumber(0), &limits);
     let memory = |layout: EndpointLayout| {
         let ours = Endpoint::new(layout).unwrap();
-        layout.adopt(copies(&ours)).unwrap()
+        layout.adopt(&ours.descriptors()).unwrap()
     };
     let mut attach = |uid, job, key, endpoint| {
         let mut request = request(job, endpoint);
@@ -147,20 +214,22 @@ fn the_memory_of_another_size_is_refused() {
     let layout = EndpointLayout::new(4, 64).unwrap();
     let other = EndpointLayout::new(4, 128).unwrap();
     let arena = layout.with_arena(4096).unwrap();
-    let adopt = |layout: EndpointLayout, descriptors: Vec<_>| layout.adopt(descriptors).unwrap_err();
-    let new = |layout: EndpointLayout| copies(&Endpoint::new(layout).unwrap());
-    let mut turned = new(layout);
-    turned.reverse();
-    assert_eq!(adopt(layout, turned), AttachRefusal::Rings);
+    let new = |layout: EndpointLayout| Endpoint::new(layout).unwrap();
+    let adopt = |layout: EndpointLayout, of: Endpoint| layout.adopt(&of.descriptors()).unwrap_err();
+    let (turned, none) = (new(layout), &[]);
+    let mut descriptors = turned.descriptors();
+    descriptors.reverse();
+    assert_eq!(layout.adopt(&descriptors).unwrap_err(), AttachRefusal::Rings);
     assert_eq!(adopt(other, new(layout)), AttachRefusal::Cells);
     assert_eq!(
         adopt(layout.with_arena(8192).unwrap(), new(arena)),
         AttachRefusal::Arena
     );
-    for (layout, descriptors) in [(layout, new(arena)), (arena, new(layout)), (layout, Vec::new())] {
-        assert_eq!(adopt(layout, descriptors), AttachRefusal::Descriptors);
+    for (layout, of) in [(layout, new(arena)), (arena, new(layout))] {
+        assert_eq!(adopt(layout, of), AttachRefusal::Descriptors);
     }
-    assert!(arena.adopt(new(arena)).is_ok());
+    assert_eq!(layout.adopt(none).unwrap_err(), AttachRefusal::Descriptors);
+    assert!(arena.adopt(&new(arena).descriptors()).is_ok());
 }
 
 #[test]
@@ -170,7 +239,7 @@ fn a_job_of_the_same_number_and_another_key_on_another_node_is_another_job() {
     let mut other = request(1, 0);
     other.key = JobKey([9; 16]);
     let ours = Endpoint::new(other.layout).unwrap();
-    let memory = other.layout.adopt(copies(&ours)).unwrap();
+    let memory = other.layout.adopt(&ours.descriptors()).unwrap();
     world.routers[1].attach(user(1), &other, memory).unwrap();
     world.send(near, at(1, 0), 0);
     world.processes[near].endpoint.flush();

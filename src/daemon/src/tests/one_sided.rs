@@ -4,10 +4,11 @@ use doorbell::RemoteAccess;
 use doorbell::interprocess::SharedBytes as _;
 
 use super::oracle::Kind;
-use super::world::{ARENA_BYTES, World, at};
+use super::world::{ARENA_BYTES, KEY, World, at};
 use crate::endpoint::{EndpointEvent, EndpointRefusal};
-use crate::name::NodeNumber;
-use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange};
+use crate::frame::{Frame, Job, Said};
+use crate::name::{JobNumber, NodeNumber};
+use crate::one_sided::{Action, ArenaGrant, ArenaOperation, ArenaRange, Asked};
 use crate::reason::{GoneReason, UndeliveredReason};
 
 const KINDS: [Kind; 4] = [Kind::Write, Kind::WriteWithImmediate, Kind::Read, Kind::Add];
@@ -328,4 +329,73 @@ fn a_client_is_refused_what_the_daemon_would_cut_it_off_for() {
     });
     read.unwrap();
     assert_eq!((ended, world.cuts.len()), (1, 0));
+}
+
+#[test]
+fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
+    let mut world = World::new(2);
+    let owner = world.attach(0, 1, 0).unwrap();
+    let readers = 64_u32;
+    let (mut asked, mut number) = (0, 0);
+    let grant = |reader| {
+        let range = ArenaRange {
+            offset: 0,
+            bytes: ARENA_BYTES as usize,
+        };
+        let endpoint = &mut world.processes[owner].endpoint;
+        let grant = endpoint.grant(at(1, reader), range, RemoteAccess::READ);
+        endpoint.flush();
+        world.settle();
+        grant.unwrap()
+    };
+    let grants: Vec<_> = (0..readers).map(grant).collect();
+    for (reader, grant) in (0..).zip(grants) {
+        for _ in 0..16 {
+            number += 1;
+            let frame = Frame {
+                said: Said::Operation,
+                job: Job {
+                    number: JobNumber(1),
+                    key: KEY,
+                    user: 1,
+                },
+                from: reader,
+                to: 0,
+                incarnation: 1,
+                number,
+            };
+            let read = Asked {
+                action: Action::Read,
+                place: grant.place,
+                offset: 0,
+                bytes: ARENA_BYTES as u32,
+            };
+            let bytes = [&frame.bytes()[..], &read.to_bytes()].concat();
+            world.routers[0].take_frame(NodeNumber(1), &bytes).unwrap();
+            asked += 1;
+        }
+    }
+    let mut answers = 0;
+    while answers < asked {
+        // Four lanes of 4 MiB, each with a last frame beyond that.
+        let waiting = world.routers[0].frame_bytes();
+        assert!(
+            waiting <= 4 * ((4 << 20) + (ARENA_BYTES as usize + 256)),
+            "{waiting}"
+        );
+        let mut most = 9;
+        world.routers[0].send_frames(|_, _, frame| {
+            let is_taken = most > 0;
+            most -= u32::from(is_taken);
+            let (frame, payload) = Frame::parse(frame).unwrap();
+            assert_eq!(
+                (frame.said, payload.len()),
+                (Said::Completed, 8 + ARENA_BYTES as usize)
+            );
+            answers += u32::from(is_taken);
+            is_taken
+        });
+        world.poll(0);
+    }
+    assert_eq!(world.routers[0].frame_bytes(), 0);
 }

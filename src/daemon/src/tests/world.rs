@@ -1,7 +1,6 @@
 //! A world of nodes and processes, and the oracle of all messages.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
 
 use doorbell::provider::Instant;
 
@@ -112,13 +111,6 @@ pub(crate) fn request(job: u64, endpoint: u32) -> AttachRequest {
     }
 }
 
-/// The descriptors that an endpoint sends with its packet.
-pub(crate) fn copies(endpoint: &Endpoint) -> Vec<OwnedFd> {
-    let all = endpoint.descriptors().into_iter();
-    all.map(|descriptor| descriptor.try_clone_to_owned().unwrap())
-        .collect()
-}
-
 impl World {
     pub(crate) fn new(nodes: u32) -> Self {
         let mut routers: Vec<_> = (0..nodes)
@@ -143,7 +135,7 @@ impl World {
         let request = request(job, endpoint);
         let mut ours = Endpoint::new(request.layout).unwrap();
         ours.set_name(at(node, endpoint), self.processes.len() as u64);
-        let memory = request.layout.adopt(copies(&ours))?;
+        let memory = request.layout.adopt(&ours.descriptors())?;
         let id = self.routers[node as usize].attach(user(1), &request, memory)?;
         self.processes.push(Process {
             id,
@@ -194,7 +186,7 @@ impl World {
             let Process { job, address, .. } = self.processes[process];
             let request = request(job, address.endpoint);
             let mut endpoint = Endpoint::new(request.layout).unwrap();
-            let memory = request.layout.adopt(copies(&endpoint)).unwrap();
+            let memory = request.layout.adopt(&endpoint.descriptors()).unwrap();
             let id = self.routers[node as usize]
                 .attach(user(1), &request, memory)
                 .unwrap();

@@ -1,0 +1,199 @@
+//! Helper threads that let go of what clients sent. The last close of a descriptor may take as long as its sender likes: a file that a
+//! process serves by FUSE, a TCP socket that lingers, a memfd of many GiB.
+//!
+//! Each user has one thread at most. While it has one, nobody of that user attaches.
+
+use core::mem;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use super::socket::PacketSocket;
+use crate::router::Retired;
+
+/// The most threads.
+const THREADS_MAX: usize = 64;
+
+/// As many things of hostile users wait at most. Then nobody is accepted.
+const HELD_MAX: usize = 1024;
+
+/// The most packets that are passed over in a queue, each of which may have descriptors.
+const PACKETS_MAX: usize = 1024;
+
+/// The stack of a thread.
+const STACK_BYTES: usize = 64 << 10;
+
+/// Something to let go of.
+#[derive(Debug)]
+pub(super) enum Burden {
+    /// A socket in whose queue there may be descriptors, and those that were taken of it.
+    Socket(PacketSocket, Vec<OwnedFd>),
+    /// The memory of a client.
+    Memory(Retired),
+}
+
+impl Burden {
+    /// Lets go of it, for as long as that takes.
+    fn let_go(self) {
+        let (socket, descriptors) = match self {
+            Self::Memory(retired) => return drop(retired),
+            Self::Socket(socket, descriptors) => (socket, descriptors),
+        };
+        drop(descriptors);
+        // The other side reads its reason, and no error for what was not received.
+        for _ in 0..PACKETS_MAX {
+            if socket.drain() {
+                break;
+            }
+            socket.pass();
+        }
+    }
+}
+
+/// Things to let go of, of one user.
+#[derive(Debug, Default)]
+struct OfUser {
+    waiting: VecDeque<Burden>,
+    /// How many things its thread lets go of.
+    running: usize,
+}
+
+/// The helper threads.
+#[derive(Debug)]
+pub(super) struct Closer {
+    users: BTreeMap<u32, OfUser>,
+    threads: usize,
+    done: (Sender<u32>, Receiver<u32>),
+}
+
+impl Default for Closer {
+    fn default() -> Self {
+        Self {
+            users: BTreeMap::new(),
+            threads: 0,
+            done: channel(),
+        }
+    }
+}
+
+impl Closer {
+    /// Lets go of something by the thread of its user.
+    pub(super) fn give(&mut self, user: u32, burden: Burden) {
+        let is_busy = self.users.contains_key(&user);
+        if self.threads >= THREADS_MAX && !is_busy && matches!(burden, Burden::Memory(_)) {
+            // The threads are those of hostile users. This takes a second at most.
+            drop(burden);
+            return;
+        }
+        self.users.entry(user).or_default().waiting.push_back(burden);
+        self.advance();
+    }
+
+    /// Starts threads, and notes those that are done.
+    pub(super) fn advance(&mut self) {
+        while let Ok(user) = self.done.1.try_recv() {
+            self.threads = self.threads.saturating_sub(1);
+            if let Some(of) = self.users.get_mut(&user) {
+                of.running = 0;
+            }
+        }
+        self.users
+            .retain(|_, of| of.running > 0 || !of.waiting.is_empty());
+        for (user, of) in &mut self.users {
+            if self.threads >= THREADS_MAX {
+                break;
+            }
+            if of.running == 0 && start(*user, &mut of.waiting, &mut of.running, &self.done.0) {
+                self.threads = self.threads.saturating_add(1);
+            }
+        }
+    }
+
+    /// Whether something of a user is not let go of yet.
+    pub(super) fn is_busy(&self, user: u32) -> bool {
+        self.users.contains_key(&user)
+    }
+
+    /// Whether as much is held as may be.
+    pub(super) fn is_full(&self) -> bool {
+        let held = self
+            .users
+            .values()
+            .map(|of| of.waiting.len().saturating_add(of.running));
+        held.fold(0, usize::saturating_add) >= HELD_MAX
+    }
+}
+
+/// Gives a new thread all that waits. `false` if there is none for now.
+fn start(user: u32, waiting: &mut VecDeque<Burden>, running: &mut usize, done: &Sender<u32>) -> bool {
+    // The thread is there before it has anything: what it does not get is not dropped here.
+    let (give, take) = channel::<VecDeque<Burden>>();
+    let done = done.clone();
+    let run = move || {
+        take.into_iter().flatten().for_each(Burden::let_go);
+        // A daemon that is gone needs to know no more.
+        let _ = done.send(user);
+    };
+    let builder = thread::Builder::new().name("doorbell-closer".into());
+    if builder.stack_size(STACK_BYTES).spawn(run).is_err() {
+        return false;
+    }
+    *running = waiting.len();
+    let _ = give.send(mem::take(waiting));
+    // The thread is done with these.
+    drop(give);
+    true
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        // Anything that waits for a thread that does not come back is left to the end of the process.
+        for of in self.users.values_mut() {
+            mem::forget(mem::take(&mut of.waiting));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+    use std::os::fd::OwnedFd;
+
+    use super::{Burden, Closer};
+    use crate::serving::socket::PacketSocket;
+
+    /// A TCP socket whose last close takes a minute: it lingers, and its peer takes nothing.
+    fn lingering() -> (OwnedFd, impl Sized) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &stream, &[0; 1 << 16]).is_ok() {}
+        stream.set_nonblocking(false).unwrap();
+        (stream.into(), peer)
+    }
+
+    #[test]
+    fn a_user_whose_descriptor_is_not_closed_yet_is_busy_and_no_other_is() {
+        let (descriptor, peer) = lingering();
+        let mut closer = Closer::default();
+        let socket = || PacketSocket::pair().unwrap().0;
+        closer.give(1, Burden::Socket(socket(), vec![descriptor]));
+        assert!(closer.is_busy(1) && !closer.is_busy(2) && !closer.is_full());
+        closer.give(2, Burden::Socket(socket(), Vec::new()));
+        // The peer stays until the other one is done: the first one waits for its time.
+        while closer.is_busy(2) {
+            std::thread::yield_now();
+            closer.advance();
+        }
+        assert!(closer.is_busy(1), "one thread for each");
+        drop(peer);
+        while closer.is_busy(1) {
+            std::thread::yield_now();
+            closer.advance();
+        }
+        assert_eq!(closer.threads, 0);
+    }
+}
