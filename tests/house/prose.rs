@@ -13,7 +13,7 @@ const OPENERS: [&str; 8] = [
 const WORDS_MAX: usize = 35;
 
 /// Sentences that open so, and sentences that are longer. To be lowered whenever there are fewer.
-const OPENERS_LEFT: usize = 5;
+const OPENERS_LEFT: usize = 0;
 const LONG_LEFT: usize = 0;
 
 /// Documentation that opens with a pronoun in place of the item's name. To be lowered whenever there is less.

@@ -42,8 +42,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "to SQD: done, SQD; posted there: nothing; back: done, RTS; then: nothing; \
                    behind another: SUCCESS SUCCESS; received: later last",
         providers: RXE,
-        source: "Nothing runs the requester where a queue pair goes from SQD to RTS: rxe_qp.c, rxe_qp_from_attr. What \
-                 was posted meanwhile goes with the next doorbell.",
+        source: "Nothing runs the requester where a queue pair goes from SQD to RTS: rxe_qp.c, rxe_qp_from_attr. Requests \
+                 posted meanwhile go with the next doorbell.",
         ..NONE
     },
     Deviation {
@@ -161,8 +161,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         providers: &[Rxe],
         until: LINUX_7_2,
         is_a_race: true,
-        source: "The retransmission timer runs on while a receiver is not ready. Where it runs out while the request \
-                 is under way once more, that counts as a peer that did not answer: rxe_comp.c, rxe_completer.",
+        source: "The retransmission timer runs on while a receiver is not ready. If it runs out while the request \
+                 is under way once more, the device counts a peer that did not answer: rxe_comp.c, rxe_completer.",
         ..NONE
     },
     Deviation {
@@ -360,7 +360,7 @@ const REPEATING: Deviation = Deviation {
     observed: "received: once once once once; state: ERR",
     from: LINUX_6_4,
     until: LINUX_7_2,
-    source: "Where a queue pair fails while a packet completes, its message is delivered again into every receive that \
+    source: "If a queue pair fails while a packet completes, its message is delivered again into every receive that \
              is posted: rxe_resp.c, since 49dc9c1f0c7e and until it was corrected in July 2026, as in Debian's 6.12.117. \
              It is a race, which the lab's 6.12.95 did not show.",
     ..NONE
@@ -410,7 +410,7 @@ const LEFT_ALONE: Deviation = Deviation {
 
 const FORBIDDEN: Deviation = Deviation {
     providers: RXE,
-    source: "What the queue pair's access flags forbid is no refused access: rxe_resp.c, check_op_valid gives \
+    source: "An access that the queue pair's flags forbid is no refused access: rxe_resp.c, check_op_valid gives \
              RESPST_ERR_UNSUPPORTED_OPCODE.",
     ..NONE
 };
@@ -423,9 +423,9 @@ const SHORT: Deviation = Deviation {
 };
 
 const OVERRUN: Deviation = Deviation {
-    source: "What does not fit is dropped, CQ_ERR tells, and the queue works on; of the queue pair only the responder \
-             fails: rxe_cq.c, rxe_cq_post, and rxe_resp.c, RESPST_ERR_CQ_OVERFLOW. In the fake libibverbs no queue \
-             pair fails.",
+    source: "A completion that does not fit is dropped, CQ_ERR reports it, and the queue works on. Only the \
+             responder of the queue pair fails: rxe_cq.c, rxe_cq_post, and rxe_resp.c, RESPST_ERR_CQ_OVERFLOW. In the fake \
+             libibverbs no queue pair fails.",
     ..NONE
 };
 
