@@ -241,7 +241,7 @@ pub struct ChannelConfig {
     /// [`WcStatus::RESP_TIMEOUT_ERR`](crate::WcStatus::RESP_TIMEOUT_ERR), within 20 ms, if a poll finds no answer and nothing came or
     /// went since. So a dead peer is found this and 120 ms after `probe_after` at the latest, whatever the device's retries take.
     /// Default `None`, which leaves the peer to those retries: with less, an outage that a busy channel survives would end an idle
-    /// one. Where a peer must be found faster, 50 ms is enough for a lost packet with a `timeout` of 12, of 16.8 ms. Whole
+    /// one. A value of 50 ms leaves time for a lost packet with a `timeout` of 12, of 16.8 ms. Whole
     /// milliseconds, rounded up.
     pub probe_timeout: Option<Duration>,
     /// Whether the Worker closes the channel by itself once it is lost: the peer closed it, or it failed. Default yes, since a

@@ -57,17 +57,17 @@ pub(crate) struct Care {
 /// State of the last probe, of a channel whose probes have a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probed {
-    /// There is none, or it is answered.
+    /// There is none, or the peer answered.
     No,
-    /// It is in flight.
+    /// The probe is in flight.
     Asked,
-    /// Its time is over. The answer may lie in the completion queue.
+    /// The timeout is over. The answer may lie in the completion queue.
     Overdue,
-    /// Its time is over, and a poll found the completion queue empty behind that.
+    /// The timeout is over, and a poll found the completion queue empty after that.
     Unanswered,
 }
 
-/// What came and went on a channel by now.
+/// State of a channel at a look.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {
     /// Counts of what had come and gone.
@@ -78,7 +78,7 @@ pub(crate) struct Traffic {
     pub(crate) may_be_probed: bool,
 }
 
-/// What a look at a channel finds to do.
+/// Result of a look at a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// Nothing before this.

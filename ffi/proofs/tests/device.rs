@@ -1,5 +1,5 @@
-//! Requests that the peer or the device would refuse are refused when they are posted, and callbacks of polls do as they are documented,
-//! over `ffi`: on the fake libibverbs, or if `DOORBELL_REQUIRE_DEVICE=1` is set on the device that `DOORBELL_DEVICE` names.
+//! Requests that the peer or the device would refuse are refused when they are posted, and callbacks of polls do as documented, over
+//! `ffi`. It runs on the fake libibverbs, or on the device that `DOORBELL_DEVICE` names if `DOORBELL_REQUIRE_DEVICE=1` is set.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "device/lent.rs"]
