@@ -20,7 +20,7 @@ const POLLED_EVERY: Duration = Duration::from_millis(10);
 
 static CONTEXTS: [Mutex<Option<Context>>; CONTEXTS_MAX] = [const { Mutex::new(None) }; CONTEXTS_MAX];
 
-/// Where the next context goes, if there is room. So numbers of one that is closed, which a caller may use by mistake, are not at once another's.
+/// The place of the next context, if it is free. Numbers of one that is closed, which a caller may use by mistake, are not at once another's.
 static NEXT: AtomicU8 = AtomicU8::new(0);
 
 /// The thread that polls, once it was begun; the error number of the system, if there is none.

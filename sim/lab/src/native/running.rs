@@ -86,14 +86,15 @@ fn command(program: &Program, headers: &Path) -> Result<Command> {
         }
         Kind::Documentation => {
             let workspace = programs::workspace()?;
+            let rustdoc = workspace.join(".ci/rustdoc");
             command
-                .arg(&workspace)
+                .arg(workspace)
                 .arg(programs::program())
                 .args(["test", "--doc", "--no-fail-fast"])
                 .args(program.suite().arguments)
                 .arg("--")
                 // It holds a doctest that is to fail to the error that it names.
-                .env("RUSTDOC", workspace.join(".ci/rustdoc"));
+                .env("RUSTDOC", rustdoc);
         }
     }
     command
