@@ -6,6 +6,8 @@ use std::fs;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 
 use doorbell::link::LinkConfig;
 use doorbell::provider::Instant;
@@ -21,6 +23,9 @@ use crate::handle_file;
 use crate::opened;
 use crate::peers::Peers;
 use crate::report::{Failure, print};
+
+/// The most handles that were read and are not taken yet.
+const READ_MAX: usize = 64;
 
 /// How often handle files of other nodes are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -49,10 +54,10 @@ const A_WHILE: Duration = Duration::from_secs(3600);
 /// SIGINT or SIGTERM ends the daemon, which then reports its counts.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
-    doorbell serve --socket /tmp/doorbell.socket\n  \
+    doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket\n  \
     doorbell serve --node 1 --handle-file /shared/1 --peer 2=@/shared/2 --key-file keys\n  \
     doorbell serve --mode 666 --clients 64 --json\n  \
-    doorbell serve --socket /tmp/doorbell.socket --replace")]
+    doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket --replace")]
 pub(crate) struct Arguments {
     /// The path of the socket; its folder is made if it is missing
     #[arg(long, value_name = "PATH", default_value = "/run/doorbell/socket")]
@@ -164,28 +169,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
+    // All that can fail is made before a daemon that is replaced ends, but for what that one has: its address.
+    let nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
+        Some(nodes(arguments)?)
+    } else {
+        None
+    };
     let mut server = Server::bind(&config)?;
-    if arguments.listen.is_some() || !arguments.nodes.is_empty() {
-        server.set_peers(nodes(arguments)?);
+    if let Some(mut nodes) = nodes {
+        listen(arguments, &mut nodes)?;
+        server.set_peers(nodes);
     }
     eprintln!("doorbell: serving at {}", arguments.socket.display());
     let mut known = vec![Known::default(); arguments.nodes.len()];
     let mut is_stopped = false;
+    let (read, has_files) = read_handles(&arguments.nodes)?;
     while !is_stopped {
-        for ((number, place), known) in arguments.nodes.iter().zip(&mut known) {
-            match known.update(handle(place), doorbell::now()) {
+        for (at, read) in read.try_iter() {
+            let Some(((number, _), known)) = arguments.nodes.get(at).zip(known.get_mut(at)) else {
+                continue;
+            };
+            match known.update(read.map_err(Into::into), doorbell::now()) {
                 Ok(None) => {}
                 Ok(Some(found)) => server.add_peer(NodeNumber(*number), found),
                 Err(error) => outlived(*number, error, server.counts().attached, &mut std::io::stderr())?,
             }
         }
-        let time = if known.iter().any(|known| known.handle.is_none()) {
-            LOOK_EVERY
-        } else if arguments.nodes.iter().any(|(_, place)| place.starts_with('@')) {
-            READ_AGAIN_EVERY
-        } else {
-            A_WHILE
-        };
+        let time = if has_files { LOOK_EVERY } else { A_WHILE };
         is_stopped = server.run_until(stop.as_fd(), within(time))?;
     }
     if server.is_replaced() {
@@ -220,7 +230,48 @@ fn text(report: &Report) -> String {
     )
 }
 
-/// Opens the devices, and listens for other nodes.
+/// A handle by the place of its node among all, or why there is none.
+type Read = (usize, Result<Option<Handle>, String>);
+
+/// Reads the handles of nodes: those of files again and again, by a thread, which a file system that does not answer holds up alone. Returns
+/// whether there are files.
+fn read_handles(nodes: &[(u32, String)]) -> Result<(Receiver<Read>, bool), Failure> {
+    let (give, take) = sync_channel(READ_MAX.max(nodes.len()));
+    let (files, given): (Vec<_>, Vec<_>) = nodes
+        .iter()
+        .enumerate()
+        .map(|(at, (_, place))| (at, place.clone()))
+        .partition(|(_, place)| place.starts_with('@'));
+    for (at, place) in given {
+        give.send((at, handle(&place).map_err(|error| error.to_string())))?;
+    }
+    let has_files = !files.is_empty();
+    if has_files {
+        let mut missing = files.len();
+        let mut found = vec![false; nodes.len()];
+        thread::Builder::new()
+            .name("handle-files".into())
+            .spawn(move || {
+                loop {
+                    for (at, place) in &files {
+                        let read = handle(place).map_err(|error| error.to_string());
+                        if let Some(found) = found.get_mut(*at).filter(|found| !**found) {
+                            *found = matches!(read, Ok(Some(_)));
+                            missing = missing.saturating_sub((*found).into());
+                        }
+                        // The daemon ended.
+                        if give.send((*at, read)).is_err() {
+                            return;
+                        }
+                    }
+                    thread::sleep(if missing > 0 { LOOK_EVERY } else { READ_AGAIN_EVERY });
+                }
+            })?;
+    }
+    Ok((take, has_files))
+}
+
+/// Opens the devices.
 fn nodes(arguments: &Arguments) -> Result<Nodes, Failure> {
     let node = opened::node(
         arguments.peers.trust()?,
@@ -230,13 +281,22 @@ fn nodes(arguments: &Arguments) -> Result<Nodes, Failure> {
     let mut own = WorkerConfig::default();
     own.notify = Notify::Every;
     let workers = opened::workers(&node, &own)?;
-    let mut nodes = Nodes::new(node, workers, &LinkConfig::default(), arguments.links)?;
+    Ok(Nodes::new(
+        node,
+        workers,
+        &LinkConfig::default(),
+        arguments.links,
+    )?)
+}
+
+/// Listens for other nodes, and says by which handle.
+fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
     let handle = nodes.listen(arguments.listen.unwrap_or_else(|| anywhere(0)))?;
     eprintln!("{handle}");
     if let Some(path) = &arguments.handle_file {
         handle_file::leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    Ok(nodes)
+    Ok(())
 }
 
 /// The handle of a node, as its file had it last.

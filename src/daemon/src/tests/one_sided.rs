@@ -383,7 +383,7 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
             waiting <= 4 * ((4 << 20) + (ARENA_BYTES as usize + 256)),
             "{waiting}"
         );
-        let mut most = 9;
+        let mut most = 4;
         world.routers[0].send_frames(|_, _, frame| {
             let is_taken = most > 0;
             most -= u32::from(is_taken);

@@ -206,3 +206,33 @@ fn another_daemon_takes_over_and_the_processes_come_to_it() {
     assert_eq!(counts, [1, 1], "{report}");
     assert_eq!(report["replaced"], false);
 }
+
+#[test]
+fn a_daemon_that_cannot_begin_replaces_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, keys] = ["socket", "keys"].map(|name| folder.path().join(name));
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--node", "7"];
+    let first = Running::start(program(&words));
+    first.line_with("serving at ");
+    std::fs::write(&keys, "no keys").unwrap();
+    let more = [
+        "--listen",
+        "127.0.0.1:0",
+        "--replace",
+        "--key-file",
+        keys.to_str().unwrap(),
+    ];
+    let second = program(&[&words[..], &more].concat()).output().unwrap();
+    assert!(!second.status.success(), "{second:?}");
+    let mut client = attach(&socket, 0);
+    client.send(at(0), b"to itself").unwrap();
+    let mut came = 0;
+    while came == 0 {
+        let woken = client.wait(within(PATIENCE), |event| {
+            came += u32::from(matches!(event, EndpointEvent::Received { .. }));
+        });
+        assert!(woken.unwrap(), "no message");
+    }
+    client.detach().unwrap();
+    drop(first);
+}
