@@ -50,20 +50,15 @@ impl Context {
     /// Sends bytes; `None` if that is to be tried again.
     #[inline]
     pub(crate) fn send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Slot>, Failure> {
-        match self.try_send(key, outgoing)? {
-            Tried::Sent(slot) => Ok(Some(slot)),
-            Tried::Later => Ok(None),
-            Tried::NoReceive => self.send_after_poll(key, outgoing),
+        let mut is_polled = false;
+        loop {
+            match self.try_send(key, outgoing)? {
+                Tried::Sent(slot) => return Ok(Some(slot)),
+                Tried::NoReceive if !is_polled => self.poll()?,
+                Tried::Later | Tried::NoReceive => return Ok(None),
+            }
+            is_polled = true;
         }
-    }
-
-    #[inline(never)]
-    fn send_after_poll(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Slot>, Failure> {
-        self.poll()?;
-        Ok(match self.try_send(key, outgoing)? {
-            Tried::Sent(slot) => Some(slot),
-            Tried::Later | Tried::NoReceive => None,
-        })
     }
 
     /// Sends a message that is copied; others go another way from here.
@@ -98,17 +93,18 @@ impl Context {
             return Ok(Tried::NoReceive);
         };
         *serial = serial.wrapping_add(1);
-        let way = Way {
-            link: comm.link,
-            comm: key,
-            to,
-            found,
-            slot: (slot, *serial),
-        };
+        let (link, request) = (comm.link, (slot, *serial));
         let is_copied = bytes <= *eager_bytes_max && !(place.is_of_device() || found.is_placed);
         let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.bytes);
         if !fits || !is_copied && bytes > 0 {
             let Place { memory, offset, .. } = place;
+            let way = Way {
+                link,
+                comm: key,
+                to,
+                found,
+                slot: request,
+            };
             return self.send_whole(&way, (memory, offset, bytes));
         }
         let begun = write_eager(buffer, &found.target(to));
@@ -121,7 +117,7 @@ impl Context {
                 return Err(Failure::new(NcclResult::INTERNAL_ERROR, outside));
             }
         }
-        match push(links, circuits, way.link, message) {
+        match push(links, circuits, link, message) {
             Said::Taken(taken) => {
                 comm.last_sent = Some(taken);
                 *is_dirty = true;
@@ -137,7 +133,7 @@ impl Context {
                 state,
             },
         );
-        Ok(Tried::Sent(way.slot))
+        Ok(Tried::Sent(request))
     }
 
     /// Sends a message that is not copied as a whole: it is too long for the receive, or goes in parts, or by a transfer.
