@@ -95,9 +95,12 @@ fn a_descriptor_whose_close_waits_holds_up_nobody_else() {
 fn descriptors_of_a_client_cut_it_off() {
     let daemon = Daemon::start(|_| {});
     let mut client = attach(&daemon.socket, 0);
-    let villain = attach(&daemon.socket, 1);
+    let mut villain = attach(&daemon.socket, 1);
     client.send(at(1), b"they met").unwrap();
     client.poll(|_| {}).unwrap();
+    until(&mut villain, "a message", |event| {
+        matches!(event, EndpointEvent::Received { .. })
+    });
     let (stream, peer) = lingering();
     send(villain.as_fd(), &packet(3), &[stream.as_fd()]);
     until(&mut client, "its end", |event| {
