@@ -334,8 +334,10 @@ fn a_quarter_is_announced_with_what_goes_out() {
 #[test]
 fn announcements_by_themselves_are_nobodys_requests() {
     let (mut sender, _, mut granting) = sender_with(16, 0, [64, 4]);
+    let before = sender.went_out();
     assert_eq!(sender.announce(), Ok(true));
     assert_eq!(announced(&sender), []);
+    assert!(sender.went_out() == before && !sender.has_own_in_flight());
     granting.note_posted(1);
     assert!(!granting.is_due(4));
     granting.note_posted(1);
@@ -343,6 +345,8 @@ fn announcements_by_themselves_are_nobodys_requests() {
     assert_eq!(sender.announce(), Ok(true));
     assert!(!granting.is_due(4));
     assert_eq!(announced(&sender), [6]);
+    assert_eq!(sender.went_out().wrapping_sub(before), 2, "receives");
+    assert!(sender.has_own_in_flight());
     assert_eq!(signaled(&sender), [false]);
     assert_eq!((sender.in_flight(), sender.room()), (0, 15));
     assert!(!sender.awaits_completion());
@@ -353,9 +357,11 @@ fn announcements_by_themselves_are_nobodys_requests() {
         batch.ring().unwrap();
         ticket
     };
+    assert_eq!(sender.went_out().wrapping_sub(before), 3, "and a message");
     let outcome = retire_next(&mut sender);
     assert_eq!((outcome.retired.count(), outcome.through), (2, Some(first)));
     assert_eq!((sender.in_flight(), sender.room()), (0, 16));
+    assert!(!sender.has_own_in_flight());
 }
 
 /// Completes the first signaled request that has not completed.
