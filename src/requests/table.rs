@@ -42,7 +42,7 @@ pub struct Requests<T> {
     free: Vec<u32>,
     /// No request's deadline is before it.
     earliest: Option<Deadline>,
-    /// Those to fail by the next call of [`Requests::expire`], and why: a flush whose cause was not seen yet, or what a callback
+    /// Requests to fail by the next call of [`Requests::expire`], and why: a flush whose cause was not seen yet, or what a callback
     /// that panicked was being called.
     failing: Option<(Those, RequestFailure)>,
     /// The channel whose failure ended requests last, if none was begun since: what else is reported of it ends none.
@@ -64,7 +64,7 @@ struct Entry<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Those {
     All,
-    /// Those sent over this channel, and those that the table did not send over any.
+    /// Requests sent over this channel, and those that the table did not send over any.
     Of(ChannelId),
 }
 
@@ -306,8 +306,8 @@ impl<T> Requests<T> {
 
     /// Ends all requests, for this reason: the channel or the link is of no further use. If the callback panics, the next call of
     /// [`Requests::expire`] ends the others.
-    pub fn fail(&mut self, reason: RequestFailure, each: impl FnMut(T, Ended<'_>)) {
-        self.fail_those(Those::All, reason, each);
+    pub fn fail(&mut self, reason: RequestFailure, mut each: impl FnMut(T, Ended<'_>)) {
+        self.fail_those(Those::All, reason, &mut each);
     }
 
     fn fail_those(&mut self, those: Those, reason: RequestFailure, mut each: impl FnMut(T, Ended<'_>)) {

@@ -433,7 +433,7 @@ impl LinkedRun<'_> {
                 window.open.push((request, asked));
                 Ok(())
             }
-            // Of several that ended in one poll, those not heard of yet are still counted.
+            // Several may have ended in one poll: the ones not heard of yet are still counted.
             Err(RequestRefusal::Full) => self.check_requests((bond, end), length),
             Err(RequestRefusal::NoWindow) if window.is_over => Ok(()),
             Err(RequestRefusal::NotGranted) if !may => Ok(()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The limits of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FullCase {
-    /// Of each host.
+    /// The limits of each host.
     pub(crate) rooms: Vec<LinkRoomCase>,
 }
 

@@ -17,7 +17,7 @@ use doorbell::wire::RefusalReason;
 use doorbell_sim::{Fabric, Host};
 
 use self::case::{FullAct, FullCase};
-use self::room::{Count, Lack, Room};
+use self::room::{Count, Room};
 use crate::bond::Bond;
 use crate::bounds::{CLOSE_LINK_WITHIN, LinkBounds, ns};
 use crate::case::{Case, Scene, What};
@@ -44,7 +44,7 @@ struct Made {
 }
 
 impl Made {
-    /// It was begun, and is neither connected nor over.
+    /// Whether the end that began it is neither connected nor over.
     const fn is_waiting(&self) -> bool {
         !self.is_up && !self.bond.end(0).has_gone()
     }
@@ -451,7 +451,7 @@ impl<'c> FullRun<'c> {
             let made = &mut self.made[at];
             let bounds = &self.bounds[made.bond.line];
             let has_room =
-                made.is_waiting() && !made.bond.is_ending() && self.room.lacks(&count, from) == None::<Lack>;
+                made.is_waiting() && !made.bond.is_ending() && self.room.lacks(&count, from).is_none();
             made.room_since_ns = made
                 .room_since_ns
                 .filter(|_| has_room)

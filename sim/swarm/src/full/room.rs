@@ -131,7 +131,7 @@ impl Room {
             ConnectError::TooManyChannels { .. } | ConnectError::NoSlots { .. } => {
                 !are_links_full && self.lacks_of(0, 0, most(&all_channels)) == Some(Lack::OfWorker)
             }
-            ConnectError::NoMemory => !are_links_full && !(before.is_quiet && after.is_quiet),
+            ConnectError::NoMemory => !(are_links_full || before.is_quiet && after.is_quiet),
             ConnectError::TooManyUnfinishedFrom { address, .. } => {
                 let from = host_of(*address);
                 let own = |count: &Count| of(&count.waiting, from) + of(&count.ghosts, from);
