@@ -109,7 +109,7 @@ pub enum Ended<'m> {
     Failed(RequestFailure),
 }
 
-/// Reason why all requests of a table failed.
+/// Reason why requests failed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestFailure {
@@ -200,7 +200,8 @@ impl<T> Requests<T> {
     }
 
     /// Begins a request that the caller sends by a way of its own, with [`RequestHeader::new`] in front. A request that was
-    /// not sent after all is taken back by [`Requests::cancel`].
+    /// not sent after all is taken back by [`Requests::cancel`]. The table does not know its channel: it ends with whichever
+    /// channel fails next.
     ///
     /// # Errors
     /// As many are in flight as may be: the context is handed back.

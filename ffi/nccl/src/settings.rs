@@ -188,7 +188,10 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "the prefix of each address is looked up",
     ),
     ("NCCL_IB_PCI_RELAXED_ORDERING", "a completion ends each transfer"),
-    ("NCCL_IB_CUDA_SUPPORT", "GPU memory is taken by dma-buf, where a device registers it"),
+    (
+        "NCCL_IB_CUDA_SUPPORT",
+        "GPU memory is taken by dma-buf, where a device registers it",
+    ),
     (
         "NCCL_IB_DISABLE",
         "it is for NCCL's own plugin; without RDMA this one fails",

@@ -171,9 +171,11 @@ fn may_know(path: &Path, uid: u32) -> io::Result<bool> {
         return Ok(true);
     }
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    let folder = std::fs::canonicalize(folder.unwrap_or_else(|| Path::new(".")))?;
+    let named = std::path::absolute(folder.unwrap_or_else(|| Path::new(".")))?;
+    let real = std::fs::canonicalize(&named)?;
     let mut folders = Vec::new();
-    for folder in folder.ancestors() {
+    // Whoever may put a link into one of those named decides which the real ones are.
+    for folder in real.ancestors().chain(named.ancestors()) {
         let stat = rustix::fs::stat(folder)?;
         folders.push((stat.st_uid, stat.st_mode));
     }

@@ -33,6 +33,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often a file that was found is read again: a daemon that starts anew leaves another handle.
 const READ_AGAIN_EVERY: Duration = Duration::from_millis(250);
 
+/// How long a daemon that starts waits for the first look at all handle files.
+const FIRST_READ_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long a handle file may hold no handle: somebody may be writing it.
 const HALF_WRITTEN: Duration = Duration::from_secs(5);
 
@@ -175,6 +178,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         None
     };
+    let (read, has_files) = read_handles(&arguments.nodes)?;
+    // Handles that are there are known before a process attaches. A file system that does not answer is waited for no longer.
+    let first = within(FIRST_READ_WITHIN);
+    let nodes_named = 0..arguments.nodes.len();
+    let mut early: Vec<Read> = nodes_named
+        .map_while(|_| read.recv_timeout(first.remaining(doorbell::now())).ok())
+        .collect();
     let mut server = Server::bind(&config)?;
     if let Some(mut nodes) = nodes {
         listen(arguments, &mut nodes)?;
@@ -183,9 +193,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     eprintln!("doorbell: serving at {}", arguments.socket.display());
     let mut known = vec![Known::default(); arguments.nodes.len()];
     let mut is_stopped = false;
-    let (read, has_files) = read_handles(&arguments.nodes)?;
     while !is_stopped {
-        for (at, read) in read.try_iter() {
+        for (at, read) in early.drain(..).chain(read.try_iter()) {
             let Some(((number, _), known)) = arguments.nodes.get(at).zip(known.get_mut(at)) else {
                 continue;
             };

@@ -209,9 +209,9 @@ mod tests {
     #[test]
     fn a_child_left_behind_does_not_hold_up_the_end() {
         let started = Instant::now();
-        let mut process = sh("setsid sleep 5 & echo done", Input::Closed);
+        let mut process = sh("setsid sleep 60 & echo done", Input::Closed);
         assert_eq!(finish(&mut *process).2, Exit::Code(0));
-        assert!(started.elapsed() < Duration::from_secs(4));
+        assert!(started.elapsed() < Duration::from_secs(30));
     }
 
     #[test]

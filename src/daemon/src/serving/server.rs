@@ -107,7 +107,7 @@ impl fmt::Display for ServerError {
                         "; a daemon listens there: end it, or take over from it with --replace"
                     }
                     io::ErrorKind::PermissionDenied => {
-                        "; the folder, or the daemon that listens there, is of another user"
+                        "; the folder, the .lock file beside the socket, or the daemon that listens there is of another user"
                     }
                     _ => "",
                 })
@@ -317,9 +317,7 @@ impl Server {
             self.tell_cut(id, reason);
         }
         is_moved |= self.move_last();
-        while let Some(retired) = self.router.take_retired() {
-            self.closer.give(retired.user(), Burden::Memory(retired));
-        }
+        self.free_retired();
         if self.expecting.is_some_and(|until| until.has_passed(now())) {
             self.expecting = None;
             self.router.set_expecting(false);
@@ -343,8 +341,17 @@ impl Server {
             } else {
                 self.router.detach(ending.id, ending.reason);
             }
+            // Before the next one: the router keeps no more than some, and frees others here.
+            self.free_retired();
         }
         is_any
+    }
+
+    /// Has the memory of clients that were detached unmapped by the threads of their users.
+    fn free_retired(&mut self) {
+        while let Some(retired) = self.router.take_retired() {
+            self.closer.give(retired.user(), Burden::Memory(retired));
+        }
     }
 
     fn tell_cut(&mut self, id: ClientId, reason: CutReason) {
