@@ -526,6 +526,11 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     }
 
     #[inline(always)]
+    fn next(&self) -> Ticket {
+        self.next
+    }
+
+    #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
     fn staged(&self) -> u32 {
         self.next.position().wrapping_sub(self.first.position()) as u32

@@ -171,7 +171,20 @@ impl SendRing {
     }
 
     /// Makes requests plain, so many from this one of the ring on, and none twice.
-    pub(crate) fn make_plain(&mut self, mut place: Place, count: u32) {
+    #[inline(always)]
+    pub(crate) fn make_plain(&mut self, place: Place, count: u32) {
+        if count == 1 {
+            // Whether there are cells does not matter: what is no message from a cell writes all of its request.
+            // SAFETY: a request of the ring, which is borrowed exclusively.
+            unsafe { place.make_plain() };
+        } else {
+            self.make_all_plain(place, count);
+        }
+    }
+
+    /// Makes so many plain.
+    #[cfg_attr(not(doorbell_in_line), inline(never))]
+    fn make_all_plain(&mut self, mut place: Place, count: u32) {
         if self.cell_bytes == 0 {
             return;
         }

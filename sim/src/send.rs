@@ -406,6 +406,10 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         self.queue.push_cell(operation, len_bytes, flags)
     }
 
+    fn next(&self) -> Ticket {
+        self.queue.table.end()
+    }
+
     fn staged(&self) -> u32 {
         self.queue.table.staged()
     }

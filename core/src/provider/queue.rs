@@ -236,6 +236,9 @@ pub trait SendBatch<'q>: Sized {
         flags: PostFlags,
     ) -> Result<Ticket, PushError>;
 
+    /// The ticket of the request that is staged next. Tickets follow each other.
+    fn next(&self) -> Ticket;
+
     /// How many requests are staged.
     fn staged(&self) -> u32;
 

@@ -68,13 +68,17 @@ where
     #[inline(always)]
     fn open(&mut self) -> (Batch<'_, Q, W>, &mut Announcer<L>) {
         let own_max = self.queue.room().saturating_sub(1);
+        let messages_max = own_max.min(self.flow.credits.available());
+        let inner = self.queue.stage();
+        let first = inner.next();
+        let signaled_in = self.unsignaled_limit.saturating_sub(self.unsignaled);
         let batch = Batch {
-            inner: self.queue.stage(),
+            inner,
             tally: Tally {
                 marks: self.marks.view(),
-                last: 0,
-                staged_max: own_max,
-                messages_max: own_max.min(self.flow.credits.available()),
+                first,
+                end: first.forward(own_max.into()),
+                messages_end: first.forward(messages_max.into()),
                 is_admitted: false,
                 others: 0,
                 credits: &mut self.flow.credits,
@@ -87,7 +91,7 @@ where
                 limit: self.unsignaled_limit,
                 limits: &self.limits,
                 unsignaled_max: &self.unsignaled_max,
-                signaled_at: self.unsignaled_limit.saturating_sub(self.unsignaled),
+                signaled: first.forward(signaled_in.into()),
                 unsignaled: &mut self.unsignaled,
                 fetches_end: &mut self.fetches_end,
             },
@@ -102,16 +106,17 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     pub(super) tally: Tally<'q, W>,
 }
 
-/// Counts of the requests of a batch, for the sender once its doorbell rings.
+/// Limits and counts of the requests of a batch, for the sender once its doorbell rings.
+// Limits are tickets, so that a loop that posts advances one number for all of them.
 pub(super) struct Tally<'q, W> {
     marks: Marked<'q>,
-    /// The position of the last request staged.
-    last: u64,
-    /// Requests that may be staged at most. One place of the queue is kept back for an announcement, and is added
+    /// The first request.
+    first: Ticket,
+    /// The first request that there is no room for. One place of the queue is kept back for an announcement, and is added
     /// once one is staged.
-    staged_max: u32,
-    /// With so many staged, a message is refused: no more than `staged_max`.
-    messages_max: u32,
+    end: Ticket,
+    /// The first request that may be no message: no later than `end`.
+    messages_end: Ticket,
     /// Whether the next message was admitted, with nothing staged since.
     pub(super) is_admitted: bool,
     /// Requests staged that are no messages.
@@ -130,30 +135,35 @@ pub(super) struct Tally<'q, W> {
     limit: u32,
     pub(super) limits: &'q Limits,
     unsignaled_max: &'q u32,
-    /// With so many staged, the next request is signaled: `limit` behind the last that is.
-    signaled_at: u32,
+    /// The next request that the policy has signaled: `limit` behind the last that is.
+    signaled: Ticket,
     /// Unsignaled requests in a row as of the last doorbell, updated when this one rings.
     unsignaled: &'q mut u32,
     fetches_end: &'q mut u64,
 }
 
 impl<W: Deref<Target: Window>> Tally<'_, W> {
-    /// Whether a request may be staged beside so many, as far as room and credits go.
+    /// Whether the next request may be staged, as far as room and credits go.
     #[inline(always)]
-    pub(super) fn admit(&mut self, staged: u32, mark: Mark) -> Result<(), PushError> {
-        let most = match mark {
-            Mark::Message => self.messages_max,
-            _ => self.staged_max,
+    pub(super) fn admit(&mut self, next: Ticket, mark: Mark) -> Result<(), PushError> {
+        let end = match mark {
+            Mark::Message => self.messages_end,
+            _ => self.end,
         };
-        if staged < most {
+        if next < end {
             return Ok(());
         }
-        let reason = if staged >= self.staged_max {
+        self.admit_late(next)
+    }
+
+    /// Whether it may be staged by what the peer announced meanwhile.
+    #[inline]
+    fn admit_late(&mut self, next: Ticket) -> Result<(), PushError> {
+        let reason = if next >= self.end {
             PushError::Full
         } else if look(self.credits, self.word) {
-            self.messages_max = self
-                .staged_max
-                .min(self.others.saturating_add(self.credits.available()));
+            let messages_max = self.others.saturating_add(self.credits.available());
+            self.messages_end = self.end.min(self.first.forward(messages_max.into()));
             return Ok(());
         } else {
             PushError::NoCredit
@@ -162,22 +172,24 @@ impl<W: Deref<Target: Window>> Tally<'_, W> {
         Err(reason)
     }
 
-    /// Whether the policy has the next request signaled beside so many, whatever follows it.
+    /// Whether the policy has this request signaled, whatever follows it.
     #[inline(always)]
-    pub(super) const fn is_signal_due(&self, staged: u32) -> bool {
-        staged >= self.signaled_at
+    pub(super) fn is_signal_due(&self, ticket: Ticket) -> bool {
+        ticket >= self.signaled
     }
 
-    /// How many in a row are not signaled, with so many staged.
+    /// How many in a row are not signaled in front of the next request.
     #[inline(always)]
-    const fn unsignaled(&self, staged: u32) -> u32 {
-        staged.wrapping_add(self.limit).wrapping_sub(self.signaled_at)
+    #[expect(clippy::cast_possible_truncation, reason = "never more than the limit")]
+    const fn unsignaled(&self, next: Ticket) -> u32 {
+        let signaled_in = self.signaled.position().wrapping_sub(next.position());
+        self.limit.wrapping_sub(signaled_in as u32)
     }
 
-    /// Notes that the last of so many is signaled.
+    /// Notes that this request is signaled.
     #[inline(always)]
-    const fn note_signaled(&mut self, staged: u32) {
-        self.signaled_at = staged.saturating_add(self.limit);
+    fn note_signaled(&mut self, ticket: Ticket) {
+        self.signaled = ticket.forward(1).forward(self.limit.into());
     }
 
     /// The messages that were sent, once the so many that are staged are.
@@ -186,29 +198,28 @@ impl<W: Deref<Target: Window>> Tally<'_, W> {
         self.credits.sent().wrapping_add(staged.wrapping_sub(self.others))
     }
 
-    /// Notes a request of the caller that was staged behind so many, with these flags.
+    /// Notes a request of the caller that was staged, with these flags.
     #[inline(always)]
-    pub(super) fn note_own(&mut self, staged: u32, ticket: Ticket, mark: Mark, flags: PostFlags, bytes: u64) {
-        self.note(staged, ticket, mark, flags);
+    pub(super) fn note_own(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags, bytes: u64) {
+        self.note(ticket, mark, flags);
         self.bytes = self.bytes.wrapping_add(bytes);
         let inline = flags.contains(PostFlags::INLINE);
         self.inline = self.inline.wrapping_add(u32::from(inline));
     }
 
     #[inline(always)]
-    fn note(&mut self, staged: u32, ticket: Ticket, mark: Mark, flags: PostFlags) {
+    fn note(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags) {
         if flags.contains(PostFlags::SIGNALED) {
-            self.note_signaled(staged.wrapping_add(1));
+            self.note_signaled(ticket);
         }
         if mark != Mark::Message {
             self.others = self.others.wrapping_add(1);
-            self.messages_max = self.staged_max.min(self.messages_max.saturating_add(1));
+            self.messages_end = self.end.min(self.messages_end.forward(1));
         }
         self.is_admitted = false;
-        self.last = ticket.position();
-        self.marks.set(self.last, mark);
+        self.marks.set(ticket.position(), mark);
         if mark == Mark::Fetch {
-            *self.fetches_end = self.last.wrapping_add(1);
+            *self.fetches_end = ticket.position().wrapping_add(1);
         }
     }
 }
@@ -234,8 +245,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         let checked = limits
             .check(operation, bytes)
             .and_then(|()| limits.check_memory(&slots, flags));
-        let staged = self.inner.staged();
-        let admitted = checked.and_then(|()| self.tally.admit(staged, mark));
+        let next = self.inner.next();
+        let admitted = checked.and_then(|()| self.tally.admit(next, mark));
         if let Err(reason) = admitted {
             return Err(Refused { reason, item: slots });
         }
@@ -247,8 +258,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             .inner
             .push(operation, slots, flags)
             .map_err(|refused| fetching::undone(fetching, refused))?;
-        let flags = self.signal(staged, flags);
-        self.tally.note_own(staged, ticket, mark, flags, bytes);
+        let flags = self.signal(ticket, flags);
+        self.tally.note_own(ticket, mark, flags, bytes);
         Ok(ticket)
     }
 
@@ -269,11 +280,10 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     ) -> Result<Ticket, PushError> {
         let mark = Mark::of_ranges(operation);
         let bytes = self.tally.limits.check_ranges(operation, &ranges)?;
-        let staged = self.inner.staged();
-        self.tally.admit(staged, mark)?;
+        self.tally.admit(self.inner.next(), mark)?;
         let ticket = self.inner.push_ranges(operation, ranges, flags)?;
-        let flags = self.signal(staged, flags);
-        self.tally.note_own(staged, ticket, mark, flags, bytes);
+        let flags = self.signal(ticket, flags);
+        self.tally.note_own(ticket, mark, flags, bytes);
         Ok(ticket)
     }
 
@@ -291,12 +301,10 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     ) -> Result<Ticket, PushError> {
         let mark = Mark::of(operation);
         self.tally.limits.check(operation, bytes.len() as u64)?;
-        let staged = self.inner.staged();
-        self.tally.admit(staged, mark)?;
+        self.tally.admit(self.inner.next(), mark)?;
         let ticket = self.inner.push_inline(operation, bytes, flags)?;
-        let flags = self.signal(staged, flags) | PostFlags::INLINE;
-        self.tally
-            .note_own(staged, ticket, mark, flags, bytes.len() as u64);
+        let flags = self.signal(ticket, flags) | PostFlags::INLINE;
+        self.tally.note_own(ticket, mark, flags, bytes.len() as u64);
         Ok(ticket)
     }
 
@@ -314,7 +322,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     pub fn signal_last(&mut self) {
         if self.staged() > 0 {
             self.inner.signal_last();
-            self.tally.note_signaled(self.inner.staged());
+            self.tally.note_signaled(self.inner.next().back(1));
         }
     }
 
@@ -328,7 +336,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         if self.staged() == 0 {
             return Ok(0);
         }
-        let unsignaled = self.tally.unsignaled(self.inner.staged());
+        let unsignaled = self.tally.unsignaled(self.inner.next());
         if unsignaled >= *self.tally.unsignaled_max && unsignaled > 0 {
             self.signal_last();
         }
@@ -355,18 +363,18 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             receipt,
         } = announcement;
         if let Ok(ticket) = self.inner.push_inline(Operation::Write(word), bytes, flags) {
-            let flags = self.signal(0, flags);
+            let flags = self.signal(ticket, flags);
             let tally = &mut self.tally;
-            tally.staged_max = tally.staged_max.saturating_add(1);
-            tally.note(0, ticket, Mark::Announcement, flags);
+            tally.end = tally.end.forward(1);
+            tally.note(ticket, Mark::Announcement, flags);
             tally.announced = Some((count, receipt));
         }
     }
 
-    /// Has the request just staged behind so many signaled where the policy has it; says with which flags it goes.
+    /// Has the request just staged signaled where the policy has it; says with which flags it goes.
     #[inline(always)]
-    pub(super) fn signal(&mut self, staged: u32, flags: PostFlags) -> PostFlags {
-        if self.tally.is_signal_due(staged) {
+    pub(super) fn signal(&mut self, ticket: Ticket, flags: PostFlags) -> PostFlags {
+        if self.tally.is_signal_due(ticket) {
             self.inner.signal_last();
             return flags | PostFlags::SIGNALED;
         }
@@ -377,11 +385,10 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     #[inline(always)]
     fn post(self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
         let Self { inner, tally } = self;
-        let staged = inner.staged();
-        let (sent, unsignaled_now) = (tally.sent(staged), tally.unsignaled(staged));
+        let next = inner.next();
+        let (sent, unsignaled_now) = (tally.sent(inner.staged()), tally.unsignaled(next));
         let Tally {
             marks,
-            last,
             credits,
             mut announced,
             announcements,
@@ -393,7 +400,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         } = tally;
         let refusal = Refusal {
             marks,
-            last,
+            last: next.back(1).position(),
             sent,
             credits: &mut *credits,
             announced: announced

@@ -119,7 +119,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// The queue is full, has no cells, or takes no requests in its state. Or the peer has no receive for the message.
     #[inline(always)]
     pub fn cell(&mut self) -> Result<&mut [u8], PushError> {
-        self.tally.admit(self.inner.staged(), Mark::Message)?;
+        self.tally.admit(self.inner.next(), Mark::Message)?;
         let cell = self.inner.cell()?;
         self.tally.is_admitted = true;
         Ok(cell)
@@ -143,14 +143,13 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
         let mark = Mark::of(operation);
-        let staged = self.inner.staged();
         self.tally.limits.check(operation, len_bytes.into())?;
         if !self.tally.is_admitted {
-            self.tally.admit(staged, mark)?;
+            self.tally.admit(self.inner.next(), mark)?;
         }
         let ticket = self.inner.push_cell(operation, len_bytes, flags)?;
-        let flags = self.signal(staged, flags);
-        self.tally.note_own(staged, ticket, mark, flags, len_bytes.into());
+        let flags = self.signal(ticket, flags);
+        self.tally.note_own(ticket, mark, flags, len_bytes.into());
         Ok(ticket)
     }
 }

@@ -150,6 +150,9 @@ impl<'q> SendBatch<'q> for &'q mut Sends {
     fn push_cell(&mut self, _: Operation, _: u32, _: PostFlags) -> Result<Ticket, PushError> {
         Err(PushError::NoCells)
     }
+    fn next(&self) -> Ticket {
+        self.table.end()
+    }
     fn staged(&self) -> u32 {
         self.table.staged()
     }

@@ -306,6 +306,9 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
     fn push_cell(&mut self, _: Operation, bytes: u32, flags: PostFlags) -> Result<Ticket, PushError> {
         Ok(self.next_cell()?.push(bytes, flags))
     }
+    fn next(&self) -> Ticket {
+        self.table.end()
+    }
     fn staged(&self) -> u32 {
         self.table.staged()
     }
