@@ -174,7 +174,7 @@ fn may_know(path: &Path, uid: u32) -> io::Result<bool> {
     let named = std::path::absolute(folder.unwrap_or_else(|| Path::new(".")))?;
     let real = std::fs::canonicalize(&named)?;
     let mut folders = Vec::new();
-    // Whoever may put a link into one of those named decides which the real ones are.
+    // A user who may put a link into a named folder decides which folders the real ones are.
     for folder in real.ancestors().chain(named.ancestors()) {
         let stat = rustix::fs::stat(folder)?;
         folders.push((stat.st_uid, stat.st_mode));
