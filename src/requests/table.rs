@@ -201,7 +201,7 @@ impl<T> Requests<T> {
 
     /// Begins a request that the caller sends by a way of its own, with [`RequestHeader::new`] in front. A request that was
     /// not sent after all is taken back by [`Requests::cancel`]. The table does not know its channel: it ends with whichever
-    /// channel fails next.
+    /// channel fails next, or reports more of its failure.
     ///
     /// # Errors
     /// As many are in flight as may be: the context is handed back.

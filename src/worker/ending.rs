@@ -74,8 +74,8 @@ pub(crate) struct Traffic {
     pub(crate) seen: (u32, u32),
     /// Whether a completion may be awaited.
     pub(crate) is_awaited: bool,
-    /// Whether a probe that went out may be in flight.
-    pub(crate) may_be_probed: bool,
+    /// Whether the last request that was posted is a probe, and is in flight.
+    pub(crate) awaits_probe: bool,
 }
 
 /// Result of a look at a channel.
@@ -148,11 +148,11 @@ impl Care {
         }
     }
 
-    /// Looks whether the last probe is answered. Anything that came or went since is as good as an answer: the requests that went
-    /// are the transport's to give up.
+    /// Looks whether the last probe is answered. Anything that came since is as good as an answer. Requests that were posted since are
+    /// the transport's to give up, with the probe in front of them.
     fn look_at_probe(&mut self, traffic: Traffic, now: Instant) -> Option<Look> {
         let timeout = self.probe_timeout().filter(|_| self.probed != Probed::No)?;
-        if !traffic.may_be_probed || self.seen != traffic.seen {
+        if !traffic.awaits_probe || self.seen != traffic.seen {
             self.probed = Probed::No;
             return None;
         }
@@ -231,7 +231,7 @@ mod tests {
         Traffic {
             seen,
             is_awaited: false,
-            may_be_probed: false,
+            awaits_probe: false,
         }
     }
 
@@ -239,7 +239,7 @@ mod tests {
         Traffic {
             seen,
             is_awaited: true,
-            may_be_probed: true,
+            awaits_probe: true,
         }
     }
 

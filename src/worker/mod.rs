@@ -397,7 +397,7 @@ impl<P: Provider> Worker<P> {
 
     /// Leases memory. `None` is back-pressure: every slot that is no receive is in flight, or in the hands of the application,
     /// and there is a lease again once a request ends or a message is released. Never for ever, as long as
-    /// [`Worker::leases_max`] is not 0.
+    /// [`Worker::leases_max`] is not 0 and [`Worker::not_destroyed`] is 0.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })
@@ -476,8 +476,8 @@ impl<P: Provider> Worker<P> {
     /// Leases memory for a message that the channel could send now: nothing is filled in vain.
     ///
     /// # Errors
-    /// There is no room or no credit ([`SendErrorKind::WouldBlock`]), no memory now ([`SendErrorKind::NoMemory`]), or the channel is
-    /// closed or failed.
+    /// There is no room or no credit ([`SendErrorKind::WouldBlock`]), no memory now ([`SendErrorKind::NoMemory`]), none while these
+    /// channels live ([`SendErrorKind::NoLeases`]), or the channel is closed or failed.
     #[inline]
     pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
         usable(self.table.named(id))?.lease_for(&mut self.arena)

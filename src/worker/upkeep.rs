@@ -267,11 +267,11 @@ fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instan
     if channel.state() != ChannelState::Open || channel.send.is_closed {
         return None;
     }
-    let sender = &channel.send.sender;
+    let sender = &mut channel.send.sender;
     let traffic = Traffic {
         seen: (channel.receive.receiver.received(), sender.went_out()),
         is_awaited: sender.awaits_completion(),
-        may_be_probed: sender.has_own_in_flight(),
+        awaits_probe: sender.awaits_probe(),
     };
     match channel.send.care.look(traffic, now)? {
         Look::At(due) => Some(due),

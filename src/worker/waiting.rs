@@ -232,11 +232,13 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Waits by [`Worker::wait_tending`] until `each` returns a value, and returns the first one; `None` at the deadline. `each` gets
-    /// every event, those behind it in the same poll too.
+    /// every event, those behind it in the same poll too. A value for one of those is dropped: to wait for several events, collect them
+    /// in `each`, and return a value with the last one. Credits end no wait by this call.
     ///
     /// ```
     /// # use doorbell::{Deadline, Event, Wait, WaitError, Worker};
     /// # fn f(worker: &mut Worker, deadline: Deadline) -> Result<(), WaitError> {
+    /// // One message is on its way.
     /// let message = worker.wait_for(Wait::Busy, deadline, |_, event| match event {
     ///     Event::Received { message, .. } => Some(message.payload().to_vec()),
     ///     _ => None,
@@ -258,9 +260,13 @@ impl<P: Provider> Worker<P> {
             let woken = self.wait_tending(how, deadline, |turn, event| {
                 let value = each(turn, event);
                 found = found.take().or(value);
-            })?;
-            if found.is_some() || woken == Woken::Deadline {
+            });
+            // A queue that failed meanwhile fails at the next call, too.
+            if found.is_some() {
                 return Ok(found);
+            }
+            if woken? == Woken::Deadline {
+                return Ok(None);
             }
         }
     }

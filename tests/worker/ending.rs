@@ -438,6 +438,36 @@ fn an_outage_ends_an_idle_channel_by_a_timeout_alone() {
     }
 }
 
+/// A request that is posted while the peer is probed has the device's retries, of which its channel survives an outage.
+#[test]
+fn a_request_behind_a_probe_is_not_ended_by_its_timeout() {
+    let mut config = small();
+    config.probe_after = Some(Duration::from_secs(1));
+    config.probe_timeout = Some(Duration::from_millis(50));
+    config.remote = RemoteAccess::ALL;
+    let (fabric, mut a, mut b) = cut_in_time(config);
+    fabric.follow(&"at 1300ms link a/simA-b/simB up".parse().unwrap());
+    let window = b.worker().window(&WindowConfig::new(64, RemoteAccess::WRITE));
+    let window = window.unwrap();
+    let target = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+    let (began, id) = (fabric.now(), a.id());
+    let mut told = Told::default();
+    let mut is_posted = false;
+    while passed(&fabric, began) < Duration::from_secs(4) {
+        fabric.run_for(Duration::from_millis(1));
+        poll(a.worker(), &mut told);
+        if !is_posted && passed(&fabric, began) > Duration::from_millis(1020) {
+            is_posted = true;
+            let channel = a.worker().channel(id).unwrap();
+            channel
+                .post_inline(Operation::Write(target), b"in probe")
+                .unwrap();
+        }
+    }
+    assert!(is_posted && told.failed.is_empty(), "{told:?}");
+    assert_eq!(told.requests_failed, 0, "{told:?}");
+}
+
 /// A loop that was away tends before it polls, and finds the answer to a probe behind more completions than a poll takes.
 #[test]
 fn an_answer_that_waits_in_the_queue_came_in_time() {

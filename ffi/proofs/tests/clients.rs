@@ -80,8 +80,8 @@ impl Going {
 #[derive(Debug, PartialEq, Eq)]
 struct There {
     slots: usize,
-    /// The registered memory of cells, which serves client after client: the server's, and that of a Worker for clients.
-    cells: [CellCounts; 2],
+    /// The server's registered memory of cells, which serves client after client.
+    cells: CellCounts,
     /// The count of each kind of object that a device makes.
     objects: [u32; Call::LIVES.len()],
     leaked: Leaks,
@@ -197,7 +197,7 @@ impl Serving {
         let leases: Vec<_> = core::iter::from_fn(|| self.server[0].lease()).collect();
         There {
             slots: leases.len(),
-            cells: [self.server[0].cells(), self.own[0].cells()],
+            cells: self.server[0].cells(),
             objects: Call::LIVES.map(|(made, gone)| self.control.calls(made) - self.control.calls(gone)),
             leaked: leaks(),
         }
@@ -230,7 +230,7 @@ fn a_server_is_behind_its_clients_what_it_was_before() {
     );
     assert_eq!(after, before);
     // As much as eight clients have at once, and no client has any of it now.
-    let [cells, _] = after.cells;
+    let cells = &after.cells;
     assert_eq!((cells.blocks as usize, cells.in_use), (AT_ONCE, 0), "{cells:?}");
     assert_eq!(serving.events, [clients, clients * 9 / 10, clients / 10]);
     // Less than any allocation for each of them.

@@ -1,7 +1,10 @@
-//! Requests that the peer or the device would refuse are refused when they are posted, and callbacks of polls do as documented, over
-//! `ffi`. It runs on the fake libibverbs, or on the device that `DOORBELL_DEVICE` names if `DOORBELL_REQUIRE_DEVICE=1` is set.
+//! Requests that the peer or the device would refuse are refused when they are posted, and callbacks of polls, probes and many channels
+//! do as documented, over `ffi`. It runs on the fake libibverbs, or on the device that `DOORBELL_DEVICE` names if
+//! `DOORBELL_REQUIRE_DEVICE=1` is set.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+#[path = "device/channels.rs"]
+mod channels;
 #[path = "device/lent.rs"]
 mod lent;
 #[path = "../../../tests/worker/posting/table.rs"]
@@ -16,7 +19,7 @@ use doorbell::worker::SubmitterConfig;
 use doorbell::{ChannelConfig, Listener, Node, Rdma, RemoteAccess, Trust, Worker, WorkerConfig, within};
 use table::Two;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// The node, on the device that is asked for; else on the fake.
 fn node() -> Node {

@@ -26,16 +26,16 @@ async fn main() -> Outcome<()> {
     // For a network without strangers; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     match env::args().nth(1) {
-        None => timeout(PATIENCE, serve(Arc::new(node))).await?,
+        None => timeout(PATIENCE, serve(Arc::new(node), |handle| println!("{handle}"))).await?,
         Some(handle) => timeout(PATIENCE, call(&node, &handle.parse()?)).await?,
     }
 }
 
-/// Sends back what comes, until the one client closes.
-async fn serve(node: Arc<Node>) -> Outcome<()> {
+/// Gives its handle to `tell`, and sends back what comes until the one client closes.
+async fn serve(node: Arc<Node>, tell: impl FnOnce(&Handle)) -> Outcome<()> {
     let mut worker = AsyncWorker::open(&node, &WorkerConfig::default())?;
     let port = worker.listen(&node, "[::]:0".parse()?, &ChannelConfig::default())?;
-    println!("{}", port.handle());
+    tell(port.handle());
     loop {
         match worker.next().await? {
             Next::Event(from, Event::Received { message, .. }) => {
@@ -76,4 +76,31 @@ async fn call(node: &Node, handle: &Handle) -> Outcome<()> {
     worker.close(to, node.within(PATIENCE)).await?;
     println!("{MESSAGES} messages came back unchanged");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use doorbell::{Node, Trust};
+    use tokio::sync::oneshot::channel;
+    use tokio::time::timeout;
+
+    use super::{PATIENCE, call, serve};
+
+    /// Both sides are in one process, as the fake libibverbs wants it.
+    #[tokio::test]
+    async fn it_runs_on_the_fake() {
+        let path = doorbell_fake::library_path().unwrap();
+        // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+        unsafe { rdma_sys::load_from(&path) }.unwrap();
+        let node = || Node::open(Trust::unauthenticated_on_purpose()).unwrap();
+        let (publish, handle) = channel();
+        let server = serve(Arc::new(node()), |handle| {
+            let _ = publish.send(*handle);
+        });
+        let client = async { call(&node(), &handle.await?).await };
+        let both = async { tokio::try_join!(server, client) };
+        timeout(PATIENCE, both).await.unwrap().unwrap();
+    }
 }

@@ -82,12 +82,6 @@ where
         }
     }
 
-    /// Whether a request that is not the caller's is in flight: an announcement, a farewell or a probe.
-    #[must_use]
-    pub const fn has_own_in_flight(&self) -> bool {
-        self.announcements != 0
-    }
-
     /// Accepts no message any more, whatever the peer announces, and announces nothing.
     pub fn leave(&mut self) {
         self.flow.credits.revoke();
@@ -98,6 +92,15 @@ where
     #[must_use]
     pub const fn has_left(&self) -> bool {
         self.flow.announcer.has_left()
+    }
+
+    /// Whether the last request that was posted is a probe, and is in flight.
+    pub fn awaits_probe(&mut self) -> bool {
+        let Known::Probed(probe) = self.known else {
+            return false;
+        };
+        // Completions come in order: the last request is in flight if any of those is that are not the caller's.
+        self.announcements != 0 && self.queue.stage().next() == probe.forward(1)
     }
 
     /// Returns a count that moves whenever a message or an announcement goes out.

@@ -337,7 +337,7 @@ fn announcements_by_themselves_are_nobodys_requests() {
     let before = sender.went_out();
     assert_eq!(sender.announce(), Ok(true));
     assert_eq!(announced(&sender), []);
-    assert!(sender.went_out() == before && !sender.has_own_in_flight());
+    assert!(sender.went_out() == before && sender.announcements == 0);
     granting.note_posted(1);
     assert!(!granting.is_due(4));
     granting.note_posted(1);
@@ -346,7 +346,7 @@ fn announcements_by_themselves_are_nobodys_requests() {
     assert!(!granting.is_due(4));
     assert_eq!(announced(&sender), [6]);
     assert_eq!(sender.went_out().wrapping_sub(before), 2, "receives");
-    assert!(sender.has_own_in_flight());
+    assert_eq!(sender.announcements, 1);
     assert_eq!(signaled(&sender), [false]);
     assert_eq!((sender.in_flight(), sender.room()), (0, 15));
     assert!(!sender.awaits_completion());
@@ -361,7 +361,20 @@ fn announcements_by_themselves_are_nobodys_requests() {
     let outcome = retire_next(&mut sender);
     assert_eq!((outcome.retired.count(), outcome.through), (2, Some(first)));
     assert_eq!((sender.in_flight(), sender.room()), (0, 16));
-    assert!(!sender.has_own_in_flight());
+    assert_eq!(sender.announcements, 0);
+}
+
+#[test]
+fn a_probe_is_awaited_until_it_completes_or_a_request_goes_behind_it() {
+    let mut sender = sender(16, 0);
+    assert!(!sender.awaits_probe());
+    sender.probe().unwrap();
+    assert!(sender.awaits_probe());
+    retire_next(&mut sender);
+    assert!(!sender.awaits_probe());
+    sender.probe().unwrap();
+    ring(&mut sender, 1).unwrap();
+    assert!(!sender.awaits_probe(), "the transport gives up what is behind it");
 }
 
 /// Completes the first signaled request that has not completed.

@@ -234,6 +234,7 @@ fn a_panic_in_a_callback_loses_nothing_of_the_batch() {
             received.iter().copied().eq(0..MESSAGES),
             "every {every}: {received:?}"
         );
+        assert_eq!(ended.len(), MESSAGES as usize, "every {every}: {ended:?}");
         assert!(
             ended.is_sorted_by(|one, next| one < next),
             "every {every}: {ended:?}"

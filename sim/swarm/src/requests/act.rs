@@ -8,8 +8,7 @@ use doorbell::requests::{CorrelationId, NotSentKind};
 use doorbell::{ChannelId, SendErrorKind};
 
 use super::case::{Question, RequestAct};
-use super::model::{Asking, body, too_long};
-use super::seat::Way;
+use super::model::{Asking, Way, body, too_long};
 use super::{Duty, Party, RequestsRun, Work};
 use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::{DIRECT, Label};
@@ -136,7 +135,7 @@ impl RequestsRun<'_> {
     }
 
     fn ask(&mut self, line: usize, end: usize, question: Question) -> Verdict<Attempt> {
-        let Some(id) = self.seats[line][end].id else {
+        let Some(way) = self.seats[line][end].id else {
             return Ok(Attempt::Refused);
         };
         let due = self.refusal(line, end, question.bytes.into());
@@ -145,7 +144,7 @@ impl RequestsRun<'_> {
         let deadline = worker.within(Duration::from_nanos(question.within_ns));
         let number = seat.model.asked.len();
         let bytes = body(line, end, false, number, question.bytes.into());
-        let sent = match (id, linked) {
+        let sent = match (way, linked) {
             (Way::Channel(id), _) => seat.requests.send(worker, id, &bytes, deadline, number),
             (Way::Link(id), Some(linked)) => {
                 seat.requests
@@ -172,6 +171,7 @@ impl RequestsRun<'_> {
                 let asking = Asking {
                     id,
                     question,
+                    way,
                     connection: self.connections[line],
                     has_come: false,
                     said: None,

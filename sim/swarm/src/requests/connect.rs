@@ -7,7 +7,7 @@ use doorbell::worker::{CloseError, CloseProgress};
 use doorbell::{ChannelId, Listener};
 
 use super::linked::Linked;
-use super::seat::Way;
+use super::model::Way;
 use super::{Party, RequestsRun, worker};
 use crate::case::EndingsCase;
 use crate::failure::{Verdict, ensure, failure};

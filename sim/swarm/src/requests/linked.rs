@@ -11,7 +11,7 @@ use doorbell::{Handle, Node, Worker};
 use doorbell_sim::Host;
 
 use super::case::RequestsCase;
-use super::seat::Way;
+use super::model::Way;
 use super::{Party, RequestsRun};
 use crate::case::Case;
 use crate::failure::{Verdict, ensure, failure};

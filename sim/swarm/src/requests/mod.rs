@@ -24,8 +24,8 @@ use doorbell_sim::{Fabric, Host};
 
 use self::case::{Question, RequestsCase};
 use self::linked::Linked;
-use self::model::{Kind, Model, Why, body, read};
-use self::seat::{Seat, Way};
+use self::model::{Kind, Model, Way, Why, body, read};
+use self::seat::Seat;
 use crate::case::{Case, Excuses, Scene, What};
 use crate::failure::{Verdict, ensure, failure};
 use crate::panics::Panics;

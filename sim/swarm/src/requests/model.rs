@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use doorbell::WcStatus;
-use doorbell::link::FinalReason;
+use doorbell::link::{FinalReason, LinkId};
 use doorbell::provider::Instant;
 use doorbell::requests::{CorrelationId, Ended, RequestCounts, RequestFailure, Requests};
+use doorbell::{ChannelId, WcStatus};
 
 use super::case::Question;
 use crate::failure::{Failure, Verdict, ensure, failure};
@@ -23,8 +23,8 @@ pub(super) struct Model {
     pub(super) waiting: BTreeMap<usize, u64>,
     /// The answer that the application is being told.
     due: Option<(usize, Vec<u8>)>,
-    /// Why all requests have to fail before this turn of their host is over.
-    broken: Vec<Why>,
+    /// Why requests have to fail before this turn of their host is over: those of a way, or all.
+    broken: Vec<(Why, Option<Way>)>,
     /// The causes by which requests failed in this turn.
     pub(super) causes: Vec<WcStatus>,
     counts: RequestCounts,
@@ -36,10 +36,27 @@ pub(super) struct Model {
     wrong: Option<Failure>,
 }
 
+/// The way that requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Channel(ChannelId),
+    Link(LinkId),
+}
+
+impl Way {
+    pub(super) const fn channel(self) -> Option<ChannelId> {
+        match self {
+            Self::Channel(id) => Some(id),
+            Self::Link(_) => None,
+        }
+    }
+}
+
 /// A request that was sent.
 pub(super) struct Asking {
     pub(super) id: CorrelationId,
     pub(super) question: Question,
+    pub(super) way: Way,
     /// The channel it went over, counted at its line.
     pub(super) connection: u32,
     /// The peer has it.
@@ -48,7 +65,7 @@ pub(super) struct Asking {
     pub(super) said: Option<usize>,
 }
 
-/// Why all requests of a table fail.
+/// Why requests of a table fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     Channel,
@@ -155,9 +172,16 @@ impl Model {
         false
     }
 
-    /// No answer comes any more.
-    pub(super) fn break_off(&mut self, why: Why) {
-        self.broken.push(why);
+    /// No answer comes any more of what went this way, or any.
+    pub(super) fn break_off(&mut self, why: Why, way: Option<Way>) {
+        self.broken.push((why, way));
+    }
+
+    /// Why a request has to fail in this turn.
+    fn breaks(&self, number: usize) -> impl Iterator<Item = Why> {
+        let own = self.asked.get(number).map(|asking| asking.way);
+        let broken = self.broken.iter();
+        broken.filter_map(move |(why, way)| (way.is_none() || *way == own).then_some(*why))
     }
 
     /// A request ended, as the application is told at this time.
@@ -176,7 +200,7 @@ impl Model {
                 let is_time = |deadline_ns: u64| (deadline_ns..=deadline_ns + self.late_ns).contains(&now_ns);
                 (
                     "timed out",
-                    self.broken.is_empty() && deadline_ns.is_some_and(is_time),
+                    self.breaks(number).next().is_none() && deadline_ns.is_some_and(is_time),
                 )
             }
             Ended::Failed(reason) => {
@@ -191,7 +215,10 @@ impl Model {
                     RequestFailure::GivenUp => Some(Why::GivenUp),
                     _ => None,
                 };
-                ("failed", why.is_some_and(|why| self.broken.contains(&why)))
+                (
+                    "failed",
+                    why.is_some_and(|why| self.breaks(number).any(|of| of == why)),
+                )
             }
             _ => ("unknown", false),
         };
@@ -220,10 +247,17 @@ impl Model {
         ensure(self.due.is_none(), "end", || {
             format!("an answer came and ended nothing: {:?}", self.due)
         })?;
-        let broken = core::mem::take(&mut self.broken);
-        ensure(broken.is_empty() || self.waiting.is_empty(), "end", || {
-            format!("{:?} have no end, broken {broken:?}", self.waiting)
+        let left = self
+            .waiting
+            .keys()
+            .find(|number| self.breaks(**number).next().is_some());
+        ensure(left.is_none(), "end", || {
+            format!(
+                "{left:?} of {:?} has no end, broken {:?}",
+                self.waiting, self.broken
+            )
         })?;
+        self.broken.clear();
         let earliest = self.waiting.values().copied().min();
         ensure(earliest.is_none_or(|earliest| earliest > now_ns), "late", || {
             format!("at {now_ns} ns {:?} have no end", self.waiting)

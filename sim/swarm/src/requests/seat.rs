@@ -2,32 +2,16 @@
 
 use std::collections::VecDeque;
 
-use doorbell::link::{LinkEvent, LinkId, SessionEvent};
+use doorbell::link::{LinkEvent, SessionEvent};
 use doorbell::provider::Instant;
 use doorbell::requests::{CorrelationId, RequestFailure, Requests};
-use doorbell::{ChannelId, Event, Turn};
+use doorbell::{Event, Turn};
 use doorbell_sim::Host;
 
 use super::case::Question;
-use super::model::{Model, Why};
+use super::model::{Model, Way, Why};
 use crate::failure::ensure;
 use crate::panics::Panics;
-
-/// The way that requests go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    Channel(ChannelId),
-    Link(LinkId),
-}
-
-impl Way {
-    pub(super) const fn channel(self) -> Option<ChannelId> {
-        match self {
-            Self::Channel(id) => Some(id),
-            Self::Link(_) => None,
-        }
-    }
-}
 
 /// One end of a line.
 pub(super) struct Seat {
@@ -80,6 +64,7 @@ impl Seat {
             told,
             ..
         } = self;
+        let way = Some(Way::Channel(turn.channel.id()));
         let is_left = match &event {
             Event::Received { message, .. } => {
                 self.came += 1;
@@ -87,12 +72,12 @@ impl Seat {
             }
             Event::Failed { .. } | Event::ChannelFailed { .. } => {
                 told.push(Why::Channel);
-                model.break_off(Why::Channel);
+                model.break_off(Why::Channel, way);
                 true
             }
             Event::PeerClosed { .. } => {
                 told.push(Why::PeerClosed);
-                model.break_off(Why::PeerClosed);
+                model.break_off(Why::PeerClosed, way);
                 true
             }
             _ => true,
@@ -127,7 +112,7 @@ impl Seat {
             }
             LinkEvent::Session(SessionEvent::Final { reason }) => {
                 told.push(Why::Link(*reason));
-                model.break_off(Why::Link(*reason));
+                model.break_off(Why::Link(*reason), None);
                 true
             }
             _ => true,
@@ -156,7 +141,7 @@ impl Seat {
     /// Fails all requests, as an application does that gives its peer up. If its callback panics, the rest fails as what is due ends.
     pub(super) fn give_up(&mut self, now: Instant, panics: &mut Panics) {
         let Self { requests, model, .. } = self;
-        model.break_off(Why::GivenUp);
+        model.break_off(Why::GivenUp, None);
         let mut is_begun = false;
         panics.through(|panics| {
             let each = |number, ended: doorbell::requests::Ended<'_>| {

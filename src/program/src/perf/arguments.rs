@@ -116,7 +116,7 @@ const EXAMPLES_LAT: &str = "Examples:\n  \
     doorbell lat 10.0.0.1 --unauthenticated --size 8,4K -n 10000 --json\n  \
     doorbell lat 10.0.0.1 --key-file keys --op write -a            every size, in one table\n  \
     doorbell lat --simulated --op send,read                        on no device\n\n\
-    As in perftest: -a -d -D -F -I -l -m -n -q -s -t -x.";
+    As in perftest: -a -d -D -F -I -m -n -q -s -t -x.";
 const EXAMPLES_BW: &str = "Examples:\n  \
     doorbell bw --key-file keys                                    on one host\n  \
     doorbell bw 10.0.0.1 --key-file keys --op write --size 1M      on the other\n  \

@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use super::{BwArguments, LatArguments, Op, Plant, target};
 use crate::perf::terms::Target;
@@ -72,6 +72,21 @@ fn operations_and_sizes_may_be_several() {
     assert_eq!(planted[0].plant, Some(Plant::Client));
     let planted = tests("doorbell lat peer --op send --plant-corruption listener");
     assert_eq!(planted[0].plant, Some(Plant::Listener));
+}
+
+#[test]
+fn the_help_names_options_of_perftest_that_the_command_has() {
+    for command in Line::command().get_subcommands() {
+        let help = command.get_after_help().unwrap().to_string();
+        let (_, named) = help.split_once("As in perftest: ").unwrap();
+        for word in named.trim_end().trim_end_matches('.').split(' ') {
+            let is_it = |short: Option<char>| short.is_some_and(|short| word == format!("-{short}"));
+            let is_there = command
+                .get_arguments()
+                .any(|argument| is_it(argument.get_short()));
+            assert!(is_there, "{} has no {word}", command.get_name());
+        }
+    }
 }
 
 #[test]
