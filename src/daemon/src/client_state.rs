@@ -97,7 +97,9 @@ pub(crate) struct Client {
     operations: usize,
     pub(crate) sent: u64,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// How many of those did not arrive: reports that the client's own sending brought about, or its peers' ends.
+    /// READs of other nodes whose bytes have no room in the lane back, and all that came behind them of their pairs: nobody else waits for them.
+    pub(crate) stopped: VecDeque<Box<Arrived>>,
+    /// How many of those that wait did not arrive: reports that the client's own sending brought about, or its peers' ends.
     owed: usize,
     settled: Settled,
     /// The position that the client knows to be settled.
@@ -135,6 +137,7 @@ impl Client {
             operations: 0,
             sent: 0,
             waiting: VecDeque::new(),
+            stopped: VecDeque::new(),
             owed: 0,
             settled: Settled::default(),
             announced: 0,
@@ -406,12 +409,13 @@ impl Client {
         Ok(asked.written(from).filter(|_| is_first))
     }
 
-    /// Messages and operations of other nodes that wait.
+    /// Messages and operations of other nodes that wait, those of a pair in order.
     pub(crate) fn arrived(&self) -> impl Iterator<Item = &Arrived> {
-        self.waiting.iter().filter_map(|waiting| match waiting {
+        let waiting = self.waiting.iter().filter_map(|waiting| match waiting {
             Waiting::Arrived(arrived) => Some(&**arrived),
             Waiting::Report(..) => None,
-        })
+        });
+        self.stopped.iter().map(|arrived| &**arrived).chain(waiting)
     }
 
     /// How many messages and operations are on their way to an endpoint of another node.

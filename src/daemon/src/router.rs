@@ -490,7 +490,8 @@ impl Router {
     /// of them as it may.
     fn report_waiting(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
         let mut is_moved = false;
-        while *bytes < self.limits.turn_bytes && self.has_way_back(index) {
+        while *bytes < self.limits.turn_bytes {
+            self.pass_stopped(index);
             let Some(client) = self.client_mut(index) else {
                 break;
             };

@@ -54,6 +54,12 @@ impl Kept {
     }
 }
 
+/// Which of so many lanes a pair takes.
+fn lane_of(lanes: u32, from: u32, to: u32) -> u32 {
+    let mixed = from.wrapping_mul(0x9e37_79b9) ^ to.wrapping_mul(0x85eb_ca6b);
+    (mixed >> 16).checked_rem(lanes).unwrap_or(0)
+}
+
 /// The fate of a message or an operation that came.
 enum Arrival {
     Refused(UndeliveredReason),
@@ -125,8 +131,7 @@ impl Router {
 
     /// The lane of a pair of endpoints: both ways of a pair may differ.
     fn lane(&self, from: u32, to: u32) -> u32 {
-        let mixed = from.wrapping_mul(0x9e37_79b9) ^ to.wrapping_mul(0x85eb_ca6b);
-        (mixed >> 16).checked_rem(self.lanes).unwrap_or(0)
+        lane_of(self.lanes, from, to)
     }
 
     /// Whether the lane of a pair takes another message.
@@ -135,16 +140,39 @@ impl Router {
         lane.is_none_or(Lane::has_room)
     }
 
-    /// Whether the first thing that waits for a client may be reported or carried out: the bytes of a READ need room in their lane.
-    pub(super) fn has_way_back(&self, index: usize) -> bool {
-        let Some(client) = self.client(index) else {
-            return true;
+    /// Puts in front of all that waits for a client the first that was stopped and has room in its lane now. If there is none, sets aside
+    /// the READs in front that have no room, and all in front that came behind one of their pairs.
+    pub(super) fn pass_stopped(&mut self, index: usize) {
+        let Self {
+            clients, out, lanes, ..
+        } = self;
+        let Some(client) = clients.get_mut(index).and_then(Option::as_mut) else {
+            return;
         };
-        let Some(Waiting::Arrived(arrived)) = client.waiting.front() else {
-            return true;
+        let to = client.address.endpoint;
+        let has_room = |arrived: &Arrived| {
+            let lane = out.get(&(arrived.from.node, lane_of(*lanes, arrived.from.endpoint, to)));
+            lane.is_none_or(Lane::has_room)
         };
-        let pair = (arrived.from.endpoint, client.address.endpoint);
-        arrived.fetched() == 0 || self.has_lane_room(arrived.from.node, pair)
+        let stopped = &mut client.stopped;
+        // Those of a pair have one lane, and the first of them is found first.
+        if let Some(at) = stopped.iter().position(|arrived| has_room(arrived)) {
+            let arrived = stopped.remove(at).map(Waiting::Arrived);
+            arrived
+                .into_iter()
+                .for_each(|arrived| client.waiting.push_front(arrived));
+            return;
+        }
+        while let Some(Waiting::Arrived(arrived)) = client.waiting.front() {
+            let is_behind = || stopped.iter().any(|other| other.from == arrived.from);
+            let has_way = arrived.fetched() == 0 || has_room(arrived);
+            if has_way && !is_behind() {
+                break;
+            }
+            if let Some(Waiting::Arrived(arrived)) = client.waiting.pop_front() {
+                stopped.push_back(arrived);
+            }
+        }
     }
 
     /// Notes a message or an operation that waits for a client.
@@ -374,7 +402,9 @@ impl Router {
         if asked.is_none() && arrived.payload.len() > client.layout.message_bytes() as usize {
             return Ok(Arrival::Refused(UndeliveredReason::TooLong));
         }
-        if client.waiting.len() >= contacts_max.saturating_mul(PAIR_CREDITS) {
+        if client.waiting.len().saturating_add(client.stopped.len())
+            >= contacts_max.saturating_mul(PAIR_CREDITS)
+        {
             return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
         }
         let is_met = client.meets(arrived.from, contacts_max);
@@ -449,12 +479,17 @@ impl Router {
             client.grants.end_of(is_of(node));
             // Their senders are told that the outcome is unknown, and begin with new credits.
             let uid = client.who.uid;
-            client.waiting.retain(|waiting| match waiting {
-                Waiting::Arrived(arrived) if arrived.from.node == node => {
+            let mut is_kept = |arrived: &Arrived| {
+                let is_lost = arrived.from.node == node;
+                if is_lost {
                     kept.release(users, uid, (index, arrived));
-                    false
                 }
-                Waiting::Arrived(_) | Waiting::Report(..) => true,
+                !is_lost
+            };
+            client.stopped.retain(|arrived| is_kept(arrived));
+            client.waiting.retain(|waiting| match waiting {
+                Waiting::Arrived(arrived) => is_kept(arrived),
+                Waiting::Report(..) => true,
             });
             let gone: Vec<_> = client
                 .contacts

@@ -375,6 +375,19 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
             asked += 1;
         }
     }
+    while world.poll(0) {}
+    // Now all lanes are full. READs wait for them, and nobody waits for those READs.
+    let other = world.attach(0, 1, 1).unwrap();
+    let sender = &mut world.processes[other].endpoint;
+    sender.send(at(0, 0), b"no READ").unwrap();
+    sender.flush();
+    world.poll(0);
+    let mut received = 0;
+    let heard = world.processes[owner].endpoint.poll(|event| {
+        received += u32::from(matches!(event, EndpointEvent::Received { .. }));
+    });
+    heard.unwrap();
+    assert_eq!(received, 1);
     let mut answers = 0;
     while answers < asked {
         // Four lanes of 4 MiB, each with a last frame beyond that.
