@@ -155,7 +155,7 @@ impl Router {
             lane.is_none_or(Lane::has_room)
         };
         let stopped = &mut client.stopped;
-        // Those of a pair have one lane, and the first of them is found first.
+        // All of a pair have one lane, and the first of them is found first.
         if let Some(at) = stopped.iter().position(|arrived| has_room(arrived)) {
             let arrived = stopped.remove(at).map(Waiting::Arrived);
             arrived
