@@ -1,5 +1,6 @@
 //! The part of the router that meets other nodes: frames out, frames in, credits.
 
+use core::mem;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
@@ -140,8 +141,8 @@ impl Router {
         lane.is_none_or(Lane::has_room)
     }
 
-    /// Puts in front of all that waits for a client the first that was stopped and has room in its lane now. If there is none, sets aside
-    /// the READs in front that have no room, and all in front that came behind one of their pairs.
+    /// Puts all that was stopped and has room in its lane now in front of all that waits for a client, in order. Then sets aside the READs
+    /// in front that have no room, and all in front that came behind one of their pairs.
     pub(super) fn pass_stopped(&mut self, index: usize) {
         let Self {
             clients, out, lanes, ..
@@ -154,23 +155,23 @@ impl Router {
             let lane = out.get(&(arrived.from.node, lane_of(*lanes, arrived.from.endpoint, to)));
             lane.is_none_or(Lane::has_room)
         };
-        let stopped = &mut client.stopped;
-        // All of a pair have one lane, and the first of them is found first.
-        if let Some(at) = stopped.iter().position(|arrived| has_room(arrived)) {
-            let arrived = stopped.remove(at).map(Waiting::Arrived);
-            arrived
-                .into_iter()
-                .for_each(|arrived| client.waiting.push_front(arrived));
-            return;
+        if client.stopped.iter().any(|arrived| has_room(arrived)) {
+            // All of a pair have one lane, so that none is left behind.
+            let stopped = mem::take(&mut client.stopped).into_iter();
+            let (ready, stopped): (VecDeque<_>, _) = stopped.partition(|arrived| has_room(arrived));
+            client.stopped = stopped;
+            for arrived in ready.into_iter().rev() {
+                client.waiting.push_front(Waiting::Arrived(arrived));
+            }
         }
         while let Some(Waiting::Arrived(arrived)) = client.waiting.front() {
-            let is_behind = || stopped.iter().any(|other| other.from == arrived.from);
+            let is_behind = || client.stopped.iter().any(|other| other.from == arrived.from);
             let has_way = arrived.fetched() == 0 || has_room(arrived);
             if has_way && !is_behind() {
                 break;
             }
             if let Some(Waiting::Arrived(arrived)) = client.waiting.pop_front() {
-                stopped.push_back(arrived);
+                client.stopped.push_back(arrived);
             }
         }
     }

@@ -331,12 +331,26 @@ fn a_client_is_refused_what_the_daemon_would_cut_it_off_for() {
     assert_eq!((ended, world.cuts.len()), (1, 0));
 }
 
-#[test]
-fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
+/// A frame of an endpoint of another node for the first one here.
+fn frame(said: Said, from: u32, number: u64) -> Frame {
+    Frame {
+        said,
+        job: Job {
+            number: JobNumber(1),
+            key: KEY,
+            user: 1,
+        },
+        from,
+        to: 0,
+        incarnation: 1,
+        number,
+    }
+}
+
+/// So many endpoints of another node may read all of an arena here.
+fn lent(readers: u32) -> (World, usize, Vec<ArenaGrant>) {
     let mut world = World::new(2);
     let owner = world.attach(0, 1, 0).unwrap();
-    let readers = 64_u32;
-    let (mut asked, mut number) = (0, 0);
     let grant = |reader| {
         let range = ArenaRange {
             offset: 0,
@@ -348,31 +362,67 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
         world.settle();
         grant.unwrap()
     };
-    let grants: Vec<_> = (0..readers).map(grant).collect();
-    for (reader, grant) in (0..).zip(grants) {
+    let grants = (0..readers).map(grant).collect();
+    (world, owner, grants)
+}
+
+/// Asks for all of what is lent to an endpoint of another node.
+fn ask(world: &mut World, grant: &ArenaGrant, (from, number): (u32, u64)) {
+    let read = Asked {
+        action: Action::Read,
+        place: grant.place,
+        offset: 0,
+        bytes: ARENA_BYTES as u32,
+    };
+    let bytes = [
+        &frame(Said::Operation, from, number).bytes()[..],
+        &read.to_bytes(),
+    ]
+    .concat();
+    world.routers[0].take_frame(NodeNumber(1), &bytes).unwrap();
+}
+
+/// What a process of another node sends behind a READ that waits for its link comes behind it, and in order, however slowly it is read.
+#[test]
+fn messages_behind_a_read_that_waits_for_its_link_stay_in_order() {
+    const LAST: u32 = 64;
+    let (mut world, owner, grants) = lent(LAST + 1);
+    for (reader, grant) in (0..LAST).zip(&grants) {
+        (1..=16).for_each(|number| ask(&mut world, grant, (reader, number)));
+    }
+    while world.poll(0) {}
+    ask(&mut world, &grants[LAST as usize], (LAST, 1));
+    for number in 2..=14 {
+        let bytes = [&frame(Said::Message, LAST, number).bytes()[..], &[number as u8]].concat();
+        world.routers[0].take_frame(NodeNumber(1), &bytes).unwrap();
+    }
+    while world.poll(0) {}
+    let mut came = Vec::new();
+    while came.len() < 13 {
+        // The ring of its owner is full in between, and is looked at more than once.
+        for _ in 0..20 {
+            world.routers[0].send_frames(|_, _, _| true);
+            world.poll(0);
+        }
+        let heard = world.processes[owner].endpoint.poll(|event| {
+            if let EndpointEvent::Received { message, .. } = event {
+                came.extend_from_slice(message);
+            }
+        });
+        heard.unwrap();
+    }
+    assert!(came.iter().copied().eq(2..=14), "{came:?}");
+}
+
+#[test]
+fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
+    let readers = 64;
+    let (mut world, owner, grants) = lent(readers);
+    let mut asked = 0;
+    for (reader, grant) in (0..readers).zip(&grants) {
         for _ in 0..16 {
-            number += 1;
-            let frame = Frame {
-                said: Said::Operation,
-                job: Job {
-                    number: JobNumber(1),
-                    key: KEY,
-                    user: 1,
-                },
-                from: reader,
-                to: 0,
-                incarnation: 1,
-                number,
-            };
-            let read = Asked {
-                action: Action::Read,
-                place: grant.place,
-                offset: 0,
-                bytes: ARENA_BYTES as u32,
-            };
-            let bytes = [&frame.bytes()[..], &read.to_bytes()].concat();
-            world.routers[0].take_frame(NodeNumber(1), &bytes).unwrap();
             asked += 1;
+            ask(&mut world, grant, (reader, asked));
         }
     }
     while world.poll(0) {}
@@ -405,7 +455,7 @@ fn the_bytes_of_reads_wait_in_the_arena_while_their_link_takes_none() {
                 (frame.said, payload.len()),
                 (Said::Completed, 8 + ARENA_BYTES as usize)
             );
-            answers += u32::from(is_taken);
+            answers += u64::from(is_taken);
             is_taken
         });
         world.poll(0);
