@@ -3,8 +3,8 @@
 use doorbell::Worker;
 
 use super::{CrowdRun, Entrance};
-use crate::failure::{Verdict, ensure, failure};
-use crate::finish::{conserved, free_slots};
+use crate::failure::{Verdict, ensure};
+use crate::finish::{audit_counts, conserved, free_slots};
 
 /// Longer than anything waits that goes by itself: a stage, what is turned away, and what retries.
 const ALL_OVER_NS: u64 = 8_000_000_000;
@@ -90,9 +90,6 @@ impl CrowdRun<'_> {
         let gone = self.entrance.take();
         drop(gone);
         self.pass(1_000_000)?;
-        self.fabric
-            .audit()
-            .map(drop)
-            .map_err(|violation| failure("audit", violation.to_string()))
+        audit_counts(&self.fabric)
     }
 }

@@ -30,6 +30,7 @@ use crate::crowd::case::CrowdCase;
 use crate::crowd::door::{Door, Fate, Guest, Standing};
 use crate::crowd::room::{Held, Room, holds_too_much};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::audit_counts;
 use crate::pattern::Label;
 use crate::station::{address, channel_config, of_address, ports};
 use crate::stranger::{Stranger, at};
@@ -166,9 +167,7 @@ impl<'c> CrowdRun<'c> {
                 What::Crowd(act) => self.act(operation.line, operation.end, act)?,
                 _ => {}
             }
-            self.fabric
-                .audit()
-                .map_err(|violation| failure("audit", violation.to_string()))?;
+            audit_counts(&self.fabric)?;
         }
         self.finish()
     }

@@ -22,7 +22,7 @@ use crate::bond::Bond;
 use crate::bounds::{CLOSE_LINK_WITHIN, LinkBounds, ns};
 use crate::case::{Case, Scene, What};
 use crate::failure::{Verdict, ensure, failure};
-use crate::finish::free_slots;
+use crate::finish::{audit_counts, free_slots};
 use crate::pattern::Label;
 use crate::process::Process;
 use crate::station::{kept, link_config, of_address, ports};
@@ -111,14 +111,9 @@ impl<'c> FullRun<'c> {
                 What::Full(act) => self.act(operation.line, operation.end, act)?,
                 _ => {}
             }
-            self.audit()?;
+            audit_counts(&self.fabric)?;
         }
         self.finish()
-    }
-
-    fn audit(&self) -> Verdict {
-        let audited = self.fabric.audit().map(drop);
-        audited.map_err(|violation| failure("audit", violation.to_string()))
     }
 
     fn now_ns(&self) -> u64 {

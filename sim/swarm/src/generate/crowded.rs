@@ -4,7 +4,7 @@ use doorbell_sim::Random;
 
 use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, What};
 use crate::crowd::case::{CrowdAct, CrowdCase, RoomCase, Says};
-use crate::generate::quick::{one_of, pick};
+use crate::generate::quick::{acts, one_of, pass, pick};
 
 /// Draws a case of this profile.
 pub(crate) fn case(random: &mut Random) -> Case {
@@ -140,18 +140,8 @@ fn operations(random: &mut Random, lines: usize) -> Vec<Operation> {
         91..93 => What::Crowd(CrowdAct::Contend {
             nth: random.below(4) as u8,
         }),
-        _ => {
-            let ns_most = one_of(random, &[50_000_000, 700_000_000]);
-            What::Pass {
-                ns: random.below(ns_most),
-            }
-        }
+        _ => pass(random, &[50_000_000, 700_000_000]),
     };
     let count = 15 + pick(random, 40);
-    let operations = (0..count).map(|_| Operation {
-        line: pick(random, lines),
-        end: pick(random, 2),
-        what: act(random),
-    });
-    operations.collect()
+    acts(random, (lines, count), act)
 }

@@ -8,7 +8,7 @@ use crate::case::{
 };
 use crate::full::case::{FullAct, FullCase, LinkRoomCase};
 use crate::generate::links::own_links;
-use crate::generate::quick::{one_of, pick};
+use crate::generate::quick::{acts, one_of, pass, pick};
 
 /// As many as no case reaches.
 const MANY: u32 = 64;
@@ -121,21 +121,11 @@ fn operations(random: &mut Random, lines: usize) -> Vec<Operation> {
             nth: random.below(4) as u8,
             bytes: 16 + random.below(1000) as u16,
         }),
-        _ => {
-            let ns_most = one_of(
-                random,
-                &[2_000_000, 20_000_000, 200_000_000, 1_000_000_000, 10_000_000_000],
-            );
-            What::Pass {
-                ns: random.below(ns_most),
-            }
-        }
+        _ => pass(
+            random,
+            &[2_000_000, 20_000_000, 200_000_000, 1_000_000_000, 10_000_000_000],
+        ),
     };
     let count = 10 + pick(random, 25);
-    let operations = (0..count).map(|_| Operation {
-        line: pick(random, lines),
-        end: pick(random, 2),
-        what: act(random),
-    });
-    operations.collect()
+    acts(random, (lines, count), act)
 }

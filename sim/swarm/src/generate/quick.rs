@@ -105,6 +105,28 @@ pub(crate) fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
     choices[pick(random, choices.len())]
 }
 
+/// A time that passes: below one of these.
+pub(crate) fn pass(random: &mut Random, ns_most: &[u64]) -> What {
+    let ns_most = one_of(random, ns_most);
+    What::Pass {
+        ns: random.below(ns_most),
+    }
+}
+
+/// So many acts, each of any line and end.
+pub(crate) fn acts(
+    random: &mut Random,
+    (lines, count): (usize, usize),
+    act: impl Fn(&mut Random) -> What,
+) -> Vec<Operation> {
+    let operations = (0..count).map(|_| Operation {
+        line: pick(random, lines),
+        end: pick(random, 2),
+        what: act(random),
+    });
+    operations.collect()
+}
+
 fn host(random: &mut Random) -> HostCase {
     HostCase {
         subnets: one_of(random, &[1, 2, 3, 3]),

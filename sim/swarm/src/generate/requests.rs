@@ -6,7 +6,7 @@ use crate::case::{
     Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, Scene, What,
 };
 use crate::generate::links::own_links;
-use crate::generate::quick::{one_of, ordinal, panics_every, pick};
+use crate::generate::quick::{one_of, ordinal, panics_every, pass, pick};
 use crate::requests::case::{Question, RequestAct, RequestsCase};
 
 /// In how many cases something goes wrong.
@@ -171,12 +171,7 @@ fn operations(random: &mut Random, lines: usize) -> Vec<Operation> {
         }),
         57 if may_close => What::Request(RequestAct::Leave),
         58..62 => What::Request(RequestAct::Connect),
-        _ => {
-            let ns_most = one_of(random, &[2_000, 50_000, 1_000_000, 20_000_000]);
-            What::Pass {
-                ns: random.below(ns_most),
-            }
-        }
+        _ => pass(random, &[2_000, 50_000, 1_000_000, 20_000_000]),
     };
     let operations = (0..40 + pick(random, 120)).map(|_| Operation {
         line: pick(random, lines),

@@ -3,7 +3,7 @@
 use doorbell_sim::Random;
 
 use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, What};
-use crate::generate::quick::{one_of, ordinal, panics_every, pick};
+use crate::generate::quick::{one_of, ordinal, panics_every, pass, pick};
 use crate::generate::requests;
 use crate::sleepy::case::{SleepAct, SleepCase, Way};
 
@@ -151,12 +151,7 @@ fn operations(random: &mut Random, lines: usize, submitters: [usize; 2]) -> Vec<
                 spins: random.below(20) as u8,
                 ns: 1 + random.below(3_000_000),
             }),
-            _ => {
-                let ns_most = one_of(random, &[2_000, 50_000, 3_000_000, 100_000_000]);
-                What::Pass {
-                    ns: random.below(ns_most),
-                }
-            }
+            _ => pass(random, &[2_000, 50_000, 3_000_000, 100_000_000]),
         }
     };
     let operations = (0..40 + pick(random, 120)).map(|_| Operation {

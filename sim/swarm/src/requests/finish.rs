@@ -2,7 +2,7 @@
 
 use super::{Party, RequestsRun};
 use crate::failure::{Verdict, ensure, failure};
-use crate::finish::whole_again;
+use crate::finish::{audit, whole_again};
 
 /// How long all of it takes at most once nothing more is begun.
 const ALL_OVER_NS: u64 = 20_000_000_000;
@@ -45,7 +45,7 @@ impl RequestsRun<'_> {
             self.settle(host)?;
             self.check_home(host)?;
         }
-        self.audit()
+        audit(&self.fabric)
     }
 
     /// Whether all that is sent over a line has to come: nobody ended it and no fault may have, or links outlast it.

@@ -28,6 +28,7 @@ use self::model::{Kind, Model, Way, Why, body, read};
 use self::seat::Seat;
 use crate::case::{Case, Excuses, Scene, What};
 use crate::failure::{Verdict, ensure, failure};
+use crate::finish::audit;
 use crate::panics::Panics;
 use crate::sleepy::body::is_readable;
 use crate::station::ports;
@@ -147,17 +148,9 @@ impl<'c> RequestsRun<'c> {
                 }
                 _ => {}
             }
-            self.audit()?;
+            audit(&self.fabric)?;
         }
         self.finish()
-    }
-
-    fn audit(&self) -> Verdict {
-        let audited = self.fabric.audit().map(drop);
-        audited.map_err(|violation| failure("audit", violation.to_string()))?;
-        ensure(self.fabric.receivers_not_ready() == 0, "credits", || {
-            "a message was sent that its receiver had no receive for".into()
-        })
     }
 
     fn now_ns(&self) -> u64 {

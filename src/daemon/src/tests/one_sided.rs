@@ -382,7 +382,7 @@ fn ask(world: &mut World, grant: &ArenaGrant, (from, number): (u32, u64)) {
     world.routers[0].take_frame(NodeNumber(1), &bytes).unwrap();
 }
 
-/// What a process of another node sends behind a READ that waits for its link comes behind it, and in order, however slowly it is read.
+/// Messages behind a READ that waits for its link come behind it, and in order, however slowly they are read.
 #[test]
 fn messages_behind_a_read_that_waits_for_its_link_stay_in_order() {
     const LAST: u32 = 64;

@@ -14,7 +14,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-use super::{Daemon, at, attach, soon, until};
+use super::{Daemon, at, attach, receives, soon, until};
 
 /// A packet of a kind, with the sizes of an attach packet.
 fn packet(kind: u8) -> [u8; 64] {
@@ -85,9 +85,7 @@ fn a_descriptor_whose_close_waits_holds_up_nobody_else() {
         drop(peer);
         let mut client = attach(&daemon.socket, 0);
         client.send(at(0), b"to itself").unwrap();
-        until(&mut client, "a message", |event| {
-            matches!(event, EndpointEvent::Received { .. })
-        });
+        receives(&mut client);
     }
 }
 
@@ -98,18 +96,14 @@ fn descriptors_of_a_client_cut_it_off() {
     let mut villain = attach(&daemon.socket, 1);
     client.send(at(1), b"they met").unwrap();
     client.poll(|_| {}).unwrap();
-    until(&mut villain, "a message", |event| {
-        matches!(event, EndpointEvent::Received { .. })
-    });
+    receives(&mut villain);
     let (stream, peer) = lingering();
     send(villain.as_fd(), &packet(3), &[stream.as_fd()]);
     until(&mut client, "its end", |event| {
         matches!(event, EndpointEvent::Gone { .. })
     });
     client.send(at(0), b"to itself").unwrap();
-    until(&mut client, "a message", |event| {
-        matches!(event, EndpointEvent::Received { .. })
-    });
+    receives(&mut client);
     // The last close is this one, unless the daemon's is: it waits no longer once the peer is gone.
     drop(peer);
     drop(stream);
@@ -137,7 +131,5 @@ fn a_client_that_wakes_the_daemon_without_end_is_cut_off() {
     };
     assert!(matches!(cut, ClientError::Cut(CutReason::Packet)), "{cut}");
     other.send(at(0), b"to itself").unwrap();
-    until(&mut other, "a message", |event| {
-        matches!(event, EndpointEvent::Received { .. })
-    });
+    receives(&mut other);
 }

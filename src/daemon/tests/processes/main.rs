@@ -127,6 +127,13 @@ fn until(client: &mut Client, what: &str, mut is_it: impl FnMut(EndpointEvent<'_
     }
 }
 
+/// Events until there is a message.
+fn receives(client: &mut Client) {
+    until(client, "a message", |event| {
+        matches!(event, EndpointEvent::Received { .. })
+    });
+}
+
 #[test]
 fn part_of_another_process() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -263,9 +270,7 @@ fn a_client_that_breaks_the_protocol_learns_why_and_its_peer_too() {
     let mut villain = attach(&daemon.socket, 1);
     villain.send(at(0), b"hello").unwrap();
     villain.poll(|_| {}).unwrap();
-    until(&mut client, "a message", |event| {
-        matches!(event, EndpointEvent::Received { .. })
-    });
+    receives(&mut client);
     let rings = villain.endpoint().rings();
     rings
         .word(0)
@@ -369,9 +374,7 @@ fn packets_and_descriptors_that_are_none_are_refused_and_the_others_go_on() {
         );
     }
     client.send(at(0), b"to itself").unwrap();
-    until(&mut client, "a message", |event| {
-        matches!(event, EndpointEvent::Received { .. })
-    });
+    receives(&mut client);
 }
 
 #[test]
