@@ -1,6 +1,5 @@
 //! The part of the router that meets other nodes: frames out, frames in, credits.
 
-use core::mem;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
@@ -155,23 +154,23 @@ impl Router {
             let lane = out.get(&(arrived.from.node, lane_of(*lanes, arrived.from.endpoint, to)));
             lane.is_none_or(Lane::has_room)
         };
-        if client.stopped.iter().any(|arrived| has_room(arrived)) {
+        if client.stopped().any(has_room) {
             // All of a pair have one lane, so that none is left behind.
-            let stopped = mem::take(&mut client.stopped).into_iter();
-            let (ready, stopped): (VecDeque<_>, _) = stopped.partition(|arrived| has_room(arrived));
-            client.stopped = stopped;
+            let stopped = client.stopped.take().into_iter().flat_map(|stopped| *stopped);
+            let (ready, stopped): (VecDeque<_>, VecDeque<_>) = stopped.partition(|arrived| has_room(arrived));
+            client.stopped = (!stopped.is_empty()).then(|| Box::new(stopped));
             for arrived in ready.into_iter().rev() {
                 client.waiting.push_front(Waiting::Arrived(arrived));
             }
         }
         while let Some(Waiting::Arrived(arrived)) = client.waiting.front() {
-            let is_behind = || client.stopped.iter().any(|other| other.from == arrived.from);
+            let is_behind = || client.stopped().any(|other| other.from == arrived.from);
             let has_way = arrived.fetched() == 0 || has_room(arrived);
             if has_way && !is_behind() {
                 break;
             }
             if let Some(Waiting::Arrived(arrived)) = client.waiting.pop_front() {
-                client.stopped.push_back(arrived);
+                client.stopped.get_or_insert_default().push_back(arrived);
             }
         }
     }
@@ -403,9 +402,8 @@ impl Router {
         if asked.is_none() && arrived.payload.len() > client.layout.message_bytes() as usize {
             return Ok(Arrival::Refused(UndeliveredReason::TooLong));
         }
-        if client.waiting.len().saturating_add(client.stopped.len())
-            >= contacts_max.saturating_mul(PAIR_CREDITS)
-        {
+        let stopped = client.stopped.as_ref().map_or(0, |stopped| stopped.len());
+        if client.waiting.len().saturating_add(stopped) >= contacts_max.saturating_mul(PAIR_CREDITS) {
             return Ok(Arrival::Refused(UndeliveredReason::ReceiverFull));
         }
         let is_met = client.meets(arrived.from, contacts_max);
@@ -487,7 +485,10 @@ impl Router {
                 }
                 !is_lost
             };
-            client.stopped.retain(|arrived| is_kept(arrived));
+            if let Some(mut stopped) = client.stopped.take() {
+                stopped.retain(|arrived| is_kept(arrived));
+                client.stopped = (!stopped.is_empty()).then_some(stopped);
+            }
             client.waiting.retain(|waiting| match waiting {
                 Waiting::Arrived(arrived) => is_kept(arrived),
                 Waiting::Report(..) => true,
