@@ -57,7 +57,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
         "src/operation",
         &["doorbell", "rustix", "serde", "serde_json", "toml"],
     ),
-    ("src/daemon", &["doorbell", "rustix", "zerocopy"]),
+    ("src/daemon", &["doorbell", "rustix", "tracing", "zerocopy"]),
     (
         "src/broker",
         &["doorbell-sandbox", "rustix", "serde", "serde_json", "toml"],
