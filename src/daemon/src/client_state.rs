@@ -299,6 +299,12 @@ impl Client {
         self.settled.without_outcome()
     }
 
+    /// Whether anything waits for it.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || self.stopped.is_some()
+    }
+
     /// What waits for room in its ring.
     pub(crate) fn waits_for_room(&self) -> u64 {
         self.stopped().count().saturating_add(self.waiting.len()) as u64

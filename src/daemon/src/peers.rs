@@ -164,7 +164,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
     }
 
     /// The links and the Workers that carry them, for one who watches them.
-    pub const fn watch(&mut self) -> (&Links<P, N>, &mut Vec<Worker<P>>) {
+    pub fn watch(&mut self) -> (&Links<P, N>, &mut [Worker<P>]) {
         (&self.links, &mut self.workers)
     }
 

@@ -405,27 +405,12 @@ impl Router {
     }
 
     /// One client's turn: what waits for it, then what it submits.
+    #[inline]
     fn turn(&mut self, index: usize) -> Result<bool, CutReason> {
         let (mut bytes, mut reported) = (0_u64, 0);
         let mut is_moved = self.report_waiting(index, &mut reported)?;
-        let taken = self.take_submissions(index, &mut bytes);
-        // Counted once for all that was taken.
-        if bytes > 0 {
-            self.counts.taken_bytes = self.counts.taken_bytes.wrapping_add(bytes);
-            if let Some(client) = self.client_mut(index) {
-                client.sent_bytes = client.sent_bytes.wrapping_add(bytes);
-            }
-        }
-        is_moved |= taken?;
-        Ok(self.report_waiting(index, &mut reported)? || is_moved)
-    }
-
-    /// Takes what a client submits, until its turn has as many `bytes` as it may.
-    #[inline]
-    fn take_submissions(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
-        let mut is_moved = false;
         for _ in 0..self.limits.turn {
-            if *bytes >= self.limits.turn_bytes {
+            if bytes >= self.limits.turn_bytes {
                 break;
             }
             let Some(client) = self.client_mut(index) else {
@@ -436,9 +421,9 @@ impl Router {
                 break;
             }
             let Some(submission) = client.peek()? else { break };
-            let before = *bytes;
+            let before = bytes;
             if let Submission::Message(message) = &submission {
-                *bytes = bytes.saturating_add(message.bytes.into());
+                bytes = bytes.saturating_add(message.bytes.into());
                 if message.to.node == self.node && self.move_known(index, message) {
                     is_moved = true;
                     continue;
@@ -457,7 +442,7 @@ impl Router {
                     (step, message.to, message.number)
                 }
                 Submission::Operation(requested) => {
-                    *bytes = bytes.saturating_add(requested.asked.bytes.into());
+                    bytes = bytes.saturating_add(requested.asked.bytes.into());
                     let step = if requested.to.node == self.node {
                         self.operate_here(index, &requested)
                     } else {
@@ -480,7 +465,7 @@ impl Router {
             };
             match step {
                 Step::Stalled => {
-                    *bytes = before;
+                    bytes = before;
                     break;
                 }
                 Step::Done | Step::Later => {}
@@ -495,12 +480,29 @@ impl Router {
             }
             is_moved = true;
         }
-        Ok(is_moved)
+        // Counted once for all that was taken.
+        if bytes > 0 {
+            self.counts.taken_bytes = self.counts.taken_bytes.wrapping_add(bytes);
+            if let Some(client) = self.client_mut(index) {
+                client.sent_bytes = client.sent_bytes.wrapping_add(bytes);
+            }
+        }
+        Ok(self.report_waiting(index, &mut reported)? || is_moved)
     }
 
     /// Reports what waits for a client as far as there is room, and carries out the operations that wait, until its turn has as many `bytes`
     /// of them as it may.
+    #[inline]
     fn report_waiting(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
+        let has_any = self.client(index).is_some_and(Client::has_waiting);
+        if has_any {
+            self.report_all(index, bytes)
+        } else {
+            Ok(false)
+        }
+    }
+
+    fn report_all(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
         let mut is_moved = false;
         while *bytes < self.limits.turn_bytes {
             self.pass_stopped(index);

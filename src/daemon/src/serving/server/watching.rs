@@ -16,6 +16,7 @@ use crate::layout::or;
 use crate::log::log;
 use crate::name::{Credentials, JobNumber};
 use crate::packet::{Packet, STATUS_BYTES_MAX};
+use crate::peers::Peers;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
 use crate::router::{ClientId, Ended};
 use crate::serving::pending::Pending;
@@ -155,6 +156,11 @@ fn add(counts: &mut BTreeMap<u32, u64>, number: u32) {
 }
 
 impl Server {
+    /// The links to other nodes, if there are any.
+    pub const fn peers(&mut self) -> Option<&mut Peers> {
+        self.peers.as_mut()
+    }
+
     /// The state of this daemon, with the jobs and endpoints of all users.
     #[must_use]
     pub fn status(&self) -> DaemonStatus {
