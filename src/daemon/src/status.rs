@@ -4,12 +4,14 @@
 
 use doorbell::link::HealthState;
 
-use crate::name::{EndpointAddress, JobNumber, NodeNumber};
+use crate::name::{JobNumber, NodeNumber};
 use crate::reason::{AttachRefusal, CutReason};
 use crate::router::RouterCounts;
 
 /// The version of the words.
 const VERSION: u64 = 1;
+
+const WORD_BYTES: usize = 8;
 
 /// Something that is one word.
 trait Word: Sized {
@@ -120,6 +122,7 @@ macro_rules! records {
 
 /// State of a link to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LinkState {
     /// It connects, or connects anew.
     Connecting = 1,
@@ -326,22 +329,11 @@ impl Traffic {
     }
 }
 
-impl EndpointStatus {
-    /// Its address at a node.
-    #[must_use]
-    pub const fn address(&self, node: NodeNumber) -> EndpointAddress {
-        EndpointAddress {
-            node,
-            endpoint: self.endpoint,
-        }
-    }
-}
-
 impl DaemonStatus {
     /// As bytes of which no more than `bytes_max` are used: endpoints beyond that are left out, and counted. `None` if the rest alone has more.
-    pub(crate) fn to_bytes(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
+    pub(crate) fn write(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
         let mut words = self.words();
-        let words_max = bytes_max / size_of::<u64>();
+        let words_max = bytes_max / WORD_BYTES;
         if words.len() > words_max {
             let each = self.endpoints.first().map_or(1, |endpoint| {
                 let mut words = Vec::new();
@@ -368,7 +360,7 @@ impl DaemonStatus {
     /// # Errors
     /// They are of another version, or none.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let chunks = bytes.chunks_exact(size_of::<u64>());
+        let chunks = bytes.chunks_exact(WORD_BYTES);
         let is_whole = chunks.remainder().is_empty();
         let mut words = chunks.map(|word| word.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
         let is_known = is_whole && words.next() == Some(VERSION);
@@ -475,7 +467,7 @@ pub(crate) mod tests {
     #[test]
     fn a_status_is_read_as_it_was_written_and_none_that_is_cut_or_longer() {
         let mut status = status();
-        let bytes = status.to_bytes(usize::MAX).unwrap();
+        let bytes = status.write(usize::MAX).unwrap();
         assert_eq!(DaemonStatus::parse(&bytes), Some(status));
         for length in 0..bytes.len() {
             assert_eq!(DaemonStatus::parse(&bytes[..length]), None, "{length}");
@@ -490,7 +482,7 @@ pub(crate) mod tests {
     #[test]
     fn words_that_are_no_values_are_refused() {
         let mut status = status();
-        let bytes = status.to_bytes(usize::MAX).unwrap();
+        let bytes = status.write(usize::MAX).unwrap();
         let mut refused = 0;
         for at in (0..bytes.len()).step_by(8) {
             let mut wrong = bytes.clone();
@@ -505,17 +497,17 @@ pub(crate) mod tests {
     #[test]
     fn endpoints_without_room_are_counted() {
         let mut all = status();
-        let bytes = all.to_bytes(usize::MAX).unwrap();
-        assert_eq!(all.to_bytes(bytes.len()).unwrap(), bytes, "all have room");
+        let bytes = all.write(usize::MAX).unwrap();
+        assert_eq!(all.write(bytes.len()).unwrap(), bytes, "all have room");
         let mut short = status();
-        let fewer = short.to_bytes(bytes.len() - 1).unwrap();
+        let fewer = short.write(bytes.len() - 1).unwrap();
         assert_eq!((short.left_out, short.endpoints.len()), (1, 1));
         assert_eq!(DaemonStatus::parse(&fewer), Some(short));
         let mut none = status();
         let rest = bytes.len() - 2 * 13 * 8;
-        assert!(none.to_bytes(rest).is_some());
+        assert!(none.write(rest).is_some());
         assert_eq!((none.left_out, none.endpoints.len()), (2, 0));
-        assert!(status().to_bytes(rest - 1).is_none());
+        assert!(status().write(rest - 1).is_none());
     }
 
     #[test]

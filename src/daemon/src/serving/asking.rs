@@ -90,7 +90,7 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> StatusError {
 
 /// The end of one question.
 enum Asked {
-    Given(DaemonStatus),
+    Given(Box<DaemonStatus>),
     /// The daemon has no place or no time now.
     Again,
     /// The status is longer than the memory.
@@ -106,7 +106,7 @@ impl DaemonStatus {
         let mut bytes = BYTES;
         loop {
             match ask_once(path, bytes, deadline)? {
-                Asked::Given(status) => return Ok(status),
+                Asked::Given(status) => return Ok(*status),
                 Asked::Longer => bytes = STATUS_BYTES_MAX,
                 Asked::Again if deadline.has_passed(now()) => return Err(StatusError::TooLate),
                 Asked::Again => std::thread::sleep(RETRY_EVERY),
@@ -159,7 +159,7 @@ fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, Status
                 let status = DaemonStatus::parse(&text).filter(|_| is_copied);
                 return Ok(match status.ok_or_else(other_version)? {
                     status if status.left_out > 0 && has_more => Asked::Longer,
-                    status => Asked::Given(status),
+                    status => Asked::Given(Box::new(status)),
                 });
             }
             Came::Packet(Ok(Packet::Refused(reason))) => {

@@ -253,7 +253,7 @@ impl Server {
         let bytes = bytes as usize;
         let memory = SharedArena::adopt(memory.as_fd(), bytes).map_err(or(AttachRefusal::Arena))?;
         let mut status = self.status_of((!sees_all).then_some(pending.who.uid));
-        let text = status.to_bytes(bytes).filter(|text| memory.copy_in(0, text));
+        let text = status.write(bytes).filter(|text| memory.copy_in(0, text));
         Ok(text.map_or(0, |text| u32::try_from(text.len()).unwrap_or(0)))
     }
 }
