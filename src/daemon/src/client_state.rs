@@ -279,7 +279,7 @@ impl Client {
         is_staged
     }
 
-    /// What it exchanged so far.
+    /// Traffic of this client so far.
     pub(crate) fn traffic(&self) -> Traffic {
         Traffic {
             submitted: self.settled.next(),
@@ -289,7 +289,7 @@ impl Client {
         }
     }
 
-    /// Submissions in its ring that are not taken.
+    /// Submissions in the ring that are not taken.
     pub(crate) fn queued(&self) -> u32 {
         self.submissions.waiting()
     }
@@ -305,7 +305,7 @@ impl Client {
         !self.waiting.is_empty() || self.stopped.is_some()
     }
 
-    /// What waits for room in its ring.
+    /// How much waits for room in the ring.
     pub(crate) fn waits_for_room(&self) -> u64 {
         self.stopped().count().saturating_add(self.waiting.len()) as u64
     }
@@ -464,7 +464,7 @@ impl Client {
         self.stopped().chain(waiting)
     }
 
-    /// Those of them that are stopped, in order.
+    /// The stopped ones of these, in order.
     pub(crate) fn stopped(&self) -> impl Iterator<Item = &Arrived> {
         self.stopped
             .iter()

@@ -124,7 +124,7 @@ macro_rules! records {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkState {
-    /// It connects, or connects anew.
+    /// No rail is connected, at first or for a while.
     Connecting = 1,
     /// All its rails are up.
     Up = 2,
@@ -153,7 +153,7 @@ impl LinkState {
         }
     }
 
-    /// Its name.
+    /// The name of the state.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -197,11 +197,11 @@ records! {
     LinkStatus {
         /// Whether this node began it. A node sends over the links that it began.
         is_begun_here: bool,
-        /// Its state.
+        /// The state of its rails together.
         state: LinkState,
-        /// Its rails.
+        /// How many rails there are.
         rails: u32,
-        /// Those of them that are up.
+        /// How many of the rails are up.
         rails_up: u32,
         /// Bytes that its rails sent, with their headers.
         sent_bytes: u64,
@@ -211,15 +211,15 @@ records! {
 
     /// Another node that this one knows.
     NodeStatus {
-        /// Its number.
+        /// The number of the node.
         node: NodeNumber,
         /// Times that its links ended with all that was on its way.
         lost: u64,
         /// Frames that wait for a link to it.
         waiting_frames: u64,
-        /// Their bytes.
+        /// The bytes of these frames.
         waiting_bytes: u64,
-        /// Its links.
+        /// Links that either node began.
         links: Vec<LinkStatus>,
     }
 
@@ -227,27 +227,27 @@ records! {
     JobStatus {
         /// The user of its processes.
         uid: u32,
-        /// Its number.
+        /// The number of the job.
         job: JobNumber,
-        /// Its place among all jobs that the daemon ever had, by age.
+        /// A number that is lower for an older job.
         age: u64,
         /// Processes that are attached.
         processes: u64,
         /// Bytes of their rings, cells and arenas.
         memory_bytes: u64,
-        /// What its processes exchanged, those that ended among them.
+        /// Traffic of all processes that it had.
         traffic: Traffic,
     }
 
     /// An endpoint: a process that is attached.
     EndpointStatus {
-        /// Its user.
+        /// The user of the process.
         uid: u32,
-        /// Its job.
+        /// The job.
         job: JobNumber,
-        /// Its number.
+        /// The number of the endpoint.
         endpoint: u32,
-        /// Its process. `None` if that is in a namespace which the daemon does not see into.
+        /// The process. `None` if that is in a namespace which the daemon does not see into.
         pid: Option<u32>,
         /// A number that no other process of this daemon has had.
         incarnation: u64,
@@ -259,7 +259,7 @@ records! {
         in_flight: u64,
         /// Messages and reports for it that wait for room in its ring.
         waiting: u64,
-        /// What it exchanged.
+        /// Traffic so far.
         traffic: Traffic,
     }
 
@@ -275,7 +275,7 @@ records! {
         sees_all: bool,
         /// Processes that are attached, of all users.
         processes: u64,
-        /// What it counted.
+        /// Counts since the beginning.
         counts: RouterCounts,
         /// Messages and operations of other nodes that wait for processes of this one.
         kept: u64,

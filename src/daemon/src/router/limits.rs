@@ -82,6 +82,6 @@ counts! {
     taken_bytes,
     /// Messages and operations that came of other nodes.
     arrived,
-    /// Those of them that have an outcome: it was sent back, or their node was lost.
+    /// How many of these have an outcome: it was sent back, or their node was lost.
     answered,
 }

@@ -1,4 +1,4 @@
-//! What an operator sees of a router: its jobs and endpoints. Nothing here runs for a message.
+//! The status of a router: its jobs and endpoints. Nothing here runs for a message.
 
 use std::collections::BTreeMap;
 
@@ -43,9 +43,9 @@ impl Members {
 /// A client that is detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its process.
+    /// The process.
     pub who: Credentials,
-    /// Its job.
+    /// The job.
     pub job: JobNumber,
     /// The number of its endpoint.
     pub endpoint: u32,

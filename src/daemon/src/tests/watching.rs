@@ -1,4 +1,4 @@
-//! What an operator sees of a router.
+//! The status of a router.
 
 use super::world::{World, at, request, user};
 use crate::endpoint::Endpoint;

@@ -196,7 +196,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "of other nodes: {} arrived = {} answered + {} waiting + {} dropped",
+            "other nodes: {} arrived = {} answered + {} waiting + {} dropped",
             daemon.arrived_messages, daemon.answered_messages, daemon.waiting, daemon.dropped
         );
         for (what, reasons) in [

@@ -238,7 +238,7 @@ fn a_daemon_that_cannot_begin_replaces_none() {
     drop(first);
 }
 
-/// What `doorbell status` prints of the daemon at a socket, and its exit code.
+/// Output of `doorbell status` for the daemon at a socket, and its exit code.
 fn status(socket: &Path, more: &[&str]) -> (String, Option<i32>) {
     let words = ["status", "--socket", socket.to_str().unwrap(), "--once"];
     let output = program(&[&words[..], more].concat()).output().unwrap();

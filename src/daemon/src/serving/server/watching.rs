@@ -1,4 +1,4 @@
-//! What the server reports of itself: its status, and its log.
+//! The status and the log of a server.
 //!
 //! A process that asks brings the memory for the answer, as one that attaches brings its own. So an answer that nobody reads is of its
 //! account, the daemon keeps nothing of it, and it is done in one step. The daemon spends a tenth of its time on answers at most.
