@@ -184,8 +184,8 @@ fn questions_without_right_memory_are_refused() {
                 send(&connection, &question(bytes), descriptors);
             }
             let got = answer(&connection);
-            // It answers a part of the time.
-            if got != (5, 15) {
+            // It answers a part of the time, and nobody of a user whose descriptors are being closed.
+            if ![(5, 15), (5, 11)].contains(&got) {
                 break got;
             }
         };
@@ -212,7 +212,10 @@ fn questions_without_end_that_nobody_reads_hold_up_nobody() {
     // All of them were answered, or asked to come again, and none is still held: each has an end behind its answer.
     for connection in unread {
         let (kind, reason) = answer(&connection);
-        assert!(kind == 9 || (kind, reason) == (5, 15), "{kind} {reason}");
+        assert!(
+            kind == 9 || (kind == 5 && [11, 15].contains(&reason)),
+            "{kind} {reason}"
+        );
         let end = rustix::net::recv(&connection, &mut [0; 64][..], rustix::net::RecvFlags::empty());
         assert_eq!(end.unwrap().0, 0);
     }
