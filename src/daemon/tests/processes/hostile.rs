@@ -55,12 +55,21 @@ pub(crate) fn answer(connection: &OwnedFd) -> (u8, u8) {
 }
 
 /// Sends a packet with copies of a descriptor.
-pub(crate) fn send(connection: impl AsFd, bytes: &[u8], rights: &[BorrowedFd<'_>]) {
+fn send(connection: impl AsFd, bytes: &[u8], rights: &[BorrowedFd<'_>]) {
+    try_send(connection, bytes, rights).unwrap();
+}
+
+/// The same for a connection that may be refused already.
+pub(crate) fn try_send(
+    connection: impl AsFd,
+    bytes: &[u8],
+    rights: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(rights)));
     let parts = [std::io::IoSlice::new(bytes)];
-    rustix::net::sendmsg(connection, &parts, &mut control, SendFlags::empty()).unwrap();
+    rustix::net::sendmsg(connection, &parts, &mut control, SendFlags::NOSIGNAL)
 }
 
 #[test]

@@ -14,7 +14,7 @@ use doorbell_daemon::{
 };
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 
-use crate::hostile::{answer, connected, packet, send};
+use crate::hostile::{answer, connected, packet, try_send};
 use crate::{Daemon, at, attach, process_of, receives, request, soon, until};
 
 /// The user of no process here.
@@ -75,7 +75,7 @@ fn a_status_has_each_process_and_all_that_was_counted() {
     assert_eq!((traffic(0), traffic(1)), ((1, 4, 0, 0), (0, 0, 1, 4)));
     assert_eq!((two.jobs.len(), two.jobs[0].processes), (1, 2));
     let refused: Vec<_> = two.refused.iter().map(|of| (of.reason, of.count)).collect();
-    assert_eq!(refused, [(AttachRefusal::JobKey, 2)]);
+    assert!(refused.contains(&(AttachRefusal::JobKey, 2)), "{refused:?}");
     // A packet that is none of the protocol.
     let sent = rustix::net::send(villain.as_fd(), b"nonsense", SendFlags::empty());
     assert_eq!(sent, Ok(8));
@@ -178,11 +178,11 @@ fn questions_without_right_memory_are_refused() {
     for (bytes, descriptors, expected) in cases {
         let got = loop {
             let connection = connected(&daemon.socket);
-            if descriptors.is_empty() {
-                rustix::net::send(&connection, &question(bytes), SendFlags::empty()).unwrap();
-            } else {
-                send(&connection, &question(bytes), descriptors);
-            }
+            // One that is refused for want of a place has its answer already.
+            let _ = match descriptors {
+                [] => rustix::net::send(&connection, &question(bytes), SendFlags::NOSIGNAL),
+                descriptors => try_send(&connection, &question(bytes), descriptors),
+            };
             let got = answer(&connection);
             // It answers a part of the time, and nobody of a user whose descriptors are being closed.
             if ![(5, 15), (5, 11)].contains(&got) {
@@ -191,7 +191,9 @@ fn questions_without_right_memory_are_refused() {
         };
         assert_eq!(got, expected, "{bytes} {}", descriptors.len());
     }
-    assert_eq!(ask(&daemon.socket).refused, [], "no process was to attach");
+    // No process was to attach. Only a connection without a place or in vain is counted.
+    let mut refused = ask(&daemon.socket).refused.into_iter().map(|of| of.reason);
+    assert!(refused.all(|of| [AttachRefusal::TooLate, AttachRefusal::TooManyPending].contains(&of)));
 }
 
 #[test]
@@ -202,7 +204,8 @@ fn questions_without_end_that_nobody_reads_hold_up_nobody() {
     for round in 0..400_u32 {
         let memory = SharedArena::create(1 << 16).unwrap();
         let connection = connected(&daemon.socket);
-        send(&connection, &question(1 << 16), &[memory.descriptor().unwrap()]);
+        // One of too many is refused before it asks.
+        let _ = try_send(&connection, &question(1 << 16), &[memory.descriptor().unwrap()]);
         unread.push(connection);
         client.send(at(0), &round.to_le_bytes()).unwrap();
         receives(&mut client);
