@@ -8,7 +8,7 @@ use super::{Labels, Metrics};
 /// ```
 /// use doorbell_operation::{MetricFamily, Metrics};
 ///
-/// static ORDERS: MetricFamily = MetricFamily::counter("engine_orders_total", "Orders by venue.", &["venue"]);
+/// static ORDERS: MetricFamily<1> = MetricFamily::counter("engine_orders_total", "Orders by venue.", &["venue"]);
 /// let mut metrics = Metrics::default();
 /// metrics.own(&ORDERS, ["XETR"], 3);
 /// assert!(metrics.to_string().ends_with("engine_orders_total{venue=\"XETR\"} 3\n"));
