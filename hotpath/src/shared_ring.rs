@@ -228,6 +228,12 @@ impl<M: SharedWords> SharedProducer<M> {
         Ok(true)
     }
 
+    /// How many descriptors were staged since the ring was made.
+    #[must_use]
+    pub const fn staged(&self) -> u64 {
+        self.staged
+    }
+
     /// How many descriptors, from the first one on, the consumer has settled: it may be anything if the consumer is hostile.
     ///
     /// Ordering: `INDEX_REUSE` pairs with `INDEX_HAND_BACK` in [`SharedConsumer::settle`].
@@ -299,6 +305,17 @@ impl<M: SharedWords> SharedConsumer<M> {
         #[expect(clippy::cast_possible_truncation, reason = "at most the number of slots")]
         let there = self.produced.wrapping_sub(self.taken) as u32;
         Ok(there)
+    }
+
+    /// How many descriptors wait, by the producer's position of this moment. None of them may be read before [`SharedConsumer::look`] finds it.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        let limit = self.handed_back.wrapping_add(self.ring.slots.into());
+        let word = self.ring.producer_word();
+        let produced = read_index(&self.memory, word, INDEX_TAKE, self.produced, limit);
+        #[expect(clippy::cast_possible_truncation, reason = "at most the number of slots")]
+        let waiting = produced.unwrap_or(self.produced).wrapping_sub(self.taken) as u32;
+        waiting
     }
 
     /// Copies the next descriptor, and leaves it there: another call may return other words if the producer is hostile.

@@ -76,6 +76,7 @@ fn every_variant_has_an_entry_of_its_full_name() {
         "RegistrationError",
         "ServerError",
         "SettingsFault",
+        "StatusError",
         "TopologyError",
         "TransferRefusal",
     ];

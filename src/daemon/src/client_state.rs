@@ -16,6 +16,7 @@ use crate::one_sided::{Action, Asked};
 use crate::reason::{CutReason, GoneReason, UndeliveredReason};
 use crate::routes::Routes;
 use crate::settled::Settled;
+use crate::status::Traffic;
 
 /// Messages and operations of a pair of endpoints on two nodes that are on their way at most: credits that each pair has.
 pub(crate) const PAIR_CREDITS: usize = 16;
@@ -94,7 +95,7 @@ pub(crate) struct Client {
     /// Messages and operations for other nodes without an outcome, in order.
     in_flight: BTreeMap<EndpointAddress, VecDeque<InFlight>>,
     /// How many of those are operations.
-    operations: usize,
+    operations: u32,
     pub(crate) sent: u64,
     pub(crate) waiting: VecDeque<Waiting>,
     /// READs of other nodes whose bytes have no room in the lane back, and all that came behind them of their pairs: nobody else waits for them.
@@ -105,7 +106,11 @@ pub(crate) struct Client {
     )]
     pub(crate) stopped: Option<Box<VecDeque<Box<Arrived>>>>,
     /// How many of those that wait did not arrive: reports that the client's own sending brought about, or its peers' ends.
-    owed: usize,
+    owed: u32,
+    /// Bytes of messages and operations that were taken of it.
+    pub(crate) sent_bytes: u64,
+    /// Bytes of messages that it was given.
+    received_bytes: u64,
     settled: Settled,
     /// The position that the client knows to be settled.
     announced: u64,
@@ -144,6 +149,8 @@ impl Client {
             waiting: VecDeque::new(),
             stopped: None,
             owed: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
             settled: Settled::default(),
             announced: 0,
             populated: 0,
@@ -253,6 +260,7 @@ impl Client {
         let is_copied =
             payload.len() <= self.layout.message_bytes() as usize && self.cells.copy_in(cell, payload);
         debug_assert!(is_copied, "a cell lies in the memory");
+        self.received_bytes = self.received_bytes.wrapping_add(payload.len() as u64);
         self.events.stage(&report.words()).map_err(|_| CutReason::Index)
     }
 
@@ -266,7 +274,40 @@ impl Client {
         let from = sender.layout.submission_cell(sender.submissions.slot());
         let to = self.layout.event_cell(self.events.slot());
         let is_copied = sender.cells.copy_to(from, &self.cells, to, bytes as usize);
-        is_copied && self.events.stage(&message_report(sender.address, bytes)) == Ok(true)
+        let is_staged = is_copied && self.events.stage(&message_report(sender.address, bytes)) == Ok(true);
+        self.received_bytes = self.received_bytes.wrapping_add(u64::from(bytes));
+        is_staged
+    }
+
+    /// Traffic of this client so far.
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic {
+            submitted: self.settled.next(),
+            sent_bytes: self.sent_bytes,
+            reported: self.events.staged(),
+            received_bytes: self.received_bytes,
+        }
+    }
+
+    /// Submissions in the ring that are not taken.
+    pub(crate) fn queued(&self) -> u32 {
+        self.submissions.waiting()
+    }
+
+    /// Submissions that were taken and have no outcome.
+    pub(crate) fn without_outcome(&self) -> u64 {
+        self.settled.without_outcome()
+    }
+
+    /// Whether anything waits for it.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || self.stopped.is_some()
+    }
+
+    /// How much waits for room in the ring.
+    pub(crate) fn waits_for_room(&self) -> u64 {
+        self.stopped().count().saturating_add(self.waiting.len()) as u64
     }
 
     /// Publishes reports. Returns whether there were any.
@@ -323,7 +364,7 @@ impl Client {
 
     /// Whether so many reports wait, or will come, that it may bring about no more of them.
     pub(crate) fn owes_much(&self) -> bool {
-        self.owed.saturating_add(self.operations) >= self.layout.depth() as usize || self.settled.is_full()
+        self.owed.saturating_add(self.operations) >= self.layout.depth() || self.settled.is_full()
     }
 
     /// Reports the first thing that waits, and returns it. `None` if there is no room, or nothing waits.
@@ -423,7 +464,7 @@ impl Client {
         self.stopped().chain(waiting)
     }
 
-    /// Those of them that are stopped, in order.
+    /// The stopped ones of these, in order.
     pub(crate) fn stopped(&self) -> impl Iterator<Item = &Arrived> {
         self.stopped
             .iter()

@@ -196,7 +196,7 @@ impl World {
         second.flush();
         third.flush();
         self.router.poll(|_| {});
-        while let Some((id, _)) = self.router.take_cut() {
+        while let Some((id, ..)) = self.router.take_cut() {
             assert_eq!(id, self.villain_id, "an honest process is cut off");
         }
         // Anything may come of the villain and of the peer's daemon, but from no other name.

@@ -189,7 +189,7 @@ impl EndpointMemory {
 }
 
 /// The reason why memory cannot be adopted: the client's, unless the daemon is short of what the system gives.
-fn or(refusal: AttachRefusal) -> impl FnOnce(SharedMemoryError) -> AttachRefusal {
+pub(crate) fn or(refusal: AttachRefusal) -> impl FnOnce(SharedMemoryError) -> AttachRefusal {
     move |error| match error {
         SharedMemoryError::System(error) => shortage(error.errno).unwrap_or(refusal),
         _ => refusal,

@@ -15,6 +15,7 @@ mod grants;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod layout;
+mod log;
 mod name;
 mod one_sided;
 mod packet;
@@ -27,6 +28,7 @@ mod router;
 mod routes;
 mod serving;
 mod settled;
+mod status;
 
 pub use client::{Client, ClientError};
 pub use endpoint::{
@@ -38,8 +40,12 @@ pub use one_sided::{ArenaGrant, ArenaOffer, ArenaOperation, ArenaRange, GRANTS_M
 pub use packet::AttachRequest;
 pub use peers::{LANES_MAX, Peers};
 pub use reason::{AttachRefusal, CutReason, GoneReason, UndeliveredReason};
-pub use router::{ClientId, Retired, Router, RouterCounts, RouterLimits};
-pub use serving::{Server, ServerConfig, ServerError};
+pub use router::{ClientId, Ended, Retired, Router, RouterCounts, RouterLimits};
+pub use serving::{Server, ServerConfig, ServerError, StatusError};
+pub use status::{
+    CutCount, DaemonStatus, EndpointStatus, JobStatus, LinkState, LinkStatus, NodeStatus, RefusedCount,
+    Traffic,
+};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,8 @@
 //! 44 node u32   48 reason u32   52 zero u32   56 arena bytes u64
 //! ```
 //!
-//! The answer to an attach packet has the epoch in place of the job, and the incarnation in place of the arena's bytes.
+//! The answer to an attach packet has the epoch in place of the job, and the incarnation in place of the arena's bytes. Packets of the
+//! status have their bytes in place of those of a message.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,6 +17,9 @@ use crate::reason::{AttachRefusal, CutReason};
 
 /// Bytes of a packet.
 pub(crate) const PACKET_BYTES: usize = 64;
+
+/// The most bytes of a status.
+pub(crate) const STATUS_BYTES_MAX: u32 = 8 << 20;
 
 const MAGIC: u32 = 0x646f_6f72;
 const VERSION: u16 = 1;
@@ -59,6 +63,10 @@ pub(crate) enum Packet {
     Detach,
     /// Next daemon to the running one: end, and close this connection last.
     Replace,
+    /// Process to daemon, with a descriptor of so many bytes of memory: write the status there.
+    Status { bytes: u32 },
+    /// Daemon to process: so many bytes are written, or none, since the status is longer than the memory.
+    StatusGiven { bytes: u32 },
     /// Either way: the receiver sleeps, and there is something for it.
     Wake,
     /// Daemon to client.
@@ -93,6 +101,14 @@ impl Packet {
             Self::Detach => 2,
             Self::Wake => 3,
             Self::Replace => 7,
+            Self::Status { bytes } => {
+                raw.message_bytes = bytes.into();
+                8
+            }
+            Self::StatusGiven { bytes } => {
+                raw.message_bytes = bytes.into();
+                9
+            }
             Self::Attached {
                 node,
                 epoch,
@@ -145,6 +161,12 @@ impl Packet {
             5 => Self::Refused(AttachRefusal::of(reason).ok_or(AttachRefusal::Packet)?),
             7 => Self::Replace,
             6 => Self::Cut(CutReason::of(reason).ok_or(AttachRefusal::Packet)?),
+            8 => Self::Status {
+                bytes: raw.message_bytes.get(),
+            },
+            9 => Self::StatusGiven {
+                bytes: raw.message_bytes.get(),
+            },
             _ => return Err(AttachRefusal::Packet),
         };
         // One packet for each meaning.
@@ -163,7 +185,7 @@ pub(crate) mod tests {
     use crate::name::{JobKey, JobNumber, NodeNumber};
     use crate::reason::{AttachRefusal, CutReason};
 
-    pub(crate) fn packets() -> [Packet; 7] {
+    pub(crate) fn packets() -> [Packet; 9] {
         [
             Packet::Attach(AttachRequest {
                 job: JobNumber(1 << 40),
@@ -181,6 +203,8 @@ pub(crate) mod tests {
             },
             Packet::Refused(AttachRefusal::NameTaken),
             Packet::Cut(CutReason::Length),
+            Packet::Status { bytes: 1 << 20 },
+            Packet::StatusGiven { bytes: 776 },
         ]
     }
 

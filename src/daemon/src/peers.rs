@@ -11,15 +11,17 @@ use std::sync::Arc;
 
 use doorbell::connect::Tcp;
 use doorbell::link::{
-    LinkConfig, LinkDescriptor, LinkError, LinkEvent, LinkId, Links, PushRefusal, SessionEvent,
+    HealthState, LinkConfig, LinkDescriptor, LinkError, LinkEvent, LinkId, Links, PushRefusal, SessionEvent,
 };
 use doorbell::provider::{Clock as _, Instant, Network, Provider, ProviderError};
 use doorbell::worker::Watched;
 use doorbell::{Deadline, Handle, Node, Rdma, WaitError, Worker};
 
 use crate::frame::{Frame, Said};
+use crate::log::log;
 use crate::name::NodeNumber;
 use crate::router::Router;
+use crate::status::{LinkState, LinkStatus, NodeStatus};
 
 /// The most links to one node.
 pub const LANES_MAX: u32 = 16;
@@ -47,6 +49,10 @@ struct Way {
     retry: Option<Deadline>,
     /// No link to it can be made, and at the next attempt after this moment it is given up.
     give_up: Option<Deadline>,
+    /// Times that all that was under way with it ended.
+    lost: u64,
+    /// Whether the last of these is in the log: attempts in vain are no further ones.
+    is_logged: bool,
 }
 
 /// Links to the daemons of other nodes.
@@ -145,14 +151,60 @@ impl<P: Provider, N: Network> Peers<P, N> {
             theirs: None,
             retry: None,
             give_up: None,
+            lost: 0,
+            is_logged: false,
         };
         self.ways.insert(number, way);
     }
 
-    /// The links that there are.
+    /// The number of links that there are.
     #[must_use]
     pub fn links(&self) -> usize {
         self.links.ids().count()
+    }
+
+    /// The links and the Workers that carry them, for one who watches them.
+    pub fn watch(&mut self) -> (&Links<P, N>, &mut [Worker<P>]) {
+        (&self.links, &mut self.workers)
+    }
+
+    /// The nodes that are known, each with its links. The router knows what waits for them.
+    pub(crate) fn nodes(&self) -> Vec<NodeStatus> {
+        let node = |(number, way): (&NodeNumber, &Way)| {
+            let begun = way.lanes.iter().flatten().map(|lane| (lane.id, true));
+            let accepted = self.accepted.iter().filter(|link| link.from == Some(*number));
+            let links = begun.chain(accepted.map(|link| (link.id, false)));
+            NodeStatus {
+                node: *number,
+                lost: way.lost,
+                waiting_frames: 0,
+                waiting_bytes: 0,
+                links: links
+                    .map(|(id, is_begun_here)| self.link(id, is_begun_here))
+                    .collect(),
+            }
+        };
+        self.ways.iter().map(node).collect()
+    }
+
+    fn link(&self, id: LinkId, is_begun_here: bool) -> LinkStatus {
+        let rails = || self.links.rails(id);
+        let is_up = |state| state == HealthState::Up;
+        let mut status = LinkStatus {
+            is_begun_here,
+            state: LinkState::of_rails(self.links.is_connected(id), rails().map(|rail| rail.state)),
+            rails: 0,
+            rails_up: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+        };
+        for rail in rails() {
+            status.rails = status.rails.saturating_add(1);
+            status.rails_up = status.rails_up.saturating_add(is_up(rail.state).into());
+            status.sent_bytes = status.sent_bytes.wrapping_add(rail.counts.sent_bytes);
+            status.received_bytes = status.received_bytes.wrapping_add(rail.counts.received_bytes);
+        }
+        status
     }
 
     /// Polls the links: frames in, frames out. Returns whether anything moved.
@@ -233,7 +285,8 @@ impl<P: Provider, N: Network> Peers<P, N> {
                 }
             };
             if !lane.is_introduced && send(&hello) {
-                (lane.is_introduced, way.give_up) = (true, None);
+                (lane.is_introduced, way.give_up, way.is_logged) = (true, None, false);
+                log!(info, "link to a node", node = number.0, epoch = way.epoch);
             }
             lane.is_introduced && send(frame)
         });
@@ -373,7 +426,8 @@ impl<'p> Hearing<'p> {
             self.forget(number);
         }
         if let Some(way) = self.ways.get_mut(&number) {
-            way.theirs = Some(theirs);
+            (way.theirs, way.is_logged) = (Some(theirs), false);
+            log!(info, "link of a node", node = number.0, instance = theirs.0);
         }
         self.accepted.push(Accepted {
             id,
@@ -399,6 +453,10 @@ fn forget(
     if let Some(way) = ways.get_mut(&number) {
         given_up.extend(way.lanes.iter_mut().filter_map(Option::take).map(|lane| lane.id));
         way.epoch = way.epoch.saturating_add(1);
+        way.lost = way.lost.saturating_add(1);
+        if !core::mem::replace(&mut way.is_logged, true) {
+            log!(warn, "node lost", node = number.0, links = given_up.len());
+        }
         (way.retry, way.theirs) = (Some(Deadline::after(now, RETRY_AFTER)), None);
         way.give_up = None;
     }

@@ -21,6 +21,19 @@ macro_rules! reasons {
                 }
             }
 
+            /// The name of the reason, as metrics and documents have it: `job_key` for `JobKey`.
+            #[must_use]
+            pub fn name(self) -> String {
+                let mut name = String::new();
+                for letter in format!("{self:?}").chars() {
+                    if letter.is_ascii_uppercase() && !name.is_empty() {
+                        name.push('_');
+                    }
+                    name.push(letter.to_ascii_lowercase());
+                }
+                name
+            }
+
             pub(crate) const fn of(number: u32) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$variant),)*

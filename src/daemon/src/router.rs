@@ -30,11 +30,14 @@ mod one_sided;
 mod order;
 mod remote;
 mod retired;
+mod watching;
 
 pub use limits::{RouterCounts, RouterLimits};
 use order::Order;
 use remote::{Kept, Lane};
 pub use retired::Retired;
+pub use watching::Ended;
+use watching::Members;
 
 #[cfg(test)]
 pub(crate) use remote::PeerFault;
@@ -67,15 +70,6 @@ impl ClientId {
     pub(crate) const fn incarnation(self) -> u64 {
         self.incarnation
     }
-}
-
-/// The members of a job on this node.
-#[derive(Debug)]
-struct Members {
-    key: JobKey,
-    /// Bytes of their memory.
-    bytes: u64,
-    by_endpoint: BTreeMap<u32, usize>,
 }
 
 /// The clients of a user.
@@ -112,7 +106,7 @@ pub struct Router {
     /// Clients whose memory is not in the page table yet: the first one's next part is put there in each poll.
     unpopulated: VecDeque<ClientId>,
     payload: Vec<u8>,
-    cut: VecDeque<(ClientId, CutReason)>,
+    cut: VecDeque<(ClientId, CutReason, Ended)>,
     /// Nodes that there is a way to.
     nodes: BTreeSet<NodeNumber>,
     /// Frames for other nodes, by lane.
@@ -261,11 +255,10 @@ impl Router {
         if let Some(place) = self.clients.get_mut(index) {
             *place = Some(client);
         }
-        let members = self.jobs.entry((who.uid, request.job)).or_insert(Members {
-            key: request.key,
-            bytes: 0,
-            by_endpoint: BTreeMap::new(),
-        });
+        let members = self
+            .jobs
+            .entry((who.uid, request.job))
+            .or_insert_with(|| Members::new(request.key, id.incarnation));
         let bytes = request.layout.bytes();
         members.bytes = members.bytes.saturating_add(bytes);
         members.by_endpoint.insert(request.endpoint, index);
@@ -276,18 +269,17 @@ impl Router {
         Ok(id)
     }
 
-    /// Frees all that a client had, and reports its end to the endpoints that it exchanged messages with.
-    pub fn detach(&mut self, id: ClientId, reason: GoneReason) {
-        if self
-            .client(id.index)
-            .is_some_and(|client| client.incarnation == id.incarnation)
-        {
-            self.remove(id.index, reason);
+    /// Frees all that a client had, and reports its end to the endpoints that it exchanged messages with. `None` if it is detached already.
+    pub fn detach(&mut self, id: ClientId, reason: GoneReason) -> Option<Ended> {
+        let client = self.client(id.index)?;
+        if client.incarnation != id.incarnation {
+            return None;
         }
+        self.remove(id.index, reason)
     }
 
     /// The next client that was cut off, once each. It is detached already.
-    pub fn take_cut(&mut self) -> Option<(ClientId, CutReason)> {
+    pub fn take_cut(&mut self) -> Option<(ClientId, CutReason, Ended)> {
         self.cut.pop_front()
     }
 
@@ -413,6 +405,7 @@ impl Router {
     }
 
     /// One client's turn: what waits for it, then what it submits.
+    #[inline]
     fn turn(&mut self, index: usize) -> Result<bool, CutReason> {
         let (mut bytes, mut reported) = (0_u64, 0);
         let mut is_moved = self.report_waiting(index, &mut reported)?;
@@ -428,6 +421,7 @@ impl Router {
                 break;
             }
             let Some(submission) = client.peek()? else { break };
+            let before = bytes;
             if let Submission::Message(message) = &submission {
                 bytes = bytes.saturating_add(message.bytes.into());
                 if message.to.node == self.node && self.move_known(index, message) {
@@ -470,7 +464,10 @@ impl Router {
                 break;
             };
             match step {
-                Step::Stalled => break,
+                Step::Stalled => {
+                    bytes = before;
+                    break;
+                }
                 Step::Done | Step::Later => {}
                 Step::Refused(reason) => {
                     let position = client.position();
@@ -483,12 +480,29 @@ impl Router {
             }
             is_moved = true;
         }
+        // Counted once for all that was taken.
+        if bytes > 0 {
+            self.counts.taken_bytes = self.counts.taken_bytes.wrapping_add(bytes);
+            if let Some(client) = self.client_mut(index) {
+                client.sent_bytes = client.sent_bytes.wrapping_add(bytes);
+            }
+        }
         Ok(self.report_waiting(index, &mut reported)? || is_moved)
     }
 
     /// Reports what waits for a client as far as there is room, and carries out the operations that wait, until its turn has as many `bytes`
     /// of them as it may.
+    #[inline]
     fn report_waiting(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
+        let has_any = self.client(index).is_some_and(Client::has_waiting);
+        if has_any {
+            self.report_all(index, bytes)
+        } else {
+            Ok(false)
+        }
+    }
+
+    fn report_all(&mut self, index: usize, bytes: &mut u64) -> Result<bool, CutReason> {
         let mut is_moved = false;
         while *bytes < self.limits.turn_bytes {
             self.pass_stopped(index);
@@ -611,25 +625,27 @@ impl Router {
     }
 
     fn cut_off(&mut self, index: usize, reason: CutReason) {
-        if let Some(client) = self.client(index) {
-            self.cut.push_back((id_of(index, client), reason));
+        let id = self.client(index).map(|client| id_of(index, client));
+        if let Some((id, ended)) = id.zip(self.remove(index, GoneReason::CutOff)) {
+            self.cut.push_back((id, reason, ended));
             self.counts.cut = self.counts.cut.saturating_add(1);
-            self.remove(index, GoneReason::CutOff);
         }
     }
 
-    fn remove(&mut self, index: usize, reason: GoneReason) {
-        let Some(client) = self.clients.get_mut(index).and_then(Option::take) else {
-            return;
-        };
+    fn remove(&mut self, index: usize, reason: GoneReason) -> Option<Ended> {
+        let client = self.clients.get_mut(index).and_then(Option::take)?;
         let name = (client.job.user, client.job.number);
-        if let Some(members) = self.jobs.get_mut(&name) {
-            members.by_endpoint.remove(&client.address.endpoint);
-            members.bytes = members.bytes.saturating_sub(client.layout.bytes());
-            if members.by_endpoint.is_empty() {
-                self.jobs.remove(&name);
-            }
+        let members = self.jobs.get_mut(&name);
+        let is_last = members.is_some_and(|members| members.end(&client));
+        if is_last {
+            self.jobs.remove(&name);
         }
+        let ended = Ended {
+            who: client.who,
+            job: client.job.number,
+            endpoint: client.address.endpoint,
+            is_last,
+        };
         for arrived in client.arrived() {
             self.kept
                 .release(&mut self.users, client.who.uid, (index, arrived));
@@ -648,6 +664,7 @@ impl Router {
         self.remove_away(&client, reason);
         let retired = Retired::new(client).filter(|_| self.retired.len() < RETIRED_MAX);
         self.retired.extend(retired);
+        Some(ended)
     }
 }
 

@@ -53,6 +53,11 @@ impl Settled {
         self.open.len() >= OPEN_MAX
     }
 
+    /// Submissions that were taken and have no outcome.
+    pub(crate) fn without_outcome(&self) -> u64 {
+        self.open.iter().filter(|is_settled| !**is_settled).count() as u64
+    }
+
     /// All submissions in front of this position have an outcome.
     pub(crate) const fn through(&self) -> u64 {
         self.through
@@ -68,6 +73,7 @@ mod tests {
         let mut settled = Settled::default();
         assert_eq!([settled.take(), settled.take(), settled.take()], [0, 1, 2]);
         settled.settle(1);
+        assert_eq!(settled.without_outcome(), 2);
         settled.settle(2);
         assert_eq!(settled.through(), 0);
         settled.settle(0);

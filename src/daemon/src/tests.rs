@@ -9,4 +9,5 @@ mod oracle;
 mod random;
 mod restarts;
 mod transfers;
+mod watching;
 pub(crate) mod world;

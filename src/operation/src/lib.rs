@@ -16,7 +16,7 @@ mod topology;
 
 #[cfg(any(test, fuzzing))]
 pub use metrics::hostile;
-pub use metrics::{LabelError, Labels, Metrics};
+pub use metrics::{LabelError, Labels, MetricFamily, Metrics};
 pub use metrics_server::MetricsServer;
 pub use port_counters::PortCounters;
 pub use preflight::{Finding, FindingKind, Severity, preflight};

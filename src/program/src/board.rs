@@ -15,7 +15,7 @@ use crate::port_counts::add_ports;
 use crate::report::Failure;
 
 /// The age after which noted counters are replaced.
-const NOTE_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const NOTE_EVERY: Duration = Duration::from_millis(200);
 
 type Told = Arc<Mutex<Arc<Metrics>>>;
 
@@ -66,9 +66,14 @@ impl Board {
         Ok(board)
     }
 
+    /// Whether the last note is old enough for the next one.
+    pub(crate) fn is_due(&self) -> bool {
+        self.noted.is_none_or(|at| at.elapsed() >= NOTE_EVERY)
+    }
+
     /// Notes the counters of the Workers and those that `gather` adds, if the last note is old enough.
     pub(crate) fn note<P: Provider>(&mut self, workers: &mut [Worker<P>], gather: impl FnOnce(&mut Metrics)) {
-        if self.noted.is_some_and(|at| at.elapsed() < NOTE_EVERY) {
+        if !self.is_due() {
             return;
         }
         self.noted = Some(Instant::now());

@@ -193,6 +193,47 @@ mod tests {
         }
     }
 
+    /// The commands of the unit, as systemd reads them.
+    #[test]
+    fn the_commands_of_the_unit_are_understood() {
+        let unit = include_str!("../systemd/doorbell.service");
+        let commands = unit.lines().filter_map(|line| line.strip_prefix("Exec"));
+        let mut count = 0;
+        for command in commands.filter_map(|line| line.split_once('=')) {
+            let (name, command) = command;
+            let command = command.trim_start_matches(['-', '@', ':', '+', '!']);
+            let words: Vec<_> = command
+                .split_whitespace()
+                .filter(|word| !word.starts_with('$'))
+                .collect();
+            assert!(words[0].ends_with("/doorbell"), "{name}: {command}");
+            let parsed = super::Arguments::command().try_get_matches_from(&words);
+            assert!(parsed.is_ok(), "{name}: {command}: {}", parsed.unwrap_err());
+            count += 1;
+        }
+        assert_eq!(count, 1);
+        // Each option that SERVE_OPTIONS is said to have.
+        let said = unit
+            .lines()
+            .find(|line| line.contains("may have more options"))
+            .unwrap();
+        let serve = super::Arguments::command()
+            .find_subcommand("serve")
+            .unwrap()
+            .clone();
+        let options: Vec<_> = said
+            .split([' ', ',', '.'])
+            .filter_map(|word| word.strip_prefix("--"))
+            .collect();
+        assert!(options.len() > 2, "{said}");
+        for option in options {
+            let is_there = serve
+                .get_arguments()
+                .any(|argument| argument.get_long() == Some(option));
+            assert!(is_there, "--{option}");
+        }
+    }
+
     #[test]
     fn json_may_stand_in_front_of_the_command() {
         let moved = |line: &str| {

@@ -11,18 +11,27 @@ use std::thread;
 
 use doorbell::link::LinkConfig;
 use doorbell::provider::Instant;
-use doorbell::{Deadline, Handle, Notify, RailFilter, WorkerConfig, within};
+use doorbell::{Deadline, Handle, Notify, RailFilter, Rdma, WorkerConfig, within};
 use doorbell_daemon::{NodeNumber, Peers as Nodes, RouterLimits, Server, ServerConfig};
-use doorbell_operation::LogLevel;
+use doorbell_operation::{LogLevel, SettingValues};
 use serde::Serialize;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::address::anywhere;
+use crate::board::{Board, NOTE_EVERY};
+use crate::configured::Configured;
 use crate::handle_file;
+use crate::log;
 use crate::opened;
 use crate::peers::Peers;
 use crate::report::{Failure, print};
+
+mod metrics;
+mod ready;
+
+/// The path of the socket where none is named.
+pub(crate) const SOCKET: &str = "/run/doorbell/socket";
 
 /// The most handles that were read and are not taken yet.
 const READ_MAX: usize = 64;
@@ -63,7 +72,7 @@ const A_WHILE: Duration = Duration::from_secs(3600);
     doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket --replace")]
 pub(crate) struct Arguments {
     /// The path of the socket; its folder is made if it is missing
-    #[arg(long, value_name = "PATH", default_value = "/run/doorbell/socket")]
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 
     /// The mode of the socket's file, in octal: which users may attach
@@ -115,6 +124,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RULES")]
     rails: Option<RailFilter>,
 
+    /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+
+    /// Log to standard error: off, error, warn, info, debug or trace; each level includes those before it [default: off]
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+
     /// Print one JSON document at the end
     #[arg(long)]
     json: bool,
@@ -149,6 +166,12 @@ struct Report {
 /// # Errors
 /// Another daemon listens at the socket, the devices cannot be opened, or one of them fails.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let options = [("--log", "log", arguments.log.clone())];
+    let level = Configured::default()
+        .settings(SettingValues::default(), &options)?
+        .values()
+        .log;
+    log::start(level);
     let mut config = ServerConfig::new(&arguments.socket);
     config.mode = arguments.mode;
     config.node = NodeNumber(arguments.node);
@@ -174,7 +197,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
     // All that can fail is made before a daemon that is replaced ends, but for what that one has: its address.
     let nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
-        Some(nodes(arguments)?)
+        Some(nodes(arguments, level)?)
     } else {
         None
     };
@@ -191,6 +214,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         server.set_peers(nodes);
     }
     eprintln!("doorbell: serving at {}", arguments.socket.display());
+    let mut board = board(arguments, &mut server)?;
+    ready::tell("READY=1")?;
     let mut known = vec![Known::default(); arguments.nodes.len()];
     let mut is_stopped = false;
     while !is_stopped {
@@ -204,9 +229,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Err(error) => outlived(*number, error, server.counts().attached, &mut std::io::stderr())?,
             }
         }
-        let time = if has_files { LOOK_EVERY } else { A_WHILE };
+        let mut time = if has_files { LOOK_EVERY } else { A_WHILE };
+        if let Some(board) = &mut board {
+            metrics::note(board, &mut server);
+            time = time.min(NOTE_EVERY);
+        }
         is_stopped = server.run_until(stop.as_fd(), within(time))?;
     }
+    ready::tell("STOPPING=1")?;
     if server.is_replaced() {
         eprintln!("doorbell: another daemon takes over");
     }
@@ -281,12 +311,12 @@ fn read_handles(nodes: &[(u32, String)]) -> Result<(Receiver<Read>, bool), Failu
 }
 
 /// Opens the devices.
-fn nodes(arguments: &Arguments) -> Result<Nodes, Failure> {
+fn nodes(arguments: &Arguments, log: LogLevel) -> Result<Nodes, Failure> {
     let node = opened::node(
         arguments.peers.trust()?,
         &arguments.rails.clone().unwrap_or_default(),
     )?;
-    opened::say_passed_over(&node, LogLevel::Off)?;
+    opened::say_passed_over(&node, log)?;
     let mut own = WorkerConfig::default();
     own.notify = Notify::Every;
     let workers = opened::workers(&node, &own)?;
@@ -296,6 +326,18 @@ fn nodes(arguments: &Arguments) -> Result<Nodes, Failure> {
         &LinkConfig::default(),
         arguments.links,
     )?)
+}
+
+/// Begins to serve metrics, if that is asked for.
+fn board(arguments: &Arguments, server: &mut Server) -> Result<Option<Board>, Failure> {
+    let Some(at) = arguments.metrics else {
+        return Ok(None);
+    };
+    let board = match server.peers() {
+        Some(peers) => Board::announced(at, peers.watch().1),
+        None => Board::announced::<Rdma>(at, &[]),
+    };
+    board.map(Some)
 }
 
 /// Listens for other nodes, and says by which handle.

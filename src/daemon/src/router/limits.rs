@@ -42,21 +42,46 @@ impl Default for RouterLimits {
     }
 }
 
-/// Counts of a router since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RouterCounts {
+/// Declares counts, and lists of all of them in order.
+macro_rules! counts {
+    ($($(#[$of:meta])* $count:ident,)*) => {
+        /// Counts of a router since it was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct RouterCounts {
+            $($(#[$of])* pub $count: u64,)*
+        }
+
+        impl RouterCounts {
+            pub(crate) const fn all(&self) -> [u64; [$(stringify!($count)),*].len()] {
+                [$(self.$count),*]
+            }
+
+            pub(crate) const fn all_mut(&mut self) -> [&mut u64; [$(stringify!($count)),*].len()] {
+                [$(&mut self.$count),*]
+            }
+        }
+    };
+}
+
+counts! {
     /// Clients that were attached.
-    pub attached: u64,
+    attached,
     /// Clients that were cut off.
-    pub cut: u64,
+    cut,
     /// Messages between endpoints of this node.
-    pub local: u64,
-    /// Messages that were sent to other nodes.
-    pub sent: u64,
+    local,
+    /// Messages and operations that were sent to other nodes.
+    sent,
     /// Messages of other nodes that clients were given.
-    pub received: u64,
+    received,
     /// Messages and operations that were reported as undelivered.
-    pub undelivered: u64,
+    undelivered,
     /// Operations on arenas of this node that were carried out.
-    pub operations: u64,
+    operations,
+    /// Bytes of messages and operations that were taken of clients.
+    taken_bytes,
+    /// Messages and operations that came of other nodes.
+    arrived,
+    /// How many of these have an outcome: it was sent back, or their node was lost.
+    answered,
 }

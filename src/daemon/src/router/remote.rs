@@ -24,6 +24,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
+    /// Frames that wait, and their bytes.
+    pub(super) fn waiting(&self) -> (u64, u64) {
+        (self.frames.len() as u64, self.bytes as u64)
+    }
+
     fn has_room(&self) -> bool {
         self.frames.len() < LANE_FRAMES_MAX && self.bytes < LANE_BYTES_MAX
     }
@@ -275,6 +280,7 @@ impl Router {
             incarnation: arrived.incarnation,
             number: arrived.number,
         };
+        self.counts.answered = self.counts.answered.saturating_add(1);
         self.push_frame(arrived.from.node, &frame, payload);
     }
 
@@ -370,6 +376,7 @@ impl Router {
             Some(index) => self.arrive(index, frame, &mut arrived)?,
             None => Arrival::Refused(UndeliveredReason::NoEndpoint),
         };
+        self.counts.arrived = self.counts.arrived.saturating_add(1);
         match (arrival, index) {
             (Arrival::Waits, Some(index)) => {
                 self.keep(index, &arrived);
@@ -470,7 +477,11 @@ impl Router {
         self.out.retain(|(of, _), _| *of != node);
         let mut unknown = 0_u64;
         let Self {
-            clients, users, kept, ..
+            clients,
+            users,
+            kept,
+            counts,
+            ..
         } = self;
         for (index, client) in clients.iter_mut().enumerate() {
             let Some(client) = client else { continue };
@@ -481,6 +492,7 @@ impl Router {
             let mut is_kept = |arrived: &Arrived| {
                 let is_lost = arrived.from.node == node;
                 if is_lost {
+                    counts.answered = counts.answered.saturating_add(1);
                     kept.release(users, uid, (index, arrived));
                 }
                 !is_lost

@@ -18,8 +18,8 @@ const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 /// How often a daemon without a place for the question is asked again.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
-/// Whether the process behind a socket may end this daemon: one of the same user, or of the root user.
-pub(super) fn may_replace(who: Credentials) -> bool {
+/// Whether the process behind a socket is of the daemon's user, or of the root user: it may end this daemon, and sees endpoints of others.
+pub(super) fn is_owner(who: Credentials) -> bool {
     who.uid == rustix::process::geteuid().as_raw() || who.uid == 0
 }
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::closer::{Burden, Closer};
 use super::pace::Pace;
 use super::pending::{PENDING_MAX, Pending, pend};
-use super::replacing::{may_replace, replace};
+use super::replacing::{is_owner, replace};
 use super::shortage::shortage;
 use super::socket::{Listening, PacketSocket, Seen, listen};
 use crate::name::{Credentials, NodeNumber};
@@ -22,6 +22,10 @@ use crate::packet::{AttachRequest, Packet};
 use crate::peers::Peers;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
 use crate::router::{ClientId, Router, RouterCounts, RouterLimits};
+
+mod watching;
+
+use watching::Watch;
 
 /// The most packets that are taken of a socket in one turn.
 const PACKETS_MAX: usize = 4;
@@ -125,6 +129,8 @@ impl core::error::Error for ServerError {}
 struct Attached {
     socket: PacketSocket,
     user: u32,
+    /// Whole seconds of the daemon's life before it attached.
+    since_s: u32,
     /// The daemon's sleeps before it attached, and its packets that ended one.
     sleeps_before: u64,
     wakes: u64,
@@ -171,6 +177,7 @@ pub struct Server {
     expecting: Option<Deadline>,
     /// The daemon that takes over. Its connection is closed last: then it listens.
     successor: Option<PacketSocket>,
+    watch: Watch,
 }
 
 impl Server {
@@ -205,6 +212,7 @@ impl Server {
             epoch: epoch(),
             expecting: is_expecting.then(|| within(config.reattach_within)),
             successor: None,
+            watch: Watch::new(),
         })
     }
 
@@ -313,7 +321,8 @@ impl Server {
                 let _ = client.socket.send(&Packet::Wake, &[]);
             }
         });
-        while let Some((id, reason)) = self.router.take_cut() {
+        while let Some((id, reason, ended)) = self.router.take_cut() {
+            self.watch.cut_off(&ended, reason);
             self.tell_cut(id, reason);
         }
         is_moved |= self.move_last();
@@ -339,7 +348,8 @@ impl Server {
             if has_more && !ending.until.has_passed(now()) {
                 self.ending.push(ending);
             } else {
-                self.router.detach(ending.id, ending.reason);
+                let ended = self.router.detach(ending.id, ending.reason);
+                ended.inspect(|ended| self.watch.gone(ended, ending.reason));
             }
             // Before the next one: the router keeps no more than some, and frees others here.
             self.free_retired();
@@ -369,6 +379,7 @@ impl Server {
     }
 
     fn refuse(&mut self, pending: Pending, refusal: AttachRefusal, descriptors: Vec<OwnedFd>) {
+        self.watch.refused(pending.who, refusal);
         let _ = pending.socket.send(&Packet::Refused(refusal), &[]);
         self.let_go(pending.who.uid, pending.socket, descriptors);
     }
@@ -384,7 +395,8 @@ impl Server {
                 self.pace.next(user).unwrap_or(pending.until)
             }
         });
-        pending.chain(self.accept_after).chain(self.expecting).min()
+        let others = [self.accept_after, self.expecting, self.watch.quota.due()];
+        pending.chain(others.into_iter().flatten()).min()
     }
 
     /// Waits until a socket has something, or until this moment, and acts on all that is there. Returns whether to stop.
@@ -455,6 +467,7 @@ impl Server {
             }
         }
         self.closer.advance();
+        self.watch.end_second();
         self.take_pending();
         if is_asked {
             self.accept()?;
@@ -494,7 +507,8 @@ impl Server {
                 }
                 Ok(Seen::Packet { .. }) => {
                     self.tell_cut(id, CutReason::Packet);
-                    self.router.detach(id, GoneReason::CutOff);
+                    let ended = self.router.detach(id, GoneReason::CutOff);
+                    ended.inspect(|ended| self.watch.cut_off(ended, CutReason::Packet));
                 }
                 Ok(Seen::End) | Err(_) => self.end(id, GoneReason::Died),
             }
@@ -552,8 +566,9 @@ impl Server {
                 Ok(Seen::Packet {
                     packet: Ok(Packet::Replace),
                     has_descriptors: false,
-                }) if may_replace(pending.who) => {
+                }) if is_owner(pending.who) => {
                     pending.socket.pass();
+                    Watch::replaced(pending.who);
                     self.successor = Some(pending.socket);
                 }
                 // It waits for what its user does not let go of, in its own time.
@@ -571,6 +586,10 @@ impl Server {
                     packet: Ok(Packet::Attach(request)),
                     ..
                 }) => self.take_attach(pending, &request),
+                Ok(Seen::Packet {
+                    packet: Ok(Packet::Status { bytes }),
+                    ..
+                }) => self.take_status(pending, bytes),
                 Ok(Seen::Packet { packet, .. }) => {
                     let refusal = packet.err().unwrap_or(AttachRefusal::Packet);
                     self.refuse(pending, refusal, Vec::new());
@@ -593,9 +612,11 @@ impl Server {
                 };
                 // A process that is gone by now is found by its socket.
                 let _ = pending.socket.send(&answer, &[]);
+                self.watch.attached(pending.who, request.job, request.endpoint);
                 let client = Attached {
                     socket: pending.socket,
                     user: pending.who.uid,
+                    since_s: self.watch.seconds(),
                     sleeps_before: self.sleeps,
                     wakes: 0,
                     process,

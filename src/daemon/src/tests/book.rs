@@ -9,7 +9,7 @@ use doorbell::provider::ProviderError;
 use crate::client::ClientError;
 use crate::endpoint::EndpointRefusal;
 use crate::reason::{AttachRefusal, CutReason};
-use crate::serving::ServerError;
+use crate::serving::{ServerError, StatusError};
 
 const ERRORS: &str = include_str!("../../../../docs/when-it-fails/errors.md");
 
@@ -58,6 +58,42 @@ fn each_failure_of_a_client_has_an_entry() {
     for (name, failure) in failures {
         is_quoted(&failure.to_string(), &format!("ClientError::{name}"));
     }
+}
+
+#[test]
+fn each_failure_of_a_status_has_an_entry() {
+    let memory = ProviderError {
+        call: "memfd_create",
+        errno: 24,
+    };
+    let path = || std::path::PathBuf::from("/run/doorbell/socket");
+    let error = || io::Error::from_raw_os_error(111);
+    let (missing, failed) = (error(), error());
+    let failures = [
+        (
+            "NoDaemon",
+            StatusError::NoDaemon {
+                path: path(),
+                error: missing,
+            },
+        ),
+        ("NotPermitted", StatusError::NotPermitted { path: path() }),
+        ("OtherVersion", StatusError::OtherVersion { path: path() }),
+        ("Refused", StatusError::Refused(AttachRefusal::Arena)),
+        ("TooLate", StatusError::TooLate),
+        ("Memory", StatusError::Memory(SharedMemoryError::System(memory))),
+        (
+            "System",
+            StatusError::System {
+                call: "recvmsg",
+                error: failed,
+            },
+        ),
+    ];
+    for (name, failure) in &failures {
+        is_quoted(&failure.to_string(), &format!("StatusError::{name}"));
+    }
+    assert_eq!(ERRORS.matches("(`StatusError::").count(), failures.len());
 }
 
 /// Checks that an item of the page with this variant behind its text quotes this text.

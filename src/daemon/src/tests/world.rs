@@ -358,7 +358,7 @@ impl World {
     pub(crate) fn poll(&mut self, node: usize) -> bool {
         let router = &mut self.routers[node];
         let is_moved = router.poll(|_| {});
-        while let Some((id, reason)) = router.take_cut() {
+        while let Some((id, reason, _)) = router.take_cut() {
             self.cuts.push((id, node as u32, reason));
             let cut = |process: &&mut Process| process.id == id && process.address.node.0 == node as u32;
             let process = self.processes.iter_mut().find(cut).unwrap();
@@ -410,6 +410,9 @@ impl World {
 
     /// Checks, once all has come to rest and all have read, that each message has an outcome.
     pub(crate) fn check(&self) {
+        for router in &self.routers {
+            assert_eq!(router.dropped(), 0, "lost without an outcome");
+        }
         for (index, process) in self.processes.iter().enumerate() {
             // Nothing is noted of the messages of a name that a hostile process ever had.
             let has_name = |other: &Process| other.address == process.address && other.job == process.job;

@@ -17,7 +17,7 @@ use rustix::net::{
 use super::{Daemon, at, attach, receives, soon, until};
 
 /// A packet of a kind, with the sizes of an attach packet.
-fn packet(kind: u8) -> [u8; 64] {
+pub(crate) fn packet(kind: u8) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[..8].copy_from_slice(&[0x64, 0x6f, 0x6f, 0x72, 0, 1, 0, kind]);
     if kind == 1 {
@@ -38,7 +38,7 @@ fn lingering() -> (TcpStream, TcpStream) {
     (stream, peer)
 }
 
-fn connected(socket: &Path) -> OwnedFd {
+pub(crate) fn connected(socket: &Path) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let connection = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket).unwrap()).unwrap();
@@ -48,7 +48,7 @@ fn connected(socket: &Path) -> OwnedFd {
 }
 
 /// The kind and the reason of a packet of the daemon.
-fn answer(connection: &OwnedFd) -> (u8, u8) {
+pub(crate) fn answer(connection: &OwnedFd) -> (u8, u8) {
     let mut answer = [0; 64];
     rustix::net::recv(connection, &mut answer[..], RecvFlags::empty()).unwrap();
     (answer[7], answer[51])
@@ -56,11 +56,20 @@ fn answer(connection: &OwnedFd) -> (u8, u8) {
 
 /// Sends a packet with copies of a descriptor.
 fn send(connection: impl AsFd, bytes: &[u8], rights: &[BorrowedFd<'_>]) {
+    try_send(connection, bytes, rights).unwrap();
+}
+
+/// The same for a connection that may be refused already.
+pub(crate) fn try_send(
+    connection: impl AsFd,
+    bytes: &[u8],
+    rights: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(rights)));
     let parts = [std::io::IoSlice::new(bytes)];
-    rustix::net::sendmsg(connection, &parts, &mut control, SendFlags::empty()).unwrap();
+    rustix::net::sendmsg(connection, &parts, &mut control, SendFlags::NOSIGNAL)
 }
 
 #[test]

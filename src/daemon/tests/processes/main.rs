@@ -19,6 +19,7 @@ use doorbell_daemon::{
 
 mod hostile;
 mod sandboxed;
+mod status;
 mod transfers;
 
 const PART: &str = "DOORBELL_TEST_PART";
@@ -102,7 +103,13 @@ impl Drop for Daemon {
 
 /// Another process with this part, once it has said that it is ready.
 fn process(part: &str, socket: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    process_of(part, socket, |command| command)
+}
+
+/// The same, of another user, say.
+fn process_of(part: &str, socket: &Path, change: impl FnOnce(&mut Command) -> &mut Command) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = change(&mut command)
         .args(["--exact", "part_of_another_process", "--nocapture"])
         .env(PART, part)
         .env(SOCKET, socket)
@@ -148,6 +155,10 @@ fn part_of_another_process() {
         server.run(std::os::fd::AsFd::as_fd(&stopped)).unwrap();
         assert!(server.is_replaced());
         return;
+    }
+    if part == "looks" || part == "may not look" {
+        ready();
+        return status::looks(&socket, part == "looks");
     }
     let mut client = attach(&socket, 1);
     match part.as_str() {

@@ -7,6 +7,7 @@ mod exposition;
 pub mod hostile;
 mod labels;
 mod names;
+mod own;
 pub(crate) mod request;
 
 use core::fmt;
@@ -26,6 +27,7 @@ use doorbell::trust::Refusals;
 use doorbell::{ChannelState, Worker};
 use exposition::Families;
 pub use labels::{LabelError, Labels};
+pub use own::MetricFamily;
 
 /// Counters and gauges of one moment, as text for Prometheus.
 ///

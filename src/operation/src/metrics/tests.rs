@@ -7,7 +7,7 @@ use doorbell::link::{SessionCounts, TransferOutcome, TransferTotals};
 use doorbell::memory::{RegistrationStatistics, Uncached};
 use doorbell::worker::Statistics;
 
-use super::{LabelError, Labels, Metrics};
+use super::{LabelError, Labels, MetricFamily, Metrics};
 use crate::port_counters::PortCounters;
 use doorbell::connect::HandshakeCounts;
 use doorbell::mesh::MeshCounts;
@@ -364,4 +364,36 @@ fn a_name_of_a_label_may_not() {
     let twice = [("a", "1"), ("b", "2"), ("a", "3")];
     assert_eq!(Labels::new(&twice), Err(LabelError::Twice));
     assert!(Labels::new(&[("a", ""), ("_b", ""), ("C9", "")]).is_ok());
+}
+
+#[test]
+fn families_of_the_callers_own_stand_beside_ours() {
+    static CHEERS: MetricFamily<2> =
+        MetricFamily::counter("doorbell_cheers_total", "Cheers.", &["reason", "by"]);
+    static GUESTS: MetricFamily<0> = MetricFamily::gauge("doorbell_guests", "Guests.", &[]);
+    let mut metrics = Metrics::default();
+    metrics.statistics(&device("a"), &Statistics::default().snapshot());
+    metrics.own(&CHEERS, ["a \"toast\"", "all"], 2);
+    metrics.own(&CHEERS, ["a \"toast\"", "all"], 3);
+    metrics.own(&GUESTS, [], 7);
+    let samples = parse(&metrics.to_string());
+    assert_eq!(
+        samples[&key(
+            "doorbell_cheers_total",
+            &[("reason", "a \"toast\""), ("by", "all")]
+        )],
+        5.0
+    );
+    assert_eq!(samples[&key("doorbell_guests", &[])], 7.0);
+    for (name, label) in [
+        ("", "a"),
+        ("1_total", "a"),
+        ("a b_total", "a"),
+        ("a_total", "a-b"),
+        ("a", "a"),
+    ] {
+        let labels: &'static [&'static str; 1] = Box::leak(Box::new([label]));
+        let made = std::panic::catch_unwind(|| MetricFamily::counter(name, "Wrong.", labels));
+        assert!(made.is_err(), "{name} {label}");
+    }
 }

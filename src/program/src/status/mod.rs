@@ -1,19 +1,24 @@
-//! `doorbell status`: the current state of a node or a member of a mesh, from the metrics that it serves.
+//! `doorbell status`: the current state of this host's node daemon, or of a node or a member of a mesh from the metrics that it serves.
 //!
-//! Metrics are read in [`mod@scrape`]. The report on two samples is in [`table`], with its ports in [`ports`].
+//! Metrics are read in [`mod@scrape`]. The report on two samples is in [`table`], with its ports in [`ports`]. The daemon is asked in
+//! [`daemon`].
 
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use doorbell_operation::SettingValues;
+use serde::Serialize;
 
 use crate::address::resolve;
 use crate::configured::Configured;
 use crate::report::{Failure, print_line};
+use crate::serve::SOCKET;
 use crate::value::{PeerPlace, parse_seconds};
 
+mod daemon;
 mod numbers;
 mod ports;
 mod scrape;
@@ -29,23 +34,34 @@ const PORT: u16 = 9400;
 /// How long a name may take to be looked up.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Show the state of a running node: members and ways, rails with their rates, links, channels, Workers, retries of ports
+/// Show the state of this host's node daemon, or of a node that serves metrics
 ///
-/// The command reads the metrics that a node serves, and shows one interval after the other. `doorbell mesh`, `link`, `lat`,
-/// `bw` and `pingpong` serve metrics with --metrics. A program that embeds doorbell serves them with MetricsServer. If the
-/// node stops answering, the command says so and keeps asking.
+/// Without an address, the command asks the node daemon of this host (`doorbell serve`) at its socket. It shows the daemon's nodes and
+/// links, its jobs, and its endpoints: each with its process and user, the time since it attached, and what it submitted, was given, has
+/// in flight and waits for. A user sees the own jobs and endpoints; root and the daemon's user see all. With --once it shows the state
+/// at once, without rates.
+///
+/// With an address, the command reads the metrics that a node serves there: members and ways, rails with their rates, links, channels,
+/// Workers, and retries of ports. `doorbell mesh`, `link`, `lat`, `bw`, `pingpong` and `serve` serve metrics with --metrics. A program
+/// that embeds doorbell serves them with MetricsServer. If the node stops answering, the command says so and keeps asking.
 ///
 /// A rate covers one interval. It is `-` if the counter was reset within the interval.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
+                        doorbell status\n  \
+                        doorbell status --socket $XDG_RUNTIME_DIR/doorbell.socket --once --json\n  \
                         doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared --metrics 127.0.0.1:9400\n  \
                         doorbell status 127.0.0.1:9400\n  \
                         doorbell status 127.0.0.1:9400 --once --json\n  \
                         doorbell status --simulated --once")]
 pub(crate) struct Arguments {
-    /// The address where the node serves metrics: ADDR:PORT or HOST:PORT [default: the setting `metrics`]
+    /// The address where a node serves metrics: ADDR:PORT or HOST:PORT [default: the setting `metrics`, or else the node daemon]
     #[arg(value_name = "ADDR:PORT")]
     address: Option<String>,
+
+    /// The socket of the node daemon [default: /run/doorbell/socket]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["address", "simulated"])]
+    socket: Option<PathBuf>,
 
     /// Show the first member of a mesh of three that runs in this process, on hosts of a simulated fabric: no device is needed
     #[arg(long, conflicts_with = "address")]
@@ -70,9 +86,17 @@ pub(crate) struct Arguments {
 /// Shows the state of a node.
 ///
 /// # Errors
-/// No address is named, or with `--once` the node does not answer.
+/// The daemon cannot be asked, or with `--once` the node does not answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.configured.settings(SettingValues::default(), &[])?;
+    let mut shown = Shown {
+        is_json: arguments.json,
+        clears: !arguments.once && !arguments.json && io::stdout().is_terminal(),
+        is_lost: false,
+    };
+    if let Some(socket) = &arguments.socket {
+        return daemon::run(socket, arguments, &mut shown);
+    }
     let addresses = match (&arguments.address, settings.values().metrics) {
         _ if arguments.simulated => {
             crate::simulated::say(arguments.json);
@@ -80,16 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         (Some(named), _) => addresses(named)?,
         (None, Some(set)) => vec![set],
-        (None, None) => {
-            return Err(
-                "no address of metrics: name ADDR:PORT, as in 127.0.0.1:9400, or set `metrics`".into(),
-            );
-        }
-    };
-    let mut shown = Shown {
-        is_json: arguments.json,
-        clears: !arguments.once && !arguments.json && io::stdout().is_terminal(),
-        is_lost: false,
+        (None, None) => return daemon::run(Path::new(SOCKET), arguments, &mut shown),
     };
     let mut before: Option<Sample> = None;
     loop {
@@ -98,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 if let Some(before) = &before {
                     let mut report = Report::new(before, &now);
                     report.simulated = arguments.simulated;
-                    shown.show(&report)?;
+                    shown.show(&report, &report.text())?;
                     if arguments.once {
                         return Ok(());
                     }
@@ -138,7 +153,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn show(&mut self, report: &Report) -> Result<(), Failure> {
+    fn show<R: Serialize>(&mut self, report: &R, text: &str) -> Result<(), Failure> {
         if core::mem::take(&mut self.is_lost) {
             eprintln!("doorbell: the node answers again");
         }
@@ -146,7 +161,7 @@ impl Shown {
             print_line("status", report)?;
         } else {
             let clear = if self.clears { "\x1b[H\x1b[J" } else { "" };
-            println!("{clear}{}", report.text());
+            println!("{clear}{text}");
         }
         Ok(())
     }

@@ -395,12 +395,12 @@ pub(super) fn rate(per_s: Option<f64>) -> String {
     per_s.map_or_else(|| "-".into(), |per_s| format!("{per_s:.0}"))
 }
 
-fn megabytes(bytes_per_s: Option<f64>) -> String {
+pub(super) fn megabytes(bytes_per_s: Option<f64>) -> String {
     bytes_per_s.map_or_else(|| "-".into(), |bytes| format!("{:.2}", bytes / 1e6))
 }
 
 /// Aligned columns under their heads; nothing if there is no row.
-fn write_rows<const COLUMNS: usize>(
+pub(super) fn write_rows<const COLUMNS: usize>(
     text: &mut String,
     head: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,

@@ -31,8 +31,19 @@ enum How {
 use How::{Elsewhere, Foreign, Help, Named, Once, Run, Starts};
 
 /// Tools that set up a host.
-const OF_THE_HOST: [&str; 9] = [
-    "cat", "devlink", "echo", "export", "grep", "install", "mlnx_qos", "modprobe", "rdma",
+const OF_THE_HOST: [&str; 12] = [
+    "cat",
+    "devlink",
+    "echo",
+    "export",
+    "grep",
+    "install",
+    "journalctl",
+    "mlnx_qos",
+    "modprobe",
+    "rdma",
+    "systemctl",
+    "systemd-sysusers",
 ];
 
 /// Whether a command is of the row.
@@ -84,6 +95,15 @@ const ROWS: &[(&str, Is, How)] = &[
         "a sandbox",
         |words| words[..2] == ["doorbell", "broker"] && words.len() > 2,
         Elsewhere("sim/scenarios/broker.toml", "{bin}/doorbell broker --counts"),
+    ),
+    // Its socket is that of an example.
+    (
+        "status of the node daemon",
+        |words| words[..2] == ["doorbell", "status"] && words.contains(&"--socket"),
+        Elsewhere(
+            "src/program/tests/program/serve.rs",
+            "fn the_state_of_a_daemon_is_shown_scraped_and_logged",
+        ),
     ),
     // The port is that of an example: no node is there.
     (

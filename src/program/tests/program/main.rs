@@ -13,4 +13,5 @@ mod serve;
 mod shown;
 mod started;
 mod status;
+mod unit;
 mod xfer;

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -235,4 +236,130 @@ fn a_daemon_that_cannot_begin_replaces_none() {
     }
     client.detach().unwrap();
     drop(first);
+}
+
+/// Output of `doorbell status` for the daemon at a socket, and its exit code.
+fn status(socket: &Path, more: &[&str]) -> (String, Option<i32>) {
+    let words = ["status", "--socket", socket.to_str().unwrap(), "--once"];
+    let output = program(&[&words[..], more].concat()).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn the_state_of_a_daemon_is_shown_scraped_and_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let (failure, code) = status(&socket, &["--json"]);
+    let failure: Value = serde_json::from_str(&failure).unwrap();
+    schema::check(&failure, &mut BTreeSet::new());
+    assert_eq!((code, &failure["passed"]), (Some(1), &false.into()));
+    let why = failure["error"].as_str().unwrap();
+    assert!(
+        why.starts_with("no daemon at ") && why.contains("doorbell serve"),
+        "{why}"
+    );
+
+    let words = [
+        "serve",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--node",
+        "7",
+        "--log",
+        "info",
+    ];
+    let more = [
+        "--metrics",
+        "127.0.0.1:0",
+        "--listen",
+        "127.0.0.1:0",
+        "--unauthenticated",
+    ];
+    let daemon = Running::start(program(&[&words[..], &more].concat()));
+    let own = daemon.line_with("doorbell:");
+    daemon.line_with("serving at ");
+    let metrics = daemon.line_with("metrics at http://");
+    let address = metrics.split('/').nth(2).unwrap().to_owned();
+    let mut client = attach(&socket, 3);
+    daemon.line_with("process attached");
+    client.send(at(3), b"to itself").unwrap();
+    let mut came = 0;
+    while came == 0 {
+        client.wait(within(PATIENCE), |_| came += 1).unwrap();
+    }
+    let (report, code) = status(&socket, &["--json"]);
+    assert_eq!(code, Some(0), "{report}");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    schema::check(&report, &mut BTreeSet::new());
+    let of_daemon = &report["daemon"];
+    let counts = [
+        "node",
+        "processes",
+        "attached",
+        "local_messages",
+        "taken_bytes",
+        "dropped",
+    ];
+    assert_eq!(
+        counts.map(|name| of_daemon[name].as_u64().unwrap()),
+        [7, 1, 1, 1, 9, 0],
+        "{report}"
+    );
+    let endpoint = &report["endpoints"][0];
+    let names = [
+        "endpoint",
+        "pid",
+        "submitted",
+        "sent_bytes",
+        "reported",
+        "received_bytes",
+        "in_flight",
+    ];
+    let expected = [3, std::process::id().into(), 1, 9, 1, 9, 0];
+    assert_eq!(
+        names.map(|name| endpoint[name].as_u64().unwrap()),
+        expected,
+        "{report}"
+    );
+    assert!(
+        endpoint["sent_bytes_per_second"].is_null(),
+        "there is no interval yet"
+    );
+    let (text, _) = status(&socket, &[]);
+    assert!(
+        text.contains("node 7, up ") && text.contains("0 arrived = 0 answered + 0 waiting + 0 dropped"),
+        "{text}"
+    );
+    let pid = std::process::id().to_string();
+    let is_row = |line: &str| {
+        let mut cells = line.split_whitespace();
+        cells.next() == Some("3") && cells.any(|cell| cell == pid)
+    };
+    assert!(text.lines().any(is_row), "{text}");
+
+    let deadline = within(PATIENCE);
+    // Figures are up to 200 ms old.
+    loop {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        if answer.contains("doorbell_daemon_job_sent_bytes_total{uid=") {
+            for line in [
+                "doorbell_daemon_processes 1",
+                "doorbell_daemon_dropped_messages 0",
+                "doorbell_daemon_messages_total{way=\"local\"} 1",
+                "doorbell_links{state=\"connected\"} 0",
+            ] {
+                assert!(answer.lines().any(|is| is == line), "{line}: {answer}");
+            }
+            break;
+        }
+        assert!(!deadline.has_passed(doorbell::now()), "{answer}");
+    }
+    assert!(own.contains("doorbell:"));
+    client.detach().unwrap();
+    daemon.line_with("process gone");
 }

@@ -1,0 +1,135 @@
+//! The status of a router: its jobs and endpoints. Nothing here runs for a message.
+
+use std::collections::BTreeMap;
+
+use super::{ClientId, Credentials, JobKey, JobNumber, Router, id_of};
+use crate::client_state::Client;
+use crate::name::NodeNumber;
+use crate::status::{DaemonStatus, EndpointStatus, JobStatus, NodeStatus, Traffic};
+
+/// The members of a job on this node.
+#[derive(Debug)]
+pub(super) struct Members {
+    pub(super) key: JobKey,
+    /// Bytes of their memory.
+    pub(super) bytes: u64,
+    pub(super) by_endpoint: BTreeMap<u32, usize>,
+    /// The incarnation of the first one.
+    first: u64,
+    /// Traffic of those that ended.
+    ended: Traffic,
+}
+
+impl Members {
+    pub(super) const fn new(key: JobKey, first: u64) -> Self {
+        Self {
+            key,
+            bytes: 0,
+            by_endpoint: BTreeMap::new(),
+            first,
+            ended: Traffic::NONE,
+        }
+    }
+
+    /// Notes the end of a client. Returns whether it was the last one.
+    pub(super) fn end(&mut self, client: &Client) -> bool {
+        self.by_endpoint.remove(&client.address.endpoint);
+        self.bytes = self.bytes.saturating_sub(client.layout.bytes());
+        self.ended.add(&client.traffic());
+        self.by_endpoint.is_empty()
+    }
+}
+
+/// A client that is detached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The process.
+    pub who: Credentials,
+    /// The job.
+    pub job: JobNumber,
+    /// The number of its endpoint.
+    pub endpoint: u32,
+    /// Whether it was the last one of its job on this node.
+    pub is_last: bool,
+}
+
+impl Router {
+    /// Messages and operations of other nodes that have no outcome and do not wait: 0, unless the router has a fault.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let open = self.counts.arrived.saturating_sub(self.counts.answered);
+        open.saturating_sub(self.kept() as u64)
+    }
+
+    /// The state of this router for a user, or for all users. `since_s` has the seconds since each client attached.
+    pub(crate) fn status(
+        &self,
+        of_user: Option<u32>,
+        since_s: impl Fn(ClientId) -> u64,
+        mut nodes: Vec<NodeStatus>,
+    ) -> DaemonStatus {
+        for node in &mut nodes {
+            (node.waiting_frames, node.waiting_bytes) = self.waiting_for(node.node);
+        }
+        let mut status = DaemonStatus {
+            node: self.node,
+            epoch: 0,
+            running_s: 0,
+            sees_all: of_user.is_none(),
+            processes: self.users.values().map(|user| user.clients as u64).sum(),
+            counts: self.counts,
+            kept: self.kept() as u64,
+            dropped: self.dropped(),
+            refused: Vec::new(),
+            cut: Vec::new(),
+            nodes,
+            jobs: Vec::new(),
+            left_out: 0,
+            endpoints: Vec::new(),
+        };
+        let (first, last) = of_user.map_or((0, u32::MAX), |user| (user, user));
+        for ((uid, job), members) in self
+            .jobs
+            .range((first, JobNumber(0))..=(last, JobNumber(u64::MAX)))
+        {
+            let mut traffic = members.ended.clone();
+            for (endpoint, index) in &members.by_endpoint {
+                let Some(client) = self.client(*index) else {
+                    continue;
+                };
+                let of_client = client.traffic();
+                traffic.add(&of_client);
+                status.endpoints.push(EndpointStatus {
+                    uid: *uid,
+                    job: *job,
+                    endpoint: *endpoint,
+                    pid: client.who.pid.map(core::num::NonZero::get),
+                    incarnation: client.incarnation,
+                    attached_s: since_s(id_of(*index, client)),
+                    queued: client.queued().into(),
+                    in_flight: client.without_outcome(),
+                    waiting: client.waits_for_room(),
+                    traffic: of_client,
+                });
+            }
+            status.jobs.push(JobStatus {
+                uid: *uid,
+                job: *job,
+                age: members.first,
+                processes: members.by_endpoint.len() as u64,
+                memory_bytes: members.bytes,
+                traffic,
+            });
+        }
+        status
+    }
+
+    /// Frames and bytes that wait for a link to a node.
+    fn waiting_for(&self, node: NodeNumber) -> (u64, u64) {
+        let lanes = self.out.range((node, 0)..=(node, u32::MAX));
+        lanes.fold((0, 0), |(frames, bytes), (_, lane)| {
+            let (more, more_bytes) = lane.waiting();
+            (frames.saturating_add(more), bytes.saturating_add(more_bytes))
+        })
+    }
+}

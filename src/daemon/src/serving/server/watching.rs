@@ -1,0 +1,259 @@
+//! The status and the log of a server.
+//!
+//! A process that asks brings the memory for the answer, as one that attaches brings its own. So an answer that nobody reads is of its
+//! account, the daemon keeps nothing of it, and it is done in one step. The daemon spends a tenth of its time on answers at most.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use doorbell::interprocess::{SharedArena, SharedBytes as _};
+use doorbell::provider::Instant;
+use doorbell::{Deadline, now};
+
+use super::Server;
+use crate::layout::or;
+use crate::log::log;
+use crate::name::{Credentials, JobNumber};
+use crate::packet::{Packet, STATUS_BYTES_MAX};
+use crate::peers::Peers;
+use crate::reason::{AttachRefusal, CutReason, GoneReason};
+use crate::router::{ClientId, Ended};
+use crate::serving::pending::Pending;
+use crate::serving::quota::Quota;
+use crate::serving::replacing::is_owner;
+use crate::status::{CutCount, DaemonStatus, RefusedCount};
+
+/// So many times as long as an answer took, nobody gets the next one.
+const REST: u32 = 9;
+
+/// Counts and times for the status, and the limits of the log.
+#[derive(Debug)]
+pub(super) struct Watch {
+    began: Instant,
+    refused: BTreeMap<u32, u64>,
+    cut: BTreeMap<u32, u64>,
+    /// When the next answer may be made: for those who see their own endpoints alone, and for those who see all.
+    next: [Option<Deadline>; 2],
+    pub(super) quota: Quota,
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self {
+            began: now(),
+            refused: BTreeMap::new(),
+            cut: BTreeMap::new(),
+            next: [None; 2],
+            quota: Quota::default(),
+        }
+    }
+
+    /// Whole seconds since the daemon began.
+    pub(super) fn seconds(&self) -> u32 {
+        u32::try_from(since(self.began).as_secs()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn attached(&mut self, who: Credentials, job: JobNumber, endpoint: u32) {
+        if self.quota.allows(who.uid, now()) {
+            log!(
+                info,
+                "process attached",
+                uid = who.uid,
+                pid = pid(who),
+                job = job.0,
+                endpoint = endpoint
+            );
+        }
+    }
+
+    pub(super) fn refused(&mut self, who: Credentials, reason: AttachRefusal) {
+        add(&mut self.refused, reason.number());
+        if self.quota.allows(who.uid, now()) {
+            log!(
+                warn,
+                "process refused",
+                uid = who.uid,
+                pid = pid(who),
+                reason = reason
+            );
+        }
+    }
+
+    pub(super) fn cut_off(&mut self, ended: &Ended, reason: CutReason) {
+        add(&mut self.cut, reason.number());
+        let Ended {
+            who, job, endpoint, ..
+        } = *ended;
+        if self.quota.allows(who.uid, now()) {
+            log!(
+                warn,
+                "process cut off",
+                uid = who.uid,
+                pid = pid(who),
+                job = job.0,
+                endpoint = endpoint,
+                reason = reason
+            );
+        }
+        self.job_ended(ended);
+    }
+
+    pub(super) fn gone(&mut self, ended: &Ended, reason: GoneReason) {
+        let Ended {
+            who, job, endpoint, ..
+        } = *ended;
+        if self.quota.allows(who.uid, now()) {
+            log!(
+                info,
+                "process gone",
+                uid = who.uid,
+                pid = pid(who),
+                job = job.0,
+                endpoint = endpoint,
+                reason = reason
+            );
+        }
+        self.job_ended(ended);
+    }
+
+    fn job_ended(&mut self, ended: &Ended) {
+        if ended.is_last && self.quota.allows(ended.who.uid, now()) {
+            log!(
+                info,
+                "last process of a job gone",
+                uid = ended.who.uid,
+                job = ended.job.0
+            );
+        }
+    }
+
+    /// Another daemon takes over.
+    pub(super) fn replaced(who: Credentials) {
+        log!(info, "replaced by another daemon", uid = who.uid, pid = pid(who));
+    }
+
+    /// Reports how many events were not logged, once their second is over.
+    pub(super) fn end_second(&mut self) {
+        if let Some(events) = self.quota.end(now()) {
+            log!(warn, "events of processes were not logged", events = events);
+        }
+    }
+}
+
+fn since(moment: Instant) -> Duration {
+    Duration::from_nanos(now().to_ns().saturating_sub(moment.to_ns()))
+}
+
+/// The number of a process, or 0 if the daemon does not see into its namespace.
+fn pid(who: Credentials) -> u32 {
+    who.pid.map_or(0, core::num::NonZero::get)
+}
+
+fn add(counts: &mut BTreeMap<u32, u64>, number: u32) {
+    let count = counts.entry(number).or_default();
+    *count = count.saturating_add(1);
+}
+
+impl Server {
+    /// The links to other nodes, if there are any.
+    pub const fn peers(&mut self) -> Option<&mut Peers> {
+        self.peers.as_mut()
+    }
+
+    /// The state of this daemon, with the jobs and endpoints of all users.
+    #[must_use]
+    pub fn status(&self) -> DaemonStatus {
+        self.status_of(None)
+    }
+
+    /// The state of this daemon, with the jobs and endpoints of a user, or of all.
+    fn status_of(&self, user: Option<u32>) -> DaemonStatus {
+        let seconds = self.watch.seconds();
+        let nodes = self.peers.as_ref().map_or_else(Vec::new, |peers| peers.nodes());
+        let attached = &self.attached;
+        // A process that ended, and whose last messages are moved, is not there any more.
+        let since_s = |id: ClientId| {
+            let since_s = attached.get(&id).map_or(seconds, |client| client.since_s);
+            seconds.saturating_sub(since_s).into()
+        };
+        let mut status = self.router.status(user, since_s, nodes);
+        (status.epoch, status.running_s) = (self.epoch, seconds.into());
+        let refused = self.watch.refused.iter();
+        status.refused = refused
+            .filter_map(|(number, count)| {
+                let (reason, count) = (AttachRefusal::of(*number)?, *count);
+                Some(RefusedCount { reason, count })
+            })
+            .collect();
+        let cut = self.watch.cut.iter();
+        status.cut = cut
+            .filter_map(|(number, count)| {
+                let (reason, count) = (CutReason::of(*number)?, *count);
+                Some(CutCount { reason, count })
+            })
+            .collect();
+        status
+    }
+
+    /// Answers a process that asks for the status, and lets it go.
+    pub(super) fn take_status(&mut self, pending: Pending, bytes: u32) {
+        let mut descriptors = Vec::new();
+        let begun = now();
+        let sees_all = is_owner(pending.who);
+        let at = usize::from(sees_all);
+        let is_late = |next: &Deadline| !next.has_passed(begun);
+        if self
+            .watch
+            .next
+            .get(at)
+            .copied()
+            .flatten()
+            .as_ref()
+            .is_some_and(is_late)
+        {
+            // It asks again. Nothing is counted as refused: no process attaches.
+            let _ = pending
+                .socket
+                .send(&Packet::Refused(AttachRefusal::TooManyPending), &[]);
+            return self.let_go(pending.who.uid, pending.socket, descriptors);
+        }
+        let answer = match self.write_status(&pending, bytes, sees_all, &mut descriptors) {
+            Ok(bytes) => {
+                // A memfd, whose close waits for nobody: here and in the queue.
+                descriptors.clear();
+                pending.socket.pass();
+                Packet::StatusGiven { bytes }
+            }
+            Err(refusal) => Packet::Refused(refusal),
+        };
+        let _ = pending.socket.send(&answer, &[]);
+        self.let_go(pending.who.uid, pending.socket, descriptors);
+        if let Some(next) = self.watch.next.get_mut(at) {
+            *next = Some(Deadline::after(now(), since(begun).saturating_mul(REST)));
+        }
+    }
+
+    /// Writes the status into memory that came with the question, and returns its length: 0 if the memory is too short for it.
+    fn write_status(
+        &mut self,
+        pending: &Pending,
+        bytes: u32,
+        sees_all: bool,
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> Result<u32, AttachRefusal> {
+        let (came, are_all) = pending.socket.descriptors().map_err(|_| AttachRefusal::Gone)?;
+        *descriptors = came;
+        let [memory] = descriptors.as_slice() else {
+            return Err(AttachRefusal::Descriptors);
+        };
+        if !are_all || bytes > STATUS_BYTES_MAX {
+            return Err(AttachRefusal::Descriptors);
+        }
+        let bytes = bytes as usize;
+        let memory = SharedArena::adopt(memory.as_fd(), bytes).map_err(or(AttachRefusal::Arena))?;
+        let mut status = self.status_of((!sees_all).then_some(pending.who.uid));
+        let text = status.write(bytes).filter(|text| memory.copy_in(0, text));
+        Ok(text.map_or(0, |text| u32::try_from(text.len()).unwrap_or(0)))
+    }
+}

@@ -1,0 +1,58 @@
+//! The word to systemd that the daemon is ready, for a unit of `Type=notify`: one datagram to the socket that `NOTIFY_SOCKET` names.
+//!
+//! Source: sd_notify(3), "Notes".
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Tells the service manager something. Nothing if none asked for it.
+///
+/// # Errors
+/// The socket that it named takes nothing.
+pub(super) fn tell(what: &str) -> io::Result<()> {
+    env::var_os("NOTIFY_SOCKET").map_or(Ok(()), |socket| tell_at(&socket, what))
+}
+
+fn tell_at(socket: &OsString, what: &str) -> io::Result<()> {
+    let address = match socket.as_bytes().split_first() {
+        // An abstract name.
+        Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(what.as_bytes(), &address)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use super::tell_at;
+
+    #[test]
+    fn a_manager_is_told_at_a_path_or_at_an_abstract_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let name = format!("doorbell-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let managers = [
+            (UnixDatagram::bind(&path).unwrap(), path.clone().into_os_string()),
+            (
+                UnixDatagram::bind_addr(&address).unwrap(),
+                format!("@{name}").into(),
+            ),
+        ];
+        for (manager, socket) in managers {
+            tell_at(&socket, "READY=1").unwrap();
+            let mut told = [0; 64];
+            let length = manager.recv(&mut told).unwrap();
+            assert_eq!(&told[..length], b"READY=1");
+        }
+        assert!(tell_at(&folder.path().join("nobody").into_os_string(), "READY=1").is_err());
+    }
+}

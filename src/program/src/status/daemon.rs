@@ -1,0 +1,460 @@
+//! The state of this host's node daemon, as a document and as a table. The daemon is asked at its socket.
+
+use core::fmt::Write as _;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::within;
+use doorbell_daemon::{DaemonStatus, EndpointStatus, JobStatus, LinkState, NodeStatus, StatusError, Traffic};
+use serde::Serialize;
+
+use super::table::{megabytes, write_rows};
+use super::{Arguments, Shown};
+use crate::report::Failure;
+
+/// How long a daemon may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A daemon at one time. Rates are of the time since the one before.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    simulated: bool,
+    daemon: Daemon,
+    nodes: Vec<Node>,
+    jobs: Vec<Job>,
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Debug, Serialize)]
+struct Daemon {
+    socket: String,
+    node: u32,
+    daemon_epoch: u64,
+    running_s: u64,
+    sees_all: bool,
+    processes: u64,
+    attached: u64,
+    cut_off: u64,
+    local_messages: u64,
+    sent_messages: u64,
+    received_messages: u64,
+    undelivered_messages: u64,
+    arena_operations: u64,
+    taken_bytes: u64,
+    arrived_messages: u64,
+    answered_messages: u64,
+    waiting: u64,
+    dropped: u64,
+    refused_by_reason: BTreeMap<String, u64>,
+    cut_off_by_reason: BTreeMap<String, u64>,
+    endpoints_left_out: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    node: u32,
+    /// The worst of its links, or `idle` without any.
+    state: &'static str,
+    times_lost: u64,
+    waiting_frames: u64,
+    waiting_bytes: u64,
+    node_links: Vec<Link>,
+}
+
+#[derive(Debug, Serialize)]
+struct Link {
+    begun_here: bool,
+    state: &'static str,
+    rails_total: u32,
+    rails_up: u32,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+/// Traffic since the beginning, and its rates.
+#[derive(Debug, Serialize)]
+struct Moved {
+    submitted: u64,
+    reported: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+    sent_bytes_per_second: Option<f64>,
+    received_bytes_per_second: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Job {
+    uid: u32,
+    job: u64,
+    processes: u64,
+    mapped_bytes: u64,
+    #[serde(flatten)]
+    moved: Moved,
+}
+
+#[derive(Debug, Serialize)]
+struct Endpoint {
+    uid: u32,
+    job: u64,
+    endpoint: u32,
+    pid: Option<u32>,
+    attached_s: u64,
+    queued: u64,
+    in_flight: u64,
+    waiting: u64,
+    #[serde(flatten)]
+    moved: Moved,
+}
+
+/// Shows the daemon at a socket.
+///
+/// # Errors
+/// It cannot be asked, or with `--once` it does not answer.
+pub(super) fn run(socket: &Path, arguments: &Arguments, shown: &mut Shown) -> Result<(), Failure> {
+    let mut before: Option<(DaemonStatus, Instant)> = None;
+    loop {
+        match DaemonStatus::ask(socket, within(PATIENCE)) {
+            Ok(now) => {
+                let at = Instant::now();
+                let report = Report::new(socket, &now, before.as_ref(), at);
+                shown.show(&report, &report.text())?;
+                before = Some((now, at));
+            }
+            // It may be there again soon.
+            Err(error @ (StatusError::NoDaemon { .. } | StatusError::TooLate)) if !arguments.once => {
+                shown.lose(&error.to_string());
+                before = None;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if arguments.once {
+            return Ok(());
+        }
+        thread::sleep(arguments.interval);
+    }
+}
+
+impl Report {
+    fn new(socket: &Path, now: &DaemonStatus, before: Option<&(DaemonStatus, Instant)>, at: Instant) -> Self {
+        // Counts of another daemon have nothing to do with these.
+        let before = before.filter(|(status, _)| status.epoch == now.epoch);
+        let seconds = before.map_or(0.0, |(_, then)| at.saturating_duration_since(*then).as_secs_f64());
+        let before = before.map(|(status, _)| status);
+        let (jobs_before, endpoints_before) = before.map_or((&[][..], &[][..]), |status| {
+            (&status.jobs[..], &status.endpoints[..])
+        });
+        let jobs_before: BTreeMap<_, _> = jobs_before.iter().map(|job| (job.age, &job.traffic)).collect();
+        let endpoints_before: BTreeMap<_, _> = endpoints_before
+            .iter()
+            .map(|endpoint| (endpoint.incarnation, &endpoint.traffic))
+            .collect();
+        Self {
+            simulated: false,
+            daemon: Daemon::of(socket, now),
+            nodes: now.nodes.iter().map(Node::of).collect(),
+            jobs: now
+                .jobs
+                .iter()
+                .map(|job| Job::of(job, jobs_before.get(&job.age).copied(), seconds))
+                .collect(),
+            endpoints: now
+                .endpoints
+                .iter()
+                .map(|endpoint| {
+                    let before = endpoints_before.get(&endpoint.incarnation).copied();
+                    Endpoint::of(endpoint, before, seconds)
+                })
+                .collect(),
+        }
+    }
+
+    /// As tables.
+    pub(super) fn text(&self) -> String {
+        let daemon = &self.daemon;
+        let mut text = String::new();
+        let users = if daemon.sees_all { "all users" } else { "this user" };
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "daemon at {}: node {}, up {}, {} processes, those of {users} are shown",
+            super::plain(&daemon.socket),
+            daemon.node,
+            time(daemon.running_s),
+            daemon.processes
+        );
+        let _ = writeln!(
+            text,
+            "messages: {} on this host, {} sent, {} received, {} undelivered; operations on arenas: {}",
+            daemon.local_messages,
+            daemon.sent_messages,
+            daemon.received_messages,
+            daemon.undelivered_messages,
+            daemon.arena_operations
+        );
+        let _ = writeln!(
+            text,
+            "other nodes: {} arrived = {} answered + {} waiting + {} dropped",
+            daemon.arrived_messages, daemon.answered_messages, daemon.waiting, daemon.dropped
+        );
+        for (what, reasons) in [
+            ("refused", &daemon.refused_by_reason),
+            ("cut off", &daemon.cut_off_by_reason),
+        ] {
+            if !reasons.is_empty() {
+                let counts: Vec<_> = reasons
+                    .iter()
+                    .map(|(reason, count)| format!("{reason} {count}"))
+                    .collect();
+                let _ = writeln!(text, "{what}: {}", counts.join(", "));
+            }
+        }
+        if daemon.endpoints_left_out > 0 {
+            let _ = writeln!(
+                text,
+                "{} further endpoints are not shown",
+                daemon.endpoints_left_out
+            );
+        }
+        self.write_nodes(&mut text);
+        self.write_jobs(&mut text);
+        self.write_endpoints(&mut text);
+        text
+    }
+
+    fn write_nodes(&self, text: &mut String) {
+        let rows = self.nodes.iter().map(|node| {
+            let links = &node.node_links;
+            let begun = links.iter().filter(|link| link.begun_here).count();
+            let sum = |of: fn(&Link) -> u64| links.iter().map(of).fold(0, u64::saturating_add);
+            [
+                node.node.to_string(),
+                node.state.to_owned(),
+                format!("{begun} + {}", links.len().saturating_sub(begun)),
+                format!(
+                    "{} of {}",
+                    sum(|link| link.rails_up.into()),
+                    sum(|link| link.rails_total.into())
+                ),
+                node.waiting_frames.to_string(),
+                node.times_lost.to_string(),
+                total_megabytes(sum(|link| link.sent_bytes)),
+                total_megabytes(sum(|link| link.received_bytes)),
+            ]
+        });
+        let head = [
+            "node", "state", "links", "rails up", "waiting", "lost", "MB out", "MB in",
+        ];
+        write_rows(text, head, rows);
+    }
+
+    fn write_jobs(&self, text: &mut String) {
+        let rows = self.jobs.iter().map(|job| {
+            let [submitted, reported, out, within, out_rate, in_rate] = job.moved.cells();
+            [
+                job.job.to_string(),
+                job.uid.to_string(),
+                job.processes.to_string(),
+                total_megabytes(job.mapped_bytes),
+                submitted,
+                reported,
+                out,
+                within,
+                out_rate,
+                in_rate,
+            ]
+        });
+        let head = [
+            "job",
+            "uid",
+            "processes",
+            "MB mapped",
+            "submitted",
+            "events",
+            "MB out",
+            "MB in",
+            "MB/s out",
+            "MB/s in",
+        ];
+        write_rows(text, head, rows);
+    }
+
+    fn write_endpoints(&self, text: &mut String) {
+        let rows = self.endpoints.iter().map(|endpoint| {
+            let [submitted, reported, out, within, out_rate, in_rate] = endpoint.moved.cells();
+            [
+                endpoint.endpoint.to_string(),
+                endpoint.job.to_string(),
+                endpoint.uid.to_string(),
+                endpoint.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+                time(endpoint.attached_s),
+                endpoint.queued.to_string(),
+                endpoint.in_flight.to_string(),
+                endpoint.waiting.to_string(),
+                submitted,
+                reported,
+                out,
+                within,
+                out_rate,
+                in_rate,
+            ]
+        });
+        let head = [
+            "endpoint",
+            "job",
+            "uid",
+            "pid",
+            "attached",
+            "queued",
+            "in flight",
+            "waiting",
+            "submitted",
+            "events",
+            "MB out",
+            "MB in",
+            "MB/s out",
+            "MB/s in",
+        ];
+        write_rows(text, head, rows);
+    }
+}
+
+impl Daemon {
+    fn of(socket: &Path, status: &DaemonStatus) -> Self {
+        let counts = &status.counts;
+        Self {
+            socket: socket.display().to_string(),
+            node: status.node.0,
+            daemon_epoch: status.epoch,
+            running_s: status.running_s,
+            sees_all: status.sees_all,
+            processes: status.processes,
+            attached: counts.attached,
+            cut_off: counts.cut,
+            local_messages: counts.local,
+            sent_messages: counts.sent,
+            received_messages: counts.received,
+            undelivered_messages: counts.undelivered,
+            arena_operations: counts.operations,
+            taken_bytes: counts.taken_bytes,
+            arrived_messages: counts.arrived,
+            answered_messages: counts.answered,
+            waiting: status.kept,
+            dropped: status.dropped,
+            refused_by_reason: status
+                .refused
+                .iter()
+                .map(|of| (of.reason.name(), of.count))
+                .collect(),
+            cut_off_by_reason: status.cut.iter().map(|of| (of.reason.name(), of.count)).collect(),
+            endpoints_left_out: status.left_out,
+        }
+    }
+}
+
+impl Node {
+    fn of(status: &NodeStatus) -> Self {
+        let states = status.links.iter().map(|link| link.state);
+        let has = |state| status.links.iter().any(|link| link.state == state);
+        let worst = [LinkState::Connecting, LinkState::Degraded, LinkState::Up];
+        let state = worst
+            .into_iter()
+            .find(|state| has(*state))
+            .map_or("idle", LinkState::name);
+        let links = status.links.iter().zip(states);
+        let node_links = links.map(|(link, state)| Link {
+            begun_here: link.is_begun_here,
+            state: state.name(),
+            rails_total: link.rails,
+            rails_up: link.rails_up,
+            sent_bytes: link.sent_bytes,
+            received_bytes: link.received_bytes,
+        });
+        Self {
+            node: status.node.0,
+            state,
+            times_lost: status.lost,
+            waiting_frames: status.waiting_frames,
+            waiting_bytes: status.waiting_bytes,
+            node_links: node_links.collect(),
+        }
+    }
+}
+
+impl Moved {
+    fn of(now: &Traffic, before: Option<&Traffic>, seconds: f64) -> Self {
+        let rate = |of: fn(&Traffic) -> u64| {
+            let grown = of(now).checked_sub(of(before?))?;
+            #[expect(clippy::cast_precision_loss, reason = "a rate is no count")]
+            (seconds > 0.0).then(|| grown as f64 / seconds)
+        };
+        Self {
+            submitted: now.submitted,
+            reported: now.reported,
+            sent_bytes: now.sent_bytes,
+            received_bytes: now.received_bytes,
+            sent_bytes_per_second: rate(|traffic| traffic.sent_bytes),
+            received_bytes_per_second: rate(|traffic| traffic.received_bytes),
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        [
+            self.submitted.to_string(),
+            self.reported.to_string(),
+            total_megabytes(self.sent_bytes),
+            total_megabytes(self.received_bytes),
+            megabytes(self.sent_bytes_per_second),
+            megabytes(self.received_bytes_per_second),
+        ]
+    }
+}
+
+impl Job {
+    fn of(status: &JobStatus, before: Option<&Traffic>, seconds: f64) -> Self {
+        Self {
+            uid: status.uid,
+            job: status.job.0,
+            processes: status.processes,
+            mapped_bytes: status.memory_bytes,
+            moved: Moved::of(&status.traffic, before, seconds),
+        }
+    }
+}
+
+impl Endpoint {
+    fn of(status: &EndpointStatus, before: Option<&Traffic>, seconds: f64) -> Self {
+        Self {
+            uid: status.uid,
+            job: status.job.0,
+            endpoint: status.endpoint,
+            pid: status.pid,
+            attached_s: status.attached_s,
+            queued: status.queued,
+            in_flight: status.in_flight,
+            waiting: status.waiting,
+            moved: Moved::of(&status.traffic, before, seconds),
+        }
+    }
+}
+
+/// Bytes in units of 10^6.
+fn total_megabytes(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "two digits behind the point")]
+    let bytes = bytes as f64;
+    format!("{:.2}", bytes / 1e6)
+}
+
+/// A span of time in days, hours, minutes and seconds.
+fn time(seconds: u64) -> String {
+    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
+    let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
+    let clock = format!("{hours:02}:{minutes:02}:{seconds:02}");
+    if days > 0 {
+        format!("{days}d {clock}")
+    } else {
+        clock
+    }
+}
