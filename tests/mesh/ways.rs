@@ -220,6 +220,23 @@ fn a_cable_that_breaks_for_good_costs_no_message_where_another_way_is_left() {
     assert_eq!(hops, Some(3), "the other way round");
 }
 
+/// Messages of several fragments, some of them short: fragments that a lost link had are cut from the same messages as those that go
+/// the other way round.
+#[test]
+fn what_a_link_shared_when_it_was_lost_goes_the_other_way_round() {
+    let mut world = World::made(4, &RING, "at 20ms link h1/sim1-h2/sim1 down", |at| {
+        let mut config = crate::world::config(at, 4, 1);
+        config.link.session.fragment_bytes = 400;
+        config
+    });
+    world.joined();
+    fill(&mut world, 120);
+    world.run(ms(20), |_| false);
+    all_come(&mut world, 120, 20_000);
+    assert_eq!(world.member(1).mesh.routes().hops(rank(2)), Some(3));
+    assert!(world.member(1).mesh.counts().sent_again > 0);
+}
+
 /// With the time that links have to recover as it is by default, of which none of this needs to wait for the end.
 fn patient(cables: &[(usize, usize)], plan: &str) -> World {
     let ranks = cables.iter().map(|(one, other)| one.max(other) + 1).max();
