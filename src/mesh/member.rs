@@ -6,7 +6,7 @@ use std::sync::Arc;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::MeshConfig;
-use super::frame::Grant;
+use super::frame::{Grant, PairHeader};
 use super::pool::Pool;
 
 /// Messages between this member and another, since both started.
@@ -136,6 +136,11 @@ impl Member {
 
     pub(super) fn is_resend_due(&self, now: Instant) -> bool {
         self.resend_at.is_some_and(|at| at.has_passed(now))
+    }
+
+    /// Whether a frame of it is of the present starts of both.
+    pub(super) fn is_of_now(&self, pair: &PairHeader, config: &MeshConfig) -> bool {
+        self.started == Some(pair.source_started) && pair.destination_started == config.started
     }
 
     /// Takes in how many it has, and how many more it takes; what is older than is known changes nothing. Says whether it is of what
