@@ -30,6 +30,7 @@ use crate::frame::Frame;
 use crate::handle::INNER_BYTES_MAX;
 use crate::lifeline::Lifelines;
 use crate::log;
+use crate::memory::Memory;
 use crate::places::{Key, Places};
 use crate::relay::Relays;
 use crate::relay::credit::Credit;
@@ -41,7 +42,8 @@ pub(crate) use sending::Outgoing;
 
 use flushes::Flushes;
 
-use comm::{Comm, EntryState, Owed, Stage};
+use comm::{Comm, Owed, ReceiveState, Stage};
+
 use state::{Join, Line, Moving, MovingOf, State};
 
 /// How long a context that is closed waits for its peers to have what was sent.
@@ -263,7 +265,7 @@ impl Context {
 
     fn end_moving(&mut self, moving: &Moving, code: NcclResult) {
         match moving.of {
-            MovingOf::Receive { target, .. } => self.state.set_entry(target, EntryState::Failed(code)),
+            MovingOf::Receive { target, .. } => self.state.set_entry(target, ReceiveState::Failed(code)),
             MovingOf::Send { slot, serial, .. } => {
                 let comm = self.state.comms.get_mut(moving.comm);
                 if let Some(comm::Side::Send(sends)) = comm.map(|comm| &mut comm.side) {
@@ -300,7 +302,7 @@ impl Context {
         let Some((memory, offset, of)) = memory else {
             let _ = self.links.cancel(&self.node, (link, transfer));
             self.state
-                .set_entry(target, EntryState::Failed(NcclResult::INVALID_USAGE));
+                .set_entry(target, ReceiveState::Failed(NcclResult::INVALID_USAGE));
             return;
         };
         let mut options = TransferOptions::default();
@@ -325,7 +327,7 @@ impl Context {
                     }
                     _ => NcclResult::SYSTEM_ERROR,
                 };
-                self.state.set_entry(target, EntryState::Failed(code));
+                self.state.set_entry(target, ReceiveState::Failed(code));
                 let _ = self.links.cancel(&self.node, (link, transfer));
             }
         }
@@ -501,6 +503,61 @@ impl Context {
             link,
             frame,
         )
+    }
+}
+
+/// A comm that has not failed, and what sends and receives of it need.
+struct Posting<'c> {
+    comm: &'c mut Comm,
+    memories: &'c Places<Memory, 16>,
+    serial: &'c mut u32,
+    outlet: Outlet<'c>,
+}
+
+/// The links, and the message that goes over one of them.
+struct Outlet<'c> {
+    links: &'c mut Links,
+    circuits: &'c mut [(LinkId, Credit)],
+    buffer: &'c mut [u8],
+    is_dirty: &'c mut bool,
+}
+
+impl Outlet<'_> {
+    /// Sends so many bytes of the buffer.
+    #[inline]
+    fn push(&mut self, link: LinkId, length: usize) -> Said {
+        let message = self.buffer.get(..length).unwrap_or_default();
+        let said = push(self.links, self.circuits, link, message);
+        *self.is_dirty |= matches!(said, Said::Taken(_));
+        said
+    }
+}
+
+impl Context {
+    #[inline]
+    fn posting(&mut self, key: Key) -> Result<Posting<'_>, Failure> {
+        let Self {
+            links,
+            buffer,
+            is_dirty,
+            state,
+            ..
+        } = self;
+        let comm = open_comm(&mut state.comms, key)?;
+        if let Stage::Failed(code) = comm.stage {
+            return Err(Failure::logged(code));
+        }
+        Ok(Posting {
+            comm,
+            memories: &state.memories,
+            serial: &mut state.serial,
+            outlet: Outlet {
+                links,
+                circuits: &mut state.circuits,
+                buffer,
+                is_dirty,
+            },
+        })
     }
 }
 
