@@ -354,7 +354,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         _ => {
             // A place that cannot be written to is reported before any peer comes.
-            drop(sink::Place::create(&arguments.out())?);
+            drop(sink::OutputFile::create(&arguments.out())?);
             listen(&mut line, arguments)?;
             Part::Receive(Receiver::new(arguments.out(), arguments.memory))
         }
