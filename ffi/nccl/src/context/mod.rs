@@ -9,6 +9,7 @@ mod flushes;
 mod late;
 mod loans;
 mod memories;
+mod posting;
 mod receiving;
 mod relaying;
 mod sending;
@@ -30,7 +31,6 @@ use crate::frame::Frame;
 use crate::handle::INNER_BYTES_MAX;
 use crate::lifeline::Lifelines;
 use crate::log;
-use crate::memory::Memory;
 use crate::places::{Key, Places};
 use crate::relay::Relays;
 use crate::relay::credit::Credit;
@@ -43,7 +43,6 @@ pub(crate) use sending::Outgoing;
 use flushes::Flushes;
 
 use comm::{Comm, Owed, ReceiveState, Stage};
-
 use state::{Join, Line, Moving, MovingOf, State};
 
 /// How long a context that is closed waits for its peers to have what was sent.
@@ -503,61 +502,6 @@ impl Context {
             link,
             frame,
         )
-    }
-}
-
-/// A comm that has not failed, and what sends and receives of it need.
-struct Posting<'c> {
-    comm: &'c mut Comm,
-    memories: &'c Places<Memory, 16>,
-    serial: &'c mut u32,
-    outlet: Outlet<'c>,
-}
-
-/// The links, and the message that goes over one of them.
-struct Outlet<'c> {
-    links: &'c mut Links,
-    circuits: &'c mut [(LinkId, Credit)],
-    buffer: &'c mut [u8],
-    is_dirty: &'c mut bool,
-}
-
-impl Outlet<'_> {
-    /// Sends so many bytes of the buffer.
-    #[inline]
-    fn push(&mut self, link: LinkId, length: usize) -> Said {
-        let message = self.buffer.get(..length).unwrap_or_default();
-        let said = push(self.links, self.circuits, link, message);
-        *self.is_dirty |= matches!(said, Said::Taken(_));
-        said
-    }
-}
-
-impl Context {
-    #[inline]
-    fn posting(&mut self, key: Key) -> Result<Posting<'_>, Failure> {
-        let Self {
-            links,
-            buffer,
-            is_dirty,
-            state,
-            ..
-        } = self;
-        let comm = open_comm(&mut state.comms, key)?;
-        if let Stage::Failed(code) = comm.stage {
-            return Err(Failure::logged(code));
-        }
-        Ok(Posting {
-            comm,
-            memories: &state.memories,
-            serial: &mut state.serial,
-            outlet: Outlet {
-                links,
-                circuits: &mut state.circuits,
-                buffer,
-                is_dirty,
-            },
-        })
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::comm::{PostedReceive, ReceiveState, Side, Stage};
 use super::memories::place;
+use super::posting::Posting;
 use super::sending::{Slot, no_request};
-use super::{Context, Posting, Said};
+use super::{Context, Said};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::{HEADER_BYTES, RECEIVES_MAX, Receive, RequestNumber, begin_clear, put_receive};

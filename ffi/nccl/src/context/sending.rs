@@ -4,9 +4,10 @@ use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
 use super::memories::{MemorySpan, place};
+use super::posting::Posting;
 use super::relaying::Part;
 use super::state::{Moving, MovingOf};
-use super::{Context, Posting, Said};
+use super::{Context, Said};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::frame::{Frame, write_eager};
