@@ -15,11 +15,11 @@ struct SharedMessage {
 
 /// Shared messages that the peer has not acknowledged, in order.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct SharedMessages {
     messages: VecDeque<SharedMessage>,
 }
 
-impl Shared {
+impl SharedMessages {
     pub(super) fn put(&mut self, taken: &Unsent, message: &Arc<Vec<u8>>) {
         self.messages.push_back(SharedMessage {
             first: taken.first,
@@ -70,11 +70,11 @@ mod tests {
 
     use doorbell_core::session::{Outbox, Retained, Sequence, Unsent};
 
-    use super::Shared;
+    use super::SharedMessages;
 
     /// Messages of 10, 3 and 4 bytes in fragments of 4, as an outbox numbers them.
-    fn three(outbox: &mut Outbox<[Retained; 8]>) -> (Shared, [Arc<Vec<u8>>; 3]) {
-        let (mut shared, mut first) = (Shared::default(), Sequence(0));
+    fn three(outbox: &mut Outbox<[Retained; 8]>) -> (SharedMessages, [Arc<Vec<u8>>; 3]) {
+        let (mut shared, mut first) = (SharedMessages::default(), Sequence(0));
         let messages = [(0..10), (10..13), (13..17)].map(|bytes| Arc::new(bytes.collect::<Vec<u8>>()));
         for message in &messages {
             let lengths: Vec<_> = message.chunks(4).map(<[u8]>::len).collect();

@@ -25,7 +25,7 @@ use super::one_sided::OneSided;
 use super::placing::Placing;
 use super::question::Question;
 use super::rail::{At, Carried, LinkRail, NotConnected};
-use super::shared::Shared;
+use super::shared::SharedMessages;
 use super::store::Store;
 use super::transfers::Transfers;
 use crate::worker::Worker;
@@ -49,7 +49,7 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) peer: Option<InstanceId>,
     out: Store,
     /// Messages whose bytes are not in `out`.
-    shared: Shared,
+    shared: SharedMessages,
     held: Store,
     assembly: Assembly,
     fragment_bytes: u32,
@@ -105,7 +105,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             question: Question::default(),
             peer: None,
             out: Store::new(retained, config.stored_bytes())?,
-            shared: Shared::default(),
+            shared: SharedMessages::default(),
             held: Store::new(ahead, config.fragment_bytes())?,
             assembly: Assembly::new(config.message_bytes_max)?,
             fragment_bytes: config.session.fragment_bytes.max(1),

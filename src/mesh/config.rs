@@ -34,7 +34,7 @@ pub struct MeshConfig {
     /// receiver keep so many messages. A member between them keeps up to four times as many frames: some are retransmitted
     /// before the first is passed on.
     pub window: u32,
-    /// The longest message. Default 16 KiB: with its headers it goes in two fragments.
+    /// The longest message. Default 16 KiB: with its headers it is written into memory that the peer lends, or goes in five fragments.
     pub message_bytes_max: usize,
     /// Members that a message may go through on its way. Default 62, as many as the largest mesh can have between two. A member
     /// that is further is out of reach. With fewer than `ranks` - 2, which a line needs, a broken cable may put members out of

@@ -291,4 +291,28 @@ mod tests {
         assert_eq!(hear(&mut member, 2), (true, 1));
         assert_eq!(hear(&mut member, 3), (false, 1));
     }
+
+    #[test]
+    fn a_frame_that_a_link_shares_goes_as_it_is_and_the_grant_stays_due() {
+        let config = MeshConfig::new(Rank::FIRST, 2, 1);
+        let (now, mut pool) = (Instant::from_ns(1), Pool::new(64));
+        let mut member = Member::default();
+        member.begin(1, config.window, &mut pool);
+        member.keep(Arc::new(vec![0; 64]));
+        assert!(!member.hear(7, &config, || pool.fill(&[])), "out of turn");
+        // As of a link that has it, and of another after that link was lost.
+        let (mut shared, mut is_due) = (None, Vec::new());
+        for _ in 0..2 {
+            let (frame, has_grant) = member.unsent(now, &config).unwrap();
+            shared.get_or_insert_with(|| Arc::clone(frame));
+            member.did_send(has_grant, now, &config);
+            is_due.push(member.is_grant_due(now, &config));
+            member.send_again();
+            member.grant_again();
+        }
+        assert_eq!(is_due, [false, true]);
+        drop(shared);
+        let (_, has_grant) = member.unsent(now, &config).unwrap();
+        assert!(has_grant);
+    }
 }

@@ -35,3 +35,24 @@ impl Pool {
         self.free.push(frame);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Pool;
+
+    #[test]
+    fn a_buffer_is_filled_again_once_no_link_shares_it() {
+        let mut pool = Pool::new(8);
+        let frame = pool.fill(&[b"one", b"two"]);
+        let shared = Arc::clone(&frame);
+        pool.give_back(frame);
+        let other = pool.fill(&[b"other"]);
+        assert!((&shared[..], &other[..]) == (b"onetwo", b"other"));
+        let at = shared.as_ptr();
+        drop(shared);
+        let again = pool.fill(&[b"again"]);
+        assert_eq!((&again[..], again.as_ptr()), (&b"again"[..], at));
+    }
+}
