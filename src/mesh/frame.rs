@@ -39,7 +39,9 @@ pub(super) const SHORT_BYTES_MAX: u32 = 64;
 
 const _: () = {
     let most = SHORT_BYTES_MAX as usize - RELAY_HEADER_BYTES;
-    assert!(JOIN_BYTES <= most && ANNOUNCEMENT_BYTES <= most && PAIR_HEADER_BYTES <= most);
+    assert!(JOIN_BYTES <= most);
+    assert!(ANNOUNCEMENT_BYTES <= most);
+    assert!(PAIR_HEADER_BYTES <= most);
 };
 
 /// Content of a Join: the mesh, the start of the member that sends it, and the number of ranks.
