@@ -39,13 +39,7 @@ impl Outlet<'_> {
 impl Context {
     #[inline]
     pub(super) fn posting(&mut self, key: Key) -> Result<Posting<'_>, Failure> {
-        let Self {
-            links,
-            buffer,
-            is_dirty,
-            state,
-            ..
-        } = self;
+        let state = &mut self.state;
         let comm = open_comm(&mut state.comms, key)?;
         if let Stage::Failed(code) = comm.stage {
             return Err(Failure::logged(code));
@@ -55,10 +49,10 @@ impl Context {
             memories: &state.memories,
             serial: &mut state.serial,
             outlet: Outlet {
-                links,
+                links: &mut self.links,
                 circuits: &mut state.circuits,
-                buffer,
-                is_dirty,
+                buffer: &mut self.buffer,
+                is_dirty: &mut self.is_dirty,
             },
         })
     }

@@ -2,7 +2,6 @@
 
 use super::comm::{PostedReceive, ReceiveState, Side, Stage};
 use super::memories::place;
-use super::posting::Posting;
 use super::sending::{Slot, no_request};
 use super::{Context, Said};
 use crate::device::MESSAGE_BYTES_MAX;
@@ -29,12 +28,8 @@ impl Context {
         count: u8,
         mut incoming: impl FnMut(usize) -> Result<Incoming, Failure>,
     ) -> Result<Option<Slot>, Failure> {
-        let Posting {
-            comm,
-            memories,
-            serial,
-            mut outlet,
-        } = self.posting(key)?;
+        let mut posting = self.posting(key)?;
+        let (comm, outlet) = (posting.comm, &mut posting.outlet);
         let Side::Receive(open) = &mut comm.side else {
             return Err(Failure::argument("irecv on a comm that sends"));
         };
@@ -47,7 +42,7 @@ impl Context {
             if one.bytes > MESSAGE_BYTES_MAX {
                 return Err(too_long(one.bytes));
             }
-            let place = place(memories, one.memory, (one.address, one.bytes))?;
+            let place = place(posting.memories, one.memory, (one.address, one.bytes))?;
             let is_placed = place.is_of_device();
             *entry = PostedReceive {
                 bytes: one.bytes,
@@ -60,8 +55,8 @@ impl Context {
             let bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
             length = put_receive(outlet.buffer, length, Receive { tag: one.tag, bytes });
         }
-        *serial = serial.wrapping_add(1);
-        let serial = *serial;
+        *posting.serial = posting.serial.wrapping_add(1);
+        let serial = *posting.serial;
         begin_clear(
             outlet.buffer,
             (to, RequestNumber::new(slot.into(), serial)),

@@ -4,7 +4,6 @@ use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
 use super::memories::{MemorySpan, place};
-use super::posting::Posting;
 use super::relaying::Part;
 use super::state::{Moving, MovingOf};
 use super::{Context, Said};
@@ -66,13 +65,9 @@ impl Context {
     #[inline]
     fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Tried, Failure> {
         let (bytes, eager_bytes_max) = (outgoing.bytes, self.eager_bytes_max);
-        let Posting {
-            comm,
-            memories,
-            serial,
-            mut outlet,
-        } = self.posting(key)?;
-        let place = place(memories, outgoing.memory, (outgoing.address, bytes))?;
+        let mut posting = self.posting(key)?;
+        let (comm, outlet) = (posting.comm, &mut posting.outlet);
+        let place = place(posting.memories, outgoing.memory, (outgoing.address, bytes))?;
         let Side::Send(sends) = &mut comm.side else {
             return Err(Failure::argument("isend on a comm that receives"));
         };
@@ -80,8 +75,9 @@ impl Context {
         else {
             return Ok(Tried::NoReceive);
         };
-        *serial = serial.wrapping_add(1);
-        let (link, request) = (comm.link, (slot, *serial));
+        *posting.serial = posting.serial.wrapping_add(1);
+        let serial = *posting.serial;
+        let (link, request) = (comm.link, (slot, serial));
         let is_copied = bytes <= eager_bytes_max && !(place.is_of_device() || found.is_placed);
         let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.bytes);
         if !fits || !is_copied && bytes > 0 {
@@ -112,13 +108,7 @@ impl Context {
             Said::Over => state = SendState::Failed(NcclResult::REMOTE_ERROR),
         }
         sends.take(&found);
-        sends.set(
-            slot,
-            SendRequest {
-                serial: *serial,
-                state,
-            },
-        );
+        sends.set(slot, SendRequest { serial, state });
         Ok(Tried::Sent(request))
     }
 
