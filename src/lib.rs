@@ -28,7 +28,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use doorbell::{ChannelConfig, Event, KeyRing, Listener, Node, Trust, Wait, Woken, WorkerConfig};
+//! use doorbell::{ChannelConfig, Event, KeyRing, Listener, Node, Trust, Wait, WorkerConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let node = Node::open(Trust::keys(KeyRing::from_file("/etc/doorbell/keys")?))?;
@@ -39,15 +39,12 @@
 //!
 //! let peer = listener.accept(&node, &mut workers, node.within(Duration::from_secs(30)))?;
 //! let worker = &mut workers[peer.worker];
-//! let (deadline, mut done) = (worker.within(Duration::from_secs(60)), false);
-//! while !done {
-//!     let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
-//!         Event::Received { message, .. } => done = turn.channel.send_lease(message.keep()).is_err(),
-//!         Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => done = true,
-//!         _ => {}
-//!     })?;
-//!     done |= woken == Woken::Deadline;
-//! }
+//! let deadline = worker.within(Duration::from_secs(60));
+//! worker.wait_for(Wait::Busy, deadline, |turn, event| match event {
+//!     Event::Received { message, .. } => turn.channel.send_lease(message.keep()).err().map(drop),
+//!     Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => Some(()),
+//!     _ => None,
+//! })?;
 //! # Ok(())
 //! # }
 //! ```

@@ -12,6 +12,7 @@ use doorbell::provider::{
     IpPrefix, MemoryError, OnDemand, Pages, PortState, PostError, ProviderError, PushError, QpState,
     Shortfall, Unusable, WcStatus, Wish,
 };
+use doorbell::requests::NotSentKind;
 use doorbell::trust::{KeyError, KeyRingError};
 use doorbell::worker::{CloseError, SubmissionError, SubmitErrorKind};
 use doorbell::{
@@ -257,6 +258,16 @@ fn errors_of_sending() {
         SendErrorKind::PeerClosed,
     ];
     compare(ERRORS, "`SendErrorKind`", &printed);
+    let printed = texts![
+        NotSentKind::InFlight,
+        NotSentKind::TooLong {
+            bytes: 9000,
+            bytes_max: 4096
+        },
+        NotSentKind::Channel(SendErrorKind::WouldBlock),
+        NotSentKind::Link(PushRefusal::Full),
+    ];
+    compare(ERRORS, "`NotSentKind`", &printed);
     let printed = texts![
         PushError::Full,
         PushError::NoCredit,

@@ -31,13 +31,13 @@ const LIVES_MAX: u32 = 1 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
-    entries: Mutex<HashMap<(WorkKind, u32), Entry>>,
+    entries: Mutex<HashMap<(WorkKind, u32), NumberUse>>,
     /// Number that identifies the next shared receive queue.
     next_shared: AtomicU32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct NumberUse {
     live: bool,
     next_generation: u32,
     /// How often the completion queue had been seen empty when the last queue began.
@@ -127,7 +127,7 @@ impl Channels {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(WorkKind, u32), Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(WorkKind, u32), NumberUse>> {
         // Nothing panics while it is held; were it so, each entry would still be whole.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }

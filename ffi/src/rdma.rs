@@ -85,7 +85,7 @@ impl Rdma {
     fn device_report(
         &self,
         list: &DeviceList,
-        entry: &Entry,
+        entry: &ListedDevice,
         interfaces: &[Interface],
         depth: Depth,
     ) -> DeviceReport {
@@ -128,7 +128,7 @@ impl Rdma {
     }
 
     /// Opens an entry; it must be of this list, which its borrow shows to be alive.
-    fn open_entry(&self, _list: &DeviceList, entry: &Entry) -> Result<ContextInner, ProviderError> {
+    fn open_entry(&self, _list: &DeviceList, entry: &ListedDevice) -> Result<ContextInner, ProviderError> {
         let quirks = self.quirks_of(&entry.name);
         let numa_node = Sysfs::new(Path::new(CLASS), &entry.name).numa_node();
         // SAFETY: an entry of a list that is not freed yet.
@@ -249,7 +249,7 @@ struct DeviceList {
 }
 
 /// One of them.
-struct Entry {
+struct ListedDevice {
     device: NonNull<rdma_sys::ibv_device>,
     name: Name,
 }
@@ -273,7 +273,7 @@ impl DeviceList {
         })
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry> {
+    fn entries(&self) -> impl Iterator<Item = ListedDevice> {
         (0..self.count).filter_map(|index| {
             // SAFETY: below the count that came with the list.
             let place = unsafe { self.first.add(index) };
@@ -284,7 +284,7 @@ impl DeviceList {
             // SAFETY: a C string, as just said.
             let name = unsafe { CStr::from_ptr(name.as_ptr()) };
             // The kernel's names are shorter than `Name` holds, and of plain characters.
-            Some(Entry {
+            Some(ListedDevice {
                 device,
                 name: Name::try_from(name.to_str().ok()?).ok()?,
             })

@@ -29,7 +29,7 @@ pub(crate) type Positions = Table<Infallible>;
 pub(crate) struct ReceiveRing {
     positions: Positions,
     /// One for each place of the positions: their number is a power of two.
-    places: Box<[Place]>,
+    places: Box<[ReceivePlace]>,
     /// The number of the completion for which the last slot was taken, if its place is the next receive's and is as the slot left
     /// it, but for the id, which is the next receive's. Or [`NOT_LENT`].
     lent: u64,
@@ -40,7 +40,7 @@ const NOT_LENT: u64 = u64::MAX;
 
 /// The place of a position. In cells, since requests point to each other and to their elements: the pointers stay good
 /// whatever is borrowed through `&self`.
-struct Place {
+struct ReceivePlace {
     request: UnsafeCell<ibv_recv_wr>,
     /// The id of the receive here, for a completion to be compared with: the device gets the one in the request.
     id: Cell<WorkId>,
@@ -55,7 +55,7 @@ struct Place {
 // may go to any thread and go with it.
 unsafe impl Send for ReceiveRing {}
 
-impl Place {
+impl ReceivePlace {
     fn empty() -> Self {
         const NOTHING: ibv_sge = ibv_sge {
             addr: 0,
@@ -101,7 +101,7 @@ impl Place {
     /// Writes the id of the next receive here.
     ///
     /// # Safety
-    /// As for [`Place::put`].
+    /// As for [`ReceivePlace::put`].
     #[inline(always)]
     unsafe fn set_id(&self, work_id: WorkId) {
         // SAFETY: nobody else has a reference to it, as the caller vouches.
@@ -128,8 +128,8 @@ impl Place {
 impl ReceiveRing {
     /// A ring of these positions, none of which is staged or posted. All of it is in place.
     pub(crate) fn new(positions: Positions) -> Self {
-        let mut places: Box<[_]> = (0..positions.places()).map(|_| Place::empty()).collect();
-        in_place::put(&mut places, Place::empty);
+        let mut places: Box<[_]> = (0..positions.places()).map(|_| ReceivePlace::empty()).collect();
+        in_place::put(&mut places, ReceivePlace::empty);
         let next = places.iter().cycle().skip(1);
         for (place, next) in places.iter().zip(next) {
             // SAFETY: the array was just made, and nobody else has a reference into it.
@@ -153,7 +153,7 @@ impl ReceiveRing {
     /// The place of a position.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "masked to the number of places")]
-    fn place(places: &[Place], position: Ticket) -> &Place {
+    fn place(places: &[ReceivePlace], position: Ticket) -> &ReceivePlace {
         let mask = places.len().wrapping_sub(1);
         // SAFETY: their number is a power of two, and not 0 (`storage_for`), so what is masked is below it.
         unsafe { places.get_unchecked(position.position() as usize & mask) }
@@ -354,7 +354,7 @@ impl fmt::Debug for ReceiveRing {
 
 /// A receive that was retired, and whose one slot is still to be taken. It borrows the ring exclusively.
 pub(crate) struct Retired<'r> {
-    place: &'r Place,
+    place: &'r ReceivePlace,
 }
 
 impl Retired<'_> {
@@ -367,7 +367,7 @@ impl Retired<'_> {
 
 /// Slots of receives that are over, in order. The rest goes home as it is dropped.
 struct Taken<'r> {
-    places: &'r mut Box<[Place]>,
+    places: &'r mut Box<[ReceivePlace]>,
     next: Ticket,
     end: Ticket,
     /// Which slot of the next receive comes next.

@@ -15,7 +15,7 @@ use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::cells::{Cells, LoneCell};
 use crate::queue_pair::{Shared, Table};
-use crate::send_ring::{Place, SendRing};
+use crate::send_ring::{RingRequest, SendRing};
 use crate::work_list::{Description, Elements};
 use crate::{Completion, LentCompletion, Slot, Window, unposted};
 
@@ -303,7 +303,7 @@ pub struct SendBatch<'q> {
     /// The id of a request, less its position.
     id_of_zero: u64,
     /// The next request, of the ring.
-    place: Place,
+    place: RingRequest,
 }
 
 impl SendBatch<'_> {

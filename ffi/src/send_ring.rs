@@ -21,16 +21,16 @@ use crate::work_list::{Elements, NOTHING, no_elements};
 
 /// The requests of a queue, and the first of them that is not posted.
 pub(crate) struct SendRing {
-    entries: Box<[UnsafeCell<Entry>]>,
+    entries: Box<[UnsafeCell<RingEntry>]>,
     /// A request of one of the entries.
-    first: Place,
+    first: RingRequest,
     /// How many bytes each cell has; 0 before there are any.
     cell_bytes: u32,
 }
 
 /// A request with its memory. The part that a message from a cell needs stands first.
 #[repr(C)]
-struct Entry {
+struct RingEntry {
     /// The memory of the cell, as the request names it: its length is the request's.
     cell: ibv_sge,
     request: ibv_send_wr,
@@ -42,7 +42,7 @@ struct Entry {
 
 /// A request of the ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place(NonNull<ibv_send_wr>);
+pub(crate) struct RingRequest(NonNull<ibv_send_wr>);
 
 // SAFETY: the pointers lead into the ring's own array, which stays where it is while the ring goes elsewhere, or to memory that is
 // looked at only by the device. The slots of the cells, whose addresses are there, may go to any thread and go with the queue.
@@ -52,7 +52,7 @@ impl SendRing {
     /// A ring of so many requests, linked, and in place.
     pub(crate) fn new(length: u32) -> Self {
         let nothing = || {
-            UnsafeCell::new(Entry {
+            UnsafeCell::new(RingEntry {
                 cell: NOTHING,
                 // SAFETY: integers, integer newtypes and raw pointers only, for which zero bytes are a value.
                 request: unsafe { core::mem::zeroed() },
@@ -74,7 +74,7 @@ impl SendRing {
         }
         Self {
             entries,
-            first: Place(first),
+            first: RingRequest(first),
             cell_bytes: 0,
         }
     }
@@ -105,13 +105,13 @@ impl SendRing {
 
     /// The first request that is not posted.
     #[inline(always)]
-    pub(crate) const fn first(&self) -> Place {
+    pub(crate) const fn first(&self) -> RingRequest {
         self.first
     }
 
     /// Notes that all requests in front of this one are posted.
     #[inline(always)]
-    pub(crate) const fn note_posted(&mut self, first: Place) {
+    pub(crate) const fn note_posted(&mut self, first: RingRequest) {
         self.first = first;
     }
 
@@ -125,7 +125,7 @@ impl SendRing {
     #[inline(always)]
     pub(crate) unsafe fn submit(
         &mut self,
-        end: Place,
+        end: RingRequest,
         count: u32,
         post: impl FnOnce(*mut ibv_send_wr, &mut *mut ibv_send_wr) -> i32,
     ) -> (i32, u32) {
@@ -172,7 +172,7 @@ impl SendRing {
 
     /// Makes requests plain, so many from this one of the ring on, and none twice.
     #[inline(always)]
-    pub(crate) fn make_plain(&mut self, place: Place, count: u32) {
+    pub(crate) fn make_plain(&mut self, place: RingRequest, count: u32) {
         if count == 1 {
             // Whether there are cells does not matter: what is no message from a cell writes all of its request.
             // SAFETY: a request of the ring, which is borrowed exclusively.
@@ -184,7 +184,7 @@ impl SendRing {
 
     /// Makes so many plain.
     #[cfg_attr(not(doorbell_in_line), inline(never))]
-    fn make_all_plain(&mut self, mut place: Place, count: u32) {
+    fn make_all_plain(&mut self, mut place: RingRequest, count: u32) {
         if self.cell_bytes == 0 {
             return;
         }
@@ -198,7 +198,7 @@ impl SendRing {
     }
 }
 
-impl Place {
+impl RingRequest {
     /// The request behind it.
     ///
     /// # Safety
@@ -214,7 +214,7 @@ impl Place {
     /// The request in front of it.
     ///
     /// # Safety
-    /// As for [`Place::following`].
+    /// As for [`RingRequest::following`].
     #[inline(always)]
     pub(crate) unsafe fn previous(self) -> Self {
         // SAFETY: as in `following`.
@@ -226,7 +226,7 @@ impl Place {
     /// The request and the elements for memory that is not its cell's, to be written.
     ///
     /// # Safety
-    /// As for [`Place::following`], as long as they are borrowed.
+    /// As for [`RingRequest::following`], as long as they are borrowed.
     #[inline(always)]
     pub(crate) unsafe fn parts<'q>(self) -> (&'q mut ibv_send_wr, &'q mut Elements) {
         // SAFETY: as in `following`.
@@ -238,7 +238,7 @@ impl Place {
     /// The bytes of its cell.
     ///
     /// # Safety
-    /// 1. As for [`Place::following`], as long as they are borrowed. The ring has cells of so many bytes.
+    /// 1. As for [`RingRequest::following`], as long as they are borrowed. The ring has cells of so many bytes.
     /// 2. No request in flight has the place.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the address is a pointer's")]
@@ -255,7 +255,7 @@ impl Place {
     /// it is still plain.
     ///
     /// # Safety
-    /// As for [`Place::following`]. It is plain.
+    /// As for [`RingRequest::following`]. It is plain.
     #[inline(always)]
     pub(crate) unsafe fn write(
         self,
@@ -282,7 +282,7 @@ impl Place {
     /// Makes the request plain.
     ///
     /// # Safety
-    /// As for [`Place::following`].
+    /// As for [`RingRequest::following`].
     #[inline(always)]
     pub(crate) unsafe fn make_plain(self) {
         // SAFETY: an entry of the ring.
@@ -298,7 +298,7 @@ impl Place {
     /// as far as is known.
     ///
     /// # Safety
-    /// As for [`Place::following`].
+    /// As for [`RingRequest::following`].
     #[inline(always)]
     pub(crate) unsafe fn submit(
         self,
@@ -317,26 +317,26 @@ impl Place {
 }
 
 /// The request of an entry, with leave to reach all of the entry.
-fn request_of(entry: &UnsafeCell<Entry>) -> NonNull<ibv_send_wr> {
+fn request_of(entry: &UnsafeCell<RingEntry>) -> NonNull<ibv_send_wr> {
     let at: NonNull<u8> = NonNull::from(entry).cast();
     // SAFETY: within the entry.
-    unsafe { at.byte_add(core::mem::offset_of!(Entry, request)) }.cast()
+    unsafe { at.byte_add(core::mem::offset_of!(RingEntry, request)) }.cast()
 }
 
 /// The entry of a request of a ring.
 #[inline(always)]
-const fn entry_of(request: NonNull<ibv_send_wr>) -> *mut Entry {
+const fn entry_of(request: NonNull<ibv_send_wr>) -> *mut RingEntry {
     // Wrapping, so that this needs no promise: it is within the entry.
     request
         .as_ptr()
         .cast::<u8>()
-        .wrapping_sub(core::mem::offset_of!(Entry, request))
+        .wrapping_sub(core::mem::offset_of!(RingEntry, request))
         .cast()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, SendRing};
+    use super::{RingRequest, SendRing};
     use crate::page_faults;
     use crate::work_list::NOTHING;
     use doorbell_core::provider::{Operation, PostFlags};
@@ -360,7 +360,7 @@ mod tests {
     }
 
     /// Writes so many plain requests behind the first, numbered from this. Returns their end.
-    fn written(ring: &SendRing, numbers: core::ops::Range<u32>) -> Place {
+    fn written(ring: &SendRing, numbers: core::ops::Range<u32>) -> RingRequest {
         let mut place = ring.first();
         for number in numbers {
             // SAFETY: the ring is there, and nobody else has it.

@@ -60,11 +60,11 @@ pub(crate) const fn no_elements() -> Elements {
 /// The array of requests. In cells, since its entries point to each other: pointers into it
 /// stay good whatever is borrowed through `&self`.
 pub(crate) struct WorkList<R> {
-    entries: Box<[Entry<R>]>,
+    entries: Box<[RequestWithElements<R>]>,
 }
 
 /// A request and its elements, side by side: they are written together.
-struct Entry<R> {
+struct RequestWithElements<R> {
     request: UnsafeCell<R>,
     elements: UnsafeCell<Elements>,
 }
@@ -77,13 +77,13 @@ impl<R: Request> WorkList<R> {
     /// A list for `length` requests, linked, and in place. One more is there, which the last of
     /// them is linked to.
     pub(crate) fn new(length: u32) -> Self {
-        let nothing = || Entry {
+        let nothing = || RequestWithElements {
             request: UnsafeCell::new(R::empty()),
             elements: UnsafeCell::new(no_elements()),
         };
         let mut entries: Box<[_]> = (0..=length).map(|_| nothing()).collect();
         in_place::put(&mut entries, nothing);
-        for Entry { request, elements } in &mut entries {
+        for RequestWithElements { request, elements } in &mut entries {
             request.get_mut().set_elements(elements.get().cast());
         }
         for (entry, next) in entries.iter().zip(entries.iter().skip(1)) {

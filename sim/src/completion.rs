@@ -27,7 +27,7 @@ const PATIENCE: u32 = 16;
 
 /// Completion that the device writes when a request ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CompletionEntry {
     pub(crate) work_id: WorkId,
     pub(crate) status: WcStatus,
     /// Kind of message that consumed the receive, if it succeeded.
@@ -40,7 +40,7 @@ pub(crate) struct Entry {
     pub(crate) source_qpn: Option<Qpn>,
 }
 
-impl Entry {
+impl CompletionEntry {
     /// Reports the completion as an arrival, for the receive that it consumed.
     pub(crate) const fn arrival(&self, ticket: Ticket) -> Arrival {
         Arrival {
@@ -121,7 +121,7 @@ impl doorbell_core::provider::LentCompletion for LentCompletion<'_> {
 }
 
 impl LentCompletion<'_> {
-    pub(crate) const fn entry(&self) -> &Entry {
+    pub(crate) const fn entry(&self) -> &CompletionEntry {
         &self.0.entry
     }
 
@@ -144,7 +144,7 @@ impl LentCompletion<'_> {
 /// ```
 #[derive(Debug)]
 pub struct Completion {
-    entry: Entry,
+    entry: CompletionEntry,
     qpn: Qpn,
     origin: Origin,
 }
@@ -171,7 +171,7 @@ pub(crate) struct CompletionState {
     /// The next completion finds no room, even in an empty queue.
     pub(crate) overruns_next: bool,
     /// Each with the queue pair it is of.
-    entries: VecDeque<(Qpn, Entry)>,
+    entries: VecDeque<(Qpn, CompletionEntry)>,
     /// It overran, and is of no further use (S21).
     is_failed: bool,
     /// Whether it is armed, and then whether for solicited completions alone.
@@ -212,7 +212,7 @@ impl CompletionState {
     ///
     /// # Errors
     /// There is no room.
-    fn write(&mut self, qpn: Qpn, entry: Entry, counts_failures: bool) -> Result<(), ()> {
+    fn write(&mut self, qpn: Qpn, entry: CompletionEntry, counts_failures: bool) -> Result<(), ()> {
         let overruns = core::mem::take(&mut self.overruns_next);
         if self.is_failed || overruns || self.entries.len() >= self.depth {
             return Err(());
@@ -287,7 +287,7 @@ impl World {
     ///
     /// A queue that is full loses it and fails, and with it each queue pair that has
     /// something to complete there (S21); or it loses it and works on.
-    pub(crate) fn complete(&mut self, key: QueuePairKey, queue: CompletionKey, entry: Entry) {
+    pub(crate) fn complete(&mut self, key: QueuePairKey, queue: CompletionKey, entry: CompletionEntry) {
         let Some(qp) = self.queue_pairs.get(key) else {
             return;
         };
@@ -332,7 +332,7 @@ pub struct CompletionQueue {
     /// How many completions it gave out.
     polled: u64,
     /// Completions that a poll is giving out.
-    taken: VecDeque<(Qpn, Entry)>,
+    taken: VecDeque<(Qpn, CompletionEntry)>,
 }
 
 impl CompletionQueue {

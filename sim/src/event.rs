@@ -38,33 +38,33 @@ impl Event {
     }
 }
 
-struct Entry {
+struct TimedEvent {
     at_ns: u64,
     sequence: u64,
     event: Event,
 }
 
-impl Entry {
+impl TimedEvent {
     const fn rank(&self) -> (u64, u64) {
         (self.at_ns, self.sequence)
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for TimedEvent {
     fn eq(&self, other: &Self) -> bool {
         self.rank() == other.rank()
     }
 }
 
-impl Eq for Entry {}
+impl Eq for TimedEvent {}
 
-impl PartialOrd for Entry {
+impl PartialOrd for TimedEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Entry {
+impl Ord for TimedEvent {
     /// The earliest is the greatest, as the heap has the greatest on top.
     fn cmp(&self, other: &Self) -> Ordering {
         other.rank().cmp(&self.rank())
@@ -74,7 +74,7 @@ impl Ord for Entry {
 /// The queue.
 #[derive(Default)]
 pub(crate) struct Events {
-    heap: BinaryHeap<Entry>,
+    heap: BinaryHeap<TimedEvent>,
     next_sequence: u64,
     work: usize,
 }
@@ -84,7 +84,7 @@ impl Events {
         let sequence = self.next_sequence;
         self.next_sequence = sequence.wrapping_add(1);
         self.work = self.work.wrapping_add(usize::from(event.is_work()));
-        self.heap.push(Entry {
+        self.heap.push(TimedEvent {
             at_ns,
             sequence,
             event,

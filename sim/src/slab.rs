@@ -35,14 +35,14 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-struct Place<T> {
+struct SlabEntry<T> {
     generation: u32,
     object: Option<T>,
 }
 
 /// The table.
 pub(crate) struct Slab<T> {
-    places: Vec<Place<T>>,
+    places: Vec<SlabEntry<T>>,
     free: Vec<u32>,
 }
 
@@ -59,7 +59,7 @@ impl<T> Slab<T> {
     /// Puts an object in, at the place that was left last.
     pub(crate) fn insert(&mut self, object: T) -> Key<T> {
         let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place {
+            self.places.push(SlabEntry {
                 generation: 0,
                 object: None,
             });

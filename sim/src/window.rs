@@ -53,7 +53,7 @@ impl Reach {
 
 /// A place in the table of windows.
 #[derive(Default)]
-struct Place {
+struct WindowEntry {
     /// Counts the windows that were here; part of the key.
     generation: u32,
     window: Option<WindowState>,
@@ -62,7 +62,7 @@ struct Place {
 /// Every window of the fabric.
 #[derive(Default)]
 pub(crate) struct Windows {
-    places: Vec<Place>,
+    places: Vec<WindowEntry>,
     free: Vec<u32>,
     /// Places of windows that were dropped while requests held them.
     held: Vec<u32>,
@@ -104,13 +104,13 @@ impl Windows {
             None => {
                 // Place 0 stays empty: with it goes the key that is zero.
                 if self.places.is_empty() {
-                    self.places.push(Place::default());
+                    self.places.push(WindowEntry::default());
                 }
                 let index = u32::try_from(self.places.len()).ok()?;
                 if index >= PLACES_MAX {
                     return None;
                 }
-                self.places.push(Place::default());
+                self.places.push(WindowEntry::default());
                 index
             }
         };

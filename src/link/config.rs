@@ -25,6 +25,8 @@ pub struct LinkConfig {
     /// Fragments a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two of the longest
     /// messages, so that one is sent while the one before is acknowledged.
     pub retained: u32,
+    /// The longest fragment that a link stores itself. A mesh shares its messages with its links, which store its short frames alone.
+    pub(crate) stored_bytes_max: u32,
     /// Fragments a link takes ahead of one that is missing. Default 512, 2 MiB of memory: all that a peer keeps.
     pub ahead: u32,
     /// The longest message that is taken. Default 1 MiB, which a link has memory for.
@@ -80,6 +82,7 @@ impl Default for LinkConfig {
             session: SessionConfig::default(),
             channel,
             retained: 512,
+            stored_bytes_max: u32::MAX,
             ahead: 512,
             message_bytes_max: 1 << 20,
             links_max: 64,
@@ -127,10 +130,16 @@ impl LinkConfig {
         usize::try_from(self.session.fragment_bytes.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// The bytes of a message that goes in one fragment by slots, at most.
+    /// The bytes of the longest fragment that a link stores.
+    pub(super) fn stored_bytes(&self) -> usize {
+        let most = usize::try_from(self.stored_bytes_max).unwrap_or(usize::MAX);
+        self.fragment_bytes().min(most)
+    }
+
+    /// The bytes of a message that is stored, and goes in one fragment by slots, at most.
     pub(super) fn whole_bytes_max(&self) -> u32 {
         let most = self.message_bytes_max.min(self.place_messages_over);
-        u32::try_from(most.min(self.fragment_bytes())).unwrap_or(u32::MAX)
+        u32::try_from(most.min(self.stored_bytes())).unwrap_or(u32::MAX)
     }
 
     pub(super) fn places(fragments: u32) -> usize {

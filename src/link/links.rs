@@ -409,10 +409,24 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// reason of a link's end, also after the event of that end. Once another link has ended at its place, the error is
     /// [`PushRefusal::Closing`], as for a link that never existed.
     pub fn send(&mut self, id: LinkId, message: &[u8]) -> Result<Sequence, PushRefusal> {
+        self.push(id, |link| link.push(message))
+    }
+
+    /// Takes a message as [`Links::send`] does, and shares it until the peer has it.
+    pub(crate) fn share(&mut self, id: LinkId, message: &Arc<Vec<u8>>) -> Result<Sequence, PushRefusal> {
+        self.push(id, |link| link.push_shared(message))
+    }
+
+    #[inline]
+    fn push(
+        &mut self,
+        id: LinkId,
+        push: impl FnOnce(&mut Link<P, N>) -> Result<Sequence, PushRefusal>,
+    ) -> Result<Sequence, PushRefusal> {
         let Some(link) = self.core.link_mut(id) else {
             return Err(self.core.no_link(id));
         };
-        let pushed = link.push(message);
+        let pushed = push(link);
         self.waiting
             .note_refused(matches!(pushed, Err(PushRefusal::Full)));
         pushed

@@ -44,6 +44,7 @@ mod question;
 mod rail;
 mod report;
 mod resting;
+mod shared;
 mod sleeping;
 mod state;
 mod store;

@@ -1,5 +1,7 @@
 //! One link: its session, the bytes it keeps, and its rails.
 
+use std::sync::Arc;
+
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::{
@@ -23,6 +25,7 @@ use super::one_sided::OneSided;
 use super::placing::Placing;
 use super::question::Question;
 use super::rail::{At, Carried, LinkRail, NotConnected};
+use super::shared::SharedMessages;
 use super::store::Store;
 use super::transfers::Transfers;
 use crate::worker::Worker;
@@ -45,6 +48,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     /// The process that began it, on the side that is connected to.
     pub(super) peer: Option<InstanceId>,
     out: Store,
+    /// Messages whose bytes are not in `out`.
+    shared: SharedMessages,
     held: Store,
     assembly: Assembly,
     fragment_bytes: u32,
@@ -99,7 +104,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             unreached: None,
             question: Question::default(),
             peer: None,
-            out: Store::new(retained, config.fragment_bytes())?,
+            out: Store::new(retained, config.stored_bytes())?,
+            shared: SharedMessages::default(),
             held: Store::new(ahead, config.fragment_bytes())?,
             assembly: Assembly::new(config.message_bytes_max)?,
             fragment_bytes: config.session.fragment_bytes.max(1),
@@ -148,13 +154,21 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.out.put(place, message);
                 Ok(sequence)
             }
-            _ => self.push_long(message),
+            _ => self.push_long(message, None),
+        }
+    }
+
+    /// Takes in a message to be sent, and shares it until the peer has it. A short one is copied.
+    pub(super) fn push_shared(&mut self, message: &Arc<Vec<u8>>) -> Result<Sequence, PushRefusal> {
+        match u32::try_from(message.len()) {
+            Ok(bytes) if bytes <= self.whole_bytes_max => self.push(message),
+            _ => self.push_long(message, Some(message)),
         }
     }
 
     /// Takes in a message that may have several fragments, or be written into the peer's memory.
     #[inline(never)]
-    fn push_long(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
+    fn push_long(&mut self, message: &[u8], shared: Option<&Arc<Vec<u8>>>) -> Result<Sequence, PushRefusal> {
         if message.len() > self.assembly.bytes_max() {
             return Err(PushRefusal::TooLong {
                 bytes: message.len() as u64,
@@ -166,6 +180,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
         let taken = self.session.push(bytes, self.fragment_bytes)?;
+        if let Some(shared) = shared {
+            self.shared.put(&taken, shared);
+            return Ok(taken.last);
+        }
         let (mut rest, mut at) = (message, taken.first);
         while at <= taken.last {
             let Some(fragment) = self.session.kept(at) else {
@@ -173,7 +191,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             let length = usize::try_from(fragment.bytes).unwrap_or(0).min(rest.len());
             let (these, others) = rest.split_at(length);
-            self.out.put(fragment.place, these);
+            let is_stored = self.out.put(fragment.place, these);
+            debug_assert!(
+                is_stored,
+                "a fragment of {length} bytes is copied by a link that stores no such one"
+            );
             (rest, at) = (others, at.plus(1));
         }
         Ok(taken.last)
@@ -193,6 +215,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Ok(received) = self.session.received(rail, &frame, now) else {
             return;
         };
+        let Self { shared, session, .. } = self;
+        shared.let_go(|sequence| session.kept(sequence).is_some());
         if let (SessionFrame::Placed(_, placed), Some(rail)) = (&frame, self.rail_mut(rail)) {
             rail.was_written(placed.bytes);
         }
@@ -340,7 +364,8 @@ impl<P: Provider, N: Network> Link<P, N> {
             return Posted::Failed;
         };
         if let Action::Transmit { header, fragment, .. } = action {
-            let payload = self.out.get(fragment.place, fragment.bytes);
+            let shared = self.shared.get(fragment, self.fragment_bytes);
+            let payload = shared.unwrap_or_else(|| self.out.get(fragment.place, fragment.bytes));
             return transmit(worker, at, header, payload);
         }
         let Some(channel) = worker.channel(at.channel) else {

@@ -6,7 +6,7 @@ use core::time::Duration;
 use doorbell_core::rank::{RANKS_MAX, Rank};
 use doorbell_core::route::RELAY_HEADER_BYTES;
 
-use super::frame::PAIR_HEADER_BYTES;
+use super::frame::{PAIR_HEADER_BYTES, SHORT_BYTES_MAX};
 use crate::link::{LinkConfig, LinkError};
 
 /// Configuration of a mesh. All members have the same `mesh`, `ranks`, `window`, `message_bytes_max` and
@@ -34,7 +34,7 @@ pub struct MeshConfig {
     /// receiver keep so many messages. A member between them keeps up to four times as many frames: some are retransmitted
     /// before the first is passed on.
     pub window: u32,
-    /// The longest message. Default 16 KiB: with its headers it goes in two fragments.
+    /// The longest message. Default 16 KiB: with its headers it is written into memory that the peer lends, or goes in five fragments.
     pub message_bytes_max: usize,
     /// Members that a message may go through on its way. Default 62, as many as the largest mesh can have between two. A member
     /// that is further is out of reach. With fewer than `ranks` - 2, which a line needs, a broken cable may put members out of
@@ -54,7 +54,8 @@ pub struct MeshConfig {
     /// link is a way at once.
     pub hold_down: Duration,
     /// Configuration of its links. `acknowledge_after` of the mesh replaces that of their sessions, and `links_per_address` is
-    /// at least the number of members.
+    /// at least the number of members. The mesh shares its messages with its links, so each of
+    /// [`LinkConfig::retained`](crate::link::LinkConfig::retained) takes 64 bytes.
     pub link: LinkConfig,
 }
 
@@ -84,6 +85,7 @@ impl MeshConfig {
         link.session.acknowledge_after = self.acknowledge_after;
         // All of them may be processes of one host.
         link.links_per_address = link.links_per_address.max(self.ranks.into());
+        link.stored_bytes_max = SHORT_BYTES_MAX;
         // A mesh joins none.
         link.transfers.transfers_max = 0;
         link

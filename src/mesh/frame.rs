@@ -3,7 +3,7 @@
 use core::mem::size_of;
 
 use doorbell_core::rank::Rank;
-use doorbell_core::route::{RELAY_HEADER_BYTES, RelayHeader};
+use doorbell_core::route::{ANNOUNCEMENT_BYTES, RELAY_HEADER_BYTES, RelayHeader};
 
 /// Kind of a frame of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,16 @@ impl MeshFrameKind {
 
 /// Bytes behind the header of a Join: the mesh and the start of the member, 8 bytes each, then the number of ranks.
 pub(super) const JOIN_BYTES: usize = 17;
+
+/// The bytes of the longest frame that is no message: links copy those, and share messages with the mesh.
+pub(super) const SHORT_BYTES_MAX: u32 = 64;
+
+const _: () = {
+    let most = SHORT_BYTES_MAX as usize - RELAY_HEADER_BYTES;
+    assert!(JOIN_BYTES <= most);
+    assert!(ANNOUNCEMENT_BYTES <= most);
+    assert!(PAIR_HEADER_BYTES <= most);
+};
 
 /// Content of a Join: the mesh, the start of the member that sends it, and the number of ranks.
 pub(super) struct Join {

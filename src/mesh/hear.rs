@@ -137,13 +137,7 @@ impl State {
             return;
         };
         if is_taken {
-            let before = self.neighbours.iter().filter(|before| other(before));
-            self.unwanted.extend(before.map(|before| before.link));
-            self.neighbours.retain(|before| !other(before));
-            self.lost_links = self.lost_links.with(rank);
-            self.note_lost(rank, now);
-            let (rank, reason) = (Some(rank), FinalReason::PeerRestarted);
-            self.events.push_back(MeshEvent::LinkLost { rank, reason });
+            self.replace(rank, other, now);
         }
         let all = self.known();
         let Some(neighbour) = self.neighbour_mut(link) else {
@@ -286,13 +280,11 @@ impl State {
         let pair = PairHeader::parse(body).map(|(pair, _)| pair);
         let member = members.get_mut(source.index());
         let (Some(pair), Some(member)) = (pair, member) else {
-            counts.dropped = counts.dropped.saturating_add(1);
+            self.drop_one();
             return;
         };
-        let is_of_now =
-            member.started == Some(pair.source_started) && pair.destination_started == config.started;
-        if !is_of_now || !member.hear_grant(pair.grant, now, config, pool) {
-            counts.dropped = counts.dropped.saturating_add(1);
+        if !member.is_of_now(&pair, config) || !member.hear_grant(pair.grant, now, config, pool) {
+            self.drop_one();
             return;
         }
         if !member.hear(pair.sequence, config, || pool.fill(&[frame])) {
@@ -304,21 +296,17 @@ impl State {
         let Self {
             members,
             pool,
-            counts,
             config,
             ..
         } = self;
         let member = members.get_mut(source.index());
         let (Some(pair), Some(member)) = (PairHeader::parse_grant(body), member) else {
-            counts.dropped = counts.dropped.saturating_add(1);
+            self.drop_one();
             return;
         };
-        let is_of_now = member.started == Some(pair.source_started);
-        if is_of_now
-            && pair.destination_started == config.started
-            && !member.hear_grant(pair.grant, now, config, pool)
-        {
-            counts.dropped = counts.dropped.saturating_add(1);
+        // A grant of another start is no fault of its sender.
+        if member.is_of_now(&pair, config) && !member.hear_grant(pair.grant, now, config, pool) {
+            self.drop_one();
         }
     }
 

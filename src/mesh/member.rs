@@ -1,11 +1,12 @@
 //! The messages between this member and another: kept by number until they arrive, and accepted once and in order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use doorbell_core::{Deadline, Instant};
 
 use super::config::MeshConfig;
-use super::frame::Grant;
+use super::frame::{Grant, PairHeader};
 use super::pool::Pool;
 
 /// Messages between this member and another, since both started.
@@ -14,7 +15,7 @@ pub(super) struct Member {
     /// Start of the other member; none until it is known.
     pub(super) started: Option<u64>,
     /// Frames that it has not acknowledged; the first has the number `acknowledged`.
-    kept: VecDeque<Vec<u8>>,
+    kept: VecDeque<Arc<Vec<u8>>>,
     acknowledged: u32,
     /// Number of kept frames that were sent, and are not to be retransmitted.
     sent: usize,
@@ -28,7 +29,7 @@ pub(super) struct Member {
     /// Whether the link that leads to it refused the last frame.
     pub(super) is_refused: bool,
     /// Frames that arrived, and that the application has not taken; the message begins behind the headers.
-    arrived: VecDeque<Vec<u8>>,
+    arrived: VecDeque<Arc<Vec<u8>>>,
     /// The number of the next message from it.
     expected: u32,
     /// Messages taken since the last grant to it.
@@ -89,14 +90,15 @@ impl Member {
         }
     }
 
-    pub(super) fn keep(&mut self, frame: Vec<u8>) {
+    pub(super) fn keep(&mut self, frame: Arc<Vec<u8>>) {
         self.counts.sent = self.counts.sent.wrapping_add(1);
         self.kept.push_back(frame);
     }
 
-    /// Returns the frame to send next, with the present grant. If the member reported no room, the frame goes after some time all the
-    /// same: a member that refuses it reports its room, since an earlier report may be lost.
-    pub(super) fn unsent(&mut self, now: Instant, config: &MeshConfig) -> Option<&[u8]> {
+    /// Returns the frame to send next, and whether it has the present grant: a link that shares the frame has it as it is. If the
+    /// member reported no room, the frame goes after some time all the same: a member that refuses it reports its room, since an
+    /// earlier report may be lost.
+    pub(super) fn unsent(&mut self, now: Instant, config: &MeshConfig) -> Option<(&Arc<Vec<u8>>, bool)> {
         let grant = self.grant(config);
         let frame = self.kept.get_mut(self.sent)?;
         if self.room == 0 {
@@ -104,12 +106,15 @@ impl Member {
             let is_due = self.probe_at.get_or_insert_with(after).has_passed(now);
             is_due.then_some(())?;
         }
-        grant.put_into(frame);
-        Some(frame)
+        let alone = Arc::get_mut(frame);
+        let has_grant = alone.map(|frame| grant.put_into(frame)).is_some();
+        Some((frame, has_grant))
     }
 
-    pub(super) fn did_send(&mut self, now: Instant, config: &MeshConfig) {
-        self.did_grant();
+    pub(super) fn did_send(&mut self, has_grant: bool, now: Instant, config: &MeshConfig) {
+        if has_grant {
+            self.did_grant();
+        }
         self.sent_once = self.sent_once.max(self.sent.saturating_add(1));
         if self.room == 0 {
             // It goes once there is room, and until then as rarely.
@@ -131,6 +136,11 @@ impl Member {
 
     pub(super) fn is_resend_due(&self, now: Instant) -> bool {
         self.resend_at.is_some_and(|at| at.has_passed(now))
+    }
+
+    /// Whether a frame of it is of the present starts of both.
+    pub(super) fn is_of_now(&self, pair: &PairHeader, config: &MeshConfig) -> bool {
+        self.started == Some(pair.source_started) && pair.destination_started == config.started
     }
 
     /// Takes in how many it has, and how many more it takes; what is older than is known changes nothing. Says whether it is of what
@@ -176,7 +186,7 @@ impl Member {
         &mut self,
         sequence: u32,
         config: &MeshConfig,
-        frame: impl FnOnce() -> Vec<u8>,
+        frame: impl FnOnce() -> Arc<Vec<u8>>,
     ) -> bool {
         let waiting = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
         let is_next = sequence == self.expected && waiting < config.window;
@@ -192,11 +202,11 @@ impl Member {
 
     /// The frame of the next message that was not taken, which stays.
     pub(super) fn next(&self) -> Option<&[u8]> {
-        self.arrived.front().map(Vec::as_slice)
+        self.arrived.front().map(|frame| frame.as_slice())
     }
 
     /// The frame of the next message that was not taken.
-    pub(super) fn take(&mut self, config: &MeshConfig) -> Option<Vec<u8>> {
+    pub(super) fn take(&mut self, config: &MeshConfig) -> Option<Arc<Vec<u8>>> {
         let frame = self.arrived.pop_front()?;
         self.counts.received = self.counts.received.wrapping_add(1);
         self.unreported = self.unreported.saturating_add(1);
@@ -254,7 +264,7 @@ mod tests {
     use doorbell_core::Instant;
     use doorbell_core::rank::Rank;
 
-    use super::{Grant, Member, MeshConfig, Pool};
+    use super::{Arc, Grant, Member, MeshConfig, Pool};
 
     #[test]
     fn what_was_not_sent_has_not_come_whoever_says_so() {
@@ -267,10 +277,10 @@ mod tests {
             let is_true = member.hear_grant(grant, now, &config, &mut pool);
             (is_true, member.counts().waiting)
         };
-        (0..3).for_each(|_| member.keep(vec![0; 64]));
+        (0..3).for_each(|_| member.keep(Arc::new(vec![0; 64])));
         assert_eq!(hear(&mut member, 1), (false, 3));
-        member.did_send(now, &config);
-        member.did_send(now, &config);
+        member.did_send(true, now, &config);
+        member.did_send(true, now, &config);
         assert_eq!(hear(&mut member, 3), (false, 3));
         assert_eq!(hear(&mut member, 1), (true, 2));
         // Older, by another way.
@@ -280,5 +290,29 @@ mod tests {
         assert_eq!(hear(&mut member, 3), (false, 2));
         assert_eq!(hear(&mut member, 2), (true, 1));
         assert_eq!(hear(&mut member, 3), (false, 1));
+    }
+
+    #[test]
+    fn a_frame_that_a_link_shares_goes_as_it_is_and_the_grant_stays_due() {
+        let config = MeshConfig::new(Rank::FIRST, 2, 1);
+        let (now, mut pool) = (Instant::from_ns(1), Pool::new(64));
+        let mut member = Member::default();
+        member.begin(1, config.window, &mut pool);
+        member.keep(Arc::new(vec![0; 64]));
+        assert!(!member.hear(7, &config, || pool.fill(&[])), "out of turn");
+        // As of a link that has it, and of another after that link was lost.
+        let (mut shared, mut is_due) = (None, Vec::new());
+        for _ in 0..2 {
+            let (frame, has_grant) = member.unsent(now, &config).unwrap();
+            shared.get_or_insert_with(|| Arc::clone(frame));
+            member.did_send(has_grant, now, &config);
+            is_due.push(member.is_grant_due(now, &config));
+            member.send_again();
+            member.grant_again();
+        }
+        assert_eq!(is_due, [false, true]);
+        drop(shared);
+        let (_, has_grant) = member.unsent(now, &config).unwrap();
+        assert!(has_grant);
     }
 }

@@ -10,7 +10,6 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{Announcement, Map, Routes};
-use doorbell_core::session::FinalReason;
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
@@ -204,24 +203,15 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     ) -> Result<(), LinkError> {
         let state = &mut self.state;
         let instance = Some(handle.instance());
-        if let Some(place) = state
-            .neighbours
-            .iter()
-            .position(|neighbour| neighbour.rank == Some(rank))
-        {
-            let known = state.neighbours.get(place);
-            if let Some(neighbour) = known.filter(|neighbour| neighbour.instance == instance) {
-                // Its rails may be others.
-                self.links.reroute_over(our_rails, (neighbour.link, handle), now);
-                return Ok(());
-            }
-            // It was started again, which is known here before its link says so.
-            let before = state.neighbours.swap_remove(place);
-            state.unwanted.push(before.link);
-            let (rank, reason) = (Some(rank), FinalReason::PeerRestarted);
-            state.events.push_back(MeshEvent::LinkLost { rank, reason });
-            state.lose(&before, now);
+        let is_of_rank = |neighbour: &Neighbour| neighbour.rank == Some(rank);
+        let mut known = state.neighbours.iter().filter(|neighbour| is_of_rank(neighbour));
+        if let Some(neighbour) = known.find(|neighbour| neighbour.instance == instance) {
+            // Its rails may be others.
+            self.links.reroute_over(our_rails, (neighbour.link, handle), now);
+            return Ok(());
         }
+        // If it was started again, that is known here before its link says so.
+        state.replace(rank, is_of_rank, now);
         let link = self.links.connect_over(node, our_rails, handle)?;
         state
             .neighbours

@@ -1,6 +1,7 @@
 //! Frames that wait here on their way between two other members.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use doorbell_core::rank::{RANKS_MAX, Rank};
 
@@ -13,7 +14,7 @@ use super::pool::Pool;
 /// passed on, so rings of members do not lock up.
 #[derive(Debug)]
 pub(super) struct Relay {
-    waiting: Vec<VecDeque<(Rank, Vec<u8>)>>,
+    waiting: Vec<VecDeque<(Rank, Arc<Vec<u8>>)>>,
     pair_max: usize,
 }
 
@@ -29,7 +30,7 @@ impl Relay {
 
     /// Keeps a frame until it can be passed on; returns whether it does. A frame of a pair that has more here than it may is
     /// dropped: its sender ignores the window, or will retransmit it.
-    pub(super) fn keep(&mut self, from: Rank, to: Rank, frame: impl FnOnce() -> Vec<u8>) -> bool {
+    pub(super) fn keep(&mut self, from: Rank, to: Rank, frame: impl FnOnce() -> Arc<Vec<u8>>) -> bool {
         let Some(waiting) = self.waiting.get_mut(to.index()) else {
             return false;
         };
@@ -42,7 +43,7 @@ impl Relay {
     }
 
     /// The next frame for a member.
-    pub(super) fn next(&self, to: Rank) -> Option<&[u8]> {
+    pub(super) fn next(&self, to: Rank) -> Option<&Arc<Vec<u8>>> {
         let (_, frame) = self.waiting.get(to.index())?.front()?;
         Some(frame)
     }

@@ -115,7 +115,7 @@ impl State {
                 continue;
             };
             while let Some(frame) = self.relay.next(rank) {
-                if links.send(link, frame).is_err() {
+                if links.share(link, frame).is_err() {
                     break;
                 }
                 self.relay.did_pass_on(rank, &mut self.pool);
@@ -137,12 +137,12 @@ impl State {
                 self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
             }
             member.is_refused = false;
-            while let Some(frame) = member.unsent(now, &self.config) {
-                if links.send(link, frame).is_err() {
+            while let Some((frame, has_grant)) = member.unsent(now, &self.config) {
+                if links.share(link, frame).is_err() {
                     member.is_refused = true;
                     break;
                 }
-                member.did_send(now, &self.config);
+                member.did_send(has_grant, now, &self.config);
             }
             // A message that went carried the grant.
             if let (true, Some(started)) = (member.is_grant_due(now, &self.config), member.started) {

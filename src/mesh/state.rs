@@ -196,6 +196,17 @@ impl State {
         self.announce();
     }
 
+    /// Lets go of links to a member that was started again: another link leads to it, or a later handle.
+    pub(super) fn replace(&mut self, rank: Rank, is_replaced: impl Fn(&Neighbour) -> bool, now: Instant) {
+        while let Some(place) = self.neighbours.iter().position(&is_replaced) {
+            let before = self.neighbours.swap_remove(place);
+            self.unwanted.push(before.link);
+            let (rank, reason) = (Some(rank), FinalReason::PeerRestarted);
+            self.events.push_back(MeshEvent::LinkLost { rank, reason });
+            self.lose(&before, now);
+        }
+    }
+
     /// Has links that were held down for long enough as ways again, and turns away peers that have not said in time who they are.
     pub(super) fn let_up(&mut self, now: Instant) {
         loop {

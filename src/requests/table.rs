@@ -37,7 +37,7 @@ use crate::worker::channel::ChannelId;
 /// ```
 #[derive(Debug)]
 pub struct Requests<T> {
-    entries: Box<[Entry<T>]>,
+    entries: Box<[RequestEntry<T>]>,
     /// The entries that no request has.
     free: Vec<u32>,
     /// No request's deadline is before it.
@@ -52,7 +52,7 @@ pub struct Requests<T> {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct RequestEntry<T> {
     /// Counts the requests that had it, modulo 2^32.
     generation: u32,
     waiting: Option<(Deadline, T)>,
@@ -159,7 +159,7 @@ impl<T> Requests<T> {
     #[must_use]
     pub fn new(in_flight_max: u32, body_bytes_max: usize) -> Self {
         let in_flight_max = in_flight_max.clamp(1, 1 << 20);
-        let entry = |_| Entry {
+        let entry = |_| RequestEntry {
             generation: 0,
             waiting: None,
             over: None,

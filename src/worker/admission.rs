@@ -11,7 +11,7 @@ use doorbell_core::sync::AtomicU32;
 use doorbell_core::wire::CreditWord;
 use doorbell_hotpath::{Grants, WindowWord};
 
-use super::channel_table::{Entry, Listed, Room};
+use super::channel_table::{ChannelEntry, Listed, Room};
 use super::promised::{Promised, Supplied, Supply};
 use super::{CREDIT_WORD_BYTES, QueuePairNumber, Reservation, Worker};
 use crate::error::ConnectError;
@@ -46,7 +46,8 @@ impl<P: Provider> Worker<P> {
         let receives_most = shared.map_or(self.receives.completions.depth(), |shared| shared.promisable());
         let entries = &mut self.table.entries;
         let completions = &self.sends.completions;
-        let is_free = |at: usize, entry: &Entry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
+        let is_free =
+            |at: usize, entry: &ChannelEntry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
         let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
         // Shared receives have their slots since the Worker was made.
         let slots = if is_shared { u32::MAX } else { self.arena.slots() };
@@ -101,7 +102,7 @@ impl<P: Provider> Worker<P> {
             unfinished(entries, from).check(from, left as usize)?;
         }
         if free.is_none() {
-            entries.push(Entry {
+            entries.push(ChannelEntry {
                 generation: 0,
                 listed: Listed::default(),
                 reserved: Weak::new(),
@@ -271,7 +272,7 @@ impl<P: Provider> Worker<P> {
 
 /// Handshakes from an address that have a place here and are not finished: those of which a queue pair is still being made or
 /// destroyed, too, though their peer is gone.
-fn unfinished<C>(entries: &[Entry<C>], from: IpAddr) -> Unfinished {
+fn unfinished<C>(entries: &[ChannelEntry<C>], from: IpAddr) -> Unfinished {
     let on_their_way = entries.iter().filter(|entry| entry.awaits_admission());
     let reserved = on_their_way.filter_map(|entry| entry.reserved.upgrade());
     Unfinished::of(from, reserved.filter_map(|reserved| reserved.unfinished()))

@@ -17,12 +17,12 @@ pub(super) const PARTING_MAX: Duration = Duration::from_millis(20);
 
 /// The places, in the order of their indices.
 pub(super) struct ChannelTable<C: Held + Send + 'static> {
-    pub(super) entries: Vec<Entry<C>>,
+    pub(super) entries: Vec<ChannelEntry<C>>,
     pub(super) reaper: Reaper,
 }
 
 /// A place for a channel. Empty ones are used again.
-pub(super) struct Entry<C> {
+pub(super) struct ChannelEntry<C> {
     pub(super) generation: u32,
     pub(super) listed: Listed,
     /// Reservation of this place for a channel, from before the channel exists until it is gone.
@@ -102,15 +102,18 @@ impl Listed {
 
 /// The places beside that of the channel that an event is reported of.
 pub(crate) struct Others<'w, C> {
-    before: &'w mut [Entry<C>],
-    after: &'w mut [Entry<C>],
+    before: &'w mut [ChannelEntry<C>],
+    after: &'w mut [ChannelEntry<C>],
     /// The generation of the place between them.
     generation: u32,
 }
 
 /// The place of this index, and all others.
 #[inline(always)]
-pub(super) fn apart<C>(entries: &mut [Entry<C>], index: usize) -> Option<(&mut Entry<C>, Others<'_, C>)> {
+pub(super) fn apart<C>(
+    entries: &mut [ChannelEntry<C>],
+    index: usize,
+) -> Option<(&mut ChannelEntry<C>, Others<'_, C>)> {
     // Looked at first, so that the parts need no look of their own.
     entries.get(index)?;
     let (before, rest) = entries.split_at_mut_checked(index)?;
@@ -128,7 +131,10 @@ pub(super) fn apart<C>(entries: &mut [Entry<C>], index: usize) -> Option<(&mut E
 
 /// The channel at this index, and all others.
 #[inline(always)]
-pub(super) fn channel_apart<C>(entries: &mut [Entry<C>], index: usize) -> Option<(&mut C, Others<'_, C>)> {
+pub(super) fn channel_apart<C>(
+    entries: &mut [ChannelEntry<C>],
+    index: usize,
+) -> Option<(&mut C, Others<'_, C>)> {
     let (entry, others) = apart(entries, index)?;
     Some((entry.channel.as_mut()?, others))
 }
@@ -136,7 +142,7 @@ pub(super) fn channel_apart<C>(entries: &mut [Entry<C>], index: usize) -> Option
 /// Returns a channel, the lists that it is on, and the other places.
 #[inline(always)]
 pub(super) fn listed_apart<C: Held>(
-    entries: &mut [Entry<C>],
+    entries: &mut [ChannelEntry<C>],
     index: usize,
 ) -> Option<(&mut Listed, &mut C, Others<'_, C>)> {
     let (entry, others) = apart(entries, index)?;
@@ -204,7 +210,7 @@ impl<C: Held + Send + 'static> ChannelTable<C> {
     }
 }
 
-impl<C> Entry<C> {
+impl<C> ChannelEntry<C> {
     /// The channel here, if it has this name.
     #[inline]
     fn named(&mut self, id: ChannelId) -> Option<&mut C> {
@@ -226,7 +232,7 @@ impl<C> Entry<C> {
     }
 }
 
-impl<C: Held> Entry<C> {
+impl<C: Held> ChannelEntry<C> {
     /// The lists it is on, and the channel.
     #[inline]
     pub(super) fn split(&mut self) -> Option<(&mut Listed, &mut C)> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use doorbell_core::provider::{AsyncEvent, Context, Provider, ProviderError};
 
-use super::channel_table::Entry;
+use super::channel_table::ChannelEntry;
 use super::receive_side::ReceiveSide;
 use super::{ReceiveWorker, Worker};
 use crate::machine::log::log;
@@ -45,7 +45,7 @@ impl DeviceEvents {
         &mut self,
         context: &P::Context,
         receives: &mut ReceiveSide<P>,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
     ) -> Result<Option<AsyncEvent>, ProviderError> {
         if let Some(event) = self.waiting.pop_front() {
             return Ok(Some(event));
@@ -69,7 +69,7 @@ impl DeviceEvents {
         &mut self,
         context: &P::Context,
         receives: &mut ReceiveSide<P>,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
     ) {
         let Some(shared) = &mut receives.shared else {
             return;

@@ -14,7 +14,7 @@ const NONE: u32 = u32::MAX;
 /// Members that wait.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    places: Vec<Place>,
+    places: Vec<TurnNode>,
     /// The first of each class.
     firsts: [u32; CLASSES_MAX],
     /// Changes when all are let go.
@@ -22,7 +22,7 @@ pub(crate) struct Waiting {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct TurnNode {
     turn: Turn,
     /// In this round it waits, unless it is 0.
     round: u32,
@@ -42,7 +42,7 @@ impl Waiting {
     /// Makes room for so many.
     pub(crate) fn make_room(&mut self, count: usize) {
         if count > self.places.len() {
-            self.places.resize(count, Place::default());
+            self.places.resize(count, TurnNode::default());
         }
     }
 
@@ -62,7 +62,7 @@ impl Waiting {
         else {
             return;
         };
-        *own = Place {
+        *own = TurnNode {
             turn,
             round,
             left: NONE,

@@ -7,7 +7,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::{Clock, Instant};
 
 use super::channel_list::ChannelList;
-use super::channel_table::{Entry, channel_apart};
+use super::channel_table::{ChannelEntry, channel_apart};
 use super::posting::{Limit, post_within};
 use super::submissions::{Inlets, Queue};
 use crate::worker::class::{CLASSES_MAX, Classes};
@@ -128,7 +128,7 @@ impl Ordered {
         &mut self,
         (queues, inlets): (&mut [Queue], &mut Inlets<P>),
         listed: &ChannelList,
-        entries: &mut [Entry<C>],
+        entries: &mut [ChannelEntry<C>],
         clock: &impl Clock,
     ) {
         let Self {

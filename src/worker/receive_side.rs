@@ -11,7 +11,7 @@ use doorbell_hotpath::Statistics;
 
 use super::Turn;
 use super::channel_list::ChannelList;
-use super::channel_table::{Entry, Listed, Others, apart, channel_apart, listed_apart};
+use super::channel_table::{ChannelEntry, Listed, Others, apart, channel_apart, listed_apart};
 use super::early::Early;
 use super::shared::{Around, Shared};
 use crate::machine::reaper::Reaped;
@@ -66,7 +66,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[inline]
     pub(super) fn poll<C: Receives<P>>(
         &mut self,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         mut due: impl FnMut(u32, &mut Listed),
@@ -109,7 +109,7 @@ impl<P: Provider> ReceiveSide<P> {
 
     /// A callback panicked as a message was delivered to it: its receive is posted again, and announced, with those that went without.
     #[cold]
-    fn note_interrupted<C: Receives<P>>(&mut self, table: &mut [Entry<C>]) {
+    fn note_interrupted<C: Receives<P>>(&mut self, table: &mut [ChannelEntry<C>]) {
         let Some(index) = self.interrupted.take() else {
             return;
         };
@@ -123,7 +123,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[inline]
     pub(super) fn poll_early<C: Receives<P>>(
         &mut self,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         due: impl FnMut(u32, &mut Listed),
@@ -138,7 +138,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[cold]
     fn take_early<C: Receives<P>>(
         &mut self,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         mut due: impl FnMut(u32, &mut Listed),
@@ -176,7 +176,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[cold]
     fn feed<C: Receives<P>>(
         &mut self,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
@@ -246,7 +246,7 @@ fn take_elsewhere<P: Provider, C: Receives<P>>(
         return shared.take(completion, around.again(), due, each);
     }
     let entry = around.table.get(id.channel_among(WorkKind::Receive));
-    let is_early = entry.is_some_and(Entry::awaits_admission);
+    let is_early = entry.is_some_and(ChannelEntry::awaits_admission);
     keep_or_orphan(completion, is_early, around.early, around.statistics)
 }
 

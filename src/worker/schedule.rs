@@ -106,7 +106,7 @@ impl Turn {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ClassState {
     weight: u16,
     /// How many different priorities are below its own.
     level: usize,
@@ -120,7 +120,7 @@ struct Place {
 /// The order of classes, and how much each had.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    places: [Place; CLASSES_MAX],
+    places: [ClassState; CLASSES_MAX],
     /// The turns of each level.
     turns: [Turns; CLASSES_MAX],
     bytes_ahead_max: u64,
@@ -141,7 +141,7 @@ impl Schedule {
             below.count()
         };
         Self {
-            places: classes.table.map(|class| Place {
+            places: classes.table.map(|class| ClassState {
                 weight: class.weight,
                 level: level(&class),
                 turn: Turn::default(),
@@ -156,7 +156,7 @@ impl Schedule {
         }
     }
 
-    fn place(&self, class: u8) -> Option<&Place> {
+    fn place(&self, class: u8) -> Option<&ClassState> {
         self.places.get(Classes::place(class))
     }
 

@@ -9,7 +9,7 @@ use doorbell_hotpath::{Outcome, Statistics};
 
 use super::Turn;
 use super::channel_list::{ChannelList, Due, due};
-use super::channel_table::{Entry, Others, apart, channel_apart};
+use super::channel_table::{ChannelEntry, Others, apart, channel_apart};
 use super::submissions::Submissions;
 use super::undelivered::{Delivering, Undelivered, deliver, keep_undelivered};
 use crate::machine::reaper::Reaped;
@@ -68,7 +68,7 @@ impl<P: Provider> SendSide<P> {
     #[inline]
     pub(super) fn look_noticed<C: Sends<P>>(
         &mut self,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
         received: u32,
         sent: u32,
     ) -> bool {
@@ -76,7 +76,7 @@ impl<P: Provider> SendSide<P> {
     }
 
     #[cold]
-    fn list_noticed<C: Sends<P>>(&mut self, table: &mut [Entry<C>], received: u32, sent: u32) -> bool {
+    fn list_noticed<C: Sends<P>>(&mut self, table: &mut [ChannelEntry<C>], received: u32, sent: u32) -> bool {
         let Self {
             noticed,
             unannounced,
@@ -89,7 +89,7 @@ impl<P: Provider> SendSide<P> {
         let mut is_unanswered = false;
         noticed.take(|index| {
             let entry = table.get_mut(index as usize);
-            let Some((listed, channel)) = entry.and_then(Entry::split) else {
+            let Some((listed, channel)) = entry.and_then(ChannelEntry::split) else {
                 return;
             };
             if undelivered.len() >= undelivered.capacity() {
@@ -134,7 +134,7 @@ impl<P: Provider> SendSide<P> {
     /// what a callback that panicked left, and returns how much that is.
     pub(super) fn announce<C: Sends<P>>(
         &mut self,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
@@ -167,7 +167,7 @@ impl<P: Provider> SendSide<P> {
     #[inline]
     pub(super) fn poll<C: Sends<P>>(
         &mut self,
-        table: &mut [Entry<C>],
+        table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         statistics: &Statistics,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
@@ -217,7 +217,7 @@ struct Kept<'s, P: Provider> {
 fn take_other<P: Provider, C: Sends<P>>(
     completion: Lent<'_, <P::CompletionQueue as CompletionQueue>::Completion>,
     kept: Kept<'_, P>,
-    table: &mut [Entry<C>],
+    table: &mut [ChannelEntry<C>],
     arena: &mut P::Arena,
     statistics: &Statistics,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),

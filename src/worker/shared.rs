@@ -23,7 +23,7 @@ use doorbell_ffi::Loan;
 use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 
 use super::channel_list::ChannelList;
-use super::channel_table::{Entry, Listed, apart, listed_apart};
+use super::channel_table::{ChannelEntry, Listed, apart, listed_apart};
 use super::early::Early;
 use super::qpn_table::QpnTable;
 use super::receive_side::note_end;
@@ -60,7 +60,7 @@ struct Opened {
 
 /// State of a Worker beside the receives, which polling them needs.
 pub(super) struct Around<'w, P: Provider, C> {
-    pub(super) table: &'w mut [Entry<C>],
+    pub(super) table: &'w mut [ChannelEntry<C>],
     pub(super) arena: &'w mut P::Arena,
     /// Channels whose peers used receives that are not granted again for want of spare ones.
     pub(super) hungry: &'w mut ChannelList,
@@ -444,7 +444,7 @@ impl<P: Provider> Shared<P> {
     }
 
     /// Looks whether an event of the device is about these receives. Events about queue pairs are noted at their channels.
-    pub(super) fn note<C: Receives<P>>(&mut self, event: AsyncEvent, table: &mut [Entry<C>]) {
+    pub(super) fn note<C: Receives<P>>(&mut self, event: AsyncEvent, table: &mut [ChannelEntry<C>]) {
         match event {
             AsyncEvent::SharedReceiveLimit(id) if id == self.queue().id() => self.limit.is_passed = true,
             AsyncEvent::LastReceiveReached(qpn) => {

@@ -15,7 +15,7 @@ use doorbell_hotpath::ring::TakeError;
 
 use super::Turn;
 use super::channel_list::{ChannelList, Due, due};
-use super::channel_table::{Entry, Others, channel_apart};
+use super::channel_table::{ChannelEntry, Others, channel_apart};
 use super::ordered::Ordered;
 use super::posting::post;
 use crate::machine::reaper::Reaper;
@@ -336,7 +336,7 @@ impl<P: Provider> Submissions<P> {
     #[cold]
     pub(super) fn run<C: Sends<P>>(
         &mut self,
-        entries: &mut [Entry<C>],
+        entries: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         clock: &P::Context,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
@@ -476,7 +476,7 @@ impl<P: Provider> Submissions<P> {
     /// As for [`Submissions::add`].
     pub(super) fn add_one<C: Sends<P>>(
         &mut self,
-        entries: &mut [Entry<C>],
+        entries: &mut [ChannelEntry<C>],
         maker: &Maker<'_, P>,
     ) -> Result<Submitter<P>, MemoryError> {
         let mut made = self.add(entries, 1, false, maker)?;
@@ -489,7 +489,7 @@ impl<P: Provider> Submissions<P> {
     /// There is no memory, or a setting is out of its range.
     pub(super) fn add<C: Sends<P>>(
         &mut self,
-        entries: &mut [Entry<C>],
+        entries: &mut [ChannelEntry<C>],
         count: usize,
         is_shared: bool,
         maker: &Maker<'_, P>,

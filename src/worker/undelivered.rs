@@ -5,7 +5,7 @@ use doorbell_core::provider::Provider;
 
 use super::Turn;
 use super::channel_list::Due;
-use super::channel_table::{Entry, channel_apart};
+use super::channel_table::{ChannelEntry, channel_apart};
 use crate::worker::event::Event;
 use crate::worker::half::Sends;
 
@@ -40,7 +40,7 @@ pub(super) fn keep_undelivered<P: Provider>(
 #[cold]
 pub(super) fn deliver<P: Provider, C: Sends<P>>(
     delivering: Delivering<'_, P>,
-    table: &mut [Entry<C>],
+    table: &mut [ChannelEntry<C>],
     arena: &mut P::Arena,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) {

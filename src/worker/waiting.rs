@@ -11,7 +11,7 @@ use doorbell_core::{Clock, Deadline, Instant};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 
-use super::channel_table::Entry;
+use super::channel_table::ChannelEntry;
 use super::polling::Polled;
 use super::send_side::SendSide;
 use super::submissions::{NAP, Submissions};
@@ -39,7 +39,7 @@ impl Waiting {
 impl<P: Provider> SendSide<P> {
     /// Looks for credits of channels that want some; says how many of them have some now.
     #[inline]
-    pub(super) fn credits_came<C: Sends<P>>(&mut self, table: &mut [Entry<C>]) -> u32 {
+    pub(super) fn credits_came<C: Sends<P>>(&mut self, table: &mut [ChannelEntry<C>]) -> u32 {
         if self.wanting.is_empty() {
             return 0;
         }
@@ -48,7 +48,7 @@ impl<P: Provider> SendSide<P> {
 
     /// Says how many of the channels that wanted credits have some now.
     #[cold]
-    fn find_credits<C: Sends<P>>(&mut self, table: &mut [Entry<C>]) -> u32 {
+    fn find_credits<C: Sends<P>>(&mut self, table: &mut [ChannelEntry<C>]) -> u32 {
         let Self { wanting, noticed, .. } = self;
         let mut came = 0_u32;
         wanting.retain(|index| {

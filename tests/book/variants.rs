@@ -46,6 +46,7 @@ fn every_variant_has_an_entry() {
         "CloseError",
         "LinkError",
         "MeshError",
+        "NotSentKind",
     ];
     for name in names {
         let heading = format!("\n## `{name}`\n");

@@ -119,13 +119,13 @@ fn pair() -> (Fabric, End<Old>, End<Old>) {
 
 /// The events of a side.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Told {
+struct EventCounts {
     received: u32,
     failed: Vec<WcStatus>,
     requests_failed: u32,
 }
 
-impl Told {
+impl EventCounts {
     /// Waits until the Worker has closed the channel by itself.
     fn until_gone(end: &mut End<Old>) -> Self {
         let mut told = Self::default();
@@ -176,8 +176,8 @@ fn a_side_that_only_receives_finds_the_end_by_its_probe() {
             assert_eq!(b.worker().close(id, long, |_, _| {}), Ok(()));
         }
         let began = fabric.now();
-        let told = Told::until_gone(&mut a);
-        let expected = Told {
+        let told = EventCounts::until_gone(&mut a);
+        let expected = EventCounts {
             received: 3,
             failed: vec![WcStatus::RETRY_EXC_ERR],
             requests_failed: 0,
@@ -195,8 +195,8 @@ fn a_side_that_sends_finds_the_end_by_its_requests() {
     let (id, long) = (b.id(), b.worker().within(LONG));
     assert_eq!(b.worker().close(id, long, |_, _| {}), Ok(()));
     send(&mut a, 5);
-    let told = Told::until_gone(&mut a);
-    let expected = Told {
+    let told = EventCounts::until_gone(&mut a);
+    let expected = EventCounts {
         received: 0,
         failed: vec![WcStatus::RETRY_EXC_ERR],
         requests_failed: 5,

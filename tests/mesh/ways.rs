@@ -220,6 +220,39 @@ fn a_cable_that_breaks_for_good_costs_no_message_where_another_way_is_left() {
     assert_eq!(hops, Some(3), "the other way round");
 }
 
+/// Messages of several fragments, and short ones. A link that comes back sends again what it still shares, of which other members have
+/// all by then; one that is lost lets go of it.
+#[test]
+fn what_a_link_shares_when_its_cable_breaks_goes_the_other_way_round() {
+    let (cut, back) = (
+        "at 50ms link h1/sim1-h2/sim1 down",
+        "\nat 400ms link h1/sim1-h2/sim1 up",
+    );
+    for (plan, recover_within) in [(cut.to_owned(), ms(300)), (format!("{cut}{back}"), ms(5000))] {
+        let mut world = World::made(4, &RING, &plan, |at| {
+            let mut config = crate::world::config(at, 4, 1);
+            config.link.session.fragment_bytes = 400;
+            config.link.session.recover_within = recover_within;
+            config
+        });
+        world.joined();
+        world.run(ms(51), |_| false);
+        fill(&mut world, 40);
+        all_come(&mut world, 40, 20_000);
+        assert_eq!(world.member(1).mesh.routes().hops(rank(2)), Some(3));
+        let again = world.member(1).mesh.member_counts(rank(2)).sent_again;
+        assert!(again > 0, "{again}");
+        let is_back = world.run(ms(3000), |world| {
+            world.member(1).mesh.routes().hops(rank(2)) == Some(1)
+        });
+        assert_eq!(is_back, plan.ends_with("up"));
+        let inboxes = world.members.iter_mut().flatten().map(|member| &mut member.inbox);
+        inboxes.for_each(|inbox| inbox.iter_mut().for_each(Vec::clear));
+        fill(&mut world, 20);
+        all_come(&mut world, 20, 2000);
+    }
+}
+
 /// With the time that links have to recover as it is by default, of which none of this needs to wait for the end.
 fn patient(cables: &[(usize, usize)], plan: &str) -> World {
     let ranks = cables.iter().map(|(one, other)| one.max(other) + 1).max();

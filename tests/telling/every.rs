@@ -36,13 +36,13 @@ const NOT_HELD: [(&str, &str); 7] = [
 ];
 
 /// An event as it stands in a source: what each line of it has.
-struct Told {
+struct LogCall {
     head: String,
     fields: Vec<String>,
     place: String,
 }
 
-impl Told {
+impl LogCall {
     /// Reads it from the text behind `log!(`.
     fn read(text: &str, place: String) -> Self {
         let (level, rest) = text.split_once(',').unwrap();
@@ -99,7 +99,7 @@ fn every_event_in_the_sources_is_held_to_be_told() {
         }
         let place = path.strip_prefix(root).unwrap().display();
         let events = text.split("log!(").skip(1);
-        told.extend(events.map(|event| Told::read(event, place.to_string())));
+        told.extend(events.map(|event| LogCall::read(event, place.to_string())));
     });
     assert!(told.len() > 45, "{}", told.len());
     let mut held = Vec::new();

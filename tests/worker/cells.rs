@@ -7,7 +7,7 @@ use doorbell::{
 };
 use doorbell_sim::Host;
 
-fn received(event: Event<'_, Host>) -> Option<Vec<u8>> {
+pub(crate) fn received(event: Event<'_, Host>) -> Option<Vec<u8>> {
     match event {
         Event::Received { message, .. } => Some(message.payload().to_vec()),
         _ => None,

@@ -26,14 +26,14 @@ fn pair() -> (End, End) {
 
 /// The events that a Worker reported of its channels.
 #[derive(Debug, Default)]
-struct Told {
+struct EventCounts {
     received: u32,
     closed: Vec<bool>,
     failed: Vec<WcStatus>,
     requests_failed: u32,
 }
 
-impl Told {
+impl EventCounts {
     fn note(&mut self, event: &Event<'_, Host>) {
         match event {
             Event::Received { .. } => self.received += 1,
@@ -46,7 +46,7 @@ impl Told {
     }
 }
 
-fn poll(worker: &mut Worker<Host>, told: &mut Told) {
+fn poll(worker: &mut Worker<Host>, told: &mut EventCounts) {
     worker.poll_tending(|_, event| told.note(&event)).unwrap();
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn leasable(worker: &mut Worker<Host>) -> usize {
 }
 
 /// Polls until the Worker has closed the channel by itself.
-fn until_gone(end: &mut End, told: &mut Told) {
+fn until_gone(end: &mut End, told: &mut EventCounts) {
     let (id, deadline) = (end.id(), std::time::Instant::now() + crate::fabric::SOON);
     while end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
         assert!(std::time::Instant::now() < deadline, "{told:?}");
@@ -92,7 +92,7 @@ fn a_peer_that_closes_is_told_behind_its_messages() {
         Some(ChannelState::Open),
         "it was not lost"
     );
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     let mut refused = Vec::new();
     while told.closed.is_empty() {
         a.worker()
@@ -135,7 +135,7 @@ fn a_channel_that_is_lost_is_closed_by_tending_alone() {
     let before = leasable(a.worker());
     let (a_id, b_id) = (a.id(), b.id());
     let soon = std::time::Instant::now() + crate::fabric::SOON;
-    let (mut told, long) = (Told::default(), b.worker().within(LONG));
+    let (mut told, long) = (EventCounts::default(), b.worker().within(LONG));
     b.worker().begin_close(b_id, long).unwrap();
     while told.closed.is_empty() {
         assert!(std::time::Instant::now() < soon, "{told:?}");
@@ -164,7 +164,7 @@ fn a_worker_that_is_dropped_says_farewell_behind_what_was_sent() {
     let (mut a, mut b) = pair();
     send(&mut b, 3);
     drop(b);
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     until_gone(&mut a, &mut told);
     assert_eq!((told.received, &told.closed[..]), (3, &[true][..]), "{told:?}");
 }
@@ -177,7 +177,7 @@ fn both_may_close_at_once() {
         let long = a.worker().within(LONG);
         a.worker().begin_close(a_id, long).unwrap();
         b.worker().begin_close(b_id, long).unwrap();
-        let (mut told_a, mut told_b) = (Told::default(), Told::default());
+        let (mut told_a, mut told_b) = (EventCounts::default(), EventCounts::default());
         let mut rounds = 0;
         let is_under_way = |end: &mut End, id| end.worker().close_progress(id) == CloseProgress::UnderWay;
         while is_under_way(&mut a, a_id) || is_under_way(&mut b, b_id) {
@@ -206,17 +206,17 @@ fn a_farewell_waits_for_a_receive_and_is_left_where_there_is_none() {
         // All that the peer has receives for.
         send(&mut b, 16);
         let soon = b.worker().within(Duration::from_millis(200));
-        let mut told = Told::default();
+        let mut told = EventCounts::default();
         if comes_late {
             assert_eq!(b.worker().close(b_id, soon, |_, _| {}), Ok(()));
         } else {
             b.worker().begin_close(b_id, soon).unwrap();
             for _ in 0..20 {
-                poll(b.worker(), &mut Told::default());
+                poll(b.worker(), &mut EventCounts::default());
             }
             assert_eq!(b.worker().close_progress(b_id), CloseProgress::UnderWay);
             while b.worker().close_progress(b_id) == CloseProgress::UnderWay {
-                poll(b.worker(), &mut Told::default());
+                poll(b.worker(), &mut EventCounts::default());
                 poll(a.worker(), &mut told);
             }
         }
@@ -286,7 +286,7 @@ fn a_dead_peer_is_found_by_a_side_that_only_receives() {
         (config.timeout, config.retry_count) = (10, 3);
         let (fabric, mut a, b) = cut(config);
         let began = fabric.now();
-        let mut told = Told::default();
+        let mut told = EventCounts::default();
         while told.failed.is_empty() {
             let long = a.worker().within(LONG);
             a.worker()
@@ -317,7 +317,7 @@ fn a_dead_peer_is_found_by_a_loop_that_polls_rarely() {
         (config.timeout, config.retry_count) = (10, 3);
         let (fabric, mut a, b) = cut(config);
         let began = fabric.now();
-        let mut told = Told::default();
+        let mut told = EventCounts::default();
         while told.failed.is_empty() {
             fabric.run_for(nap);
             poll(a.worker(), &mut told);
@@ -338,7 +338,7 @@ fn a_message_without_completion_puts_a_probe_off_by_a_look_at_most() {
     (config.timeout, config.retry_count, config.unsignaled_max) = (10, 3, 8);
     let fabric = Fabric::new();
     let (mut a, _b) = pair_on(&fabric, config, config, Notify::Every);
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     assert!(a.worker().ready_to_sleep(|_, event| told.note(&event)).is_ok());
     send(&mut a, 1);
     fabric.run_for(Duration::from_millis(1));
@@ -370,7 +370,7 @@ fn a_probe_with_a_timeout_finds_a_dead_peer_soon() {
         config.probe_timeout = Some(Duration::from_millis(50));
         let (fabric, mut a, _b) = cut_in_time(config);
         let (began, id) = (fabric.now(), a.id());
-        let mut told = Told::default();
+        let mut told = EventCounts::default();
         let mut took = None;
         while a.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
             fabric.run_for(Duration::from_micros(nap_us));
@@ -396,7 +396,7 @@ fn a_worker_that_sleeps_wakes_for_the_timeout_of_a_probe() {
     config.probe_timeout = Some(Duration::from_millis(50));
     let (fabric, mut a, _b) = cut_in_time(config);
     let began = fabric.now();
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     while told.failed.is_empty() {
         let long = a.worker().within(LONG);
         a.worker()
@@ -424,7 +424,7 @@ fn an_outage_ends_an_idle_channel_by_a_timeout_alone() {
         let (fabric, mut a, _b) = cut_in_time(config);
         fabric.follow(&"at 1300ms link a/simA-b/simB up".parse().unwrap());
         let began = fabric.now();
-        let mut told = Told::default();
+        let mut told = EventCounts::default();
         while passed(&fabric, began) < Duration::from_secs(4) {
             fabric.run_for(Duration::from_millis(1));
             poll(a.worker(), &mut told);
@@ -451,7 +451,7 @@ fn a_request_behind_a_probe_is_not_ended_by_its_timeout() {
     let window = window.unwrap();
     let target = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
     let (began, id) = (fabric.now(), a.id());
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     let mut is_posted = false;
     while passed(&fabric, began) < Duration::from_secs(4) {
         fabric.run_for(Duration::from_millis(1));
@@ -484,7 +484,7 @@ fn an_answer_that_waits_in_the_queue_came_in_time() {
         (0..3000).for_each(|_| many.peer[0].tend());
     };
     let before = many.peer[0].statistics().snapshot();
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     for _ in 0..10 {
         for _ in 0..40 {
             many.peer[0].send(busy, b"more").unwrap();
@@ -510,7 +510,7 @@ fn without_probes_nobody_asks() {
     config.probe_after = None;
     let (fabric, mut a, _b) = cut(config);
     let before = a.worker().statistics().snapshot();
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     for _ in 0..10 {
         fabric.run_for(Duration::from_secs(10));
         let soon = a.worker().within(Duration::from_millis(1));
@@ -534,7 +534,7 @@ fn a_peer_that_is_alive_and_silent_stays() {
     config.probe_after = Some(Duration::from_millis(100));
     let fabric = Fabric::new();
     let (mut a, mut b) = pair_on(&fabric, config, config, Notify::Every);
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     let before = a.worker().statistics().snapshot();
     for _ in 0..10 {
         let deadline = a.worker().within(Duration::from_millis(200));
@@ -561,7 +561,7 @@ fn one_failure_tells_one_cause_and_each_request_its_error() {
     (config.timeout, config.retry_count) = (10, 1);
     let (_fabric, mut a, _b) = cut(config);
     send(&mut a, 7);
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     until_gone(&mut a, &mut told);
     assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
     assert_eq!(told.requests_failed, 7);
@@ -577,7 +577,7 @@ fn a_channel_that_is_to_stay_stays_until_it_is_closed() {
     config.close_when_lost = false;
     let (mut a, b) = pair_with(config, small());
     drop(b);
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     while told.closed.is_empty() {
         poll(a.worker(), &mut told);
     }
@@ -625,7 +625,7 @@ fn halves_are_told_and_the_whole_closes_it() {
     );
     assert_eq!(half.state(), ChannelState::PeerClosed { all_arrived: true });
     let mut worker = sending.join(receiving).unwrap();
-    let mut told = Told::default();
+    let mut told = EventCounts::default();
     for _ in 0..100_000 {
         poll(&mut worker, &mut told);
         if worker.close_progress(at.channel) != CloseProgress::UnderWay && worker.channels().count() == 0 {

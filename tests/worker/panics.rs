@@ -49,7 +49,7 @@ impl Panicking {
 
 /// The sum of the events of one end.
 #[derive(Default)]
-struct Told {
+struct SeenEvents {
     /// Numbers of messages.
     received: Vec<u32>,
     fetched: Vec<Ticket>,
@@ -58,7 +58,7 @@ struct Told {
     over: u32,
 }
 
-impl Told {
+impl SeenEvents {
     fn take(&mut self, event: &Event<'_, Host>) {
         match event {
             Event::Received { message, .. } => {
@@ -83,7 +83,7 @@ impl Told {
     }
 }
 
-fn poll(worker: &mut Worker<Host>, told: &mut Told, panicking: &mut Panicking) -> u32 {
+fn poll(worker: &mut Worker<Host>, told: &mut SeenEvents, panicking: &mut Panicking) -> u32 {
     panicking.catch(|panicking| {
         let each = |_: Turn<'_, Host>, event: Event<'_, Host>| {
             told.take(&event);
@@ -122,7 +122,11 @@ fn exchange(every: u32, (mut a, mut b): (End, End)) {
     let remote = window.remote();
     let mut panicking = Panicking::every(every);
     let before = [slots(&mut a), slots(&mut b)];
-    let (mut told, mut sent, mut reads) = ([Told::default(), Told::default()], [0_u32; 2], VecDeque::new());
+    let (mut told, mut sent, mut reads) = (
+        [SeenEvents::default(), SeenEvents::default()],
+        [0_u32; 2],
+        VecDeque::new(),
+    );
     let mut quiet = 0;
     while quiet < 8 {
         let mut is_busy = false;
@@ -201,7 +205,7 @@ fn at_every_event_of_halves() {
         let (mut sending, receiving) = a.split(&ArenaConfig::new(64, 256)).unwrap();
         let (mut announcing, mut hearing) = b.split(&ArenaConfig::new(64, 256)).unwrap();
         let mut panicking = Panicking::every(every);
-        let (mut told, mut sent, mut quiet) = ([Told::default(), Told::default()], 0_u32, 0);
+        let (mut told, mut sent, mut quiet) = ([SeenEvents::default(), SeenEvents::default()], 0_u32, 0);
         while quiet < 8 {
             let mut events = 0;
             while sent < 200 {
@@ -254,7 +258,10 @@ fn at_every_event_of_a_failure() {
                 .post_inline(Operation::Send, &bytes)
                 .unwrap();
         }
-        let (mut told, mut panicking) = ([Told::default(), Told::default()], Panicking::every(every));
+        let (mut told, mut panicking) = (
+            [SeenEvents::default(), SeenEvents::default()],
+            Panicking::every(every),
+        );
         for _ in 0..200 {
             poll(a.worker(), &mut told[0], &mut panicking);
             poll(b.worker(), &mut told[1], &mut panicking);

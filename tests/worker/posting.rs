@@ -58,7 +58,7 @@ fn two(config: &ChannelConfig, quirks: Quirks) -> Two<Host> {
     }
 }
 
-fn config() -> ChannelConfig {
+pub(crate) fn config() -> ChannelConfig {
     let mut config = small();
     config.remote = RemoteAccess::ALL;
     config.gather_max = 2;

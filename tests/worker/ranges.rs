@@ -1,24 +1,18 @@
 //! Requests of ranges of windows, and memory that is registered more than once.
 
-use crate::fabric::{End, connect, node, pair_with, port, small};
+use crate::fabric::{End, connect, node, pair_with, port};
+use crate::posting::config;
 use doorbell::provider::Window as _;
 use doorbell::{
-    ChannelConfig, Event, LocalWindow, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind,
-    Ticket, WindowConfig,
+    Event, LocalWindow, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, Ticket,
+    WindowConfig,
 };
 use doorbell_sim::{Fabric, Host};
 
 const BYTES: usize = 1 << 20;
 
-fn open() -> ChannelConfig {
-    let mut config = small();
-    config.remote = RemoteAccess::ALL;
-    config.gather_max = 2;
-    config
-}
-
 fn pair() -> (End, End) {
-    pair_with(open(), open())
+    pair_with(config(), config())
 }
 
 fn window(end: &mut End, remote: RemoteAccess) -> LocalWindow<Host> {
@@ -170,7 +164,7 @@ fn one_memory_is_reached_through_two_devices() {
     let a = node(&fabric, "a", ports);
     // On the subnet of the second device alone.
     let b = node(&fabric, "b", vec![port("simB", "127.0.0.2/24")]);
-    let (mut server, client) = connect((a, b), open(), open());
+    let (mut server, client) = connect((a, b), config(), config());
     let mut client = client.unwrap();
     let used = server.at.worker;
     assert_eq!(server.workers[used].device(), "simA2");

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 
+use crate::cells::received;
 use crate::fabric::{End, pair_on, small};
 use doorbell::Notify;
 use doorbell_sim::{Fabric, Host, Quirks};
@@ -19,13 +20,6 @@ fn send(end: &mut End, bytes: &[u8]) {
     let lease = end.lease(bytes);
     let id = end.id();
     assert!(end.worker().channel(id).unwrap().send_lease(lease).is_ok());
-}
-
-fn received(event: Event<'_>) -> Option<Vec<u8>> {
-    match event {
-        Event::Received { message, .. } => Some(message.payload().to_vec()),
-        _ => None,
-    }
 }
 
 /// Returns the messages that `end` receives while it closes its channel, which fails the queue pair.

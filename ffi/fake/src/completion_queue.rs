@@ -44,7 +44,7 @@ pub(crate) struct Cqe {
 
 /// A place: one cache line, published by its number, which is its position plus one.
 #[repr(align(64))]
-struct Place {
+struct CqeSlot {
     published: AtomicU64,
     cqe: UnsafeCell<Cqe>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct CompletionQueue {
     context: *mut ibv_context,
     user_context: *mut c_void,
     channel: Option<NonNull<ibv_comp_channel>>,
-    places: Box<[Place]>,
+    places: Box<[CqeSlot]>,
     mask: u64,
     armed: AtomicU8,
     overrun: AtomicBool,
@@ -97,7 +97,7 @@ impl CompletionQueue {
     }
 
     #[inline]
-    fn place(&self, position: u64) -> Option<&Place> {
+    fn place(&self, position: u64) -> Option<&CqeSlot> {
         self.places.get(usize::try_from(position & self.mask).ok()?)
     }
 
@@ -310,7 +310,7 @@ pub(crate) unsafe fn create(
     verbs.cqe = c_int::try_from(length).unwrap_or(c_int::MAX);
     // SAFETY: open, as the caller vouches.
     unsafe { OpenDevice::of(context) }.children.add();
-    let places = (0..length).map(|_| Place {
+    let places = (0..length).map(|_| CqeSlot {
         published: AtomicU64::new(0),
         cqe: UnsafeCell::new(Cqe::NONE),
     });

@@ -25,7 +25,7 @@ pub(crate) const REGIONS_MAX: u32 = 8192;
 const INDEX_SHIFT: u32 = 8;
 
 /// One region, while its key is not zero.
-struct Entry {
+struct RegionEntry {
     key: AtomicU32,
     /// How many requests reach it by a peer's right at this moment.
     pins: AtomicU32,
@@ -42,8 +42,8 @@ struct Entry {
 /// How many registrations there were.
 static SERIALS: AtomicU32 = AtomicU32::new(0);
 
-static ENTRIES: [Entry; REGIONS_MAX as usize] = [const {
-    Entry {
+static ENTRIES: [RegionEntry; REGIONS_MAX as usize] = [const {
+    RegionEntry {
         key: AtomicU32::new(0),
         pins: AtomicU32::new(0),
         access: AtomicU32::new(0),
@@ -90,11 +90,11 @@ pub(crate) fn children() -> ibv_fork_status {
     }
 }
 
-fn entry(key: u32) -> Option<&'static Entry> {
+fn entry(key: u32) -> Option<&'static RegionEntry> {
     ENTRIES.get((key >> INDEX_SHIFT) as usize)
 }
 
-impl Entry {
+impl RegionEntry {
     /// Returns the place of `bytes` bytes at `address`, if they lie within and all of `access` is allowed.
     fn piece(&self, pd: *mut ibv_pd, access: u32, address: u64, bytes: u64) -> Option<Piece> {
         let offset = address.checked_sub(self.address.load(Ordering::Relaxed))?;
@@ -140,7 +140,7 @@ pub(crate) fn serial(key: u32) -> u32 {
 
 /// Memory that a peer's request reaches, kept registered as long as this lives.
 pub(crate) struct Pinned {
-    entry: &'static Entry,
+    entry: &'static RegionEntry,
     pub(crate) piece: Piece,
 }
 

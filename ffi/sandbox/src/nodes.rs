@@ -31,7 +31,7 @@ enum Kind {
 
 /// An entry of `/dev`.
 #[derive(Debug)]
-struct Entry {
+struct DeviceFile {
     name: CString,
     at: CString,
     kind: Kind,
@@ -40,7 +40,7 @@ struct Entry {
 /// The entries to keep.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    entries: Vec<Entry>,
+    entries: Vec<DeviceFile>,
     options: CString,
     /// The folder of this process, if it is one that is covered.
     current: Option<CString>,
@@ -67,7 +67,7 @@ impl Nodes {
                 // It is gone.
                 Err(_) => continue,
             };
-            entries.push(Entry {
+            entries.push(DeviceFile {
                 name: text(entry.file_name())?,
                 at: text(entry.path())?,
                 kind,
@@ -113,7 +113,7 @@ impl Nodes {
     }
 }
 
-impl Entry {
+impl DeviceFile {
     fn mount(&self) -> io::Result<()> {
         match &self.kind {
             Kind::Link(target) => return Ok(rustix::fs::symlinkat(target, CWD, &self.at)?),

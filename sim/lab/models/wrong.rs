@@ -11,8 +11,8 @@ const WRONG: &[Wrong] = &[
     Wrong {
         name: "asked_without_a_wake_up",
         steps: &[(
-            "        queue.signals.wake_accepting();\n        Ok(Place {",
-            "        Ok(Place {",
+            "        queue.signals.wake_accepting();\n        Ok(AcceptPlace {",
+            "        Ok(AcceptPlace {",
         )],
     },
     Wrong {
@@ -23,8 +23,8 @@ const WRONG: &[Wrong] = &[
                 "        queue.signals.wake_accepting();\n        let mut asked = queue.asked();",
             ),
             (
-                "        drop(asked);\n        queue.signals.wake_accepting();\n        Ok(Place {",
-                "        drop(asked);\n        Ok(Place {",
+                "        drop(asked);\n        queue.signals.wake_accepting();\n        Ok(AcceptPlace {",
+                "        drop(asked);\n        Ok(AcceptPlace {",
             ),
         ],
     },
@@ -93,19 +93,19 @@ const WRONG: &[Wrong] = &[
         name: "published_before_it_is_there",
         steps: &[
             (
-                "            self.queue.exchange(index, Entry::Connected(connected));\n",
+                "            self.queue.exchange(index, AcceptEntry::Connected(connected));\n",
                 "",
             ),
             (
                 "            if is_abandoned {\n",
-                "            self.queue.exchange(index, Entry::Connected(connected));\n            if is_abandoned {\n",
+                "            self.queue.exchange(index, AcceptEntry::Connected(connected));\n            if is_abandoned {\n",
             ),
         ],
     },
     Wrong {
         name: "withdrawn_and_left_there",
         steps: &[(
-            "        drop(asked);\n        self.exchange(index, Entry::Empty);\n",
+            "        drop(asked);\n        self.exchange(index, AcceptEntry::Empty);\n",
             "        drop(asked);\n",
         )],
     },
@@ -157,12 +157,12 @@ const WRONG: &[Wrong] = &[
         name: "free_before_it_is_emptied",
         steps: &[
             (
-                "                Ok(self.exchange(index, Entry::Empty))\n",
+                "                Ok(self.exchange(index, AcceptEntry::Empty))\n",
                 "                Ok(Some(index))\n",
             ),
             (
                 "            None => Ok(None),\n        })\n",
-                "            None => Ok(None),\n        })\n        .map(|taken| taken.and_then(|index| self.exchange(index, Entry::Empty)))\n",
+                "            None => Ok(None),\n        })\n        .map(|taken| taken.and_then(|index| self.exchange(index, AcceptEntry::Empty)))\n",
             ),
         ],
     },
@@ -220,13 +220,13 @@ const WRONG: &[Wrong] = &[
                 "use super::locks::{Arc, Mutex, MutexGuard, Torn, TornGuard};",
             ),
             (
-                "    table: Box<[Mutex<Entry<W, A, C>>]>,",
-                "    table: Box<[Torn<Entry<W, A, C>>]>,",
+                "    table: Box<[Mutex<AcceptEntry<W, A, C>>]>,",
+                "    table: Box<[Torn<AcceptEntry<W, A, C>>]>,",
             ),
-            ("Mutex::new(Entry::Empty)", "Torn::new(Entry::Empty)"),
+            ("Mutex::new(AcceptEntry::Empty)", "Torn::new(AcceptEntry::Empty)"),
             (
-                "-> Option<MutexGuard<'_, Entry<W, A, C>>>",
-                "-> Option<TornGuard<'_, Entry<W, A, C>>>",
+                "-> Option<MutexGuard<'_, AcceptEntry<W, A, C>>>",
+                "-> Option<TornGuard<'_, AcceptEntry<W, A, C>>>",
             ),
         ],
     },

@@ -102,7 +102,7 @@ struct Said {
 
 /// A scenario with one version on one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Entry {
+struct ScenarioResult {
     hosts: String,
     kernel: String,
     version: String,
@@ -164,7 +164,7 @@ fn on_cluster(
     shape: Shape,
     (file, kernel): (&Path, &Choice),
     lab: &mut dyn Lab,
-) -> Result<Vec<Entry>> {
+) -> Result<Vec<ScenarioResult>> {
     let name = shape.name();
     let out = scenario::output_folder(None, &format!("nccl-{name}-{kernel}").replace('/', "-"))?;
     let plugin = args
@@ -203,8 +203,8 @@ fn on_cluster(
 }
 
 /// A failure beside the scenarios: a plugin that moves everything over TCP, for one, has sent no byte over an RDMA device.
-fn whole_run(report: &Report, hosts: &str) -> Entry {
-    Entry {
+fn whole_run(report: &Report, hosts: &str) -> ScenarioResult {
+    ScenarioResult {
         hosts: hosts.to_owned(),
         kernel: report.kernel.clone(),
         version: "all".to_owned(),
@@ -283,8 +283,8 @@ fn quoted(text: &str) -> String {
 }
 
 /// Merges what the ranks said, in the order of the first of them.
-fn merged(results: &[String], (hosts, kernel): (&str, &str)) -> Result<Vec<Entry>> {
-    let mut entries: Vec<Entry> = Vec::new();
+fn merged(results: &[String], (hosts, kernel): (&str, &str)) -> Result<Vec<ScenarioResult>> {
+    let mut entries: Vec<ScenarioResult> = Vec::new();
     for (rank, text) in results.iter().enumerate() {
         for line in text.lines() {
             let mut fields = line.splitn(4, '\t');
@@ -312,7 +312,7 @@ fn merged(results: &[String], (hosts, kernel): (&str, &str)) -> Result<Vec<Entry
                     entry.outcome = entry.outcome.max(outcome);
                     entry.ranks.push(said);
                 }
-                None => entries.push(Entry {
+                None => entries.push(ScenarioResult {
                     hosts: hosts.to_owned(),
                     kernel: kernel.to_owned(),
                     version: version.to_owned(),
@@ -339,7 +339,7 @@ fn merged(results: &[String], (hosts, kernel): (&str, &str)) -> Result<Vec<Entry
 }
 
 /// A table for each cluster, and behind it the reasons.
-fn tables(entries: &[Entry]) -> String {
+fn tables(entries: &[ScenarioResult]) -> String {
     let mut clusters: Vec<(&str, &str)> = Vec::new();
     for entry in entries {
         let cluster = (&*entry.hosts, &*entry.kernel);
@@ -349,7 +349,7 @@ fn tables(entries: &[Entry]) -> String {
     }
     let mut text = String::new();
     for (hosts, kernel) in clusters {
-        let of: Vec<&Entry> = entries
+        let of: Vec<&ScenarioResult> = entries
             .iter()
             .filter(|entry| (&*entry.hosts, &*entry.kernel) == (hosts, kernel))
             .collect();
@@ -370,7 +370,7 @@ fn tables(entries: &[Entry]) -> String {
     text
 }
 
-fn table(entries: &[&Entry]) -> String {
+fn table(entries: &[&ScenarioResult]) -> String {
     let (mut versions, mut scenarios): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
     for entry in entries {
         if !versions.contains(&&*entry.version) {
@@ -400,7 +400,7 @@ fn table(entries: &[&Entry]) -> String {
 }
 
 /// Reasons of failures and of what was left out, each once with the versions that have it; and the times that were measured.
-fn reasons(entries: &[&Entry]) -> Vec<String> {
+fn reasons(entries: &[&ScenarioResult]) -> Vec<String> {
     let mut found: BTreeMap<(Outcome, &str, String), Vec<&str>> = BTreeMap::new();
     for entry in entries {
         for said in &entry.ranks {

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use doorbell_core::provider::{Operation, PostFlags, ReadyToSend};
 use doorbell_core::{Psn, Qpn, Ticket, WcStatus, WorkId};
 
-use crate::completion::Entry;
+use crate::completion::CompletionEntry;
 use crate::datagram::Way;
 use crate::gather::Gather;
 use crate::id::Id;
@@ -127,7 +127,7 @@ pub(crate) struct Requester {
     went_back: bool,
     has_failed: bool,
     /// Completions that are due.
-    due: VecDeque<Entry>,
+    due: VecDeque<CompletionEntry>,
 }
 
 impl Requester {
@@ -145,7 +145,7 @@ impl Requester {
     }
 
     /// Takes the next completion that is due.
-    pub(crate) fn poll_due(&mut self) -> Option<Entry> {
+    pub(crate) fn poll_due(&mut self) -> Option<CompletionEntry> {
         self.due.pop_front()
     }
 
@@ -271,7 +271,7 @@ impl Requester {
             self.reads = self.reads.saturating_sub(1);
         }
         if front.flags.contains(PostFlags::SIGNALED) || !status.is_success() {
-            self.due.push_back(Entry::of(front.work_id, status));
+            self.due.push_back(CompletionEntry::of(front.work_id, status));
         }
         self.ended = self.ended.saturating_add(1);
         if self.cursor.request < self.ended {

@@ -5,7 +5,7 @@ use doorbell_core::grh::GRH_BYTES;
 use doorbell_core::provider::{ArrivalKind, Slot as _};
 
 use super::{Responder, Surroundings};
-use crate::completion::Entry;
+use crate::completion::CompletionEntry;
 use crate::packet::encode::route_header;
 use crate::packet::{Deth, Packet};
 
@@ -36,11 +36,11 @@ impl Responder {
             copied.err().map(|_| around.quirks.foreign_receive)
         };
         if let Some(status) = failed {
-            self.end_held(around, |receive| Entry::of(receive.work_id, status));
+            self.end_held(around, |receive| CompletionEntry::of(receive.work_id, status));
             return true;
         }
         receive.seal(bytes);
-        self.end_held(around, |receive| Entry {
+        self.end_held(around, |receive| CompletionEntry {
             work_id: receive.work_id,
             status: WcStatus::SUCCESS,
             kind: ArrivalKind::Send,

@@ -4,7 +4,7 @@ use doorbell_core::provider::{ArrivalKind, AsyncEvent, ReadyToReceive, RemoteAdd
 use doorbell_core::{Access, Psn, WcStatus};
 
 use super::{Inbound, Responder, Response, Saved, Surroundings};
-use crate::completion::Entry;
+use crate::completion::CompletionEntry;
 use crate::memory::{WORD_ALIGN_MASK, WORD_BYTES};
 use crate::packet::opcode::Group;
 use crate::packet::{AtomicEth, Opcode, Packet, Refusal, Reth, Syndrome};
@@ -197,7 +197,7 @@ impl Responder {
 
     /// Completes the receive that is held (S17).
     fn arrive(&mut self, kind: ArrivalKind, bytes: usize, packet: &Packet, around: &mut Surroundings<'_>) {
-        let entry = |receive: &Receive| Entry {
+        let entry = |receive: &Receive| CompletionEntry {
             work_id: receive.work_id,
             status: WcStatus::SUCCESS,
             kind,

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use doorbell_core::provider::{AsyncEvent, ReadyToReceive, RemoteAddress};
 use doorbell_core::{Access, Psn, Qpn, WcStatus};
 
-use crate::completion::Entry;
+use crate::completion::CompletionEntry;
 use crate::id::Id;
 use crate::packet::{Aeth, Opcode, Packet, Refusal, Syndrome};
 use crate::quirks::Quirks;
@@ -83,7 +83,7 @@ pub(crate) struct Surroundings<'w> {
 #[derive(Default)]
 pub(crate) struct Effects {
     /// A receive ended.
-    pub(crate) ended: Option<Entry>,
+    pub(crate) ended: Option<CompletionEntry>,
     /// Event to raise about the queue pair.
     pub(crate) event: Option<fn(Qpn) -> AsyncEvent>,
     /// A message found no receive.
@@ -150,7 +150,7 @@ pub(crate) struct Responder {
     has_refused: bool,
     has_heard: bool,
     /// The message that came last, where the device may deliver it again.
-    newest: Option<(Entry, Vec<u8>)>,
+    newest: Option<(CompletionEntry, Vec<u8>)>,
     effects: Effects,
 }
 
@@ -179,7 +179,7 @@ impl Responder {
     }
 
     /// Takes the message that came last, where the device may deliver it again: not once another has begun to come.
-    pub(crate) fn take_newest(&mut self) -> Option<(Entry, Vec<u8>)> {
+    pub(crate) fn take_newest(&mut self) -> Option<(CompletionEntry, Vec<u8>)> {
         self.newest.take().filter(|_| self.held.is_none())
     }
 
@@ -325,7 +325,7 @@ impl Responder {
     }
 
     /// Ends the receive that is held.
-    fn end_held(&mut self, around: &mut Surroundings<'_>, ended: impl FnOnce(&Receive) -> Entry) {
+    fn end_held(&mut self, around: &mut Surroundings<'_>, ended: impl FnOnce(&Receive) -> CompletionEntry) {
         if let Some(receive) = self.held.take() {
             self.effects.ended = Some(ended(&receive));
             around.receives.end(receive);
@@ -339,7 +339,7 @@ impl Responder {
         (refusal, status): (Refusal, WcStatus),
         around: &mut Surroundings<'_>,
     ) {
-        self.end_held(around, |receive| Entry::of(receive.work_id, status));
+        self.end_held(around, |receive| CompletionEntry::of(receive.work_id, status));
         self.refuse(psn, refusal);
     }
 }

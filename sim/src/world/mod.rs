@@ -19,7 +19,7 @@ use doorbell_core::provider::{AsyncEvent, Slot as _};
 use doorbell_core::{Gid, QpState, Qpn, WcStatus};
 
 use crate::capture::Capture;
-use crate::completion::{CompletionState, Entry};
+use crate::completion::{CompletionEntry, CompletionState};
 use crate::event::{Event, Events};
 use crate::link::{LinkConfig, Links};
 use crate::oracle::{self, Tally, Violation};
@@ -374,7 +374,7 @@ impl World {
                 return;
             }
             receive.seal(bytes.len());
-            let entry = Entry {
+            let entry = CompletionEntry {
                 work_id: receive.work_id,
                 ..entry
             };
@@ -427,7 +427,7 @@ impl World {
         let Some(qp) = self.queue_pairs.get(key) else {
             return;
         };
-        let entry = Entry::of(receive.work_id, WcStatus::WR_FLUSH_ERR);
+        let entry = CompletionEntry::of(receive.work_id, WcStatus::WR_FLUSH_ERR);
         let queue = qp.receive_completions;
         self.end_receive(key, receive);
         self.complete(key, queue, entry);

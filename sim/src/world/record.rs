@@ -1,7 +1,7 @@
 //! Records events for a later look. Without a recorder it costs one check.
 
 use super::World;
-use crate::completion::Entry;
+use crate::completion::CompletionEntry;
 use crate::packet::Opcode;
 use crate::packet::pool::PacketKey;
 use crate::plan::Action;
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Notes a completion; where its queue has no room, it is lost.
-    pub(crate) fn record_completion(&mut self, key: QueuePairKey, entry: &Entry, has_room: bool) {
+    pub(crate) fn record_completion(&mut self, key: QueuePairKey, entry: &CompletionEntry, has_room: bool) {
         let is_send = entry.work_id.kind() == Some(WorkKind::Send);
         let whose = if is_send { "request" } else { "receive" };
         let is_good = has_room && entry.status.is_success();

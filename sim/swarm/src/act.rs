@@ -23,7 +23,7 @@ type Lease = doorbell::Lease<Host>;
 
 /// The place of one end, looked up.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct EndPlace {
     pub(crate) line: usize,
     pub(crate) end: usize,
     pub(crate) host: usize,
@@ -90,7 +90,7 @@ impl Run<'_> {
     }
 
     /// Returns an end that can post now: its channel is open, has not failed, and is not being closed.
-    pub(crate) fn place(&mut self, line: usize, end: usize) -> Option<Place> {
+    pub(crate) fn place(&mut self, line: usize, end: usize) -> Option<EndPlace> {
         let at = self.lines[line].connection.as_ref()?.ends[end].as_ref()?;
         let host = self.case.lines[line].hosts[end];
         let (worker, id) = (at.worker, at.id);
@@ -98,7 +98,7 @@ impl Run<'_> {
             return None;
         }
         let channel = self.stations[host].workers[worker].channel(id)?;
-        (channel.state() == ChannelState::Open).then(|| Place {
+        (channel.state() == ChannelState::Open).then(|| EndPlace {
             line,
             end,
             host,
@@ -115,7 +115,7 @@ impl Run<'_> {
             .is_some_and(|at| at.rings.are_opening())
     }
 
-    pub(crate) fn connection(&mut self, place: Place) -> Verdict<&mut Connection> {
+    pub(crate) fn connection(&mut self, place: EndPlace) -> Verdict<&mut Connection> {
         let connection = self.lines[place.line].connection.as_mut();
         connection.ok_or_else(|| failure("owner", "a channel of no connection"))
     }
@@ -151,7 +151,7 @@ impl Run<'_> {
         }
     }
 
-    fn close(&mut self, place: Place, within: Duration) -> Verdict {
+    fn close(&mut self, place: EndPlace, within: Duration) -> Verdict {
         let deadline = self.stations[place.host].workers[place.worker].within(within);
         let connection = self.connection(place)?;
         connection.is_ending = true;
@@ -191,7 +191,7 @@ impl Run<'_> {
     }
 
     /// A lease with these bytes.
-    fn lease(&mut self, place: Place, bytes: &[u8]) -> Option<Lease> {
+    fn lease(&mut self, place: EndPlace, bytes: &[u8]) -> Option<Lease> {
         let worker = &mut self.stations[place.host].workers[place.worker];
         let mut lease = worker.lease()?;
         match lease.fill(bytes) {
@@ -203,12 +203,12 @@ impl Run<'_> {
         }
     }
 
-    fn capacity(&self, place: Place) -> usize {
+    fn capacity(&self, place: EndPlace) -> usize {
         self.stations[place.host].workers[place.worker].slot_bytes() as usize
     }
 
     /// The next message of an end, of so many bytes.
-    fn next(&mut self, place: Place, ahead: usize, bytes: usize, has_word: bool) -> Verdict<Sent> {
+    fn next(&mut self, place: EndPlace, ahead: usize, bytes: usize, has_word: bool) -> Verdict<Sent> {
         let connection = self.connection(place)?;
         let number = (connection.flows[place.end].sent.len() + ahead) as u64;
         Ok(Sent {
@@ -220,7 +220,13 @@ impl Run<'_> {
     }
 
     /// Notes what was posted.
-    pub(crate) fn note(&mut self, place: Place, ticket: Ticket, kind: Kind, sent: Option<Sent>) -> Verdict {
+    pub(crate) fn note(
+        &mut self,
+        place: EndPlace,
+        ticket: Ticket,
+        kind: Kind,
+        sent: Option<Sent>,
+    ) -> Verdict {
         let connection = self.connection(place)?;
         if let Some(at) = connection.ends[place.end].as_mut() {
             if let Some(last) = at.posted.back() {
@@ -281,7 +287,7 @@ impl Run<'_> {
         }
     }
 
-    pub(crate) fn send(&mut self, place: Place, count: u8, bytes: u16) -> Verdict {
+    pub(crate) fn send(&mut self, place: EndPlace, count: u8, bytes: u16) -> Verdict {
         let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
         let has_cells = self.stations[place.host].workers[place.worker]
             .channel(place.id)
@@ -371,7 +377,7 @@ impl Run<'_> {
         refused.map_or(Ok(()), |kind| self.refused(kind))
     }
 
-    fn send_inline(&mut self, place: Place, bytes: u16) -> Verdict {
+    fn send_inline(&mut self, place: EndPlace, bytes: u16) -> Verdict {
         let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
             return Ok(());
         };
@@ -390,7 +396,7 @@ impl Run<'_> {
         }
     }
 
-    fn gather(&mut self, place: Place, bytes: u16) -> Verdict {
+    fn gather(&mut self, place: EndPlace, bytes: u16) -> Verdict {
         let bytes = bounded(bytes, place.bytes_max.min(3 * self.capacity(place)));
         let sent = self.next(place, 0, bytes, true)?;
         let all = sent.label.bytes(bytes);
@@ -418,7 +424,7 @@ impl Run<'_> {
         }
     }
 
-    fn abandon(&mut self, place: Place, bytes: u16) -> Verdict {
+    fn abandon(&mut self, place: EndPlace, bytes: u16) -> Verdict {
         let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
         let sent = self.next(place, 0, bytes, false)?;
         let Some(lease) = self.lease(place, &sent.label.bytes(bytes)) else {
@@ -435,7 +441,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn submit(&mut self, place: Place, bytes: u16) -> Verdict {
+    fn submit(&mut self, place: EndPlace, bytes: u16) -> Verdict {
         let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
         let connection = self.connection(place)?;
         let number = connection.flows[place.end].submitted.len() as u64;
@@ -473,7 +479,7 @@ impl Run<'_> {
     }
 
     /// The part of the peer's window that is this line's.
-    fn remote(&mut self, place: Place, offset: usize, bytes: usize) -> Option<RemoteAddress> {
+    fn remote(&mut self, place: EndPlace, offset: usize, bytes: usize) -> Option<RemoteAddress> {
         let there = self.lines[place.line].connection.as_ref()?.ends[1 - place.end]
             .as_ref()?
             .worker;
@@ -485,7 +491,7 @@ impl Run<'_> {
     /// Posts one request with a lease.
     fn post(
         &mut self,
-        place: Place,
+        place: EndPlace,
         operation: Operation,
         lease: Lease,
         flags: PostFlags,
@@ -501,7 +507,7 @@ impl Run<'_> {
         }
     }
 
-    fn write(&mut self, place: Place, bytes: u16, is_told: bool) -> Verdict {
+    fn write(&mut self, place: EndPlace, bytes: u16, is_told: bool) -> Verdict {
         let bytes = bounded(bytes, CELL_BYTES.min(self.capacity(place)));
         // With rings, words tell of these.
         let is_told = is_told && self.case.lines[place.line].rings.is_none();
@@ -539,7 +545,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn read(&mut self, place: Place, bytes: u16, is_fenced: bool) -> Verdict {
+    fn read(&mut self, place: EndPlace, bytes: u16, is_fenced: bool) -> Verdict {
         let bytes = bounded(bytes, RESTING_BYTES.min(self.capacity(place)));
         let Some(remote) = self.remote(place, RESTING_AT, bytes) else {
             return Ok(());
@@ -562,7 +568,7 @@ impl Run<'_> {
     }
 
     /// An atomic: an addition of so much, or a swap of what must be there, to so much.
-    fn count(&mut self, place: Place, which: impl FnOnce(u64) -> (bool, u64)) -> Verdict {
+    fn count(&mut self, place: EndPlace, which: impl FnOnce(u64) -> (bool, u64)) -> Verdict {
         let Some(remote) = self.remote(place, COUNTER_AT, 8) else {
             return Ok(());
         };
@@ -598,8 +604,8 @@ impl Run<'_> {
     }
 
     /// The Worker is taken apart, its halves are polled for a while, and it is put together again.
-    fn split(&mut self, place: Place) -> Verdict {
-        let Place { host, worker, .. } = place;
+    fn split(&mut self, place: EndPlace) -> Verdict {
+        let EndPlace { host, worker, .. } = place;
         let whole = self.stations[host].workers.remove(worker);
         let mut arena = doorbell::provider::ArenaConfig::new(16, whole.slot_bytes());
         arena.placement = Default::default();

@@ -6,7 +6,7 @@ use doorbell::worker::{RingChannel, RingConfig, RingError, RingOpening, RingRead
 use doorbell::{ChannelId, ChannelState, SendErrorKind};
 use doorbell_sim::Host;
 
-use crate::act::Place;
+use crate::act::EndPlace;
 use crate::bounds::RINGS_WITHIN;
 use crate::case::{Excuses, RingCase};
 use crate::failure::{Verdict, ensure, failure};
@@ -247,8 +247,8 @@ impl Run<'_> {
     }
 
     /// Writes messages into the peer's ring.
-    pub(crate) fn write_ring(&mut self, place: Place, count: u8, bytes: u16, is_copied: bool) -> Verdict {
-        let Place { line, end, host, .. } = place;
+    pub(crate) fn write_ring(&mut self, place: EndPlace, count: u8, bytes: u16, is_copied: bool) -> Verdict {
+        let EndPlace { line, end, host, .. } = place;
         let cells = self.case.lines[line]
             .rings
             .map_or(0, |rings| rings[1 - end].cells);

@@ -232,7 +232,7 @@ pub(crate) struct Run<'c> {
 }
 
 /// An event, with whose it is.
-type Told = (ChannelId, Event<'static, Host>);
+type PolledEvent = (ChannelId, Event<'static, Host>);
 
 impl<'c> Run<'c> {
     fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
@@ -356,7 +356,7 @@ impl<'c> Run<'c> {
     pub(crate) fn poll(&mut self, host: usize) -> Verdict {
         for worker in 0..self.stations[host].workers.len() {
             self.check_classes(host, worker)?;
-            let mut told: Vec<Told> = Vec::new();
+            let mut told: Vec<PolledEvent> = Vec::new();
             let endings = self.case.endings;
             let handler = Duration::from_nanos(self.case.handler_ns);
             let Self {

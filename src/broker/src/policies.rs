@@ -18,10 +18,10 @@ const DEFAULT: &str = "default";
 
 /// The policies of a listener. A file is read for each container, so that a change is for those that come later.
 #[derive(Debug)]
-pub(crate) struct Policies(Place);
+pub(crate) struct Policies(PolicySource);
 
 #[derive(Debug)]
-enum Place {
+enum PolicySource {
     File(PathBuf),
     Folder(PathBuf),
 }
@@ -75,10 +75,10 @@ impl Policies {
     /// The policies of a file or of a folder. A file is checked at once.
     pub(crate) fn new(path: &Path) -> Result<Self, PoliciesError> {
         if path.is_dir() {
-            return Ok(Self(Place::Folder(path.to_owned())));
+            return Ok(Self(PolicySource::Folder(path.to_owned())));
         }
         read(path)?;
-        Ok(Self(Place::File(path.to_owned())))
+        Ok(Self(PolicySource::File(path.to_owned())))
     }
 
     /// The policy of a container with this `listenerMetadata`, and its name.
@@ -86,9 +86,9 @@ impl Policies {
         let name = if metadata.is_empty() { DEFAULT } else { metadata };
         let shortened = || name.chars().take(NAME_BYTES_MAX).collect();
         match &self.0 {
-            Place::File(_) if !metadata.is_empty() => Err(PoliciesError::OneForAll(shortened())),
-            Place::File(path) => Ok((path.display().to_string(), read(path)?)),
-            Place::Folder(folder) => {
+            PolicySource::File(_) if !metadata.is_empty() => Err(PoliciesError::OneForAll(shortened())),
+            PolicySource::File(path) => Ok((path.display().to_string(), read(path)?)),
+            PolicySource::Folder(folder) => {
                 let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
                 // It becomes a part of a path.
                 if name.len() > NAME_BYTES_MAX || !name.bytes().all(is_of_names) {

@@ -30,7 +30,7 @@ pub(crate) struct AcceptQueue<W, A, C, S> {
     /// Whether the Worker's side has a connection or the end to take, readable without the lock.
     news: AtomicU64,
     /// Content of each place.
-    table: Box<[Mutex<Entry<W, A, C>>]>,
+    table: Box<[Mutex<AcceptEntry<W, A, C>>]>,
     /// Places that were asked for and not looked at yet, the first in front.
     asked: Mutex<VecDeque<u32>>,
     /// Number of those, to be read without the lock.
@@ -75,7 +75,7 @@ pub(crate) enum ReserveError {
 
 /// Content of a place.
 #[derive(Default)]
-pub(crate) enum Entry<W, A, C> {
+pub(crate) enum AcceptEntry<W, A, C> {
     #[default]
     Empty,
     /// A channel on the Worker is wanted.
@@ -96,7 +96,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
                 ..Owners::default()
             }),
             news: AtomicU64::new(0),
-            table: (0..capacity).map(|_| Mutex::new(Entry::Empty)).collect(),
+            table: (0..capacity).map(|_| Mutex::new(AcceptEntry::Empty)).collect(),
             asked: Mutex::new(VecDeque::new()),
             asked_count: AtomicU64::new(0),
             signals,
@@ -135,7 +135,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
     ///
     /// # Errors
     /// No connection comes any more.
-    fn take(&self) -> Result<Option<Entry<W, A, C>>, PollError> {
+    fn take(&self) -> Result<Option<AcceptEntry<W, A, C>>, PollError> {
         // Relaxed: see where it is stored.
         if self.news.load(Ordering::Relaxed) == 0 {
             return Ok(None);
@@ -143,7 +143,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         self.pass(|owners| match owners.published.pop_front() {
             Some(index) => {
                 owners.free.push(index);
-                Ok(self.exchange(index, Entry::Empty))
+                Ok(self.exchange(index, AcceptEntry::Empty))
             }
             None if owners.is_over() => Err(PollError::Closed),
             None => Ok(None),
@@ -160,14 +160,14 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn entry(&self, index: u32) -> Option<MutexGuard<'_, Entry<W, A, C>>> {
+    fn entry(&self, index: u32) -> Option<MutexGuard<'_, AcceptEntry<W, A, C>>> {
         let entry = self.table.get(index as usize)?;
         Some(entry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Puts something at a place and gives what was there, to be dropped where nothing is locked: it may hold
     /// a queue pair.
-    fn exchange(&self, index: u32, entry: Entry<W, A, C>) -> Option<Entry<W, A, C>> {
+    fn exchange(&self, index: u32, entry: AcceptEntry<W, A, C>) -> Option<AcceptEntry<W, A, C>> {
         let mut place = self.entry(index)?;
         Some(core::mem::replace(&mut *place, entry))
     }
@@ -181,15 +181,15 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
     ///
     /// # Errors
     /// As many connections as may be are on their way to it, or wait to be accepted; or nobody accepts any more.
-    pub(crate) fn ask(queue: &Arc<Self>, wanted: W) -> Result<Place<W, A, C, S>, ReserveError> {
+    pub(crate) fn ask(queue: &Arc<Self>, wanted: W) -> Result<AcceptPlace<W, A, C, S>, ReserveError> {
         let index = queue.reserve()?;
-        queue.exchange(index, Entry::Asked(wanted));
+        queue.exchange(index, AcceptEntry::Asked(wanted));
         let mut asked = queue.asked();
         asked.push_back(index);
         queue.count_asked(&asked);
         drop(asked);
         queue.signals.wake_accepting();
-        Ok(Place {
+        Ok(AcceptPlace {
             queue: Arc::clone(queue),
             index: Some(index),
         })
@@ -201,7 +201,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         asked.retain(|other| *other != index);
         self.count_asked(&asked);
         drop(asked);
-        self.exchange(index, Entry::Empty);
+        self.exchange(index, AcceptEntry::Empty);
     }
 
     /// The Worker's side: whether a place is asked for.
@@ -239,7 +239,7 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         match self.take()? {
             // A connection of another Worker is dropped: its peer learns that from the end of its queue pair.
             Some(_) if !is_ours(worker) => Err(PollError::OtherWorkers),
-            Some(Entry::Connected(connected)) => Ok(Some(connected)),
+            Some(AcceptEntry::Connected(connected)) => Ok(Some(connected)),
             _ => Ok(None),
         }
     }
@@ -252,16 +252,16 @@ impl<W, A, C, S: Wakes> AcceptQueue<W, A, C, S> {
         asked.pop_front();
         self.count_asked(&asked);
         drop(asked);
-        let Entry::Asked(wanted) = &*entry else {
+        let AcceptEntry::Asked(wanted) = &*entry else {
             return None;
         };
-        *entry = Entry::Answered(answer(wanted));
+        *entry = AcceptEntry::Answered(answer(wanted));
         Some(())
     }
 
     /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
     /// takes nobody's time.
-    pub(crate) fn abandon(&self) -> Vec<Entry<W, A, C>> {
+    pub(crate) fn abandon(&self) -> Vec<AcceptEntry<W, A, C>> {
         self.pass(|owners| (owners.is_closed, owners.is_abandoned) = (true, true));
         let mut left = Vec::new();
         while let Ok(Some(taken)) = self.take() {
@@ -310,21 +310,21 @@ pub(crate) fn poll_until<K, T, E>(
 
 /// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is
 /// given up.
-pub(crate) struct Place<W, A, C, S: Wakes> {
+pub(crate) struct AcceptPlace<W, A, C, S: Wakes> {
     queue: Arc<AcceptQueue<W, A, C, S>>,
     /// There until it is published.
     index: Option<u32>,
 }
 
-impl<W, A, C, S: Wakes> Place<W, A, C, S> {
+impl<W, A, C, S: Wakes> AcceptPlace<W, A, C, S> {
     /// Answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<A> {
         let mut entry = self.queue.entry(self.index?)?;
-        if let Entry::Asked(_) = &*entry {
+        if let AcceptEntry::Asked(_) = &*entry {
             return None;
         }
         match core::mem::take(&mut *entry) {
-            Entry::Answered(answer) => Some(answer),
+            AcceptEntry::Answered(answer) => Some(answer),
             _ => None,
         }
     }
@@ -332,7 +332,7 @@ impl<W, A, C, S: Wakes> Place<W, A, C, S> {
     /// Hands the connection over.
     pub(crate) fn publish(mut self, connected: C) {
         if let Some(index) = self.index.take() {
-            self.queue.exchange(index, Entry::Connected(connected));
+            self.queue.exchange(index, AcceptEntry::Connected(connected));
             let is_abandoned = self.queue.pass(|owners| {
                 owners.published.push_back(index);
                 owners.is_abandoned
@@ -345,7 +345,7 @@ impl<W, A, C, S: Wakes> Place<W, A, C, S> {
     }
 }
 
-impl<W, A, C, S: Wakes> Drop for Place<W, A, C, S> {
+impl<W, A, C, S: Wakes> Drop for AcceptPlace<W, A, C, S> {
     fn drop(&mut self) {
         let Some(index) = self.index.take() else {
             return;

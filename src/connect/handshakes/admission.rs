@@ -32,7 +32,7 @@ use crate::worker::channel::ChannelId;
 /// Answer of a Worker to a request; the queue carries requests, answers and finished attempts.
 type Answered<P> = Result<Box<Reserved<P>>, ConnectError>;
 type QueueOf<P> = AcceptQueue<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
-type PlaceOf<P> = accept_queue::Place<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
+type PlaceOf<P> = accept_queue::AcceptPlace<Box<PeerRequest>, Answered<P>, Box<Finished<P>>, Option<Signals>>;
 
 /// State that the handshakes and a Worker share.
 pub(crate) struct Admission<P: Provider> {

@@ -9,7 +9,7 @@ use doorbell::interprocess::{
 
 use crate::descriptor::{Report, Submission, message_report};
 use crate::frame::Job;
-use crate::grants::Grants;
+use crate::grants::GrantTable;
 use crate::layout::{CLIENT_SLEEPS, DAEMON_SLEEPS, EndpointLayout, EndpointMemory};
 use crate::name::{Credentials, EndpointAddress};
 use crate::one_sided::{Action, Asked};
@@ -88,7 +88,7 @@ pub(crate) struct Client {
     events: SharedProducer<SharedMemory>,
     cells: SharedArena,
     arena: Option<SharedArena>,
-    pub(crate) grants: Grants,
+    pub(crate) grants: GrantTable,
     pub(crate) routes: Routes,
     /// Endpoints that it exchanged messages with, and that are there.
     pub(crate) contacts: BTreeSet<EndpointAddress>,
@@ -140,7 +140,7 @@ impl Client {
             events: SharedProducer::new(rings, layout.events()),
             cells,
             arena,
-            grants: Grants::default(),
+            grants: GrantTable::default(),
             routes: Routes::default(),
             contacts: BTreeSet::new(),
             in_flight: BTreeMap::new(),
@@ -464,7 +464,7 @@ impl Client {
         self.stopped().chain(waiting)
     }
 
-    /// The stopped ones of these, in order.
+    /// Arrived messages that are stopped, in order.
     pub(crate) fn stopped(&self) -> impl Iterator<Item = &Arrived> {
         self.stopped
             .iter()

@@ -27,18 +27,18 @@ struct Held {
 
 /// A place, and the generation of the last grant there.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct GrantEntry {
     generation: u32,
     held: Option<Held>,
 }
 
 /// Grants by their places.
 #[derive(Debug, Default)]
-pub(crate) struct Grants {
-    places: Vec<Place>,
+pub(crate) struct GrantTable {
+    places: Vec<GrantEntry>,
 }
 
-impl Grants {
+impl GrantTable {
     /// Grants a range of an arena of so many bytes.
     ///
     /// # Errors
@@ -57,13 +57,13 @@ impl Grants {
         }
         let index = place.index as usize;
         if index >= self.places.len() {
-            self.places.resize(index.saturating_add(1), Place::default());
+            self.places.resize(index.saturating_add(1), GrantEntry::default());
         }
         let there = self.places.get_mut(index).ok_or(CutReason::Grant)?;
         if there.held.is_some() || place.generation <= there.generation {
             return Err(CutReason::Grant);
         }
-        *there = Place {
+        *there = GrantEntry {
             generation: place.generation,
             held: Some(Held {
                 granted,
@@ -157,7 +157,7 @@ pub(crate) fn is_of(node: NodeNumber) -> impl Fn(EndpointAddress) -> bool {
 mod tests {
     use doorbell::RemoteAccess;
 
-    use super::{Granted, Grants, is_of};
+    use super::{GrantTable, Granted, is_of};
     use crate::name::{EndpointAddress, NodeNumber};
     use crate::one_sided::tests::ACTIONS;
     use crate::one_sided::{Action, Asked, GRANTS_MAX, GrantPlace};
@@ -202,11 +202,11 @@ mod tests {
             (u64::MAX, 1, false),
             (1, u64::MAX, false),
         ] {
-            let mut grants = Grants::default();
+            let mut grants = GrantTable::default();
             let done = grants.grant(4096, place(0, 1), granted(offset, bytes, RemoteAccess::READ));
             assert_eq!(done.is_ok(), is_right, "{offset} {bytes}");
         }
-        let mut grants = Grants::default();
+        let mut grants = GrantTable::default();
         let mut grant = |place, access| grants.grant(4096, place, granted(0, 8, access));
         assert_eq!(grant(place(0, 1), RemoteAccess::NONE), Err(CutReason::Grant));
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
     fn an_operation_needs_its_right_and_a_range_within_the_grant() {
         for action in ACTIONS.into_iter().filter(|action| action.takes(8)) {
             for (write, read, atomic) in [(true, false, false), (false, true, false), (false, false, true)] {
-                let mut grants = Grants::default();
+                let mut grants = GrantTable::default();
                 let access = RemoteAccess { write, read, atomic };
                 grants.grant(4096, place(0, 1), granted(8, 64, access)).unwrap();
                 let is_allowed = match action {
@@ -267,7 +267,7 @@ mod tests {
         };
         let other = EndpointAddress { endpoint: 3, ..TO };
         let none = Err(UndeliveredReason::NoGrant);
-        let mut grants = Grants::default();
+        let mut grants = GrantTable::default();
         assert_eq!(grants.check(&read(0, 1), TO, 1), none);
         for index in [0, 1] {
             grants

@@ -8,7 +8,7 @@ const RAILS: usize = SESSION_RAILS_MAX as usize;
 
 /// A place, and the WRITEs into it that may yet be carried out.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct PlaceState {
     /// For each rail, the connection of such a WRITE.
     on: [Option<Epoch>; RAILS],
     /// The rails of which that connection is lost, as bits.
@@ -17,7 +17,7 @@ struct Place {
     is_leaving: bool,
 }
 
-impl Place {
+impl PlaceState {
     fn is_quiet(&self) -> bool {
         self.on.iter().all(Option::is_none)
     }
@@ -41,7 +41,7 @@ impl Place {
 /// looks at more of them than it frees.
 #[derive(Debug)]
 pub(super) struct Places {
-    table: Box<[Place]>,
+    table: Box<[PlaceState]>,
     free: Vec<u32>,
     /// The fragments that are not acknowledged, in order, each with its place.
     taken: VecDeque<(Sequence, u32)>,
@@ -53,7 +53,7 @@ impl Places {
     pub(super) fn new(count: u32) -> Self {
         let places = usize::try_from(count).unwrap_or(0);
         Self {
-            table: vec![Place::default(); places].into_boxed_slice(),
+            table: vec![PlaceState::default(); places].into_boxed_slice(),
             free: (0..count).rev().collect(),
             taken: VecDeque::with_capacity(places),
             fencing: 0,

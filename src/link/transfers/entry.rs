@@ -38,7 +38,7 @@ impl<P: Provider> Memory<P> {
     }
 }
 
-pub(super) struct Entry<P: Provider> {
+pub(super) struct TransferEntry<P: Provider> {
     pub(super) machine: Transfer<Box<[PieceState]>>,
     pub(super) memory: Memory<P>,
     pub(super) priority: u8,
@@ -58,7 +58,7 @@ pub(super) struct Entry<P: Provider> {
     reported_bytes: u64,
 }
 
-impl<P: Provider> Entry<P> {
+impl<P: Provider> TransferEntry<P> {
     pub(super) const fn new(
         machine: Transfer<Box<[PieceState]>>,
         memory: Memory<P>,

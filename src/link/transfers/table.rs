@@ -10,7 +10,7 @@ use doorbell_core::transfer::{
 use doorbell_core::wire::{End, EndReason, Open, SessionFrame, VERSION, VERSION_TRANSFERS};
 use doorbell_core::{Deadline, Instant};
 
-use super::entry::{Entry, Memory};
+use super::entry::{Memory, TransferEntry};
 use super::loans::Loans;
 use super::pace::Pace;
 use super::reach::Reach;
@@ -89,7 +89,7 @@ impl Numbers {
 /// The transfers of a link, and what is under way of them on its rails.
 pub(in super::super) struct Transfers<P: Provider> {
     pub(super) config: TransferConfig,
-    pub(super) entries: Vec<Entry<P>>,
+    pub(super) entries: Vec<TransferEntry<P>>,
     pub(super) loans: Loans<P>,
     /// The number of the next transfer of ours.
     next: u32,
@@ -187,7 +187,7 @@ impl<P: Provider> Transfers<P> {
         self.paces.get(usize::from(rail)).copied().unwrap_or_default()
     }
 
-    fn find(&mut self, id: TransferId) -> Option<&mut Entry<P>> {
+    fn find(&mut self, id: TransferId) -> Option<&mut TransferEntry<P>> {
         self.entries.iter_mut().find(|entry| entry.machine.id() == id)
     }
 
@@ -228,7 +228,7 @@ impl<P: Provider> Transfers<P> {
             TransferRole::Taker => Some(Transfer::take(&open)),
         };
         let machine = machine.ok_or(TransferRefusal::Length { bytes })?;
-        let mut entry = Entry::new(machine, memory, true, now);
+        let mut entry = TransferEntry::new(machine, memory, true, now);
         entry.set(options, now);
         self.entries.push(entry);
         self.totals.note_begun();
@@ -380,7 +380,7 @@ impl<P: Provider> Transfers<P> {
             self.answer((rail, open.epoch), open.transfer, false);
             return Ok(());
         }
-        let mut entry = Entry::new(Transfer::offered(open), Memory::None, false, now);
+        let mut entry = TransferEntry::new(Transfer::offered(open), Memory::None, false, now);
         if is_full {
             entry.turn_away(EndReason::TOO_MANY, self.config.drain_by(now));
         }
@@ -520,12 +520,12 @@ impl<P: Provider> Transfers<P> {
 
     /// Returns the next frame of a transfer for a connection of this Worker's.
     pub(super) fn word_for(&self, place: usize, on: (u8, Epoch), worker: usize) -> Option<Word> {
-        let Entry { machine, memory, .. } = self.entries.get(place)?;
+        let TransferEntry { machine, memory, .. } = self.entries.get(place)?;
         machine.word_for(on, memory.key(machine.pieces().bytes(), worker, &self.loans))
     }
 }
 
-impl<P: Provider> Entry<P> {
+impl<P: Provider> TransferEntry<P> {
     fn set(&mut self, options: &TransferOptions, now: Instant) {
         self.priority = options.priority;
         self.bucket = options

@@ -17,12 +17,12 @@ use crate::report::Failure;
 /// The age after which noted counters are replaced.
 pub(crate) const NOTE_EVERY: Duration = Duration::from_millis(200);
 
-type Told = Arc<Mutex<Arc<Metrics>>>;
+type SharedMetrics = Arc<Mutex<Arc<Metrics>>>;
 
 /// The counters noted last, and the server that renders them.
 pub(crate) struct Board {
     /// Replaced as a whole, so that neither thread waits while the other makes its own of it.
-    told: Told,
+    told: SharedMetrics,
     noted: Option<Instant>,
     /// It answers until it is dropped.
     server: MetricsServer,
@@ -34,7 +34,7 @@ impl Board {
     /// # Errors
     /// The address cannot be bound.
     pub(crate) fn start<P: Provider>(at: SocketAddr, workers: &[Worker<P>]) -> Result<Self, Failure> {
-        let told = Told::default();
+        let told = SharedMetrics::default();
         let devices: BTreeSet<_> = workers.iter().map(|worker| worker.device().to_owned()).collect();
         let of_program = Arc::clone(&told);
         let render = move || {

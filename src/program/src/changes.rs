@@ -1,7 +1,40 @@
 //! Device events that report a changed port or address.
 
-use doorbell::Worker;
-use doorbell::provider::{AsyncEvent, Provider, ProviderError};
+use core::time::Duration;
+
+use doorbell::link::Links;
+use doorbell::provider::{AsyncEvent, Instant, Network, Provider, ProviderError};
+use doorbell::{Deadline, Handle, Node, Worker};
+
+use crate::report::Failure;
+
+/// How often devices are polled for changes.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Polls of the devices for changes, every 20 ms.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    next: Option<Deadline>,
+}
+
+impl Changes {
+    /// Polls the devices if it is time, and has links follow what changed. Returns the new handle of the process, if there is one.
+    pub(crate) fn follow<P: Provider, N: Network>(
+        &mut self,
+        (node, workers): (&Node<P, N>, &mut [Worker<P>]),
+        links: &mut Links<P, N>,
+        now: Instant,
+    ) -> Result<Option<Handle>, Failure> {
+        if self.next.is_some_and(|next| !next.has_passed(now)) {
+            return Ok(None);
+        }
+        self.next = Some(Deadline::after(now, LOOK_EVERY));
+        if were_told(workers)? {
+            links.refresh(node, workers)?;
+        }
+        Ok(links.take_refreshed().transpose()?.flatten())
+    }
+}
 
 /// Returns whether any device of the Workers reported a changed port or address since the last call.
 pub(crate) fn were_told<P: Provider>(workers: &mut [Worker<P>]) -> Result<bool, ProviderError> {

@@ -13,7 +13,7 @@ use crate::report::{Failure, print_outcome};
 mod report;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use report::{Device, Library, Listing};
 

@@ -16,7 +16,7 @@ use doorbell_core::provider::{ArenaConfig, MemoryError, ProtectionDomain, Provid
 use doorbell_ffi::Rdma;
 
 use super::channel_list::due;
-use super::channel_table::{ChannelTable, Entry, Listed};
+use super::channel_table::{ChannelEntry, ChannelTable, Listed};
 use super::upkeep::Upkeep;
 use super::{Under, Worker};
 use crate::worker::arena::Arena;
@@ -68,7 +68,7 @@ impl<P: Provider> Worker<P> {
                 }
                 None => (None, None),
             };
-            sending.entries.push(Entry {
+            sending.entries.push(ChannelEntry {
                 generation: entry.generation,
                 listed: entry.listed,
                 reserved: entry.reserved.clone(),
@@ -77,7 +77,7 @@ impl<P: Provider> Worker<P> {
                 channel: send,
                 closed: entry.closed,
             });
-            receiving.entries.push(Entry {
+            receiving.entries.push(ChannelEntry {
                 generation: entry.generation,
                 listed: entry.listed,
                 reserved: entry.reserved,
@@ -146,7 +146,7 @@ impl<P: Provider> SendWorker<P> {
         table.entries = sends
             .into_iter()
             .zip(receives)
-            .map(|(send, receive)| Entry {
+            .map(|(send, receive)| ChannelEntry {
                 generation: send.generation,
                 listed: Listed {
                     is_hungry: receive.listed.is_hungry,

@@ -259,22 +259,22 @@ pub(super) struct ReceiveRequest {
     pub(super) serial: u32,
     /// How many receives it has; 0: the slot is free.
     pub(super) count: u8,
-    pub(super) entries: [Entry; RECEIVES_MAX],
+    pub(super) entries: [PostedReceive; RECEIVES_MAX],
 }
 
 /// One receive of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct PostedReceive {
     pub(super) bytes: usize,
     pub(super) memory: Key,
     pub(super) offset: usize,
-    pub(super) state: EntryState,
+    pub(super) state: ReceiveState,
     /// Whether its bytes come by a transfer, however few.
     pub(super) is_placed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EntryState {
+pub(super) enum ReceiveState {
     /// Nothing came yet.
     Waiting,
     /// So many bytes came, and others are to come.
@@ -286,10 +286,10 @@ pub(super) enum EntryState {
     Failed(NcclResult),
 }
 
-impl Entry {
+impl PostedReceive {
     /// Whether messages of the peer are waited for.
     const fn is_waiting(&self) -> bool {
-        matches!(self.state, EntryState::Waiting | EntryState::Coming(_))
+        matches!(self.state, ReceiveState::Waiting | ReceiveState::Coming(_))
     }
 }
 
@@ -297,20 +297,20 @@ impl ReceiveRequest {
     const FREE: Self = Self {
         serial: 0,
         count: 0,
-        entries: [Entry {
+        entries: [PostedReceive {
             bytes: 0,
             memory: Key(0),
             offset: 0,
-            state: EntryState::Done(0),
+            state: ReceiveState::Done(0),
             is_placed: false,
         }; RECEIVES_MAX],
     };
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &PostedReceive> {
         self.entries.iter().take(usize::from(self.count))
     }
 
-    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+    fn entries_mut(&mut self) -> impl Iterator<Item = &mut PostedReceive> {
         self.entries.iter_mut().take(usize::from(self.count))
     }
 
@@ -320,10 +320,10 @@ impl ReceiveRequest {
         let (mut failed, mut is_waiting) = (None, false);
         for entry in self.entries() {
             match entry.state {
-                EntryState::Moving => return None,
-                EntryState::Waiting | EntryState::Coming(_) => is_waiting = true,
-                EntryState::Failed(code) => failed = failed.or(Some(code)),
-                EntryState::Done(_) => {}
+                ReceiveState::Moving => return None,
+                ReceiveState::Waiting | ReceiveState::Coming(_) => is_waiting = true,
+                ReceiveState::Failed(code) => failed = failed.or(Some(code)),
+                ReceiveState::Done(_) => {}
             }
         }
         match failed {
@@ -335,7 +335,7 @@ impl ReceiveRequest {
     /// Whether a part of it has failed, while others may go on.
     pub(super) fn has_failed(&self) -> bool {
         self.entries()
-            .any(|entry| matches!(entry.state, EntryState::Failed(_)))
+            .any(|entry| matches!(entry.state, ReceiveState::Failed(_)))
     }
 }
 
@@ -349,7 +349,7 @@ impl Receives {
 
     /// A slot without a request, and where its receives go.
     #[inline]
-    pub(super) fn free_slot(&mut self) -> Option<(u8, &mut [Entry; RECEIVES_MAX])> {
+    pub(super) fn free_slot(&mut self) -> Option<(u8, &mut [PostedReceive; RECEIVES_MAX])> {
         let slot = self.free.trailing_zeros();
         let request = self.requests.get_mut(usize::try_from(slot).ok()?)?;
         Some((u8::try_from(slot).ok()?, &mut request.entries))
@@ -379,7 +379,7 @@ impl Receives {
     }
 
     /// The receive that a message is for. `None` if its request is over.
-    pub(super) fn entry(&mut self, request: RequestNumber, index: u8) -> Option<&mut Entry> {
+    pub(super) fn entry(&mut self, request: RequestNumber, index: u8) -> Option<&mut PostedReceive> {
         let of = self.requests.get_mut(usize::try_from(request.slot()).ok()?)?;
         let is_it = of.serial & SERIAL_MASK == request.serial() && index < of.count;
         of.entries.get_mut(usize::from(index)).filter(|_| is_it)
@@ -411,7 +411,7 @@ impl Comm {
         let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
         let waiting = entries.filter(|entry| entry.is_waiting());
         waiting
-            .map(|entry| entry.state = EntryState::Failed(code))
+            .map(|entry| entry.state = ReceiveState::Failed(code))
             .count()
     }
 
@@ -423,7 +423,7 @@ impl Comm {
         let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
         let waiting = entries.filter(|entry| entry.is_waiting() && entry.memory == memory);
         waiting
-            .map(|entry| entry.state = EntryState::Failed(code))
+            .map(|entry| entry.state = ReceiveState::Failed(code))
             .count()
     }
 }
@@ -431,7 +431,7 @@ impl Comm {
 #[cfg(test)]
 mod tests {
     use super::{
-        EntryState, Match, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, Receives,
+        Match, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, ReceiveState, Receives,
         RequestNumber, SENDS_MAX, SendRequest, SendState, Sends,
     };
 
@@ -482,8 +482,8 @@ mod tests {
     #[test]
     fn a_request_ends_once_no_device_writes_for_it() {
         let failed = NcclResult::REMOTE_ERROR;
-        let (waiting, moving) = (EntryState::Waiting, EntryState::Moving);
-        let (done, failure) = (EntryState::Done(1), EntryState::Failed(failed));
+        let (waiting, moving) = (ReceiveState::Waiting, ReceiveState::Moving);
+        let (done, failure) = (ReceiveState::Done(1), ReceiveState::Failed(failed));
         for (states, end) in [
             ([done, done], Some(Ok(()))),
             ([done, waiting], None),

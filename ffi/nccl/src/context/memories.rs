@@ -140,7 +140,7 @@ impl Context {
 
 /// The memory that bytes lie in, and where.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'m> {
+pub(super) struct MemorySpan<'m> {
     /// The number 0, which is none's, if there are no bytes.
     pub(super) memory: Key,
     pub(super) offset: usize,
@@ -148,7 +148,7 @@ pub(super) struct Place<'m> {
     pub(super) of: Option<&'m Memory>,
 }
 
-impl Place<'_> {
+impl MemorySpan<'_> {
     /// Whether devices alone reach it.
     #[inline]
     pub(super) fn is_of_device(&self) -> bool {
@@ -162,9 +162,9 @@ pub(super) fn place(
     memories: &Places<Memory, 16>,
     key: Option<Key>,
     (address, bytes): (usize, usize),
-) -> Result<Place<'_>, Failure> {
+) -> Result<MemorySpan<'_>, Failure> {
     if bytes == 0 {
-        return Ok(Place {
+        return Ok(MemorySpan {
             memory: Key(0),
             offset: 0,
             of: None,
@@ -173,7 +173,7 @@ pub(super) fn place(
     let of = key.and_then(|key| Some((key, memories.get(key)?)));
     let (memory, of) = of.ok_or_else(not_registered)?;
     let offset = of.offset_of(address, bytes);
-    Ok(Place {
+    Ok(MemorySpan {
         memory,
         offset: offset.ok_or_else(|| outside(address, bytes))?,
         of: Some(of),

@@ -9,6 +9,7 @@ mod flushes;
 mod late;
 mod loans;
 mod memories;
+mod posting;
 mod receiving;
 mod relaying;
 mod sending;
@@ -41,7 +42,7 @@ pub(crate) use sending::Outgoing;
 
 use flushes::Flushes;
 
-use comm::{Comm, EntryState, Owed, Stage};
+use comm::{Comm, Owed, ReceiveState, Stage};
 use state::{Join, Line, Moving, MovingOf, State};
 
 /// How long a context that is closed waits for its peers to have what was sent.
@@ -263,7 +264,7 @@ impl Context {
 
     fn end_moving(&mut self, moving: &Moving, code: NcclResult) {
         match moving.of {
-            MovingOf::Receive { target, .. } => self.state.set_entry(target, EntryState::Failed(code)),
+            MovingOf::Receive { target, .. } => self.state.set_entry(target, ReceiveState::Failed(code)),
             MovingOf::Send { slot, serial, .. } => {
                 let comm = self.state.comms.get_mut(moving.comm);
                 if let Some(comm::Side::Send(sends)) = comm.map(|comm| &mut comm.side) {
@@ -300,7 +301,7 @@ impl Context {
         let Some((memory, offset, of)) = memory else {
             let _ = self.links.cancel(&self.node, (link, transfer));
             self.state
-                .set_entry(target, EntryState::Failed(NcclResult::INVALID_USAGE));
+                .set_entry(target, ReceiveState::Failed(NcclResult::INVALID_USAGE));
             return;
         };
         let mut options = TransferOptions::default();
@@ -325,7 +326,7 @@ impl Context {
                     }
                     _ => NcclResult::SYSTEM_ERROR,
                 };
-                self.state.set_entry(target, EntryState::Failed(code));
+                self.state.set_entry(target, ReceiveState::Failed(code));
                 let _ = self.links.cancel(&self.node, (link, transfer));
             }
         }

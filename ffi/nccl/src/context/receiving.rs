@@ -1,10 +1,9 @@
 //! Receives: each is cleared with the peer, and filled by a message or by a transfer.
 
-use super::comm::{Entry, EntryState, Side, Stage};
+use super::comm::{PostedReceive, ReceiveState, Side, Stage};
 use super::memories::place;
 use super::sending::{Slot, no_request};
-use super::state::State;
-use super::{Context, Said, open_comm, push};
+use super::{Context, Said};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::{HEADER_BYTES, RECEIVES_MAX, Receive, RequestNumber, begin_clear, put_receive};
@@ -29,26 +28,11 @@ impl Context {
         count: u8,
         mut incoming: impl FnMut(usize) -> Result<Incoming, Failure>,
     ) -> Result<Option<Slot>, Failure> {
-        let Self {
-            links,
-            buffer,
-            state:
-                State {
-                    comms,
-                    memories,
-                    serial,
-                    circuits,
-                    ..
-                },
-            ..
-        } = self;
-        let comm = open_comm(comms, key)?;
+        let mut posting = self.posting(key)?;
+        let (comm, outlet) = (posting.comm, &mut posting.outlet);
         let Side::Receive(open) = &mut comm.side else {
             return Err(Failure::argument("irecv on a comm that sends"));
         };
-        if let Stage::Failed(code) = comm.stage {
-            return Err(Failure::logged(code));
-        }
         let (link, Some((slot, entries)), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
             return Ok(None);
         };
@@ -58,30 +42,29 @@ impl Context {
             if one.bytes > MESSAGE_BYTES_MAX {
                 return Err(too_long(one.bytes));
             }
-            let place = place(memories, one.memory, (one.address, one.bytes))?;
+            let place = place(posting.memories, one.memory, (one.address, one.bytes))?;
             let is_placed = place.is_of_device();
-            *entry = Entry {
+            *entry = PostedReceive {
                 bytes: one.bytes,
                 memory: place.memory,
                 offset: place.offset,
-                state: EntryState::Waiting,
+                state: ReceiveState::Waiting,
                 is_placed,
             };
             placed |= u8::from(is_placed) << index;
             let bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
-            length = put_receive(buffer, length, Receive { tag: one.tag, bytes });
+            length = put_receive(outlet.buffer, length, Receive { tag: one.tag, bytes });
         }
-        *serial = serial.wrapping_add(1);
-        let serial = *serial;
+        *posting.serial = posting.serial.wrapping_add(1);
+        let serial = *posting.serial;
         begin_clear(
-            buffer,
+            outlet.buffer,
             (to, RequestNumber::new(slot.into(), serial)),
             (count, placed),
         );
-        match push(links, circuits, link, buffer.get(..length).unwrap_or_default()) {
+        match outlet.push(link, length) {
             Said::Taken(_) => {
                 open.set(slot, (serial, count));
-                self.is_dirty = true;
                 Ok(Some((slot, serial)))
             }
             // The end of the link is reported with the next poll.
@@ -110,7 +93,7 @@ impl Context {
             match request.end() {
                 Some(Ok(())) => {
                     for (index, entry) in request.entries().enumerate() {
-                        if let EntryState::Done(bytes) = entry.state {
+                        if let ReceiveState::Done(bytes) = entry.state {
                             each(index, bytes);
                         }
                     }

@@ -3,10 +3,10 @@
 use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
 use super::comm::{Match, SendRequest, SendState, Side, Stage};
-use super::memories::{Place, place};
+use super::memories::{MemorySpan, place};
 use super::relaying::Part;
-use super::state::{Moving, MovingOf, State};
-use super::{Context, Said, open_comm, push};
+use super::state::{Moving, MovingOf};
+use super::{Context, Said};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
 use crate::frame::{Frame, write_eager};
@@ -64,27 +64,10 @@ impl Context {
     /// Sends a message that is copied; others go another way from here.
     #[inline]
     fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Tried, Failure> {
-        let Self {
-            links,
-            buffer,
-            is_dirty,
-            eager_bytes_max,
-            state:
-                State {
-                    comms,
-                    memories,
-                    serial,
-                    circuits,
-                    ..
-                },
-            ..
-        } = self;
-        let bytes = outgoing.bytes;
-        let place = place(memories, outgoing.memory, (outgoing.address, bytes))?;
-        let comm = open_comm(comms, key)?;
-        if let Stage::Failed(code) = comm.stage {
-            return Err(Failure::logged(code));
-        }
+        let (bytes, eager_bytes_max) = (outgoing.bytes, self.eager_bytes_max);
+        let mut posting = self.posting(key)?;
+        let (comm, outlet) = (posting.comm, &mut posting.outlet);
+        let place = place(posting.memories, outgoing.memory, (outgoing.address, bytes))?;
         let Side::Send(sends) = &mut comm.side else {
             return Err(Failure::argument("isend on a comm that receives"));
         };
@@ -92,12 +75,13 @@ impl Context {
         else {
             return Ok(Tried::NoReceive);
         };
-        *serial = serial.wrapping_add(1);
-        let (link, request) = (comm.link, (slot, *serial));
-        let is_copied = bytes <= *eager_bytes_max && !(place.is_of_device() || found.is_placed);
+        *posting.serial = posting.serial.wrapping_add(1);
+        let serial = *posting.serial;
+        let (link, request) = (comm.link, (slot, serial));
+        let is_copied = bytes <= eager_bytes_max && !(place.is_of_device() || found.is_placed);
         let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.bytes);
         if !fits || !is_copied && bytes > 0 {
-            let Place { memory, offset, .. } = place;
+            let MemorySpan { memory, offset, .. } = place;
             let way = Way {
                 link,
                 comm: key,
@@ -107,32 +91,24 @@ impl Context {
             };
             return self.send_whole(&way, (memory, offset, bytes));
         }
-        let begun = write_eager(buffer, &found.target(to));
-        let Some(message) = buffer.get_mut(..begun.saturating_add(bytes)) else {
+        let begun = write_eager(outlet.buffer, &found.target(to));
+        let length = begun.saturating_add(bytes);
+        let Some(payload) = outlet.buffer.get_mut(begun..length) else {
             return Ok(Tried::Later);
         };
         let mut state = SendState::Done(bytes);
-        if let (Some(of), Some(payload)) = (place.of, message.get_mut(begun..)) {
+        if let Some(of) = place.of {
             if let Err(outside) = of.region.copy_out(place.offset, payload) {
                 return Err(Failure::new(NcclResult::INTERNAL_ERROR, outside));
             }
         }
-        match push(links, circuits, link, message) {
-            Said::Taken(taken) => {
-                comm.last_sent = Some(taken);
-                *is_dirty = true;
-            }
+        match outlet.push(link, length) {
+            Said::Taken(taken) => comm.last_sent = Some(taken),
             Said::Later => return Ok(Tried::Later),
             Said::Over => state = SendState::Failed(NcclResult::REMOTE_ERROR),
         }
         sends.take(&found);
-        sends.set(
-            slot,
-            SendRequest {
-                serial: *serial,
-                state,
-            },
-        );
+        sends.set(slot, SendRequest { serial, state });
         Ok(Tried::Sent(request))
     }
 

@@ -234,7 +234,7 @@ impl Counted {
             let function = profile.functions().nth(index).map(|(_, function)| function);
             function.is_some_and(|function| function.object.contains(PROVIDERS))
         };
-        let (mut post, mut poll) = (None::<Entry>, None::<Entry>);
+        let (mut post, mut poll) = (None::<CallEdge>, None::<CallEdge>);
         for (caller, function) in profile.functions() {
             if is_provider(caller) {
                 continue;
@@ -246,7 +246,7 @@ impl Counted {
                     &mut poll
                 };
                 if best.is_none_or(|best| call.count > best.count) {
-                    *best = Some(Entry {
+                    *best = Some(CallEdge {
                         caller,
                         callee: call.callee,
                         count: call.count,
@@ -283,7 +283,7 @@ impl Counted {
 
 /// The way into the provider.
 #[derive(Clone, Copy)]
-struct Entry {
+struct CallEdge {
     caller: usize,
     callee: usize,
     count: u64,

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &MoveArgs) -> Result<()> {
             "there is no namespace {place}"
         );
     }
-    let (from, to) = (Place(&args.from), Place(&args.to));
+    let (from, to) = (NetdevNamespace(&args.from), NetdevNamespace(&args.to));
     let before = from.read(&args.netdev)?;
     can_move(&before, &release)?;
     let moving = Moving {
@@ -141,7 +141,11 @@ struct Moving<'a> {
 
 impl Moving<'_> {
     /// All steps, or which one failed.
-    fn carry_out(&self, from: Place<'_>, to: Place<'_>) -> Result<(), (Step, anyhow::Error)> {
+    fn carry_out(
+        &self,
+        from: NetdevNamespace<'_>,
+        to: NetdevNamespace<'_>,
+    ) -> Result<(), (Step, anyhow::Error)> {
         let before = self.before;
         let step = |step: Step, done: Result<()>| done.map_err(|error| (step, error));
         step(Step::Detach, self.detach(from))?;
@@ -162,7 +166,7 @@ impl Moving<'_> {
     }
 
     /// Has `ip` do as the script says; planted, it fails behind the first line.
-    fn batch(&self, step: Step, place: Place<'_>, mut script: String) -> Result<()> {
+    fn batch(&self, step: Step, place: NetdevNamespace<'_>, mut script: String) -> Result<()> {
         if self.fail_at == Some(step) {
             let behind_first = script.find('\n').map_or(0, |end| end.saturating_add(1));
             script.insert_str(behind_first, PLANTED);
@@ -170,7 +174,7 @@ impl Moving<'_> {
         batch("ip", &["-n", place.0, "-batch", "-"], &script)
     }
 
-    fn routes(&self, to: Place<'_>) -> Result<()> {
+    fn routes(&self, to: NetdevNamespace<'_>) -> Result<()> {
         let planted = if self.fail_at == Some(Step::Routes) {
             PLANTED
         } else {
@@ -179,19 +183,19 @@ impl Moving<'_> {
         to.add_routes(self.before, planted)
     }
 
-    fn detach(&self, from: Place<'_>) -> Result<()> {
+    fn detach(&self, from: NetdevNamespace<'_>) -> Result<()> {
         if let Some(device) = &self.before.soft_roce {
             from.rdma(&["link", "delete", device])?;
         }
         self.planted(Step::Detach)
     }
 
-    fn attach(&self, to: Place<'_>) -> Result<()> {
+    fn attach(&self, to: NetdevNamespace<'_>) -> Result<()> {
         to.attach(self.before)?;
         self.planted(Step::Attach)
     }
 
-    fn compare(&self, to: Place<'_>) -> Result<()> {
+    fn compare(&self, to: NetdevNamespace<'_>) -> Result<()> {
         to.compare(self.before)?;
         self.planted(Step::Compare)
     }
@@ -203,7 +207,7 @@ impl Moving<'_> {
 }
 
 /// Puts the device back where it was, with all it had.
-fn bring_back(before: &NetdevState, from: Place<'_>, to: Place<'_>) -> Result<()> {
+fn bring_back(before: &NetdevState, from: NetdevNamespace<'_>, to: NetdevNamespace<'_>) -> Result<()> {
     if !from.has(before)? {
         ensure!(
             to.has(before)?,
@@ -231,7 +235,7 @@ fn bring_back(before: &NetdevState, from: Place<'_>, to: Place<'_>) -> Result<()
 
 /// A namespace by its name.
 #[derive(Clone, Copy)]
-struct Place<'a>(&'a str);
+struct NetdevNamespace<'a>(&'a str);
 
 /// A line of `rdma -json link show`.
 #[derive(Deserialize)]
@@ -240,7 +244,7 @@ struct RdmaFacts {
     netdev: Option<String>,
 }
 
-impl Place<'_> {
+impl NetdevNamespace<'_> {
     /// A device as it is.
     fn read(self, netdev: &str) -> Result<NetdevState> {
         let links: Vec<LinkFacts> = self.ip(&["address", "show"])?;

@@ -43,11 +43,11 @@ pub(crate) struct Mutant {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 struct Span {
-    start: Place,
+    start: SourceLine,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-struct Place {
+struct SourceLine {
     line: usize,
 }
 
@@ -268,7 +268,7 @@ fn with_installed() -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mutant, Outcome, Outcomes, Place, Scenario, Span};
+    use super::{Mutant, Outcome, Outcomes, Scenario, SourceLine, Span};
 
     fn mutant() -> Mutant {
         Mutant {
@@ -276,7 +276,7 @@ mod tests {
             package: "doorbell-core".into(),
             file: "core/src/wire/id.rs".into(),
             span: Span {
-                start: Place { line: 59 },
+                start: SourceLine { line: 59 },
             },
             diff: "--- core/src/wire/id.rs\n+++ replace || with &&\n@@ -1 +1 @@\n-a || b\n+a && b\n".into(),
         }

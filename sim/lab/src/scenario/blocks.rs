@@ -11,8 +11,8 @@ use super::model::{Block, Step, Variant, block_of};
 use super::schema::{Alternate, File, Step as StepTable};
 use super::template::list;
 
-/// Place of a step in the file, as its table names it.
-struct Place<'a> {
+/// StepPlace of a step in the file, as its table names it.
+struct StepPlace<'a> {
     table: &'a StepTable,
     /// The group it names, or itself when it has rounds of its own.
     group: Option<&'a Spanned<String>>,
@@ -25,7 +25,7 @@ pub(super) fn blocks(source: Source<'_>, file: &File) -> Result<Vec<Block>> {
     let Some(first) = file.steps.first() else {
         return Err(source.at(&file.name, "steps: a scenario without steps shows nothing"));
     };
-    let places: Vec<Place<'_>> = file
+    let places: Vec<StepPlace<'_>> = file
         .steps
         .iter()
         .map(|step| place(file, step.get_ref()))
@@ -39,7 +39,7 @@ pub(super) fn blocks(source: Source<'_>, file: &File) -> Result<Vec<Block>> {
     let grouped = places.iter().any(|place| place.group.is_some());
 
     let mut blocks: Vec<Block> = Vec::new();
-    let mut previous: Option<&Place<'_>> = None;
+    let mut previous: Option<&StepPlace<'_>> = None;
     for (index, place) in places.iter().enumerate() {
         let same = previous.is_some_and(|previous| same_block(previous, place));
         if !same {
@@ -64,7 +64,7 @@ pub(super) fn blocks(source: Source<'_>, file: &File) -> Result<Vec<Block>> {
     Ok(blocks)
 }
 
-fn place<'a>(file: &'a File, table: &'a StepTable) -> Place<'a> {
+fn place<'a>(file: &'a File, table: &'a StepTable) -> StepPlace<'a> {
     let group = table
         .group
         .as_ref()
@@ -74,7 +74,7 @@ fn place<'a>(file: &'a File, table: &'a StepTable) -> Place<'a> {
             .iter()
             .position(|alternate| names(alternate.get_ref()).any(|name| name == group.get_ref()))
     });
-    Place {
+    StepPlace {
         table,
         group,
         alternate,
@@ -85,7 +85,7 @@ fn names(alternate: &Alternate) -> impl Iterator<Item = &String> {
     alternate.groups.iter().map(Spanned::get_ref)
 }
 
-fn check_place(source: Source<'_>, place: &Place<'_>) -> Result<()> {
+fn check_place(source: Source<'_>, place: &StepPlace<'_>) -> Result<()> {
     let id = place.table.id.get_ref();
     if let Some(group) = place
         .table
@@ -113,7 +113,7 @@ fn check_place(source: Source<'_>, place: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-fn check_alternates(source: Source<'_>, file: &File, places: &[Place<'_>]) -> Result<()> {
+fn check_alternates(source: Source<'_>, file: &File, places: &[StepPlace<'_>]) -> Result<()> {
     let mut seen: Vec<&str> = Vec::new();
     for table in &file.alternate {
         let alternate = table.get_ref();
@@ -135,7 +135,7 @@ fn check_alternates(source: Source<'_>, file: &File, places: &[Place<'_>]) -> Re
                 return Err(source.at(group, &format!("alternate, groups: `{name}` is named twice")));
             }
             seen.push(name);
-            let used = |place: &Place<'_>| {
+            let used = |place: &StepPlace<'_>| {
                 place
                     .table
                     .group
@@ -159,7 +159,7 @@ fn check_alternates(source: Source<'_>, file: &File, places: &[Place<'_>]) -> Re
     Ok(())
 }
 
-fn same_block(one: &Place<'_>, other: &Place<'_>) -> bool {
+fn same_block(one: &StepPlace<'_>, other: &StepPlace<'_>) -> bool {
     match (one.group, other.group) {
         (None, None) => true,
         (Some(one_group), Some(other_group)) => {
@@ -171,7 +171,7 @@ fn same_block(one: &Place<'_>, other: &Place<'_>) -> bool {
 }
 
 /// A group whose steps stand apart in the file would run in an order nobody reads from it.
-fn refuse_split(source: Source<'_>, places: &[Place<'_>], index: usize) -> Result<()> {
+fn refuse_split(source: Source<'_>, places: &[StepPlace<'_>], index: usize) -> Result<()> {
     let Some(place) = places.get(index) else {
         return Ok(());
     };
@@ -191,7 +191,7 @@ fn refuse_split(source: Source<'_>, places: &[Place<'_>], index: usize) -> Resul
     Ok(())
 }
 
-fn empty_block(file: &File, place: &Place<'_>, rounds: u32, grouped: bool) -> Block {
+fn empty_block(file: &File, place: &StepPlace<'_>, rounds: u32, grouped: bool) -> Block {
     let alternate = place
         .alternate
         .and_then(|index| file.alternate.get(index))

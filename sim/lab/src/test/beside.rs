@@ -12,7 +12,7 @@ use std::thread;
 use anyhow::{Context as _, Result, ensure};
 
 use super::Run;
-use super::in_lab::{Told, outcome, part};
+use super::in_lab::{TestReport, outcome, part};
 use super::tally::Part;
 use crate::course::Course;
 use crate::leash;
@@ -69,7 +69,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// # Errors
 ///
 /// It left no report.
-pub(crate) fn child(run: &Run<'_>, how: &HowArgs, folder: &Path) -> Result<Told> {
+pub(crate) fn child(run: &Run<'_>, how: &HowArgs, folder: &Path) -> Result<TestReport> {
     let title = run.title();
     let folder = scenario::output_folder(Some(folder), &run.scenario.name)?;
     let program = std::env::current_exe().context("cannot tell where this program is")?;
@@ -94,14 +94,14 @@ pub(crate) fn child(run: &Run<'_>, how: &HowArgs, folder: &Path) -> Result<Told>
         }
     };
     if status.success() {
-        return Told::read(&folder);
+        return TestReport::read(&folder);
     }
     let said = fs::read(&log).unwrap_or_default();
     say(format_args!(
         "{title} failed with these lines:\n{}",
         String::from_utf8_lossy(&said)
     ));
-    let told = Told::read(&folder)?;
+    let told = TestReport::read(&folder)?;
     ensure!(
         told.has_failed(),
         "its process ended with {status}, after a report that it passed"

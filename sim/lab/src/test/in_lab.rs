@@ -17,55 +17,55 @@ use crate::steps::say;
 
 /// Results of tests in a report.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct TestReport {
     kernel: String,
     verdict: Verdict,
     failures: Vec<String>,
     /// Absent when no step declares tests.
     tests: Option<TestCounts>,
-    steps: Vec<ToldStep>,
+    steps: Vec<ReportedStep>,
     #[serde(default)]
-    metrics: Vec<ToldMetric>,
+    metrics: Vec<ReportedMetric>,
     #[serde(default)]
-    comparisons: Vec<ToldComparison>,
+    comparisons: Vec<ReportedComparison>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ToldMetric {
+struct ReportedMetric {
     name: String,
     unit: String,
-    summary: Option<ToldSummary>,
+    summary: Option<ReportedSummary>,
     goal: Option<Goal>,
     met: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ToldSummary {
+struct ReportedSummary {
     median: f64,
 }
 
 #[derive(Debug, Deserialize)]
-struct ToldComparison {
+struct ReportedComparison {
     name: String,
     min: Option<f64>,
     max: Option<f64>,
     is_goal: bool,
-    result: Option<ToldRatio>,
+    result: Option<ReportedRatio>,
     within_bounds: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ToldRatio {
+struct ReportedRatio {
     ratio: f64,
 }
 
 #[derive(Debug, Deserialize)]
-struct ToldStep {
+struct ReportedStep {
     stdout: PathBuf,
     tests: Option<TestCounts>,
 }
 
-impl Told {
+impl TestReport {
     /// Reads the report in the folder of a run.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab, course: &Course)
             // The count below stands whether or not the table can be shown.
             let _ = scenario::deliver(&report, Detail::Whole, None);
         }
-        Told::read(&folder)
+        TestReport::read(&folder)
     };
     let told = again_if_trapped(&folder, perform);
     let outcome = outcome(&told);
@@ -163,9 +163,9 @@ pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab, course: &Course)
 
 /// Performs a run that leaves its report in this folder, once more if an emulated kernel died of a trap of its own. The output
 /// of the first stays beside. Such a death says nothing of the programs that ran: [`guests::have_said`] has its cause.
-fn again_if_trapped(folder: &Path, mut perform: impl FnMut() -> Result<Told>) -> Result<Told> {
+fn again_if_trapped(folder: &Path, mut perform: impl FnMut() -> Result<TestReport>) -> Result<TestReport> {
     let told = perform();
-    let has_failed = told.as_ref().map_or(true, Told::has_failed);
+    let has_failed = told.as_ref().map_or(true, TestReport::has_failed);
     if !has_failed || !guests::have_said(&folder.join("consoles"), "Oops: int3") {
         return told;
     }
@@ -180,7 +180,7 @@ fn again_if_trapped(folder: &Path, mut perform: impl FnMut() -> Result<Told>) ->
 }
 
 /// One word for a run.
-pub(super) fn outcome(told: &Result<Told>) -> &'static str {
+pub(super) fn outcome(told: &Result<TestReport>) -> &'static str {
     match told {
         Ok(told) if !told.has_failed() => "passed",
         _ => "FAILED",
@@ -188,7 +188,7 @@ pub(super) fn outcome(told: &Result<Told>) -> &'static str {
 }
 
 /// The part that a run is, and the names of the tests that passed in it.
-pub(super) fn part(run: &Run<'_>, told: Result<Told>, took: Duration) -> (Part, Vec<String>) {
+pub(super) fn part(run: &Run<'_>, told: Result<TestReport>, took: Duration) -> (Part, Vec<String>) {
     let (kernel, counts, failures, passed, goals) = match told {
         Ok(told) => (
             told.kernel.clone(),
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_run_is_repeated_once_if_its_kernel_met_a_trap_and_for_nothing_else() {
         let place = tempfile::tempdir().unwrap();
-        let told = |verdict| Told {
+        let told = |verdict| TestReport {
             kernel: String::new(),
             verdict,
             failures: Vec::new(),
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_run_that_failed_is_never_without_a_failure() {
-        let told = |verdict, tests| Told {
+        let told = |verdict, tests| TestReport {
             kernel: String::new(),
             verdict,
             failures: Vec::new(),

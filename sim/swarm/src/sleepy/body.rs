@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::failure::{Verdict, failure};
 use crate::panics::Panics;
 
-type Told = Vec<(ChannelId, Event<'static, Host>)>;
+type PolledEvents = Vec<(ChannelId, Event<'static, Host>)>;
 
 /// A Worker.
 pub(super) enum Body {
@@ -42,7 +42,7 @@ impl Body {
         &mut self,
         thread: usize,
         panics: &mut Panics,
-        told: &mut Told,
+        told: &mut PolledEvents,
     ) -> Verdict<Option<Option<Duration>>> {
         let asked = panics.through(|panics| match (&mut *self, thread) {
             (Self::Whole(worker), _) => worker
@@ -69,7 +69,7 @@ impl Body {
     }
 
     /// Polls as one that never sleeps.
-    pub(super) fn poll(&mut self, thread: usize, panics: &mut Panics, told: &mut Told) -> Verdict {
+    pub(super) fn poll(&mut self, thread: usize, panics: &mut Panics, told: &mut PolledEvents) -> Verdict {
         let polled = panics.through(|panics| match (&mut *self, thread) {
             (Self::Whole(worker), _) => worker.poll_tending(|mut turn, event| {
                 let id = turn.channel.id();

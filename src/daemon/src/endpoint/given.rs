@@ -5,7 +5,7 @@ use crate::one_sided::{GRANTS_MAX, GrantPlace};
 
 /// Place of a grant.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct GivenGrant {
     /// Generation of the last grant there.
     generation: u32,
     state: State,
@@ -25,7 +25,7 @@ pub(super) struct Given {
     owner: EndpointAddress,
     /// The generation in front of the first one of each place.
     first: u32,
-    places: Vec<Place>,
+    places: Vec<GivenGrant>,
     free: Vec<u32>,
 }
 
@@ -77,7 +77,7 @@ impl Given {
 
     /// Notes that the grant of [`Given::next`] stands.
     pub(super) fn give(&mut self, place: GrantPlace) {
-        let given = Place {
+        let given = GivenGrant {
             generation: place.generation,
             state: State::Stands,
         };

@@ -24,21 +24,21 @@ pub(super) struct Pending {
 pub(super) fn pend(pending: &mut Vec<Pending>, next: Pending) -> Option<Pending> {
     let users: Vec<_> = pending.iter().map(|pending| pending.who.uid).collect();
     match place(&users, next.who.uid) {
-        Place::None => return Some(next),
-        Place::Free => {}
-        Place::Of(at) if at < pending.len() => {
+        PendingRoom::None => return Some(next),
+        PendingRoom::Free => {}
+        PendingRoom::Of(at) if at < pending.len() => {
             let before = pending.remove(at);
             pending.push(next);
             return Some(before);
         }
-        Place::Of(_) => return Some(next),
+        PendingRoom::Of(_) => return Some(next),
     }
     pending.push(next);
     None
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum PendingRoom {
     None,
     Free,
     /// The place of another connection.
@@ -46,42 +46,45 @@ enum Place {
 }
 
 /// The place of a connection of a user beside those of `users`.
-fn place(users: &[u32], next: u32) -> Place {
+fn place(users: &[u32], next: u32) -> PendingRoom {
     let of = |user: u32| users.iter().filter(|other| **other == user).count();
     if of(next) >= PENDING_OF_USER_MAX {
-        return Place::None;
+        return PendingRoom::None;
     }
     if users.len() < PENDING_MAX {
-        return Place::Free;
+        return PendingRoom::Free;
     }
     let most = users.iter().map(|user| of(*user)).max().unwrap_or(0);
     if most <= of(next).saturating_add(1) {
-        return Place::None;
+        return PendingRoom::None;
     }
     let at = users.iter().rposition(|user| of(*user) == most);
-    at.map_or(Place::None, Place::Of)
+    at.map_or(PendingRoom::None, PendingRoom::Of)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PENDING_MAX, PENDING_OF_USER_MAX, Place, place};
+    use super::{PENDING_MAX, PENDING_OF_USER_MAX, PendingRoom, place};
 
     #[test]
     fn two_users_with_all_places_leave_each_other_user_its_part() {
         let mut users = vec![1; PENDING_OF_USER_MAX];
-        assert_eq!(place(&users, 1), Place::None);
-        assert_eq!(place(&users, 2), Place::Free);
+        assert_eq!(place(&users, 1), PendingRoom::None);
+        assert_eq!(place(&users, 2), PendingRoom::Free);
         users.extend([2; PENDING_OF_USER_MAX]);
         assert_eq!(users.len(), PENDING_MAX);
         let mut count = 0;
-        while let Place::Of(at) = place(&users, 3) {
+        while let PendingRoom::Of(at) = place(&users, 3) {
             users.remove(at);
             users.push(3);
             count += 1;
         }
         assert_eq!(count, PENDING_MAX / 3);
-        assert_eq!((place(&users, 1), place(&users, 3)), (Place::None, Place::None));
+        assert_eq!(
+            (place(&users, 1), place(&users, 3)),
+            (PendingRoom::None, PendingRoom::None)
+        );
         let all: Vec<_> = (0..PENDING_MAX as u32).collect();
-        assert_eq!(place(&all, 99), Place::None, "nobody has two");
+        assert_eq!(place(&all, 99), PendingRoom::None, "nobody has two");
     }
 }

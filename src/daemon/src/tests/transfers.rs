@@ -23,7 +23,7 @@ const SPOILED: u8 = 0xee;
 
 /// A place to give from or to take into.
 #[derive(Clone, Default)]
-struct Place {
+struct TransferSlot {
     open: Option<(ArenaTransfer, Option<Offered>)>,
     /// The bytes at the end of the last transfer into it.
     taken: Option<Vec<u8>>,
@@ -40,8 +40,8 @@ pub(crate) struct Offered {
 
 #[derive(Default)]
 pub(crate) struct Slots {
-    given: [Place; PLACES],
-    taken: [Place; PLACES],
+    given: [TransferSlot; PLACES],
+    taken: [TransferSlot; PLACES],
     pub(crate) offered: Vec<Offered>,
     pub(crate) ends: Vec<(ArenaTransfer, ArenaTransferEnd, u64)>,
 }
@@ -112,7 +112,7 @@ impl World {
         self.fill(process, offset, &[0xaa; BYTES]);
         let client = &mut self.processes[process];
         let id = client.endpoint.take(&offered.offer, offset, deadline).unwrap();
-        client.transfers.taken[place] = Place {
+        client.transfers.taken[place] = TransferSlot {
             open: Some((id, Some(offered))),
             taken: None,
         };
@@ -139,7 +139,7 @@ impl World {
             .ends
             .push((transfer, end, bytes));
         let slots = &mut self.processes[process].transfers;
-        let is_it = |place: &Place| place.open.as_ref().is_some_and(|(id, _)| *id == transfer);
+        let is_it = |place: &TransferSlot| place.open.as_ref().is_some_and(|(id, _)| *id == transfer);
         if let Some(place) = slots.given.iter().position(is_it) {
             slots.given[place].open = None;
             self.fill(process, GIVE + place * BYTES, &[SPOILED; BYTES]);

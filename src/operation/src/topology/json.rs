@@ -148,7 +148,7 @@ struct Report {
     mtu_max_bytes: Option<u32>,
     speed_mbps: u32,
     numa_node: Option<u16>,
-    gids: Vec<Entry>,
+    gids: Vec<GidTableEntry>,
     #[serde(default)]
     gids_left_out: u32,
 }
@@ -164,7 +164,7 @@ impl Report {
             mtu_max_bytes: report.mtu_max.map(Mtu::bytes),
             speed_mbps: report.speed_mbps,
             numa_node: report.numa_node,
-            gids: report.gids.iter().map(Entry::of).collect(),
+            gids: report.gids.iter().map(GidTableEntry::of).collect(),
             gids_left_out: report.gids_left_out,
         }
     }
@@ -199,7 +199,7 @@ impl Report {
 
 /// An entry of a GID table.
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct GidTableEntry {
     index: u32,
     gid: String,
     kind: Kind,
@@ -217,7 +217,7 @@ enum Kind {
     Unknown(u32),
 }
 
-impl Entry {
+impl GidTableEntry {
     fn of(entry: &GidEntry) -> Self {
         Self {
             index: entry.index,

@@ -22,7 +22,8 @@ fn entry(index: u32, kind: GidKind, gid: &str, here: Option<(&str, Option<u8>)>)
     }
 }
 
-fn port(device: &str, gids: Vec<GidEntry>) -> PortReport {
+/// A port of a device, in use.
+pub(crate) fn port(device: &str, gids: Vec<GidEntry>) -> PortReport {
     PortReport {
         device: Name::try_from(device).unwrap(),
         port: 1,

@@ -7,11 +7,10 @@ use doorbell::link::{LinkConfig, LinkEvent, LinkId, Links, PushRefusal, SessionC
 use doorbell::provider::{Instant, Network, Provider, Window as _};
 use doorbell::{Handle, Node, Worker};
 
-use super::LOOK_EVERY;
 use super::reach::{Asking, Op, Opened};
 use super::stream::{HEADER_BYTES, Incoming, Outgoing, Wish};
 use super::watch::{Watch, span};
-use crate::changes;
+use crate::changes::Changes;
 use crate::report::Failure;
 
 /// The most messages that are given to the link in one turn.
@@ -73,7 +72,7 @@ pub(super) struct End<P: Provider, N: Network> {
     /// How long closing may take.
     close_within: Duration,
     /// When the devices were last asked what changed.
-    looked_at: Option<Instant>,
+    changes: Changes,
     /// The new handle of this side, if its address or port changed.
     pub(super) moved: Option<Handle>,
     /// Why rails were not connected when the link ended.
@@ -109,7 +108,7 @@ impl<P: Provider, N: Network> End<P, N> {
             others: 0,
             is_wanted: false,
             close_within: config.session.recover_within,
-            looked_at: None,
+            changes: Changes::default(),
             moved: None,
             not_connected: Vec::new(),
         })
@@ -134,7 +133,9 @@ impl<P: Provider, N: Network> End<P, N> {
     pub(super) fn turn(&mut self) -> Result<bool, Failure> {
         let before = self.now();
         self.watch.polled(before);
-        self.look(before)?;
+        let devices = (&*self.node, &mut *self.workers);
+        let moved = self.changes.follow(devices, &mut self.links, before)?;
+        self.moved = moved.or(self.moved);
         self.remember();
         let has_sent = self.send(before);
         let (mut has_come, mut events) = (false, Vec::new());
@@ -215,21 +216,6 @@ impl<P: Provider, N: Network> End<P, N> {
             self.watch.saw(event, heard_at, now);
         }
         Ok(has_sent || has_come || !events.is_empty())
-    }
-
-    /// Polls the devices for changes every [`LOOK_EVERY`], and follows them.
-    fn look(&mut self, now: Instant) -> Result<(), Failure> {
-        if self.looked_at.is_some_and(|at| span(at, now) < LOOK_EVERY) {
-            return Ok(());
-        }
-        self.looked_at = Some(now);
-        if changes::were_told(&mut self.workers)? {
-            self.links.refresh(&self.node, &self.workers)?;
-        }
-        if let Some(handle) = self.links.take_refreshed().transpose()?.flatten() {
-            self.moved = Some(handle);
-        }
-        Ok(())
     }
 
     /// Opens windows to the other side, if its wish asks for some.

@@ -35,10 +35,12 @@ mod watch;
 use drill::{Order, Seen};
 use end::{Amount, End, Part};
 use reach::Op;
+pub(crate) use report::bytes_per_second;
 use report::{Ending, Judged, Report};
 use stream::Wish;
+pub(crate) use watch::span;
 
-/// How often a missing handle file is looked for, and devices are polled for changes.
+/// How often a missing handle file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long an idle poll loop sleeps: hosts of a lab share processors with the kernel's work for Soft-RoCE.
@@ -193,16 +195,7 @@ impl Arguments {
         config.channel.send_depth = self.depth;
         config.channel.receive_depth = self.depth;
         config.channel.remote = REMOTE;
-        if let Some(dead_after) = self.dead_after {
-            let session = &mut config.session;
-            session.dead_after = dead_after;
-            session.suspect_after = dead_after.checked_div(3).unwrap_or(dead_after);
-            session.attach_within = session.attach_within.max(dead_after.saturating_mul(4));
-            config.channel.timeout = transport_timeout(dead_after, config.channel.retry_count);
-        }
-        if let Some(recover_within) = self.recover_within {
-            config.session.recover_within = recover_within;
-        }
+        set_times(&mut config, self.dead_after, self.recover_within);
         config
     }
 
@@ -233,8 +226,24 @@ impl Arguments {
     }
 }
 
+/// Gives a link these times, and the others that go with them.
+pub(crate) fn set_times(
+    config: &mut LinkConfig,
+    dead_after: Option<Duration>,
+    recover_within: Option<Duration>,
+) {
+    let session = &mut config.session;
+    if let Some(dead_after) = dead_after {
+        session.dead_after = dead_after;
+        session.suspect_after = dead_after.checked_div(3).unwrap_or(dead_after);
+        session.attach_within = session.attach_within.max(dead_after.saturating_mul(4));
+        config.channel.timeout = transport_timeout(dead_after, config.channel.retry_count);
+    }
+    session.recover_within = recover_within.unwrap_or(session.recover_within);
+}
+
 /// The longest timeout, 4.096 us times a power of two, with which a device gives up before the session does.
-pub(crate) fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
+fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
     let attempts = u64::from(retry_count).saturating_add(1);
     let all_ns = |power: u8| 4096_u64.saturating_mul(1 << power).saturating_mul(attempts);
     (1..=20)

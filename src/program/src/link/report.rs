@@ -572,7 +572,7 @@ fn middle_bytes_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f
     clippy::cast_precision_loss,
     reason = "for people: bytes beyond 2^53 are petabytes"
 )]
-fn bytes_per_second(bytes: u64, took: Duration) -> f64 {
+pub(crate) fn bytes_per_second(bytes: u64, took: Duration) -> f64 {
     if took.is_zero() {
         return 0.0;
     }

@@ -273,7 +273,7 @@ impl Watch {
     }
 }
 
-pub(super) fn span(from: Instant, to: Instant) -> Duration {
+pub(crate) fn span(from: Instant, to: Instant) -> Duration {
     Duration::from_nanos(to.to_ns().saturating_sub(from.to_ns()))
 }
 

@@ -322,6 +322,7 @@ fn is_link_local(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{NoSource, Peer, Wanted, Why, check, choose};
+    use crate::devices::tests::port;
     use core::net::IpAddr;
     use doorbell::provider::{Gid, GidEntry, GidKind, IpPrefix, Mtu, Name, PortReport, PortState, Unusable};
 
@@ -337,21 +338,6 @@ mod tests {
             },
             interface: Some(Name::try_from("eth0").unwrap()),
             address: Some(IpPrefix::new(ip, bits).unwrap()),
-        }
-    }
-
-    fn port(device: &str, gids: Vec<GidEntry>) -> PortReport {
-        PortReport {
-            device: Name::try_from(device).unwrap(),
-            port: 1,
-            state: PortState::ACTIVE,
-            is_ethernet: true,
-            active_mtu: Some(Mtu::B1024),
-            mtu_max: Some(Mtu::B4096),
-            speed_mbps: 2500,
-            numa_node: None,
-            gids: gids.into_iter().collect(),
-            gids_left_out: 0,
         }
     }
 

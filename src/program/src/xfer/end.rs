@@ -5,10 +5,11 @@ use core::time::Duration;
 use doorbell::provider::{Instant, Network, Provider};
 
 use super::Fault;
-use super::line::{Heard, Line, span};
+use super::line::{Heard, Line};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use super::wire::Message;
+use crate::link::span;
 use crate::report::Failure;
 
 /// How long the peer may take to hear why this side gives up, and to close.

@@ -14,11 +14,8 @@ use doorbell::{Handle, Node, Worker};
 use serde::Serialize;
 
 use super::wire::Message;
-use crate::changes;
+use crate::changes::Changes;
 use crate::report::Failure;
-
-/// How often devices are polled for changes.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Something that came over the link.
 #[derive(Clone, Debug)]
@@ -104,7 +101,7 @@ pub(super) struct Line<P: Provider, N: Network> {
     pub(super) watch: Watch,
     /// The address of the peer's first rail.
     pub(super) peer: Option<IpAddr>,
-    looked_at: Option<Instant>,
+    changes: Changes,
     /// The new handle of this side, if its address or port changed.
     pub(super) moved: Option<Handle>,
     /// Why rails were not connected when the link ended.
@@ -127,7 +124,7 @@ impl<P: Provider, N: Network> Line<P, N> {
             unacknowledged: None,
             watch: Watch::default(),
             peer: None,
-            looked_at: None,
+            changes: Changes::default(),
             moved: None,
             not_connected: Vec::new(),
         })
@@ -176,7 +173,9 @@ impl<P: Provider, N: Network> Line<P, N> {
     /// Polls once. Returns what came.
     pub(super) fn turn(&mut self) -> Result<Vec<Heard>, Failure> {
         let now = self.now();
-        self.look(now)?;
+        let devices = (&*self.node, &mut *self.workers);
+        let moved = self.changes.follow(devices, &mut self.links, now)?;
+        self.moved = moved.or(self.moved);
         self.send();
         self.remember();
         let (mut heard, mut events) = (Vec::new(), Vec::new());
@@ -248,21 +247,6 @@ impl<P: Provider, N: Network> Line<P, N> {
         }
     }
 
-    /// Polls the devices for changes, and follows them.
-    fn look(&mut self, now: Instant) -> Result<(), Failure> {
-        if self.looked_at.is_some_and(|at| span(at, now) < LOOK_EVERY) {
-            return Ok(());
-        }
-        self.looked_at = Some(now);
-        if changes::were_told(&mut self.workers)? {
-            self.links.refresh(&self.node, &self.workers)?;
-        }
-        if let Some(handle) = self.links.take_refreshed().transpose()?.flatten() {
-            self.moved = Some(handle);
-        }
-        Ok(())
-    }
-
     /// Keeps the counts of the link's rails, which are gone once the link is over.
     fn remember(&mut self) {
         let Some(link) = self.open() else {
@@ -293,8 +277,4 @@ impl<P: Provider, N: Network> Line<P, N> {
             let _ = self.links.cancel(&self.node, (link, transfer));
         }
     }
-}
-
-pub(super) fn span(from: Instant, to: Instant) -> Duration {
-    Duration::from_nanos(to.to_ns().saturating_sub(from.to_ns()))
 }

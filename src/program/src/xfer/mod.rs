@@ -14,7 +14,7 @@ use doorbell_operation::LogLevel;
 
 use crate::address::anywhere;
 use crate::handle_file;
-use crate::link::transport_timeout;
+use crate::link::set_times;
 use crate::opened;
 use crate::peers::Peers;
 use crate::report::{Failure, print_outcome};
@@ -260,16 +260,7 @@ impl Arguments {
         let mut config = LinkConfig::default();
         config.channel.remote = RemoteAccess::WRITE;
         config.transfers.piece_bytes = self.piece;
-        if let Some(dead_after) = self.dead_after {
-            let session = &mut config.session;
-            session.dead_after = dead_after;
-            session.suspect_after = dead_after.checked_div(3).unwrap_or(dead_after);
-            session.attach_within = session.attach_within.max(dead_after.saturating_mul(4));
-            config.channel.timeout = transport_timeout(dead_after, config.channel.retry_count);
-        }
-        if let Some(recover_within) = self.recover_within {
-            config.session.recover_within = recover_within;
-        }
+        set_times(&mut config, self.dead_after, self.recover_within);
         config
     }
 
@@ -354,7 +345,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         _ => {
             // A place that cannot be written to is reported before any peer comes.
-            drop(sink::Place::create(&arguments.out())?);
+            drop(sink::OutputFile::create(&arguments.out())?);
             listen(&mut line, arguments)?;
             Part::Receive(Receiver::new(arguments.out(), arguments.memory))
         }

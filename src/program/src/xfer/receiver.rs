@@ -12,7 +12,7 @@ use doorbell::provider::{Network, PlacementConfig, Provider};
 use super::Fault;
 use super::line::Line;
 use super::plan::Plan;
-use super::sink::{Place, Sink, Written};
+use super::sink::{OutputFile, Sink, Written};
 use super::wire::{Message, Sum};
 
 pub(super) struct Receiver<P: Provider> {
@@ -159,7 +159,7 @@ impl<P: Provider> Receiver<P> {
             } if self.plan.is_none() => {
                 let mut plan = Plan::of_peer(bytes, chunk_bytes, self.memory_bytes).map_err(Fault::both)?;
                 plan.has_checksum = has_checksum;
-                let place = Place::create(&self.path).map_err(Fault::both)?;
+                let place = OutputFile::create(&self.path).map_err(Fault::both)?;
                 if plan.slots > 0 {
                     let placement = PlacementConfig::DEFAULT;
                     let region = line.node.region(&line.workers, plan.memory_bytes(), &placement);

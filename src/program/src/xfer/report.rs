@@ -6,8 +6,9 @@ use doorbell::provider::{Network, Provider};
 use serde::Serialize;
 
 use super::end::{End, Part};
-use super::line::{Rail, span};
+use super::line::Rail;
 use super::wire::hexadecimal;
+use crate::link::{bytes_per_second, span};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -143,15 +144,4 @@ impl Report {
 fn count(number: impl Into<u64>, what: &str) -> String {
     let number = number.into();
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "for people: bytes beyond 2^53 are petabytes"
-)]
-fn bytes_per_second(bytes: u64, took: core::time::Duration) -> f64 {
-    if took.is_zero() {
-        return 0.0;
-    }
-    bytes as f64 / took.as_secs_f64()
 }

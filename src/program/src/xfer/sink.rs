@@ -22,7 +22,7 @@ const NOWHERE: &str = "/dev/null";
 
 /// A place for a file, which has no name of its own before it is whole.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct OutputFile {
     /// `None` if nothing is kept.
     file: Option<Unnamed>,
 }
@@ -35,7 +35,7 @@ struct Unnamed {
     is_named: bool,
 }
 
-impl Place {
+impl OutputFile {
     /// Creates the file beside `path`, in its folder.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl Sink {
     /// # Errors
     /// The thread could not be started.
     pub(super) fn start<P: Provider>(
-        place: Place,
+        place: OutputFile,
         region: Option<Region<P>>,
         has_checksum: bool,
     ) -> io::Result<Self> {
@@ -217,7 +217,7 @@ impl Drop for Sink {
 }
 
 fn write_all<P: Provider>(
-    mut place: Place,
+    mut place: OutputFile,
     region: Option<&Region<P>>,
     (ordered, to): (&Receiver<Order>, &Sender<Written>),
     mut sum: Summing,
@@ -256,7 +256,7 @@ fn write_all<P: Provider>(
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Sink, Written};
+    use super::{OutputFile, Sink, Written};
     use doorbell_sim::Host;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use sha2::{Digest as _, Sha256};
@@ -269,7 +269,7 @@ mod tests {
         names.collect()
     }
 
-    fn end(place: Place, sum: [u8; 32]) -> Written {
+    fn end(place: OutputFile, sum: [u8; 32]) -> Written {
         let mut sink = Sink::start::<Host>(place, None, true).unwrap();
         sink.end(sum);
         sink.take(true).unwrap()
@@ -281,17 +281,17 @@ mod tests {
         let path = folder.path().join("out");
         fs::write(&path, "what was there").unwrap();
         let empty: [u8; 32] = Sha256::digest([]).into();
-        let place = Place::create(&path).unwrap();
+        let place = OutputFile::create(&path).unwrap();
         assert_eq!(names(folder.path()).len(), 2);
         assert!(matches!(end(place, [1; 32]), Written::All(sum) if sum == empty));
         assert_eq!(names(folder.path()), ["out"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "what was there");
-        let place = Place::create(&path).unwrap();
+        let place = OutputFile::create(&path).unwrap();
         assert!(matches!(end(place, empty), Written::All(_)));
         assert_eq!(names(folder.path()), ["out"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
         // A command that gives up leaves nothing.
-        drop(Place::create(&path).unwrap());
+        drop(OutputFile::create(&path).unwrap());
         assert_eq!(names(folder.path()), ["out"]);
     }
 
@@ -299,7 +299,7 @@ mod tests {
     fn a_place_that_cannot_be_written_to_is_said_with_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let error = |path: &Path| {
-            let error = Place::create(path).unwrap_err();
+            let error = OutputFile::create(path).unwrap_err();
             assert!(error.starts_with(path.to_str().unwrap()), "{error}");
             error
         };
@@ -308,12 +308,12 @@ mod tests {
         let pipe = folder.path().join("pipe");
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
         assert!(error(&pipe).contains("no plain file"));
-        assert!(Place::create(Path::new("/dev/null")).is_ok());
+        assert!(OutputFile::create(Path::new("/dev/null")).is_ok());
     }
 
     #[test]
     fn a_full_disk_is_said_with_the_files_name() {
-        let mut place = Place::create(Path::new("/dev/null")).unwrap();
+        let mut place = OutputFile::create(Path::new("/dev/null")).unwrap();
         assert_eq!(place.write(b"kept nowhere"), Ok(()));
         let file = fs::File::options().write(true).open("/dev/full").unwrap();
         place.file = Some(super::Unnamed {

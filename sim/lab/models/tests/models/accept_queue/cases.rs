@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::accept_queue::{PollError, Place, AcceptQueue, ReserveError, Wakes, poll_until};
+use super::accept_queue::{PollError, AcceptPlace, AcceptQueue, ReserveError, Wakes, poll_until};
 use crate::accept_queue::parts::{Bell, Ledger, Thing};
 
 /// Signals that wake either side.
@@ -27,7 +27,7 @@ impl Wakes for Bells {
 }
 
 type Queue = AcceptQueue<Thing, Thing, Thing, Bells>;
-type Reserved = Place<Thing, Thing, Thing, Bells>;
+type Reserved = AcceptPlace<Thing, Thing, Thing, Bells>;
 
 fn queue(places: u32) -> (Arc<Queue>, Ledger) {
     let bells = Bells {
