@@ -6,7 +6,7 @@ use doorbell::Deadline;
 use doorbell::link::{LinkId, Sequence};
 
 use crate::abi::{NcclResult, REQUESTS_MAX};
-use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target, bits};
+use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target};
 use crate::places::Key;
 
 const _: () = assert!(REQUESTS_MAX == u32::BITS as usize);
@@ -69,22 +69,33 @@ pub(super) enum Side {
 /// The sending side.
 #[derive(Debug)]
 pub(super) struct Sends {
-    /// The peer's open receives, the oldest first.
-    clear: VecDeque<Clear>,
+    /// The peer's receives that no send has taken, the oldest first.
+    open: VecDeque<OpenReceive>,
     /// A bit for each slot without a request.
     free: [u64; SENDS_MAX / 64],
     requests: [SendRequest; SENDS_MAX],
 }
 
-/// A request of the peer's.
-#[derive(Clone, Copy, Debug)]
-struct Clear {
+/// A receive of the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OpenReceive {
     request: RequestNumber,
-    receives: [Receive; RECEIVES_MAX],
-    /// A bit for each receive that no send has taken.
-    open: u8,
-    /// A bit for each receive that takes transfers alone.
-    placed: u8,
+    index: u8,
+    /// Whether it takes transfers alone.
+    pub(super) is_placed: bool,
+    pub(super) of: Receive,
+}
+
+impl OpenReceive {
+    /// The receive, at a comm of this number.
+    #[inline]
+    pub(super) fn target(&self, to: Key) -> Target {
+        Target {
+            to,
+            request: self.request,
+            index: self.index,
+        }
+    }
 }
 
 /// A send request.
@@ -104,55 +115,10 @@ pub(super) enum SendState {
     Failed(NcclResult),
 }
 
-/// A receive of the peer's that a send would fill.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Match {
-    place: usize,
-    index: u8,
-    pub(super) bytes: u64,
-    pub(super) request: RequestNumber,
-    /// Whether it takes transfers alone.
-    pub(super) is_placed: bool,
-}
-
-impl Match {
-    /// The receive, at a comm of this number.
-    pub(super) fn target(&self, to: Key) -> Target {
-        Target {
-            to,
-            request: self.request,
-            index: self.index,
-        }
-    }
-}
-
-impl Clear {
-    /// The first receive of this tag that no send has taken; the request is in this place.
-    #[inline]
-    fn find(&self, place: usize, tag: i32) -> Option<Match> {
-        let mut open = self.open;
-        while open != 0 {
-            let index = open.trailing_zeros();
-            let receive = self.receives.get(usize::try_from(index).ok()?)?;
-            if receive.tag == tag {
-                return Some(Match {
-                    place,
-                    index: u8::try_from(index).ok()?,
-                    bytes: receive.bytes,
-                    request: self.request,
-                    is_placed: self.placed >> index & 1 != 0,
-                });
-            }
-            open &= open.wrapping_sub(1);
-        }
-        None
-    }
-}
-
 impl Sends {
     pub(super) fn new() -> Box<Self> {
         Box::new(Self {
-            clear: VecDeque::with_capacity(REQUESTS_MAX),
+            open: VecDeque::with_capacity(SENDS_MAX),
             free: [u64::MAX; SENDS_MAX / 64],
             requests: [SendRequest {
                 serial: 0,
@@ -168,54 +134,47 @@ impl Sends {
         receives: [Receive; RECEIVES_MAX],
         (count, placed): (u8, u8),
     ) {
-        self.clear.retain(|clear| clear.request.slot() != request.slot());
-        self.clear.push_back(Clear {
+        self.open.retain(|open| open.request.slot() != request.slot());
+        let receives = (0_u8..).zip(receives).take(count.into());
+        self.open.extend(receives.map(|(index, of)| OpenReceive {
             request,
-            receives,
-            open: bits(count),
-            placed,
-        });
+            index,
+            is_placed: placed >> index & 1 != 0,
+            of,
+        }));
     }
 
-    /// The oldest receive of this tag that no send has taken.
+    /// The oldest receive of this tag that no send has taken, and its place among them.
     #[inline]
-    pub(super) fn find(&self, tag: i32) -> Option<Match> {
-        let oldest = self.clear.front()?.find(0, tag);
-        if oldest.is_some() || self.clear.len() == 1 {
-            return oldest;
+    pub(super) fn find(&self, tag: i32) -> Option<(usize, OpenReceive)> {
+        let oldest = self.open.front()?;
+        if oldest.of.tag == tag {
+            return Some((0, *oldest));
         }
         self.find_behind(tag)
     }
 
     #[inline(never)]
-    fn find_behind(&self, tag: i32) -> Option<Match> {
-        let mut behind = self.clear.iter().enumerate().skip(1);
-        behind.find_map(|(place, clear)| clear.find(place, tag))
+    fn find_behind(&self, tag: i32) -> Option<(usize, OpenReceive)> {
+        let mut open = self.open.iter().copied().enumerate();
+        open.find(|(_, open)| open.of.tag == tag)
     }
 
     /// A send takes a receive that was just found.
     #[inline]
-    pub(super) fn take(&mut self, found: &Match) {
-        let Some(clear) = self.clear.get_mut(found.place) else {
-            return;
-        };
-        clear.open &= !1_u8.wrapping_shl(found.index.into());
-        if clear.open == 0 {
-            match found.place {
-                0 => drop(self.clear.pop_front()),
-                place => drop(self.clear.remove(place)),
-            }
+    pub(super) fn take(&mut self, place: usize) {
+        match place {
+            0 => drop(self.open.pop_front()),
+            place => drop(self.open.remove(place)),
         }
     }
 
     /// A slot without a request.
-    #[inline]
     pub(super) fn free_slot(&self) -> Option<u8> {
         let (place, word) = (0_u32..).zip(&self.free).find(|(_, word)| **word != 0)?;
         u8::try_from(place << 6 | word.trailing_zeros()).ok()
     }
 
-    #[inline]
     pub(super) fn set(&mut self, slot: u8, request: SendRequest) {
         self.mark(slot, false);
         if let Some(place) = self.requests.get_mut(usize::from(slot)) {
@@ -223,7 +182,6 @@ impl Sends {
         }
     }
 
-    #[inline]
     pub(super) fn free(&mut self, slot: u8) {
         self.mark(slot, true);
         if let Some(place) = self.requests.get_mut(usize::from(slot)) {
@@ -299,7 +257,7 @@ impl ReceiveRequest {
         count: 0,
         entries: [Entry {
             bytes: 0,
-            memory: Key(0),
+            memory: Key::NONE,
             offset: 0,
             state: EntryState::Done(0),
             is_placed: false,
@@ -431,8 +389,8 @@ impl Comm {
 #[cfg(test)]
 mod tests {
     use super::{
-        EntryState, Match, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, Receives,
-        RequestNumber, SENDS_MAX, SendRequest, SendState, Sends,
+        EntryState, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, Receives, RequestNumber,
+        SENDS_MAX, SendRequest, SendState, Sends,
     };
 
     fn receives(tags: &[i32]) -> ([Receive; RECEIVES_MAX], u8) {
@@ -449,8 +407,8 @@ mod tests {
     }
 
     fn take(sends: &mut Sends, tag: i32) -> Option<(u32, u8)> {
-        let found: Match = sends.find(tag)?;
-        sends.take(&found);
+        let (place, found) = sends.find(tag)?;
+        sends.take(place);
         Some((found.request.serial(), found.index))
     }
 
@@ -466,7 +424,7 @@ mod tests {
         assert_eq!(take(&mut sends, 5), None);
         assert_eq!(take(&mut sends, 6), Some((1, 1)));
         assert_eq!(take(&mut sends, 6), Some((2, 0)));
-        assert!(sends.clear.is_empty());
+        assert!(sends.open.is_empty());
     }
 
     #[test]
@@ -475,7 +433,7 @@ mod tests {
         for serial in 0..3 * REQUESTS_MAX as u32 {
             clear(&mut sends, serial % 32, serial, &[1]);
         }
-        assert_eq!(sends.clear.len(), REQUESTS_MAX);
+        assert_eq!(sends.open.len(), REQUESTS_MAX);
         assert_eq!(take(&mut sends, 1), Some((64, 0)));
     }
 

@@ -141,7 +141,7 @@ impl Context {
 /// The memory that bytes lie in, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'m> {
-    /// The number 0, which is none's, if there are no bytes.
+    /// [`Key::NONE`] if there are no bytes.
     pub(super) memory: Key,
     pub(super) offset: usize,
     /// `None` if there are no bytes.
@@ -160,18 +160,17 @@ impl Place<'_> {
 #[inline]
 pub(super) fn place(
     memories: &Places<Memory, 16>,
-    key: Option<Key>,
+    memory: Key,
     (address, bytes): (usize, usize),
 ) -> Result<Place<'_>, Failure> {
     if bytes == 0 {
         return Ok(Place {
-            memory: Key(0),
+            memory: Key::NONE,
             offset: 0,
             of: None,
         });
     }
-    let of = key.and_then(|key| Some((key, memories.get(key)?)));
-    let (memory, of) = of.ok_or_else(not_registered)?;
+    let of = memories.get(memory).ok_or_else(not_registered)?;
     let offset = of.offset_of(address, bytes);
     Ok(Place {
         memory,

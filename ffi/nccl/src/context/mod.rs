@@ -37,7 +37,7 @@ use crate::relay::frame::CircuitFrame;
 use crate::settings::PluginSettings;
 pub(crate) use loans::Loan;
 pub(crate) use receiving::Incoming;
-pub(crate) use sending::Outgoing;
+pub(crate) use sending::{Outgoing, Sent};
 
 use flushes::Flushes;
 
@@ -488,9 +488,11 @@ impl Context {
         }
     }
 
-    /// A comm of this number, if it is of use.
+    /// A comm of this number that is not closed.
     fn comm(&mut self, key: Key) -> Result<&mut Comm, Failure> {
-        open_comm(&mut self.state.comms, key)
+        let comm = self.state.comms.get_mut(key);
+        let comm = comm.filter(|comm| comm.stage != Stage::Closing);
+        comm.ok_or_else(no_comm)
     }
 
     fn say(&mut self, link: LinkId, frame: &Frame<'_>) -> Said {
@@ -504,11 +506,15 @@ impl Context {
     }
 }
 
-/// A comm of this number, if it is of use.
+/// A comm of this number, if requests may go on it.
 #[inline]
-fn open_comm(comms: &mut Places<Comm>, key: Key) -> Result<&mut Comm, Failure> {
-    let comm = comms.get_mut(key).filter(|comm| comm.stage != Stage::Closing);
-    comm.ok_or_else(no_comm)
+fn usable(comms: &mut Places<Comm>, key: Key) -> Result<&mut Comm, Failure> {
+    let comm = comms.get_mut(key).ok_or_else(no_comm)?;
+    match comm.stage {
+        Stage::Opening { .. } | Stage::Open => Ok(comm),
+        Stage::Failed(code) => Err(Failure::logged(code)),
+        Stage::Closing => Err(no_comm()),
+    }
 }
 
 #[cold]

@@ -4,7 +4,7 @@ use super::comm::{Entry, EntryState, Side, Stage};
 use super::memories::place;
 use super::sending::{Slot, no_request};
 use super::state::State;
-use super::{Context, Said, open_comm, push};
+use super::{Context, Said, push, usable};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::{HEADER_BYTES, RECEIVES_MAX, Receive, RequestNumber, begin_clear, put_receive};
@@ -15,8 +15,8 @@ use crate::places::Key;
 pub(crate) struct Incoming {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
-    /// `None` if it is for a message without bytes.
-    pub(crate) memory: Option<Key>,
+    /// [`Key::NONE`] if it is for a message without bytes.
+    pub(crate) memory: Key,
     pub(crate) tag: i32,
 }
 
@@ -42,13 +42,10 @@ impl Context {
                 },
             ..
         } = self;
-        let comm = open_comm(comms, key)?;
+        let comm = usable(comms, key)?;
         let Side::Receive(open) = &mut comm.side else {
             return Err(Failure::argument("irecv on a comm that sends"));
         };
-        if let Stage::Failed(code) = comm.stage {
-            return Err(Failure::logged(code));
-        }
         let (link, Some((slot, entries)), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
             return Ok(None);
         };
@@ -84,12 +81,14 @@ impl Context {
                 self.is_dirty = true;
                 Ok(Some((slot, serial)))
             }
-            // The end of the link is reported with the next poll.
-            Said::Later | Said::Over => {
-                self.poll()?;
-                Ok(None)
-            }
+            Said::Later | Said::Over => self.receive_later(),
         }
+    }
+
+    /// The end of a link is reported with the next poll.
+    #[cold]
+    fn receive_later(&mut self) -> Result<Option<Slot>, Failure> {
+        self.poll().map(|()| None)
     }
 
     /// Whether all messages of a receive of the comm in this place are there. Each one's size is given, if they are.
@@ -118,7 +117,7 @@ impl Context {
                     return Ok(true);
                 }
                 Some(Err(code)) => {
-                    let (link, mut memories) = (comm.link, [Key(0); RECEIVES_MAX]);
+                    let (link, mut memories) = (comm.link, [Key::NONE; RECEIVES_MAX]);
                     for (memory, entry) in memories.iter_mut().zip(request.entries()) {
                         *memory = entry.memory;
                     }

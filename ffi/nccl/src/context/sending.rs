@@ -2,14 +2,14 @@
 
 use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
-use super::comm::{Match, SendRequest, SendState, Side, Stage};
+use super::comm::{SendRequest, SendState, Side, Stage};
 use super::memories::{Place, place};
 use super::relaying::Part;
 use super::state::{Moving, MovingOf, State};
-use super::{Context, Said, open_comm, push};
+use super::{Context, Said, push, usable};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
-use crate::frame::{Frame, write_eager};
+use crate::frame::{Frame, Target, write_eager};
 use crate::log;
 use crate::places::Key;
 use crate::settings::TRANSFERS_MAX;
@@ -19,51 +19,55 @@ use crate::settings::TRANSFERS_MAX;
 pub(crate) struct Outgoing {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
-    /// `None` if there are no bytes.
-    pub(crate) memory: Option<Key>,
+    /// [`Key::NONE`] if there are no bytes.
+    pub(crate) memory: Key,
     pub(crate) tag: i32,
 }
 
 /// The slot of a request, and its serial number.
 pub(crate) type Slot = (u8, u32);
 
+/// How far a send went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The link has a copy of the message.
+    Copied,
+    /// The request in a slot has its end yet to come.
+    Moving(Slot),
+    /// It is to be tried again.
+    Later,
+}
+
 /// The way of a send: to a receive of the peer's, for a request of a comm.
 struct Way {
     link: LinkId,
     comm: Key,
-    /// The peer's number of the comm.
-    to: Key,
-    found: Match,
+    /// The receive, at the peer's comm.
+    target: Target,
+    /// The bytes that it has room for.
+    room: u64,
     slot: Slot,
 }
 
-/// How far a send went in one try.
-enum Tried {
-    Sent(Slot),
-    /// There is no room for it now.
-    Later,
-    /// The peer has no receive for it, as far as it is known, or the comm no slot.
-    NoReceive,
-}
-
 impl Context {
-    /// Sends bytes; `None` if that is to be tried again.
+    /// Sends bytes. If the peer has no receive for them, as far as is known, links are polled first.
     #[inline]
-    pub(crate) fn send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Slot>, Failure> {
-        let mut is_polled = false;
-        loop {
-            match self.try_send(key, outgoing)? {
-                Tried::Sent(slot) => return Ok(Some(slot)),
-                Tried::NoReceive if !is_polled => self.poll()?,
-                Tried::Later | Tried::NoReceive => return Ok(None),
-            }
-            is_polled = true;
+    pub(crate) fn send(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
+        match self.try_send(key, outgoing)? {
+            Some(sent) => Ok(sent),
+            None => self.send_after_poll(key, outgoing),
         }
     }
 
-    /// Sends a message that is copied; others go another way from here.
+    #[inline(never)]
+    fn send_after_poll(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
+        self.poll()?;
+        Ok(self.try_send(key, outgoing)?.unwrap_or(Sent::Later))
+    }
+
+    /// Sends a message that is copied; others go another way from here. `None` if the peer has no receive for it.
     #[inline]
-    fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Tried, Failure> {
+    fn try_send(&mut self, key: Key, outgoing: Outgoing) -> Result<Option<Sent>, Failure> {
         let Self {
             links,
             buffer,
@@ -73,7 +77,6 @@ impl Context {
                 State {
                     comms,
                     memories,
-                    serial,
                     circuits,
                     ..
                 },
@@ -81,82 +84,70 @@ impl Context {
         } = self;
         let bytes = outgoing.bytes;
         let place = place(memories, outgoing.memory, (outgoing.address, bytes))?;
-        let comm = open_comm(comms, key)?;
-        if let Stage::Failed(code) = comm.stage {
-            return Err(Failure::logged(code));
-        }
+        let comm = usable(comms, key)?;
         let Side::Send(sends) = &mut comm.side else {
             return Err(Failure::argument("isend on a comm that receives"));
         };
-        let (Some(found), Some(slot), Some(to)) = (sends.find(outgoing.tag), sends.free_slot(), comm.peer)
-        else {
-            return Ok(Tried::NoReceive);
+        let (Some((at, found)), Some(to)) = (sends.find(outgoing.tag), comm.peer) else {
+            return Ok(None);
         };
-        *serial = serial.wrapping_add(1);
-        let (link, request) = (comm.link, (slot, *serial));
         let is_copied = bytes <= *eager_bytes_max && !(place.is_of_device() || found.is_placed);
-        let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.bytes);
+        let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.of.bytes);
         if !fits || !is_copied && bytes > 0 {
             let Place { memory, offset, .. } = place;
-            let way = Way {
-                link,
-                comm: key,
-                to,
-                found,
-                slot: request,
-            };
-            return self.send_whole(&way, (memory, offset, bytes));
+            return self.send_whole(key, outgoing.tag, (memory, offset, bytes));
         }
         let begun = write_eager(buffer, &found.target(to));
         let Some(message) = buffer.get_mut(..begun.saturating_add(bytes)) else {
-            return Ok(Tried::Later);
+            return Ok(Some(Sent::Later));
         };
-        let mut state = SendState::Done(bytes);
         if let (Some(of), Some(payload)) = (place.of, message.get_mut(begun..)) {
-            if let Err(outside) = of.region.copy_out(place.offset, payload) {
-                return Err(Failure::new(NcclResult::INTERNAL_ERROR, outside));
-            }
+            of.region.copy_out(place.offset, payload).map_err(not_copied)?;
         }
-        match push(links, circuits, link, message) {
-            Said::Taken(taken) => {
-                comm.last_sent = Some(taken);
-                *is_dirty = true;
-            }
-            Said::Later => return Ok(Tried::Later),
-            Said::Over => state = SendState::Failed(NcclResult::REMOTE_ERROR),
+        match push(links, circuits, comm.link, message) {
+            Said::Taken(taken) => comm.last_sent = Some(taken),
+            Said::Later => return Ok(Some(Sent::Later)),
+            // The log has the reason with the next poll.
+            Said::Over => return Err(Failure::logged(NcclResult::REMOTE_ERROR)),
         }
-        sends.take(&found);
-        sends.set(
-            slot,
-            SendRequest {
-                serial: *serial,
-                state,
-            },
-        );
-        Ok(Tried::Sent(request))
+        *is_dirty = true;
+        sends.take(at);
+        Ok(Some(Sent::Copied))
     }
 
-    /// Sends a message that is not copied as a whole: it is too long for the receive, or goes in parts, or by a transfer.
+    /// Sends a message that is not copied as a whole: it is too long for the receive, or goes in parts, or by a transfer. `None` if the
+    /// peer has no receive for it, or the comm no slot.
     #[inline(never)]
     fn send_whole(
         &mut self,
-        way: &Way,
+        key: Key,
+        tag: i32,
         (memory, offset, bytes): (Key, usize, usize),
-    ) -> Result<Tried, Failure> {
-        let Way {
+    ) -> Result<Option<Sent>, Failure> {
+        let State { comms, serial, .. } = &mut self.state;
+        let comm = usable(comms, key)?;
+        let (Side::Send(sends), Some(to)) = (&comm.side, comm.peer) else {
+            return Ok(None);
+        };
+        let (Some((at, found)), Some(slot)) = (sends.find(tag), sends.free_slot()) else {
+            return Ok(None);
+        };
+        *serial = serial.wrapping_add(1);
+        let (link, serial) = (comm.link, *serial);
+        let way = Way {
             link,
-            comm,
-            to,
-            ref found,
+            comm: key,
+            target: found.target(to),
+            room: found.of.bytes,
             slot: (slot, serial),
-        } = *way;
-        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.bytes {
-            self.send_excess((link, to), found, bytes)
+        };
+        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.of.bytes {
+            self.send_excess(&way, bytes)
         } else if self.state.is_circuit(link) {
             Some(self.send_parts(Part {
                 link,
-                target: found.target(to),
-                comm,
+                target: way.target,
+                comm: key,
                 slot,
                 serial,
                 memory,
@@ -165,31 +156,31 @@ impl Context {
                 sent: 0,
             }))
         } else {
-            self.send_transfer(way, (memory, offset, bytes))?
+            self.send_transfer(&way, (memory, offset, bytes))?
         };
-        let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(comm)) else {
-            return Ok(Tried::Later);
+        let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(key)) else {
+            return Ok(Some(Sent::Later));
         };
         if let Side::Send(sends) = &mut comm.side {
-            sends.take(found);
+            sends.take(at);
             sends.set(slot, SendRequest { serial, state });
         }
-        Ok(Tried::Sent(way.slot))
+        Ok(Some(Sent::Moving(way.slot)))
     }
 
     /// The peer's receive has no room for so many bytes: both sides' requests end.
-    fn send_excess(&mut self, (link, to): (LinkId, Key), found: &Match, bytes: usize) -> Option<SendState> {
+    fn send_excess(&mut self, way: &Way, bytes: usize) -> Option<SendState> {
         let frame = Frame::Excess {
-            target: found.target(to),
+            target: way.target,
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
         };
-        if let Said::Later = self.say(link, &frame) {
+        if let Said::Later = self.say(way.link, &frame) {
             return None;
         }
         self.is_dirty = true;
         log::warn(format_args!(
             "a send of {bytes} bytes, and the peer's receive has room for {}: make the receive at least as long",
-            found.bytes
+            way.room
         ));
         Some(SendState::Failed(NcclResult::INVALID_USAGE))
     }
@@ -210,7 +201,7 @@ impl Context {
         let none = || Failure::argument("the memory is not registered");
         let region = &self.state.memories.get(memory).ok_or_else(none)?.region;
         let mut options = TransferOptions::default();
-        options.tag = way.found.target(way.to).to_tag();
+        options.tag = way.target.to_tag();
         let length = u64::try_from(bytes).unwrap_or(u64::MAX);
         let offered = self
             .links
@@ -241,16 +232,31 @@ impl Context {
         }
     }
 
-    /// Whether a send of the comm in this place is done. Its size is given, if it is.
+    /// A send of so many bytes that were copied is done, once they go out: with the next poll.
     #[inline]
+    pub(crate) fn test_sent(
+        &mut self,
+        bytes: usize,
+        mut each: impl FnMut(usize, usize),
+    ) -> Result<bool, Failure> {
+        if self.is_dirty {
+            self.poll()?;
+        }
+        each(0, bytes);
+        Ok(true)
+    }
+
+    /// Whether a send of the comm in this place is done. Its size is given, if it is.
     pub(crate) fn test_send(
         &mut self,
         at: usize,
         (slot, serial): Slot,
         mut each: impl FnMut(usize, usize),
     ) -> Result<bool, Failure> {
-        // Messages that were taken go out with the next poll.
-        let (mut is_polled, mut is_looked_at) = (!self.is_dirty, false);
+        let mut is_polled = self.is_dirty;
+        if is_polled {
+            self.poll()?;
+        }
         loop {
             let comm = self.state.comms.at_mut(at).ok_or_else(no_request)?;
             let is_over = matches!(comm.stage, Stage::Failed(_));
@@ -258,28 +264,34 @@ impl Context {
                 return Err(no_request());
             };
             let state = sends.request(slot, serial).ok_or_else(no_request)?.state;
-            let is_moving = state == SendState::Moving;
-            if is_polled && !is_moving {
+            if state != SendState::Moving {
                 sends.free(slot);
-                return match state {
-                    SendState::Done(bytes) => {
-                        each(0, bytes);
-                        Ok(true)
-                    }
-                    SendState::Failed(code) => Err(Failure::logged(code)),
-                    SendState::Free | SendState::Moving => Err(no_request()),
-                };
             }
-            if is_looked_at {
-                if is_over && is_moving {
-                    self.hurry((at, slot, serial));
+            match state {
+                SendState::Done(bytes) => {
+                    each(0, bytes);
+                    return Ok(true);
                 }
-                return Ok(false);
+                SendState::Failed(code) => return Err(Failure::logged(code)),
+                SendState::Free => return Err(no_request()),
+                SendState::Moving if is_polled => {
+                    if is_over {
+                        self.hurry((at, slot, serial));
+                    }
+                    return Ok(false);
+                }
+                SendState::Moving => {
+                    is_polled = true;
+                    self.poll()?;
+                }
             }
-            (is_polled, is_looked_at) = (true, is_moving);
-            self.poll()?;
         }
     }
+}
+
+#[cold]
+fn not_copied(why: impl core::fmt::Display) -> Failure {
+    Failure::new(NcclResult::INTERNAL_ERROR, why)
 }
 
 /// The error of a request that is none.
