@@ -89,9 +89,8 @@ impl Opaque {
 
     /// The number of an object that is no request.
     #[inline]
-    pub(crate) const fn key(self) -> Key {
-        let [a, b, c, d, ..] = (self.0 >> NUMBER_SHIFT).to_le_bytes();
-        Key(u32::from_le_bytes([a, b, c, d]))
+    pub(crate) fn key(self) -> Key {
+        Key(low(self.0 >> NUMBER_SHIFT))
     }
 
     /// The place of a request's comm.
@@ -108,11 +107,16 @@ impl Opaque {
 
     /// The slot of a request, and its serial number.
     #[inline]
-    pub(crate) const fn slot(self) -> (u8, u32) {
+    pub(crate) fn slot(self) -> (u8, u32) {
         let [slot, ..] = (self.0 >> SLOT_SHIFT).to_le_bytes();
-        let [.., a, b, c, d] = self.0.to_le_bytes();
-        (slot, u32::from_le_bytes([a, b, c, d]))
+        (slot, low(self.0 >> SERIAL_SHIFT))
     }
+}
+
+/// The low half of a word. An array of its bytes would be put together again byte by byte.
+#[inline]
+fn low(word: u64) -> u32 {
+    u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0)
 }
 
 #[cfg(test)]

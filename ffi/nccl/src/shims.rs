@@ -32,16 +32,23 @@ pub(crate) use memory::{deregister, iflush, register, register_dma_buf};
 fn call(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => NcclResult::SUCCESS,
-        Ok(Err(failure)) => failed(name, &failure),
-        Err(_) => {
-            log::warn(format_args!("{name}: a fault of the plugin: it panicked"));
-            NcclResult::INTERNAL_ERROR
-        }
+        Ok(Err(failure)) => failed(name, failure),
+        Err(_) => panicked(name),
     }
 }
 
 #[cold]
-fn failed(name: &str, failure: &Failure) -> NcclResult {
+fn panicked(name: &str) -> NcclResult {
+    log::warn(format_args!("{name}: a fault of the plugin: it panicked"));
+    NcclResult::INTERNAL_ERROR
+}
+
+#[cold]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is dropped here, and not where a call does not fail"
+)]
+fn failed(name: &str, failure: Failure) -> NcclResult {
     if let Some(why) = failure.why() {
         log::warn(format_args!("{name}: {why}"));
     }
@@ -436,7 +443,8 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     let count = count.ok_or_else(no_such_count)?;
     let (data, sizes) = (given(data, "data")?, given(sizes, "sizes")?);
     let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
-    let incoming = |place| {
+    // With copies of what it needs: by references, all of that would be put into memory.
+    let incoming = move |place| {
         // SAFETY: an element of an array of so many, by this function's contract.
         let address = unsafe { element(data, place) };
         // SAFETY: as above.

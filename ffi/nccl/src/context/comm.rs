@@ -1,7 +1,5 @@
 //! A comm: one direction between two processes, with its requests.
 
-use std::collections::VecDeque;
-
 use doorbell::Deadline;
 use doorbell::link::{LinkId, Sequence};
 
@@ -69,8 +67,8 @@ pub(super) enum Side {
 /// The sending side.
 #[derive(Debug)]
 pub(super) struct Sends {
-    /// The peer's receives that no send has taken, the oldest first.
-    open: VecDeque<OpenReceive>,
+    /// The peer's receives that no send has taken, the newest first: the one that is taken next is the last.
+    open: Vec<OpenReceive>,
     /// A bit for each slot without a request.
     free: [u64; SENDS_MAX / 64],
     requests: [SendRequest; SENDS_MAX],
@@ -118,7 +116,7 @@ pub(super) enum SendState {
 impl Sends {
     pub(super) fn new() -> Box<Self> {
         Box::new(Self {
-            open: VecDeque::with_capacity(SENDS_MAX),
+            open: Vec::with_capacity(SENDS_MAX),
             free: [u64::MAX; SENDS_MAX / 64],
             requests: [SendRequest {
                 serial: 0,
@@ -136,37 +134,38 @@ impl Sends {
     ) {
         self.open.retain(|open| open.request.slot() != request.slot());
         let receives = (0_u8..).zip(receives).take(count.into());
-        self.open.extend(receives.map(|(index, of)| OpenReceive {
-            request,
-            index,
-            is_placed: placed >> index & 1 != 0,
-            of,
-        }));
+        for (index, of) in receives {
+            let receive = OpenReceive {
+                request,
+                index,
+                is_placed: placed >> index & 1 != 0,
+                of,
+            };
+            self.open.insert(0, receive);
+        }
+    }
+
+    /// The oldest receive that no send has taken.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<&OpenReceive> {
+        self.open.last()
+    }
+
+    /// A send takes that one.
+    #[inline]
+    pub(super) fn take_oldest(&mut self) {
+        self.open.pop();
     }
 
     /// The oldest receive of this tag that no send has taken, and its place among them.
-    #[inline]
     pub(super) fn find(&self, tag: i32) -> Option<(usize, OpenReceive)> {
-        let oldest = self.open.front()?;
-        if oldest.of.tag == tag {
-            return Some((0, *oldest));
-        }
-        self.find_behind(tag)
-    }
-
-    #[inline(never)]
-    fn find_behind(&self, tag: i32) -> Option<(usize, OpenReceive)> {
-        let mut open = self.open.iter().copied().enumerate();
+        let mut open = self.open.iter().copied().enumerate().rev();
         open.find(|(_, open)| open.of.tag == tag)
     }
 
-    /// A send takes a receive that was just found.
-    #[inline]
+    /// A send takes the receive in this place.
     pub(super) fn take(&mut self, place: usize) {
-        match place {
-            0 => drop(self.open.pop_front()),
-            place => drop(self.open.remove(place)),
-        }
+        self.open.remove(place);
     }
 
     /// A slot without a request.
@@ -223,6 +222,7 @@ pub(super) struct ReceiveRequest {
 /// One receive of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
+    pub(super) tag: i32,
     pub(super) bytes: usize,
     pub(super) memory: Key,
     pub(super) offset: usize,
@@ -256,6 +256,7 @@ impl ReceiveRequest {
         serial: 0,
         count: 0,
         entries: [Entry {
+            tag: 0,
             bytes: 0,
             memory: Key::NONE,
             offset: 0,

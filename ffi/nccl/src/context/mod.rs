@@ -534,36 +534,39 @@ fn say(
 }
 
 /// Sends a message over a link, as far as a relay has room for it: every one of the two ends goes this way.
-#[inline]
 fn push(links: &mut Links, circuits: &mut [(LinkId, Credit)], link: LinkId, message: &[u8]) -> Said {
-    match circuits {
-        [] => said(links.send(link, message)),
-        circuits => push_by_credit(links, circuits, link, message),
-    }
-}
-
-#[cold]
-fn push_by_credit(
-    links: &mut Links,
-    circuits: &mut [(LinkId, Credit)],
-    link: LinkId,
-    message: &[u8],
-) -> Said {
-    let credit = circuits.iter_mut().find(|(of, _)| *of == link);
-    let Some((_, credit)) = credit else {
-        return said(links.send(link, message));
-    };
-    if !credit.may_send(message.len()) {
+    if !may_send(circuits, link, message.len()) {
         return Said::Later;
     }
     let said = said(links.send(link, message));
     if matches!(said, Said::Taken(_)) {
-        credit.did_send(message.len());
+        did_send(circuits, link, message.len());
     }
     said
 }
 
+/// Whether a relay has room for a message of so many bytes, if the link leads to one.
 #[inline]
+fn may_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) -> bool {
+    circuits.is_empty() || credit(circuits, link).is_none_or(|credit| credit.may_send(bytes))
+}
+
+/// Notes that it was sent.
+#[inline]
+fn did_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) {
+    if !circuits.is_empty() {
+        if let Some(credit) = credit(circuits, link) {
+            credit.did_send(bytes);
+        }
+    }
+}
+
+#[cold]
+fn credit(circuits: &mut [(LinkId, Credit)], link: LinkId) -> Option<&mut Credit> {
+    let mut circuits = circuits.iter_mut();
+    circuits.find(|(of, _)| *of == link).map(|(_, credit)| credit)
+}
+
 fn said(sent: Result<Sequence, PushRefusal>) -> Said {
     match sent {
         Ok(sequence) => Said::Taken(sequence),

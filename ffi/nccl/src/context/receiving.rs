@@ -4,10 +4,10 @@ use super::comm::{Entry, EntryState, Side, Stage};
 use super::memories::place;
 use super::sending::{Slot, no_request};
 use super::state::State;
-use super::{Context, Said, push, usable};
+use super::{Context, did_send, may_send, usable};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
-use crate::frame::{HEADER_BYTES, RECEIVES_MAX, Receive, RequestNumber, begin_clear, put_receive};
+use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, clear_bytes, write_clear};
 use crate::places::Key;
 
 /// Memory for one message.
@@ -27,11 +27,34 @@ impl Context {
         &mut self,
         key: Key,
         count: u8,
-        mut incoming: impl FnMut(usize) -> Result<Incoming, Failure>,
+        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
+    ) -> Result<Option<Slot>, Failure> {
+        match count {
+            // Most are of one, and a loop of one turn is none.
+            1 => self.receive_of(key, 1, incoming),
+            _ => self.receive_several(key, count, incoming),
+        }
+    }
+
+    #[inline(never)]
+    fn receive_several(
+        &mut self,
+        key: Key,
+        count: u8,
+        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
+    ) -> Result<Option<Slot>, Failure> {
+        self.receive_of(key, count, incoming)
+    }
+
+    #[inline(always)]
+    fn receive_of(
+        &mut self,
+        key: Key,
+        count: u8,
+        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
     ) -> Result<Option<Slot>, Failure> {
         let Self {
             links,
-            buffer,
             state:
                 State {
                     comms,
@@ -49,8 +72,9 @@ impl Context {
         let (link, Some((slot, entries)), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
             return Ok(None);
         };
-        let (mut placed, mut length) = (0_u8, HEADER_BYTES);
-        for (index, entry) in entries.iter_mut().enumerate().take(count.into()) {
+        let entries = entries.get_mut(..count.into()).unwrap_or_default();
+        let mut placed = 0_u8;
+        for (index, entry) in entries.iter_mut().enumerate() {
             let one = incoming(index)?;
             if one.bytes > MESSAGE_BYTES_MAX {
                 return Err(too_long(one.bytes));
@@ -58,6 +82,7 @@ impl Context {
             let place = place(memories, one.memory, (one.address, one.bytes))?;
             let is_placed = place.is_of_device();
             *entry = Entry {
+                tag: one.tag,
                 bytes: one.bytes,
                 memory: place.memory,
                 offset: place.offset,
@@ -65,24 +90,26 @@ impl Context {
                 is_placed,
             };
             placed |= u8::from(is_placed) << index;
-            let bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
-            length = put_receive(buffer, length, Receive { tag: one.tag, bytes });
         }
         *serial = serial.wrapping_add(1);
         let serial = *serial;
-        begin_clear(
-            buffer,
-            (to, RequestNumber::new(slot.into(), serial)),
-            (count, placed),
-        );
-        match push(links, circuits, link, buffer.get(..length).unwrap_or_default()) {
-            Said::Taken(_) => {
-                open.set(slot, (serial, count));
-                self.is_dirty = true;
-                Ok(Some((slot, serial)))
-            }
-            Said::Later | Said::Over => self.receive_later(),
+        let request = RequestNumber::new(slot.into(), serial);
+        let receives = entries.iter().map(|entry| Receive {
+            tag: entry.tag,
+            bytes: u64::try_from(entry.bytes).unwrap_or(u64::MAX),
+        });
+        let bytes = clear_bytes(count);
+        if !may_send(circuits, link, bytes) {
+            return self.receive_later();
         }
+        let Ok((_, message)) = links.send_in_place(link, bytes) else {
+            return self.receive_later();
+        };
+        write_clear(message, (to, request), (count, placed), receives);
+        did_send(circuits, link, bytes);
+        open.set(slot, (serial, count));
+        self.is_dirty = true;
+        Ok(Some((slot, serial)))
     }
 
     /// The end of a link is reported with the next poll.

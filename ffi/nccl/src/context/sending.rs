@@ -3,13 +3,13 @@
 use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
 use super::comm::{SendRequest, SendState, Side, Stage};
-use super::memories::{Place, place};
+use super::memories::place;
 use super::relaying::Part;
 use super::state::{Moving, MovingOf, State};
 use super::{Context, Said, push, usable};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
-use crate::frame::{Frame, Target, write_eager};
+use crate::frame::{Frame, HEADER_BYTES, Target, write_eager};
 use crate::log;
 use crate::places::Key;
 use crate::settings::TRANSFERS_MAX;
@@ -53,25 +53,18 @@ impl Context {
     /// Sends bytes. If the peer has no receive for them, as far as is known, links are polled first.
     #[inline]
     pub(crate) fn send(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
-        match self.try_send(key, outgoing)? {
-            Some(sent) => Ok(sent),
-            None => self.send_after_poll(key, outgoing),
+        match self.send_short(key, outgoing) {
+            Some(sent) => sent.map(|()| Sent::Copied),
+            None => self.send_any(key, outgoing),
         }
     }
 
-    #[inline(never)]
-    fn send_after_poll(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
-        self.poll()?;
-        Ok(self.try_send(key, outgoing)?.unwrap_or(Sent::Later))
-    }
-
-    /// Sends a message that is copied; others go another way from here. `None` if the peer has no receive for it.
+    /// Copies a message into the link's own memory, for the oldest receive of the peer's. `None` if it does not go this way, and nothing
+    /// was done: [`Context::send_any`] finds the reason.
     #[inline]
-    fn try_send(&mut self, key: Key, outgoing: Outgoing) -> Result<Option<Sent>, Failure> {
+    fn send_short(&mut self, key: Key, outgoing: Outgoing) -> Option<Result<(), Failure>> {
         let Self {
             links,
-            buffer,
-            is_dirty,
             eager_bytes_max,
             state:
                 State {
@@ -82,56 +75,71 @@ impl Context {
                 },
             ..
         } = self;
-        let bytes = outgoing.bytes;
-        let place = place(memories, outgoing.memory, (outgoing.address, bytes))?;
-        let comm = usable(comms, key)?;
-        let Side::Send(sends) = &mut comm.side else {
-            return Err(Failure::argument("isend on a comm that receives"));
+        let comm = comms.get_mut(key).filter(|comm| comm.stage == Stage::Open)?;
+        let (Side::Send(sends), Some(to)) = (&mut comm.side, comm.peer) else {
+            return None;
         };
-        let (Some((at, found)), Some(to)) = (sends.find(outgoing.tag), comm.peer) else {
-            return Ok(None);
+        let (oldest, memory) = (sends.oldest()?, memories.get(outgoing.memory)?);
+        let (link, bytes) = (comm.link, outgoing.bytes);
+        let offset = memory.offset_of(outgoing.address, bytes)?;
+        let fits = bytes <= *eager_bytes_max && u64::try_from(bytes).ok()? <= oldest.of.bytes;
+        let is_of_device = memory.target.is_some() || oldest.is_placed;
+        if !fits || is_of_device || oldest.of.tag != outgoing.tag || !circuits.is_empty() {
+            return None;
+        }
+        let target = oldest.target(to);
+        let (taken, message) = links.send_in_place(link, HEADER_BYTES.checked_add(bytes)?).ok()?;
+        write_eager(message, &target);
+        let copied = match message.get_mut(HEADER_BYTES..) {
+            Some(payload) => memory.region.copy_out(offset, payload),
+            None => Ok(()),
         };
-        let is_copied = bytes <= *eager_bytes_max && !(place.is_of_device() || found.is_placed);
-        let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.of.bytes);
-        if !fits || !is_copied && bytes > 0 {
-            let Place { memory, offset, .. } = place;
-            return self.send_whole(key, outgoing.tag, (memory, offset, bytes));
-        }
-        let begun = write_eager(buffer, &found.target(to));
-        let Some(message) = buffer.get_mut(..begun.saturating_add(bytes)) else {
-            return Ok(Some(Sent::Later));
-        };
-        if let (Some(of), Some(payload)) = (place.of, message.get_mut(begun..)) {
-            of.region.copy_out(place.offset, payload).map_err(not_copied)?;
-        }
-        match push(links, circuits, comm.link, message) {
-            Said::Taken(taken) => comm.last_sent = Some(taken),
-            Said::Later => return Ok(Some(Sent::Later)),
-            // The log has the reason with the next poll.
-            Said::Over => return Err(Failure::logged(NcclResult::REMOTE_ERROR)),
-        }
-        *is_dirty = true;
-        sends.take(at);
-        Ok(Some(Sent::Copied))
+        comm.last_sent = Some(taken);
+        sends.take_oldest();
+        self.is_dirty = true;
+        Some(copied.map_err(|why| self.did_not_copy(link, why)))
     }
 
-    /// Sends a message that is not copied as a whole: it is too long for the receive, or goes in parts, or by a transfer. `None` if the
-    /// peer has no receive for it, or the comm no slot.
+    /// The place of the bytes was checked, and yet they could not be copied. The peer must not take the message for them.
+    #[cold]
+    fn did_not_copy(&mut self, link: LinkId, why: impl core::fmt::Display) -> Failure {
+        self.shut(link);
+        Failure::new(NcclResult::INTERNAL_ERROR, why)
+    }
+
+    /// Sends bytes in the way that there is for them.
     #[inline(never)]
-    fn send_whole(
-        &mut self,
-        key: Key,
-        tag: i32,
-        (memory, offset, bytes): (Key, usize, usize),
-    ) -> Result<Option<Sent>, Failure> {
-        let State { comms, serial, .. } = &mut self.state;
+    fn send_any(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
+        if let Some(sent) = self.try_send(key, &outgoing)? {
+            return Ok(sent);
+        }
+        self.poll()?;
+        Ok(self.try_send(key, &outgoing)?.unwrap_or(Sent::Later))
+    }
+
+    /// Tries to send bytes. `None` if the peer has no receive for them, or the comm no slot.
+    #[inline(never)]
+    fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Sent>, Failure> {
+        let State {
+            comms,
+            memories,
+            serial,
+            ..
+        } = &mut self.state;
+        let bytes = outgoing.bytes;
+        let place = place(memories, outgoing.memory, (outgoing.address, bytes))?;
+        let (memory, offset) = (place.memory, place.offset);
         let comm = usable(comms, key)?;
-        let (Side::Send(sends), Some(to)) = (&comm.side, comm.peer) else {
+        let Side::Send(sends) = &comm.side else {
+            return Err(Failure::argument("isend on a comm that receives"));
+        };
+        let (Some((at, found)), Some(slot), Some(to)) =
+            (sends.find(outgoing.tag), sends.free_slot(), comm.peer)
+        else {
             return Ok(None);
         };
-        let (Some((at, found)), Some(slot)) = (sends.find(tag), sends.free_slot()) else {
-            return Ok(None);
-        };
+        let is_of_device = place.is_of_device() || found.is_placed;
+        let is_copied = bytes == 0 || bytes <= self.eager_bytes_max && !is_of_device;
         *serial = serial.wrapping_add(1);
         let (link, serial) = (comm.link, *serial);
         let way = Way {
@@ -143,6 +151,8 @@ impl Context {
         };
         let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.of.bytes {
             self.send_excess(&way, bytes)
+        } else if is_copied {
+            self.send_copy(&way, (memory, offset, bytes))?
         } else if self.state.is_circuit(link) {
             Some(self.send_parts(Part {
                 link,
@@ -166,6 +176,39 @@ impl Context {
             sends.set(slot, SendRequest { serial, state });
         }
         Ok(Some(Sent::Moving(way.slot)))
+    }
+
+    /// Copies a message that [`Context::send_short`] does not take: without bytes, of several fragments, to a relay, or for a receive that is
+    /// not the oldest.
+    fn send_copy(
+        &mut self,
+        way: &Way,
+        (memory, offset, bytes): (Key, usize, usize),
+    ) -> Result<Option<SendState>, Failure> {
+        let State {
+            comms,
+            memories,
+            circuits,
+            ..
+        } = &mut self.state;
+        let begun = write_eager(&mut self.buffer, &way.target);
+        let message = self.buffer.get_mut(..begun.saturating_add(bytes));
+        let message = message.ok_or_else(|| Failure::system("there is no memory for the message"))?;
+        if let (Some(of), Some(payload)) = (memories.get(memory), message.get_mut(begun..)) {
+            let copied = of.region.copy_out(offset, payload);
+            copied.map_err(|why| Failure::new(NcclResult::INTERNAL_ERROR, why))?;
+        }
+        match push(&mut self.links, circuits, way.link, message) {
+            Said::Taken(taken) => {
+                if let Some(comm) = comms.get_mut(way.comm) {
+                    comm.last_sent = Some(taken);
+                }
+                self.is_dirty = true;
+                Ok(Some(SendState::Done(bytes)))
+            }
+            Said::Later => Ok(None),
+            Said::Over => Ok(Some(SendState::Failed(NcclResult::REMOTE_ERROR))),
+        }
     }
 
     /// The peer's receive has no room for so many bytes: both sides' requests end.
@@ -287,11 +330,6 @@ impl Context {
             }
         }
     }
-}
-
-#[cold]
-fn not_copied(why: impl core::fmt::Display) -> Failure {
-    Failure::new(NcclResult::INTERNAL_ERROR, why)
 }
 
 /// The error of a request that is none.
