@@ -137,9 +137,9 @@ impl LinkConfig {
     }
 
     /// The bytes of a message that is stored, and goes in one fragment by slots, at most.
-    pub(super) fn whole_bytes_max(&self) -> u32 {
+    pub(super) fn whole_bytes_max(&self) -> usize {
         let most = self.message_bytes_max.min(self.place_messages_over);
-        u32::try_from(most.min(self.stored_bytes())).unwrap_or(u32::MAX)
+        most.min(self.stored_bytes())
     }
 
     pub(super) fn places(fragments: u32) -> usize {

@@ -409,24 +409,30 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// reason of a link's end, also after the event of that end. Once another link has ended at its place, the error is
     /// [`PushRefusal::Closing`], as for a link that never existed.
     pub fn send(&mut self, id: LinkId, message: &[u8]) -> Result<Sequence, PushRefusal> {
-        self.push(id, |link| link.push(message))
+        let pushed = self.core.link_to_send(id)?.push(message);
+        self.waiting
+            .note_refused(matches!(pushed, Err(PushRefusal::Full)));
+        pushed
     }
 
     /// Takes a message as [`Links::send`] does, and shares it until the peer has it.
     pub(crate) fn share(&mut self, id: LinkId, message: &Arc<Vec<u8>>) -> Result<Sequence, PushRefusal> {
-        self.push(id, |link| link.push_shared(message))
+        let pushed = self.core.link_to_send(id)?.push_shared(message);
+        self.waiting
+            .note_refused(matches!(pushed, Err(PushRefusal::Full)));
+        pushed
     }
 
+    /// Takes a message of so many bytes to be sent, as [`Links::send`] does. Returns the room where the link keeps it, with bytes of earlier
+    /// messages in it: write the message there before the next poll, which sends it. So it needs no buffer of its own.
+    ///
+    /// # Errors
+    /// As for [`Links::send`]. [`PushRefusal::TooLong`] has the limit of this call: a message that goes in one fragment
+    /// ([`SessionConfig::fragment_bytes`](crate::link::SessionConfig::fragment_bytes)) and is not written into the peer's memory
+    /// ([`LinkConfig::place_messages_over`]).
     #[inline]
-    fn push(
-        &mut self,
-        id: LinkId,
-        push: impl FnOnce(&mut Link<P, N>) -> Result<Sequence, PushRefusal>,
-    ) -> Result<Sequence, PushRefusal> {
-        let Some(link) = self.core.link_mut(id) else {
-            return Err(self.core.no_link(id));
-        };
-        let pushed = push(link);
+    pub fn send_in_place(&mut self, id: LinkId, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
+        let pushed = self.core.link_to_send(id)?.push_whole(bytes);
         self.waiting
             .note_refused(matches!(pushed, Err(PushRefusal::Full)));
         pushed

@@ -54,7 +54,7 @@ pub(super) struct Link<P: Provider, N: Network> {
     assembly: Assembly,
     fragment_bytes: u32,
     /// Messages of no more bytes go in one fragment, and by slots.
-    whole_bytes_max: u32,
+    whole_bytes_max: usize,
     /// One-sided requests and grants, beside messages.
     pub(super) one_sided: OneSided,
     pub(super) transfers: Transfers<P>,
@@ -146,34 +146,44 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Takes in a message to be sent: a copy of it.
-    #[inline]
     pub(super) fn push(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
-        match u32::try_from(message.len()) {
-            Ok(bytes) if bytes <= self.whole_bytes_max => {
-                let (sequence, place) = self.session.push_whole(bytes)?;
-                self.out.put(place, message);
+        match message.len() > self.whole_bytes_max {
+            false => {
+                let (sequence, room) = self.push_whole(message.len())?;
+                room.copy_from_slice(message);
                 Ok(sequence)
             }
-            _ => self.push_long(message, None),
+            true => self.push_long(message, None),
         }
     }
 
     /// Takes in a message to be sent, and shares it until the peer has it. A short one is copied.
     pub(super) fn push_shared(&mut self, message: &Arc<Vec<u8>>) -> Result<Sequence, PushRefusal> {
-        match u32::try_from(message.len()) {
-            Ok(bytes) if bytes <= self.whole_bytes_max => self.push(message),
-            _ => self.push_long(message, Some(message)),
+        match message.len() > self.whole_bytes_max {
+            false => self.push(message),
+            true => self.push_long(message, Some(message)),
         }
+    }
+
+    /// Takes in a message of one fragment, which is yet to be written: to the room that is returned.
+    #[inline]
+    pub(super) fn push_whole(&mut self, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
+        let Some(short) = u32::try_from(bytes)
+            .ok()
+            .filter(|_| bytes <= self.whole_bytes_max)
+        else {
+            return Err(too_long(bytes, self.whole_bytes_max));
+        };
+        let (sequence, place) = self.session.push_whole(short)?;
+        // There is a place for each fragment, of the bytes that one has.
+        Ok((sequence, self.out.room(place, bytes).unwrap_or_default()))
     }
 
     /// Takes in a message that may have several fragments, or be written into the peer's memory.
     #[inline(never)]
     fn push_long(&mut self, message: &[u8], shared: Option<&Arc<Vec<u8>>>) -> Result<Sequence, PushRefusal> {
         if message.len() > self.assembly.bytes_max() {
-            return Err(PushRefusal::TooLong {
-                bytes: message.len() as u64,
-                bytes_max: self.assembly.bytes_max() as u64,
-            });
+            return Err(too_long(message.len(), self.assembly.bytes_max()));
         }
         if let Some(taken) = self.push_placed(message) {
             return taken;
@@ -380,6 +390,14 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
             _ => channel.probe(),
         })
+    }
+}
+
+#[cold]
+const fn too_long(bytes: usize, bytes_max: usize) -> PushRefusal {
+    PushRefusal::TooLong {
+        bytes: bytes as u64,
+        bytes_max: bytes_max as u64,
     }
 }
 

@@ -24,17 +24,17 @@ impl Store {
     }
 
     /// Puts bytes at a place; says whether they fit.
-    #[inline]
     pub(super) fn put(&mut self, place: usize, bytes: &[u8]) -> bool {
-        let start = place.saturating_mul(self.each);
-        let target = self.bytes.get_mut(start..start.saturating_add(bytes.len()));
-        match target {
-            Some(target) if bytes.len() <= self.each => {
-                target.copy_from_slice(bytes);
-                true
-            }
-            _ => false,
-        }
+        let room = self.room(place, bytes.len());
+        room.map(|room| room.copy_from_slice(bytes)).is_some()
+    }
+
+    /// The room for so many bytes at a place, if they fit.
+    #[inline]
+    pub(super) fn room(&mut self, place: usize, bytes: usize) -> Option<&mut [u8]> {
+        let start = place.checked_mul(self.each)?;
+        let end = start.checked_add(self.each)?;
+        self.bytes.get_mut(start..end)?.get_mut(..bytes)
     }
 
     /// So many bytes of a place.

@@ -77,6 +77,19 @@ pub(super) struct LinkEntry<P: Provider, N: Network> {
 }
 
 impl<P: Provider, N: Network> LinkEntry<P, N> {
+    /// Why its link of this generation is over, if none has ended since.
+    fn over(&self, generation: u32) -> Option<FinalReason> {
+        self.over
+            .filter(|_| self.generation == generation.wrapping_add(1))
+    }
+
+    /// Why nothing is sent over that one.
+    #[cold]
+    fn refusal(&self, generation: u32) -> PushRefusal {
+        self.over(generation)
+            .map_or(PushRefusal::Closing, PushRefusal::Over)
+    }
+
     /// The link, with its name: the entry is at this place.
     pub(super) fn named(&mut self, index: usize) -> Option<(LinkId, &mut Link<P, N>)> {
         let (index, generation) = (u32::try_from(index).ok()?, self.generation);
@@ -114,16 +127,19 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     /// Why a link is over, where no other has ended at its place since.
     pub(super) fn over(&self, id: LinkId) -> Option<FinalReason> {
-        let entry = self.entries.get(id.index as usize)?;
-        entry
-            .over
-            .filter(|_| entry.generation == id.generation.wrapping_add(1))
+        self.entries.get(id.index as usize)?.over(id.generation)
     }
 
-    /// Why nothing is sent over a link that is not there.
-    #[cold]
-    pub(super) fn no_link(&self, id: LinkId) -> PushRefusal {
-        self.over(id).map_or(PushRefusal::Closing, PushRefusal::Over)
+    /// The link that a message is to be sent over, or why there is none.
+    #[inline]
+    pub(super) fn link_to_send(&mut self, id: LinkId) -> Result<&mut Link<P, N>, PushRefusal> {
+        let index = id.index as usize;
+        let entry = self.entries.get_mut(index).ok_or(PushRefusal::Closing)?;
+        if entry.generation != id.generation {
+            return Err(entry.refusal(id.generation));
+        }
+        self.resting.stir(index);
+        entry.link.as_mut().ok_or(PushRefusal::Closing)
     }
 
     /// Reasons why rails of a link that is over were not connected, if no other link has ended at its place since.

@@ -13,6 +13,7 @@ mod failing;
 mod flushing;
 mod full;
 mod hostile;
+mod in_place;
 mod keys;
 mod lengths;
 mod lent_windows;

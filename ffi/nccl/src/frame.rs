@@ -265,9 +265,8 @@ impl<'m> Frame<'m> {
                 count,
                 placed,
             } => {
-                let begun = begin_clear(buffer, (to, request), (count, placed));
-                let receives = receives.iter().take(count.into());
-                receives.fold(begun, |at, receive| put_receive(buffer, at, *receive))
+                let receives = receives.into_iter().take(count.into());
+                write_clear(buffer, (to, request), (count, placed), receives)
             }
             Self::Eager { target, payload } => {
                 let begun = write_eager(buffer, &target);
@@ -305,13 +304,19 @@ pub(crate) fn write_part(buffer: &mut [u8], target: &Target, total: u64) -> usiz
     put(buffer, begun, &total.to_be_bytes())
 }
 
-/// Writes the beginning of the message that the sender has memory for so many, with a bit for each that takes transfers alone. They follow.
-/// Returns its length.
+/// The length of the message that the sender has memory for so many.
 #[inline]
-pub(crate) fn begin_clear(
+pub(crate) fn clear_bytes(count: u8) -> usize {
+    HEADER_BYTES.saturating_add(RECEIVE_BYTES.saturating_mul(count.into()))
+}
+
+/// Writes the message that the sender has memory for so many, with a bit for each that takes transfers alone. Returns its length.
+#[inline]
+pub(crate) fn write_clear(
     buffer: &mut [u8],
     (to, request): (Key, RequestNumber),
     (count, placed): (u8, u8),
+    receives: impl Iterator<Item = Receive>,
 ) -> usize {
     let header = Header {
         kind: CLEAR,
@@ -319,15 +324,12 @@ pub(crate) fn begin_clear(
         bits: placed,
         words: [to.0, request.0],
     };
-    header.write(buffer)
-}
-
-/// Writes one of them at an offset. Returns the offset behind it.
-#[inline]
-pub(crate) fn put_receive(buffer: &mut [u8], at: usize, receive: Receive) -> usize {
-    let [a, b, c, d] = receive.tag.to_be_bytes();
-    let [e, f, g, h, i, j, k, l] = receive.bytes.to_be_bytes();
-    put(buffer, at, &[a, b, c, d, e, f, g, h, i, j, k, l])
+    let begun = header.write(buffer);
+    receives.fold(begun, |at, receive| {
+        let [a, b, c, d] = receive.tag.to_be_bytes();
+        let [e, f, g, h, i, j, k, l] = receive.bytes.to_be_bytes();
+        put(buffer, at, &[a, b, c, d, e, f, g, h, i, j, k, l])
+    })
 }
 
 #[inline]

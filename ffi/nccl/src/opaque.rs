@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use crate::places::Key;
+use crate::places::{Key, PLACES_MAX, Places};
 
 /// The kind of object that a pointer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,100 +18,168 @@ pub(crate) enum Kind {
     Send = 7,
     Receive = 8,
     Flush = 9,
+    /// A send whose message was copied. Nothing is kept of it: its length is in the word.
+    Sent = 10,
 }
 
-/// An object of a context: its kind, and the numbers that it has there.
+/// An object of a context, in one word.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0 to 3 | its kind |
+/// | 4 to 11 | the context's place |
+/// | 12 to 19 | the slot of a request |
+/// | 20 to 51 | its number in the context; of a request the place of its comm |
+/// | 32 to 63 | the serial number of a request; of a send that was copied its length |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opaque {
-    pub(crate) kind: Kind,
-    /// The context's place.
-    pub(crate) context: u8,
-    /// The slot of a request; 0 for other kinds.
-    pub(crate) slot: u8,
-    /// Its number there: of a request the low 12 bits of its comm's, and its serial number above.
-    pub(crate) number: u64,
-}
+pub(crate) struct Opaque(u64);
 
-/// Bits of a number.
-const NUMBER_BITS: u32 = 44;
-const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+const CONTEXT_SHIFT: u32 = 4;
+const SLOT_SHIFT: u32 = 12;
+const NUMBER_SHIFT: u32 = 20;
+const SERIAL_SHIFT: u32 = 32;
+
+/// The bits of a comm that its requests have, too: its context, and its place there.
+const OF_COMM: u64 = (PLACES_MAX as u64 - 1) << NUMBER_SHIFT | 0xff << CONTEXT_SHIFT;
+
+const _: () = assert!(PLACES_MAX <= 1 << (SERIAL_SHIFT - NUMBER_SHIFT));
 
 impl Opaque {
     pub(crate) const fn new(kind: Kind, context: u8, key: Key) -> Self {
-        Self {
-            kind,
-            context,
-            slot: 0,
-            number: key.0 as u64,
-        }
+        Self((key.0 as u64) << NUMBER_SHIFT | (context as u64) << CONTEXT_SHIFT | kind as u64)
+    }
+
+    /// A request of this comm.
+    #[inline]
+    pub(crate) fn request(self, kind: Kind, (slot, serial): (u8, u32)) -> Self {
+        let number = u64::from(serial) << SERIAL_SHIFT | u64::from(slot) << SLOT_SHIFT;
+        Self(self.0 & OF_COMM | number | kind as u64)
+    }
+
+    /// A send of this comm whose message of so many bytes was copied.
+    #[inline]
+    pub(crate) fn sent(self, bytes: usize) -> Self {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.request(Kind::Sent, (0, bytes))
     }
 
     /// The pointer that stands for it.
-    pub(crate) fn to_pointer(self) -> *mut c_void {
-        let word = (self.number & NUMBER_MASK) << 20
-            | u64::from(self.slot) << 12
-            | u64::from(self.context) << 4
-            | u64::from(self.kind as u8);
-        ptr::without_provenance_mut(usize::try_from(word).unwrap_or(0))
-    }
-
-    /// The object that a pointer stands for; `None` if it is none of these kinds.
     #[inline]
-    pub(crate) fn of(pointer: *const c_void) -> Option<Self> {
-        let word = u64::try_from(pointer.addr()).ok()?;
-        let [low, next, above, ..] = word.to_le_bytes();
-        Some(Self {
-            kind: match low & 15 {
-                2 => Kind::Context,
-                3 => Kind::Listener,
-                4 => Kind::SendComm,
-                5 => Kind::ReceiveComm,
-                6 => Kind::Memory,
-                7 => Kind::Send,
-                8 => Kind::Receive,
-                9 => Kind::Flush,
-                _ => return None,
-            },
-            context: low >> 4 | next << 4,
-            slot: next >> 4 | above << 4,
-            number: word >> 20,
-        })
+    pub(crate) fn to_pointer(self) -> *mut c_void {
+        ptr::without_provenance_mut(usize::try_from(self.0).unwrap_or(0))
     }
 
-    /// The key of an object that is neither a send nor a receive.
-    pub(crate) fn key(self) -> Key {
-        Key(u32::try_from(self.number).unwrap_or(0))
+    /// The object that a pointer stands for, if it is of one of these kinds.
+    #[inline]
+    pub(crate) fn of(pointer: *const c_void, kinds: &[Kind]) -> Option<Self> {
+        let object = Self(u64::try_from(pointer.addr()).ok()?);
+        kinds.iter().any(|kind| object.is(*kind)).then_some(object)
     }
+
+    #[inline]
+    pub(crate) const fn is(self, kind: Kind) -> bool {
+        self.0 & 0xf == kind as u64
+    }
+
+    #[inline]
+    pub(crate) const fn context(self) -> u8 {
+        let [context, ..] = (self.0 >> CONTEXT_SHIFT).to_le_bytes();
+        context
+    }
+
+    /// The number of an object that is no request.
+    #[inline]
+    pub(crate) fn key(self) -> Key {
+        Key(low(self.0 >> NUMBER_SHIFT))
+    }
+
+    /// The place of a request's comm.
+    #[inline]
+    pub(crate) fn comm(self) -> usize {
+        Places::<()>::place(self.key())
+    }
+
+    /// The bytes of a send that was copied.
+    #[inline]
+    pub(crate) fn bytes(self) -> usize {
+        usize::try_from(self.slot().1).unwrap_or(usize::MAX)
+    }
+
+    /// The slot of a request, and its serial number.
+    #[inline]
+    pub(crate) fn slot(self) -> (u8, u32) {
+        let [slot, ..] = (self.0 >> SLOT_SHIFT).to_le_bytes();
+        (slot, low(self.0 >> SERIAL_SHIFT))
+    }
+}
+
+/// The low half of a word. An array of its bytes would be put together again byte by byte.
+#[inline]
+fn low(word: u64) -> u32 {
+    u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, NUMBER_MASK, Opaque};
     use core::ptr;
+
+    use super::{Kind, Opaque};
+    use crate::places::Key;
+
+    const ALL: [Kind; 9] = [
+        Kind::Context,
+        Kind::Listener,
+        Kind::SendComm,
+        Kind::ReceiveComm,
+        Kind::Memory,
+        Kind::Send,
+        Kind::Receive,
+        Kind::Flush,
+        Kind::Sent,
+    ];
 
     #[test]
     fn what_went_into_a_pointer_comes_out() {
-        for (kind, context, slot, number) in [
-            (Kind::Context, 0, 0, 0),
-            (Kind::Send, 255, 255, NUMBER_MASK),
-            (Kind::Receive, 0x5a, 0xc3, 0x123_4567_89ab),
-            (Kind::Memory, 17, 0, 0xffff_ffff),
+        for (kind, context, number) in [
+            (Kind::Context, 0, 0),
+            (Kind::SendComm, 255, u32::MAX),
+            (Kind::Memory, 17, 0x1234_5678),
         ] {
-            let opaque = Opaque {
-                kind,
-                context,
-                slot,
-                number,
-            };
-            assert!(!opaque.to_pointer().is_null());
-            assert_eq!(Opaque::of(opaque.to_pointer()), Some(opaque));
+            let pointer = Opaque::new(kind, context, Key(number)).to_pointer();
+            let object = Opaque::of(pointer, &[kind]).unwrap();
+            assert_eq!((object.context(), object.key()), (context, Key(number)));
+            for other in ALL {
+                assert_eq!(Opaque::of(pointer, &[other]).is_some(), other == kind);
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_has_the_context_and_the_place_of_its_comm() {
+        let comm = Opaque::new(Kind::SendComm, 0x5a, Key(0xffff_f123));
+        for slot in [(0, 0), (0xc3, 0x1234_5678), (255, u32::MAX)] {
+            let request = Opaque::of(comm.request(Kind::Send, slot).to_pointer(), &ALL).unwrap();
+            assert!(request.is(Kind::Send));
+            assert_eq!(
+                (request.context(), request.comm(), request.slot()),
+                (0x5a, 0x123, slot)
+            );
+        }
+    }
+
+    #[test]
+    fn a_send_that_was_copied_has_its_length() {
+        let comm = Opaque::new(Kind::SendComm, 7, Key(9));
+        for bytes in [0, 8, 65_520] {
+            let sent = Opaque::of(comm.sent(bytes).to_pointer(), &[Kind::Sent]).unwrap();
+            assert_eq!((sent.context(), sent.bytes()), (7, bytes));
         }
     }
 
     #[test]
     fn null_and_the_mark_of_an_optional_completion_are_nothing() {
-        for word in [0, 1, 0x10, 10, 0xfff0] {
-            assert_eq!(Opaque::of(ptr::without_provenance(word)), None, "{word:#x}");
+        for word in [0, 1, 0x10, 11, 0xfff0] {
+            assert_eq!(Opaque::of(ptr::without_provenance(word), &ALL), None, "{word:#x}");
         }
     }
 }

@@ -10,6 +10,11 @@ pub(crate) const PLACES_MAX: usize = 1 << PLACE_BITS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) u32);
 
+impl Key {
+    /// The number of no entry.
+    pub(crate) const NONE: Self = Self(0);
+}
+
 /// The table. With more bits for the place it has more of them, and numbers come back sooner.
 #[derive(Debug)]
 pub(crate) struct Places<T, const BITS: u32 = PLACE_BITS> {
@@ -62,13 +67,19 @@ impl<T, const BITS: u32> Places<T, BITS> {
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let (generation, entry) = self.entries.get(Self::place(key))?;
-        entry.as_ref().filter(|_| *generation == key.0 >> BITS)
+        if *generation != key.0 >> BITS {
+            return None;
+        }
+        entry.as_ref()
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let (generation, entry) = self.entries.get_mut(Self::place(key))?;
-        entry.as_mut().filter(|_| *generation == key.0 >> BITS)
+        if *generation != key.0 >> BITS {
+            return None;
+        }
+        entry.as_mut()
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
@@ -99,6 +110,7 @@ impl<T, const BITS: u32> Places<T, BITS> {
     }
 
     /// The place alone.
+    #[inline]
     pub(crate) fn place(key: Key) -> usize {
         usize::try_from(key.0 & Self::MASK).unwrap_or(usize::MAX)
     }

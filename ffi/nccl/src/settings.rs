@@ -298,7 +298,7 @@ mod tests {
     }
 
     fn refused(variables: &[(&str, &str)]) -> String {
-        read(variables).unwrap_err().why.unwrap()
+        read(variables).unwrap_err().words()
     }
 
     const OPEN: (&str, &str) = ("DOORBELL_UNAUTHENTICATED", "true");
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(set("0").unwrap().eager_bytes_max, 0);
         assert_eq!(set("65520").unwrap().eager_bytes_max, 65_520);
         for wrong in ["65521", "-1", "x", ""] {
-            let why = set(wrong).unwrap_err().why.unwrap();
+            let why = set(wrong).unwrap_err().words();
             assert!(why.contains("from 0 to 65520"), "{why}");
         }
         let relays = read(&[
@@ -335,7 +335,7 @@ mod tests {
         assert!(refused(&[OPEN, ("DOORBELL_NCCL_EAGER", "1")]).contains("no such setting"));
         let loans = |value| read(&[OPEN, ("DOORBELL_NCCL_LOANS", value)]).map(|read| read.has_loans);
         assert!(read(&[OPEN]).unwrap().has_loans && loans("true").unwrap() && !loans("false").unwrap());
-        assert!(loans("1").unwrap_err().why.unwrap().contains("true or false"));
+        assert!(loans("1").unwrap_err().words().contains("true or false"));
         assert!(refused(&[OPEN, ("DOORBELL_LINK_DEAD_AFTR", "1s")]).contains("DOORBELL_LINK_DEAD_AFTR"));
     }
 

@@ -12,12 +12,12 @@ use std::panic::catch_unwind;
 
 use crate::abi::properties::{CommConfig, NetAttributes, NetDeviceHandle};
 use crate::abi::{HANDLE_BYTES, Logger, NcclResult, Profiler};
-use crate::context::{Context, Incoming, Outgoing};
+use crate::context::{Context, Incoming, Outgoing, Sent};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
 use crate::opaque::{Kind, Opaque};
-use crate::places::{Key, PLACES_MAX};
+use crate::places::Key;
 use crate::settings::PluginSettings;
 use crate::{log, registry};
 
@@ -28,20 +28,31 @@ pub(crate) use describing::{
 pub(crate) use memory::{deregister, iflush, register, register_dma_buf};
 
 /// Calls, and reports how that ended.
+#[inline]
 fn call(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> NcclResult {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => NcclResult::SUCCESS,
-        Ok(Err(failure)) => {
-            if let Some(why) = failure.why {
-                log::warn(format_args!("{name}: {why}"));
-            }
-            failure.code
-        }
-        Err(_) => {
-            log::warn(format_args!("{name}: a fault of the plugin: it panicked"));
-            NcclResult::INTERNAL_ERROR
-        }
+        Ok(Err(failure)) => failed(name, failure),
+        Err(_) => panicked(name),
     }
+}
+
+#[cold]
+fn panicked(name: &str) -> NcclResult {
+    log::warn(format_args!("{name}: a fault of the plugin: it panicked"));
+    NcclResult::INTERNAL_ERROR
+}
+
+#[cold]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "it is dropped here, and not where a call does not fail"
+)]
+fn failed(name: &str, failure: Failure) -> NcclResult {
+    if let Some(why) = failure.why() {
+        log::warn(format_args!("{name}: {why}"));
+    }
+    failure.code()
 }
 
 /// A pointer of the caller's that is not NULL.
@@ -80,8 +91,7 @@ unsafe fn element<T: Copy>(array: NonNull<T>, place: usize) -> T {
 /// The object that a pointer names, of one of these kinds.
 #[inline]
 fn object(pointer: *mut c_void, kinds: &[Kind], name: &str) -> Result<Opaque, Failure> {
-    let object = Opaque::of(pointer).filter(|object| kinds.contains(&object.kind));
-    object.ok_or_else(|| no_object(pointer, name))
+    Opaque::of(pointer, kinds).ok_or_else(|| no_object(pointer, name))
 }
 
 #[cold]
@@ -148,7 +158,7 @@ pub(crate) unsafe extern "C" fn init_v11(
 pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
     call("finalize", || {
         let context = object(context, &[Kind::Context], "ctx")?;
-        registry::close(context.context)
+        registry::close(context.context())
     })
 }
 
@@ -206,7 +216,7 @@ pub(crate) unsafe extern "C" fn listen_v11(
     call("listen", || {
         let context = object(context, &[Kind::Context], "ctx")?;
         // SAFETY: this function's contract.
-        unsafe { listen(context.context, device, handle, listener) }
+        unsafe { listen(context.context(), device, handle, listener) }
     })
 }
 
@@ -275,7 +285,7 @@ pub(crate) unsafe extern "C" fn connect_v11(
     call("connect", || {
         let context = object(context, &[Kind::Context], "ctx")?;
         // SAFETY: this function's contract.
-        unsafe { connect(context.context, device, handle, comm) }
+        unsafe { connect(context.context(), device, handle, comm) }
     })
 }
 
@@ -291,7 +301,7 @@ pub(crate) unsafe extern "C" fn accept(
         // SAFETY: valid for writing, by this function's contract.
         unsafe { comm.write(core::ptr::null_mut()) };
         let listener = object(listener, &[Kind::Listener], "listenComm")?;
-        let place = listener.context;
+        let place = listener.context();
         if let Some(key) = registry::with(place, |context| context.accept(listener.key()))? {
             // SAFETY: as above.
             unsafe { comm.write(Opaque::new(Kind::ReceiveComm, place, key).to_pointer()) };
@@ -300,17 +310,17 @@ pub(crate) unsafe extern "C" fn accept(
     })
 }
 
-/// The registration that a pointer of the caller's names; none for NULL.
+/// The registration of a comm's context that a pointer of the caller's names; [`Key::NONE`] for NULL.
 #[inline]
-fn registration(memory: *mut c_void, context: u8) -> Result<Option<Key>, Failure> {
+fn registration(memory: *mut c_void, comm: Opaque) -> Result<Key, Failure> {
     if memory.is_null() {
-        return Ok(None);
+        return Ok(Key::NONE);
     }
     let of = object(memory, &[Kind::Memory], "mhandle")?;
-    if of.context != context {
+    if of.context() != comm.context() {
         return Err(of_another());
     }
-    Ok(Some(of.key()))
+    Ok(of.key())
 }
 
 #[cold]
@@ -318,25 +328,11 @@ fn of_another() -> Failure {
     Failure::argument("the memory is registered with another communicator")
 }
 
-/// The bits of a comm's number that are its place.
-const COMM_PLACE: u64 = PLACES_MAX as u64 - 1;
-
-fn request(kind: Kind, comm: Opaque, (slot, serial): (u8, u32)) -> *mut c_void {
-    let place = u64::from(comm.key().0) & COMM_PLACE;
-    Opaque {
-        kind,
-        context: comm.context,
-        slot,
-        number: u64::from(serial) << 12 | place,
-    }
-    .to_pointer()
-}
-
 /// # Safety
 /// The result is NULL or valid for writing.
 unsafe fn send(
     comm: *mut c_void,
-    (data, bytes): (*mut c_void, Option<usize>),
+    (data, bytes): (*mut c_void, usize),
     tag: c_int,
     memory: *mut c_void,
     result: *mut *mut c_void,
@@ -345,24 +341,30 @@ unsafe fn send(
     // SAFETY: valid for writing, by this function's contract.
     unsafe { result.write(core::ptr::null_mut()) };
     let comm = object(comm, &[Kind::SendComm], "sendComm")?;
-    let bytes = bytes.filter(|bytes| *bytes <= MESSAGE_BYTES_MAX);
-    let bytes = bytes.ok_or_else(|| {
-        Failure::argument(format_args!(
-            "isend: a size from 0 to {MESSAGE_BYTES_MAX} is possible"
-        ))
-    })?;
+    if bytes > MESSAGE_BYTES_MAX {
+        return Err(no_such_size());
+    }
     let outgoing = Outgoing {
         address: data.addr(),
         bytes,
-        memory: registration(memory, comm.context)?,
+        memory: registration(memory, comm)?,
         tag,
     };
-    let sent = registry::with(comm.context, |context| context.send(comm.key(), &outgoing))?;
-    if let Some(slot) = sent {
-        // SAFETY: as above.
-        unsafe { result.write(request(Kind::Send, comm, slot)) };
-    }
+    let request = match registry::with(comm.context(), |context| context.send(comm.key(), outgoing))? {
+        Sent::Copied => comm.sent(bytes),
+        Sent::Moving(slot) => comm.request(Kind::Send, slot),
+        Sent::Later => return Ok(()),
+    };
+    // SAFETY: as above.
+    unsafe { result.write(request.to_pointer()) };
     Ok(())
+}
+
+#[cold]
+fn no_such_size() -> Failure {
+    Failure::argument(format_args!(
+        "isend: a size from 0 to {MESSAGE_BYTES_MAX} is possible"
+    ))
 }
 
 /// # Safety
@@ -375,10 +377,10 @@ pub(crate) unsafe extern "C" fn isend_v8(
     memory: *mut c_void,
     result: *mut *mut c_void,
 ) -> NcclResult {
-    call("isend", || {
-        // SAFETY: this function's contract.
-        unsafe { send(comm, (data, usize::try_from(bytes).ok()), tag, memory, result) }
-    })
+    // One that is negative is too long, too.
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    // SAFETY: this function's contract.
+    unsafe { isend_v9(comm, data, bytes, tag, memory, result) }
 }
 
 /// # Safety
@@ -393,7 +395,7 @@ pub(crate) unsafe extern "C" fn isend_v9(
 ) -> NcclResult {
     call("isend", || {
         // SAFETY: this function's contract.
-        unsafe { send(comm, (data, Some(bytes)), tag, memory, result) }
+        unsafe { send(comm, (data, bytes), tag, memory, result) }
     })
 }
 
@@ -441,7 +443,8 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     let count = count.ok_or_else(no_such_count)?;
     let (data, sizes) = (given(data, "data")?, given(sizes, "sizes")?);
     let (tags, memories) = (given(tags, "tags")?, given(memories, "mhandles")?);
-    let incoming = |place| {
+    // With copies of what it needs: by references, all of that would be put into memory.
+    let incoming = move |place| {
         // SAFETY: an element of an array of so many, by this function's contract.
         let address = unsafe { element(data, place) };
         // SAFETY: as above.
@@ -453,16 +456,16 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
         Ok(Incoming {
             address: address.addr(),
             bytes: size.try_into().map_err(|_| negative())?,
-            memory: registration(memory, comm.context)?,
+            memory: registration(memory, comm)?,
             tag,
         })
     };
-    let received = registry::with(comm.context, |context| {
+    let received = registry::with(comm.context(), |context| {
         context.receive(comm.key(), count, incoming)
     })?;
     if let Some(slot) = received {
         // SAFETY: as above.
-        unsafe { result.write(request(Kind::Receive, comm, slot)) };
+        unsafe { result.write(comm.request(Kind::Receive, slot).to_pointer()) };
     }
     Ok(())
 }
@@ -517,6 +520,8 @@ pub(crate) unsafe extern "C" fn irecv_v10(
     unsafe { irecv_v9(comm, count, data, sizes, tags, memories, result) }
 }
 
+const REQUESTS: &[Kind] = &[Kind::Receive, Kind::Sent, Kind::Send, Kind::Flush];
+
 /// # Safety
 /// `done` is NULL or valid for writing, and `sizes` is NULL or valid for as many as the request has messages.
 pub(crate) unsafe extern "C" fn test(
@@ -528,18 +533,22 @@ pub(crate) unsafe extern "C" fn test(
         let done = given(done, "done")?;
         // SAFETY: valid for writing, by this function's contract.
         unsafe { done.write(0) };
-        let request = object(pointer, &[Kind::Send, Kind::Receive, Kind::Flush], "request")?;
-        let at = usize::try_from(request.number & COMM_PLACE).unwrap_or(0);
-        let slot = (request.slot, u32::try_from(request.number >> 12).unwrap_or(0));
+        let request = object(pointer, REQUESTS, "request")?;
         let each = |place, size| {
             let size = c_int::try_from(size).unwrap_or(c_int::MAX);
             // SAFETY: NULL, or one of as many as the request has messages, by this function's contract.
             unsafe { give(sizes.wrapping_add(if sizes.is_null() { 0 } else { place }), size) };
         };
-        let is_done = registry::with(request.context, |context| match request.kind {
-            Kind::Send => context.test_send(at, slot, each),
-            Kind::Flush => context.test_flush(request.key()),
-            _ => context.test_receive(at, slot, each),
+        let is_done = registry::with(request.context(), |context| {
+            if request.is(Kind::Receive) {
+                context.test_receive(request.comm(), request.slot(), each)
+            } else if request.is(Kind::Sent) {
+                context.test_sent(request.bytes(), each)
+            } else if request.is(Kind::Send) {
+                context.test_send(request.comm(), request.slot(), each)
+            } else {
+                context.test_flush(request.key())
+            }
         })?;
         if is_done {
             // SAFETY: as above.
@@ -552,21 +561,23 @@ pub(crate) unsafe extern "C" fn test(
 pub(crate) unsafe extern "C" fn close_send(comm: *mut c_void) -> NcclResult {
     call("closeSend", || {
         let comm = object(comm, &[Kind::SendComm], "sendComm")?;
-        registry::with(comm.context, |context| context.close_send(comm.key()))
+        registry::with(comm.context(), |context| context.close_send(comm.key()))
     })
 }
 
 pub(crate) unsafe extern "C" fn close_receive(comm: *mut c_void) -> NcclResult {
     call("closeRecv", || {
         let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
-        registry::with(comm.context, |context| context.close_receive(comm.key()))
+        registry::with(comm.context(), |context| context.close_receive(comm.key()))
     })
 }
 
 pub(crate) unsafe extern "C" fn close_listener(listener: *mut c_void) -> NcclResult {
     call("closeListen", || {
         let listener = object(listener, &[Kind::Listener], "listenComm")?;
-        registry::with(listener.context, |context| context.close_listener(listener.key()))
+        registry::with(listener.context(), |context| {
+            context.close_listener(listener.key())
+        })
     })
 }
 

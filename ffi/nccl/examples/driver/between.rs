@@ -22,7 +22,7 @@ pub(crate) enum Done {
 }
 
 pub(crate) type Outcome = Result<Done, String>;
-type Scenario = (&'static str, fn(&RankContext) -> Outcome);
+type Scenario = (&'static str, fn(&Place) -> Outcome);
 
 /// All of them.
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -41,7 +41,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 ];
 
 /// A rank, and the folder in which ranks meet.
-pub(crate) struct RankContext {
+pub(crate) struct Place {
     pub(crate) net: Net,
     folder: PathBuf,
     pub(crate) rank: usize,
@@ -65,7 +65,7 @@ pub(crate) fn run(net: &Net, arguments: &[String]) -> Outcome {
         let (a, b) = pair.split_once('-').ok_or_else(|| format!("{pair} is no pair"))?;
         Ok((number(a)?, number(b)?))
     });
-    let place = RankContext {
+    let place = Place {
         net: *net,
         folder: folder.into(),
         rank: number(rank)?,
@@ -83,7 +83,7 @@ pub(crate) fn passed(words: impl Into<String>) -> Outcome {
     Ok(Done::Passed(words.into()))
 }
 
-impl RankContext {
+impl Place {
     /// Writes a file that is whole, or not there.
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
         let beside = self.folder.join(format!("{name}.unfinished"));
@@ -174,7 +174,7 @@ fn memory(member: &Member, bytes: usize) -> Result<(Memory, Memory), String> {
 }
 
 /// Comms are made and closed, and made again.
-fn connection(place: &RankContext) -> Outcome {
+fn connection(place: &Place) -> Outcome {
     if let Some(none) = place.no_ring() {
         return Ok(none);
     }
@@ -199,7 +199,7 @@ fn connection(place: &RankContext) -> Outcome {
 }
 
 /// Each size goes to the next rank, and arrives as it was sent.
-fn sizes(place: &RankContext) -> Outcome {
+fn sizes(place: &Place) -> Outcome {
     if let Some(none) = place.no_ring() {
         return Ok(none);
     }
@@ -226,7 +226,7 @@ fn sizes(place: &RankContext) -> Outcome {
 }
 
 /// Messages of several tags fill one receive.
-fn grouped(place: &RankContext) -> Outcome {
+fn grouped(place: &Place) -> Outcome {
     const EACH: usize = 70_000;
     if let Some(none) = place.no_ring() {
         return Ok(none);
@@ -273,7 +273,7 @@ fn grouped(place: &RankContext) -> Outcome {
 }
 
 /// As many receives as NCCL may have, at a time.
-fn in_flight(place: &RankContext) -> Outcome {
+fn in_flight(place: &Place) -> Outcome {
     const REQUESTS: usize = 32;
     const BYTES: usize = 20_000;
     if let Some(none) = place.no_ring() {
@@ -315,7 +315,7 @@ fn in_flight(place: &RankContext) -> Outcome {
 }
 
 /// Each rank gets the sums of all.
-fn all_reduce(place: &RankContext) -> Outcome {
+fn all_reduce(place: &Place) -> Outcome {
     if let Some(none) = place.no_ring() {
         return Ok(none);
     }
@@ -329,7 +329,7 @@ fn all_reduce(place: &RankContext) -> Outcome {
 }
 
 /// Each rank connects to each other one that it reaches, and sends its number there, with more behind it.
-fn all_pairs(place: &RankContext) -> Outcome {
+fn all_pairs(place: &Place) -> Outcome {
     const BYTES: usize = 100_000;
     let net = &place.net;
     let rank = Rank::new(net)?;
@@ -402,7 +402,7 @@ fn all_pairs(place: &RankContext) -> Outcome {
 }
 
 /// A rank that shares no subnet is connected to by way of others, or refused. It is not waited for without end.
-fn far(place: &RankContext) -> Outcome {
+fn far(place: &Place) -> Outcome {
     if place.far.is_empty() {
         return Ok(Done::LeftOut("every two hosts share a subnet".to_owned()));
     }
@@ -456,7 +456,7 @@ struct Waiting {
 }
 
 /// Connects a ring, passes one message on, and leaves three receives waiting at each rank.
-fn waiting(place: &RankContext) -> Result<Waiting, String> {
+fn waiting(place: &Place) -> Result<Waiting, String> {
     let member = place.member()?;
     let net = &place.net;
     let (mut from, mut to) = memory(&member, 1 << 20)?;
@@ -485,7 +485,7 @@ fn waiting(place: &RankContext) -> Result<Waiting, String> {
 
 impl Waiting {
     /// Receives from a rank that runs are waiting still.
-    fn goes_on(&self, place: &RankContext) -> Result<(), String> {
+    fn goes_on(&self, place: &Place) -> Result<(), String> {
         for request in &self.receives {
             if told(
                 "test of a receive from a rank that runs",
@@ -500,7 +500,7 @@ impl Waiting {
     }
 
     /// All receives fail; the milliseconds since the time in a file.
-    fn fail(&self, place: &RankContext, since: &str) -> Result<String, String> {
+    fn fail(&self, place: &Place, since: &str) -> Result<String, String> {
         let (mut at, mut codes) = (Vec::new(), Vec::new());
         for request in &self.receives {
             let code = eventually("a receive from the rank that ended fails", || {
@@ -525,7 +525,7 @@ impl Waiting {
     }
 
     /// Sends fail, at once or once they were taken.
-    fn send_fails(&self, place: &RankContext) -> Result<(), String> {
+    fn send_fails(&self, place: &Place) -> Result<(), String> {
         let (net, mut request) = (&place.net, None);
         eventually("a send to the rank that ended fails", || {
             let part = self.from.part(0, 1 << 20, 0);
@@ -552,7 +552,7 @@ impl Waiting {
 }
 
 /// The ranks that are left go on with each other.
-fn others_go_on(place: &RankContext, waiting: &mut Waiting) -> Result<(), String> {
+fn others_go_on(place: &Place, waiting: &mut Waiting) -> Result<(), String> {
     let net = &place.net;
     let (last, rank) = (place.last(), place.rank);
     let mut requests = Vec::new();
@@ -573,7 +573,7 @@ fn others_go_on(place: &RankContext, waiting: &mut Waiting) -> Result<(), String
 }
 
 /// The end of the last rank, as each rank that is left sees it.
-fn left(place: &RankContext, mut waiting: Waiting, since: &str) -> Outcome {
+fn left(place: &Place, mut waiting: Waiting, since: &str) -> Outcome {
     let mut words = "its neighbours are others".to_owned();
     if place.rank == 0 {
         words = waiting.fail(place, since)?;
@@ -594,7 +594,7 @@ fn left(place: &RankContext, mut waiting: Waiting, since: &str) -> Outcome {
 }
 
 /// The last rank closes all it has, with requests of others waiting for it.
-fn closed(place: &RankContext) -> Outcome {
+fn closed(place: &Place) -> Outcome {
     if let Some(none) = place.no_ring() {
         return Ok(none);
     }
@@ -608,7 +608,7 @@ fn closed(place: &RankContext) -> Outcome {
 }
 
 /// The last rank is killed.
-fn killed(place: &RankContext) -> Outcome {
+fn killed(place: &Place) -> Outcome {
     if let Some(none) = place.no_ring() {
         return Ok(none);
     }
@@ -622,7 +622,7 @@ fn killed(place: &RankContext) -> Outcome {
 }
 
 /// The last rank is stopped for some seconds: nothing fails, and all go on.
-fn stopped(place: &RankContext) -> Outcome {
+fn stopped(place: &Place) -> Outcome {
     if let Some(none) = place.no_ring() {
         return Ok(none);
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use doorbell_nccl::abi::NcclResult;
 
-use crate::between::{Done, Outcome, RankContext, passed};
+use crate::between::{Done, Outcome, Place, passed};
 use crate::hosts::unix_ns;
 use crate::peers::{Memory, Rank, connected, eventually, finish, receive, send, told};
 use crate::plugin::Object;
@@ -21,7 +21,7 @@ struct Both {
 }
 
 impl Both {
-    fn new(place: &RankContext, rank: Rank, other: usize) -> Result<Self, String> {
+    fn new(place: &Place, rank: Rank, other: usize) -> Result<Self, String> {
         let (listener, handle) = told("listen", place.net.listen(rank.context))?;
         place.put(&format!("handle-{}", place.rank), &handle)?;
         let mut handle = place.handle(other)?;
@@ -34,7 +34,7 @@ impl Both {
         })
     }
 
-    fn close(self, place: &RankContext) -> Result<(), String> {
+    fn close(self, place: &Place) -> Result<(), String> {
         told("closeSend", place.net.close_send(self.send))?;
         told("closeRecv", place.net.close_receive(self.receive))?;
         told("closeListen", place.net.close_listener(self.listener))?;
@@ -43,13 +43,13 @@ impl Both {
 }
 
 /// The first two ranks that are far from each other.
-fn far_pair(place: &RankContext) -> Result<(usize, usize), Done> {
+fn far_pair(place: &Place) -> Result<(usize, usize), Done> {
     let pair = place.far.first().copied().filter(|_| place.is_relayed);
     pair.ok_or_else(|| Done::LeftOut("nothing is relayed".to_owned()))
 }
 
 /// Times of short and long messages, between neighbours and by a relay.
-pub(crate) fn pace(place: &RankContext) -> Outcome {
+pub(crate) fn pace(place: &Place) -> Outcome {
     let (a, c) = match far_pair(place) {
         Ok(pair) => pair,
         Err(none) => return Ok(none),
@@ -79,12 +79,7 @@ pub(crate) fn pace(place: &RankContext) -> Outcome {
 }
 
 /// Ping-pong of 8 bytes, and then long messages one way.
-fn timed(
-    place: &RankContext,
-    rank: Rank,
-    (peer, is_first): (usize, bool),
-    round: usize,
-) -> Result<String, String> {
+fn timed(place: &Place, rank: Rank, (peer, is_first): (usize, bool), round: usize) -> Result<String, String> {
     const ROUNDS: usize = 40;
     const BYTES: usize = 4 << 20;
     const MESSAGES: usize = 1;
@@ -149,7 +144,7 @@ fn timed(
 }
 
 /// The relay is killed in the midst of messages both ways.
-pub(crate) fn relay_killed(place: &RankContext) -> Outcome {
+pub(crate) fn relay_killed(place: &Place) -> Outcome {
     const BYTES: usize = 64 << 20;
     let (a, c) = match far_pair(place) {
         Ok(pair) => pair,

@@ -1,12 +1,10 @@
 //! A comm: one direction between two processes, with its requests.
 
-use std::collections::VecDeque;
-
 use doorbell::Deadline;
 use doorbell::link::{LinkId, Sequence};
 
 use crate::abi::{NcclResult, REQUESTS_MAX};
-use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target, bits};
+use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, SERIAL_MASK, Target};
 use crate::places::Key;
 
 const _: () = assert!(REQUESTS_MAX == u32::BITS as usize);
@@ -69,22 +67,33 @@ pub(super) enum Side {
 /// The sending side.
 #[derive(Debug)]
 pub(super) struct Sends {
-    /// The peer's open receives, the oldest first.
-    clear: VecDeque<Clear>,
+    /// The peer's receives that no send has taken, the newest first: the one that is taken next is the last.
+    open: Vec<OpenReceive>,
     /// A bit for each slot without a request.
     free: [u64; SENDS_MAX / 64],
     requests: [SendRequest; SENDS_MAX],
 }
 
-/// A request of the peer's.
-#[derive(Clone, Copy, Debug)]
-struct Clear {
+/// A receive of the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OpenReceive {
     request: RequestNumber,
-    receives: [Receive; RECEIVES_MAX],
-    /// A bit for each receive that no send has taken.
-    open: u8,
-    /// A bit for each receive that takes transfers alone.
-    placed: u8,
+    index: u8,
+    /// Whether it takes transfers alone.
+    pub(super) is_placed: bool,
+    pub(super) of: Receive,
+}
+
+impl OpenReceive {
+    /// The receive, at a comm of this number.
+    #[inline]
+    pub(super) fn target(&self, to: Key) -> Target {
+        Target {
+            to,
+            request: self.request,
+            index: self.index,
+        }
+    }
 }
 
 /// A send request.
@@ -104,55 +113,10 @@ pub(super) enum SendState {
     Failed(NcclResult),
 }
 
-/// A receive of the peer's that a send would fill.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Match {
-    place: usize,
-    index: u8,
-    pub(super) bytes: u64,
-    pub(super) request: RequestNumber,
-    /// Whether it takes transfers alone.
-    pub(super) is_placed: bool,
-}
-
-impl Match {
-    /// The receive, at a comm of this number.
-    pub(super) fn target(&self, to: Key) -> Target {
-        Target {
-            to,
-            request: self.request,
-            index: self.index,
-        }
-    }
-}
-
-impl Clear {
-    /// The first receive of this tag that no send has taken; the request is in this place.
-    #[inline]
-    fn find(&self, place: usize, tag: i32) -> Option<Match> {
-        let mut open = self.open;
-        while open != 0 {
-            let index = open.trailing_zeros();
-            let receive = self.receives.get(usize::try_from(index).ok()?)?;
-            if receive.tag == tag {
-                return Some(Match {
-                    place,
-                    index: u8::try_from(index).ok()?,
-                    bytes: receive.bytes,
-                    request: self.request,
-                    is_placed: self.placed >> index & 1 != 0,
-                });
-            }
-            open &= open.wrapping_sub(1);
-        }
-        None
-    }
-}
-
 impl Sends {
     pub(super) fn new() -> Box<Self> {
         Box::new(Self {
-            clear: VecDeque::with_capacity(REQUESTS_MAX),
+            open: Vec::with_capacity(SENDS_MAX),
             free: [u64::MAX; SENDS_MAX / 64],
             requests: [SendRequest {
                 serial: 0,
@@ -168,54 +132,48 @@ impl Sends {
         receives: [Receive; RECEIVES_MAX],
         (count, placed): (u8, u8),
     ) {
-        self.clear.retain(|clear| clear.request.slot() != request.slot());
-        self.clear.push_back(Clear {
-            request,
-            receives,
-            open: bits(count),
-            placed,
-        });
-    }
-
-    /// The oldest receive of this tag that no send has taken.
-    #[inline]
-    pub(super) fn find(&self, tag: i32) -> Option<Match> {
-        let oldest = self.clear.front()?.find(0, tag);
-        if oldest.is_some() || self.clear.len() == 1 {
-            return oldest;
+        self.open.retain(|open| open.request.slot() != request.slot());
+        let receives = (0_u8..).zip(receives).take(count.into());
+        for (index, of) in receives {
+            let receive = OpenReceive {
+                request,
+                index,
+                is_placed: placed >> index & 1 != 0,
+                of,
+            };
+            self.open.insert(0, receive);
         }
-        self.find_behind(tag)
     }
 
-    #[inline(never)]
-    fn find_behind(&self, tag: i32) -> Option<Match> {
-        let mut behind = self.clear.iter().enumerate().skip(1);
-        behind.find_map(|(place, clear)| clear.find(place, tag))
-    }
-
-    /// A send takes a receive that was just found.
+    /// The oldest receive that no send has taken.
     #[inline]
-    pub(super) fn take(&mut self, found: &Match) {
-        let Some(clear) = self.clear.get_mut(found.place) else {
-            return;
-        };
-        clear.open &= !1_u8.wrapping_shl(found.index.into());
-        if clear.open == 0 {
-            match found.place {
-                0 => drop(self.clear.pop_front()),
-                place => drop(self.clear.remove(place)),
-            }
-        }
+    pub(super) fn oldest(&self) -> Option<&OpenReceive> {
+        self.open.last()
+    }
+
+    /// A send takes that one.
+    #[inline]
+    pub(super) fn take_oldest(&mut self) {
+        self.open.pop();
+    }
+
+    /// The oldest receive of this tag that no send has taken, and its place among them.
+    pub(super) fn find(&self, tag: i32) -> Option<(usize, OpenReceive)> {
+        let mut open = self.open.iter().copied().enumerate().rev();
+        open.find(|(_, open)| open.of.tag == tag)
+    }
+
+    /// A send takes the receive in this place.
+    pub(super) fn take(&mut self, place: usize) {
+        self.open.remove(place);
     }
 
     /// A slot without a request.
-    #[inline]
     pub(super) fn free_slot(&self) -> Option<u8> {
         let (place, word) = (0_u32..).zip(&self.free).find(|(_, word)| **word != 0)?;
         u8::try_from(place << 6 | word.trailing_zeros()).ok()
     }
 
-    #[inline]
     pub(super) fn set(&mut self, slot: u8, request: SendRequest) {
         self.mark(slot, false);
         if let Some(place) = self.requests.get_mut(usize::from(slot)) {
@@ -223,7 +181,6 @@ impl Sends {
         }
     }
 
-    #[inline]
     pub(super) fn free(&mut self, slot: u8) {
         self.mark(slot, true);
         if let Some(place) = self.requests.get_mut(usize::from(slot)) {
@@ -259,22 +216,23 @@ pub(super) struct ReceiveRequest {
     pub(super) serial: u32,
     /// How many receives it has; 0: the slot is free.
     pub(super) count: u8,
-    pub(super) entries: [PostedReceive; RECEIVES_MAX],
+    pub(super) entries: [Entry; RECEIVES_MAX],
 }
 
 /// One receive of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PostedReceive {
+pub(super) struct Entry {
+    pub(super) tag: i32,
     pub(super) bytes: usize,
     pub(super) memory: Key,
     pub(super) offset: usize,
-    pub(super) state: ReceiveState,
+    pub(super) state: EntryState,
     /// Whether its bytes come by a transfer, however few.
     pub(super) is_placed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReceiveState {
+pub(super) enum EntryState {
     /// Nothing came yet.
     Waiting,
     /// So many bytes came, and others are to come.
@@ -286,10 +244,10 @@ pub(super) enum ReceiveState {
     Failed(NcclResult),
 }
 
-impl PostedReceive {
+impl Entry {
     /// Whether messages of the peer are waited for.
     const fn is_waiting(&self) -> bool {
-        matches!(self.state, ReceiveState::Waiting | ReceiveState::Coming(_))
+        matches!(self.state, EntryState::Waiting | EntryState::Coming(_))
     }
 }
 
@@ -297,20 +255,21 @@ impl ReceiveRequest {
     const FREE: Self = Self {
         serial: 0,
         count: 0,
-        entries: [PostedReceive {
+        entries: [Entry {
+            tag: 0,
             bytes: 0,
-            memory: Key(0),
+            memory: Key::NONE,
             offset: 0,
-            state: ReceiveState::Done(0),
+            state: EntryState::Done(0),
             is_placed: false,
         }; RECEIVES_MAX],
     };
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &PostedReceive> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().take(usize::from(self.count))
     }
 
-    fn entries_mut(&mut self) -> impl Iterator<Item = &mut PostedReceive> {
+    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.entries.iter_mut().take(usize::from(self.count))
     }
 
@@ -320,10 +279,10 @@ impl ReceiveRequest {
         let (mut failed, mut is_waiting) = (None, false);
         for entry in self.entries() {
             match entry.state {
-                ReceiveState::Moving => return None,
-                ReceiveState::Waiting | ReceiveState::Coming(_) => is_waiting = true,
-                ReceiveState::Failed(code) => failed = failed.or(Some(code)),
-                ReceiveState::Done(_) => {}
+                EntryState::Moving => return None,
+                EntryState::Waiting | EntryState::Coming(_) => is_waiting = true,
+                EntryState::Failed(code) => failed = failed.or(Some(code)),
+                EntryState::Done(_) => {}
             }
         }
         match failed {
@@ -335,7 +294,7 @@ impl ReceiveRequest {
     /// Whether a part of it has failed, while others may go on.
     pub(super) fn has_failed(&self) -> bool {
         self.entries()
-            .any(|entry| matches!(entry.state, ReceiveState::Failed(_)))
+            .any(|entry| matches!(entry.state, EntryState::Failed(_)))
     }
 }
 
@@ -349,7 +308,7 @@ impl Receives {
 
     /// A slot without a request, and where its receives go.
     #[inline]
-    pub(super) fn free_slot(&mut self) -> Option<(u8, &mut [PostedReceive; RECEIVES_MAX])> {
+    pub(super) fn free_slot(&mut self) -> Option<(u8, &mut [Entry; RECEIVES_MAX])> {
         let slot = self.free.trailing_zeros();
         let request = self.requests.get_mut(usize::try_from(slot).ok()?)?;
         Some((u8::try_from(slot).ok()?, &mut request.entries))
@@ -379,7 +338,7 @@ impl Receives {
     }
 
     /// The receive that a message is for. `None` if its request is over.
-    pub(super) fn entry(&mut self, request: RequestNumber, index: u8) -> Option<&mut PostedReceive> {
+    pub(super) fn entry(&mut self, request: RequestNumber, index: u8) -> Option<&mut Entry> {
         let of = self.requests.get_mut(usize::try_from(request.slot()).ok()?)?;
         let is_it = of.serial & SERIAL_MASK == request.serial() && index < of.count;
         of.entries.get_mut(usize::from(index)).filter(|_| is_it)
@@ -411,7 +370,7 @@ impl Comm {
         let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
         let waiting = entries.filter(|entry| entry.is_waiting());
         waiting
-            .map(|entry| entry.state = ReceiveState::Failed(code))
+            .map(|entry| entry.state = EntryState::Failed(code))
             .count()
     }
 
@@ -423,7 +382,7 @@ impl Comm {
         let entries = receives.requests.iter_mut().flat_map(ReceiveRequest::entries_mut);
         let waiting = entries.filter(|entry| entry.is_waiting() && entry.memory == memory);
         waiting
-            .map(|entry| entry.state = ReceiveState::Failed(code))
+            .map(|entry| entry.state = EntryState::Failed(code))
             .count()
     }
 }
@@ -431,8 +390,8 @@ impl Comm {
 #[cfg(test)]
 mod tests {
     use super::{
-        Match, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, ReceiveState, Receives,
-        RequestNumber, SENDS_MAX, SendRequest, SendState, Sends,
+        EntryState, NcclResult, RECEIVES_MAX, REQUESTS_MAX, Receive, ReceiveRequest, Receives, RequestNumber,
+        SENDS_MAX, SendRequest, SendState, Sends,
     };
 
     fn receives(tags: &[i32]) -> ([Receive; RECEIVES_MAX], u8) {
@@ -449,8 +408,8 @@ mod tests {
     }
 
     fn take(sends: &mut Sends, tag: i32) -> Option<(u32, u8)> {
-        let found: Match = sends.find(tag)?;
-        sends.take(&found);
+        let (place, found) = sends.find(tag)?;
+        sends.take(place);
         Some((found.request.serial(), found.index))
     }
 
@@ -466,7 +425,7 @@ mod tests {
         assert_eq!(take(&mut sends, 5), None);
         assert_eq!(take(&mut sends, 6), Some((1, 1)));
         assert_eq!(take(&mut sends, 6), Some((2, 0)));
-        assert!(sends.clear.is_empty());
+        assert!(sends.open.is_empty());
     }
 
     #[test]
@@ -475,15 +434,15 @@ mod tests {
         for serial in 0..3 * REQUESTS_MAX as u32 {
             clear(&mut sends, serial % 32, serial, &[1]);
         }
-        assert_eq!(sends.clear.len(), REQUESTS_MAX);
+        assert_eq!(sends.open.len(), REQUESTS_MAX);
         assert_eq!(take(&mut sends, 1), Some((64, 0)));
     }
 
     #[test]
     fn a_request_ends_once_no_device_writes_for_it() {
         let failed = NcclResult::REMOTE_ERROR;
-        let (waiting, moving) = (ReceiveState::Waiting, ReceiveState::Moving);
-        let (done, failure) = (ReceiveState::Done(1), ReceiveState::Failed(failed));
+        let (waiting, moving) = (EntryState::Waiting, EntryState::Moving);
+        let (done, failure) = (EntryState::Done(1), EntryState::Failed(failed));
         for (states, end) in [
             ([done, done], Some(Ok(()))),
             ([done, waiting], None),

@@ -116,7 +116,7 @@ impl Context {
         let is_of_device = |key: &Key| memories.get(*key).is_some_and(|memory| memory.target.is_some());
         let mut request = Request {
             comm,
-            memories: [Key(0); RECEIVES_MAX],
+            memories: [Key::NONE; RECEIVES_MAX],
             at: RECEIVES_MAX,
             under_way: None,
             is_again: false,

@@ -140,15 +140,15 @@ impl Context {
 
 /// The memory that bytes lie in, and where.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemorySpan<'m> {
-    /// The number 0, which is none's, if there are no bytes.
+pub(super) struct Place<'m> {
+    /// [`Key::NONE`] if there are no bytes.
     pub(super) memory: Key,
     pub(super) offset: usize,
     /// `None` if there are no bytes.
     pub(super) of: Option<&'m Memory>,
 }
 
-impl MemorySpan<'_> {
+impl Place<'_> {
     /// Whether devices alone reach it.
     #[inline]
     pub(super) fn is_of_device(&self) -> bool {
@@ -160,20 +160,19 @@ impl MemorySpan<'_> {
 #[inline]
 pub(super) fn place(
     memories: &Places<Memory, 16>,
-    key: Option<Key>,
+    memory: Key,
     (address, bytes): (usize, usize),
-) -> Result<MemorySpan<'_>, Failure> {
+) -> Result<Place<'_>, Failure> {
     if bytes == 0 {
-        return Ok(MemorySpan {
-            memory: Key(0),
+        return Ok(Place {
+            memory: Key::NONE,
             offset: 0,
             of: None,
         });
     }
-    let of = key.and_then(|key| Some((key, memories.get(key)?)));
-    let (memory, of) = of.ok_or_else(not_registered)?;
+    let of = memories.get(memory).ok_or_else(not_registered)?;
     let offset = of.offset_of(address, bytes);
-    Ok(MemorySpan {
+    Ok(Place {
         memory,
         offset: offset.ok_or_else(|| outside(address, bytes))?,
         of: Some(of),

@@ -9,7 +9,6 @@ mod flushes;
 mod late;
 mod loans;
 mod memories;
-mod posting;
 mod receiving;
 mod relaying;
 mod sending;
@@ -38,11 +37,11 @@ use crate::relay::frame::CircuitFrame;
 use crate::settings::PluginSettings;
 pub(crate) use loans::Loan;
 pub(crate) use receiving::Incoming;
-pub(crate) use sending::Outgoing;
+pub(crate) use sending::{Outgoing, Sent};
 
 use flushes::Flushes;
 
-use comm::{Comm, Owed, ReceiveState, Stage};
+use comm::{Comm, EntryState, Owed, Stage};
 use state::{Join, Line, Moving, MovingOf, State};
 
 /// How long a context that is closed waits for its peers to have what was sent.
@@ -264,7 +263,7 @@ impl Context {
 
     fn end_moving(&mut self, moving: &Moving, code: NcclResult) {
         match moving.of {
-            MovingOf::Receive { target, .. } => self.state.set_entry(target, ReceiveState::Failed(code)),
+            MovingOf::Receive { target, .. } => self.state.set_entry(target, EntryState::Failed(code)),
             MovingOf::Send { slot, serial, .. } => {
                 let comm = self.state.comms.get_mut(moving.comm);
                 if let Some(comm::Side::Send(sends)) = comm.map(|comm| &mut comm.side) {
@@ -301,7 +300,7 @@ impl Context {
         let Some((memory, offset, of)) = memory else {
             let _ = self.links.cancel(&self.node, (link, transfer));
             self.state
-                .set_entry(target, ReceiveState::Failed(NcclResult::INVALID_USAGE));
+                .set_entry(target, EntryState::Failed(NcclResult::INVALID_USAGE));
             return;
         };
         let mut options = TransferOptions::default();
@@ -326,7 +325,7 @@ impl Context {
                     }
                     _ => NcclResult::SYSTEM_ERROR,
                 };
-                self.state.set_entry(target, ReceiveState::Failed(code));
+                self.state.set_entry(target, EntryState::Failed(code));
                 let _ = self.links.cancel(&self.node, (link, transfer));
             }
         }
@@ -489,9 +488,11 @@ impl Context {
         }
     }
 
-    /// A comm of this number, if it is of use.
+    /// A comm of this number that is not closed.
     fn comm(&mut self, key: Key) -> Result<&mut Comm, Failure> {
-        open_comm(&mut self.state.comms, key)
+        let comm = self.state.comms.get_mut(key);
+        let comm = comm.filter(|comm| comm.stage != Stage::Closing);
+        comm.ok_or_else(no_comm)
     }
 
     fn say(&mut self, link: LinkId, frame: &Frame<'_>) -> Said {
@@ -505,11 +506,15 @@ impl Context {
     }
 }
 
-/// A comm of this number, if it is of use.
+/// A comm of this number, if requests may go on it.
 #[inline]
-fn open_comm(comms: &mut Places<Comm>, key: Key) -> Result<&mut Comm, Failure> {
-    let comm = comms.get_mut(key).filter(|comm| comm.stage != Stage::Closing);
-    comm.ok_or_else(no_comm)
+fn usable(comms: &mut Places<Comm>, key: Key) -> Result<&mut Comm, Failure> {
+    let comm = comms.get_mut(key).ok_or_else(no_comm)?;
+    match comm.stage {
+        Stage::Opening { .. } | Stage::Open => Ok(comm),
+        Stage::Failed(code) => Err(Failure::logged(code)),
+        Stage::Closing => Err(no_comm()),
+    }
 }
 
 #[cold]
@@ -529,36 +534,39 @@ fn say(
 }
 
 /// Sends a message over a link, as far as a relay has room for it: every one of the two ends goes this way.
-#[inline]
 fn push(links: &mut Links, circuits: &mut [(LinkId, Credit)], link: LinkId, message: &[u8]) -> Said {
-    match circuits {
-        [] => said(links.send(link, message)),
-        circuits => push_by_credit(links, circuits, link, message),
-    }
-}
-
-#[cold]
-fn push_by_credit(
-    links: &mut Links,
-    circuits: &mut [(LinkId, Credit)],
-    link: LinkId,
-    message: &[u8],
-) -> Said {
-    let credit = circuits.iter_mut().find(|(of, _)| *of == link);
-    let Some((_, credit)) = credit else {
-        return said(links.send(link, message));
-    };
-    if !credit.may_send(message.len()) {
+    if !may_send(circuits, link, message.len()) {
         return Said::Later;
     }
     let said = said(links.send(link, message));
     if matches!(said, Said::Taken(_)) {
-        credit.did_send(message.len());
+        did_send(circuits, link, message.len());
     }
     said
 }
 
+/// Whether a relay has room for a message of so many bytes, if the link leads to one.
 #[inline]
+fn may_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) -> bool {
+    circuits.is_empty() || credit(circuits, link).is_none_or(|credit| credit.may_send(bytes))
+}
+
+/// Notes that it was sent.
+#[inline]
+fn did_send(circuits: &mut [(LinkId, Credit)], link: LinkId, bytes: usize) {
+    if !circuits.is_empty() {
+        if let Some(credit) = credit(circuits, link) {
+            credit.did_send(bytes);
+        }
+    }
+}
+
+#[cold]
+fn credit(circuits: &mut [(LinkId, Credit)], link: LinkId) -> Option<&mut Credit> {
+    let mut circuits = circuits.iter_mut();
+    circuits.find(|(of, _)| *of == link).map(|(_, credit)| credit)
+}
+
 fn said(sent: Result<Sequence, PushRefusal>) -> Said {
     match sent {
         Ok(sequence) => Said::Taken(sequence),

@@ -1,12 +1,13 @@
 //! Receives: each is cleared with the peer, and filled by a message or by a transfer.
 
-use super::comm::{PostedReceive, ReceiveState, Side, Stage};
+use super::comm::{Entry, EntryState, Side, Stage};
 use super::memories::place;
 use super::sending::{Slot, no_request};
-use super::{Context, Said};
+use super::state::State;
+use super::{Context, did_send, may_send, usable};
 use crate::device::MESSAGE_BYTES_MAX;
 use crate::failure::Failure;
-use crate::frame::{HEADER_BYTES, RECEIVES_MAX, Receive, RequestNumber, begin_clear, put_receive};
+use crate::frame::{RECEIVES_MAX, Receive, RequestNumber, clear_bytes, write_clear};
 use crate::places::Key;
 
 /// Memory for one message.
@@ -14,8 +15,8 @@ use crate::places::Key;
 pub(crate) struct Incoming {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
-    /// `None` if it is for a message without bytes.
-    pub(crate) memory: Option<Key>,
+    /// [`Key::NONE`] if it is for a message without bytes.
+    pub(crate) memory: Key,
     pub(crate) tag: i32,
 }
 
@@ -26,53 +27,95 @@ impl Context {
         &mut self,
         key: Key,
         count: u8,
-        mut incoming: impl FnMut(usize) -> Result<Incoming, Failure>,
+        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
     ) -> Result<Option<Slot>, Failure> {
-        let mut posting = self.posting(key)?;
-        let (comm, outlet) = (posting.comm, &mut posting.outlet);
+        match count {
+            // Most are of one, and a loop of one turn is none.
+            1 => self.receive_of(key, 1, incoming),
+            _ => self.receive_several(key, count, incoming),
+        }
+    }
+
+    #[inline(never)]
+    fn receive_several(
+        &mut self,
+        key: Key,
+        count: u8,
+        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
+    ) -> Result<Option<Slot>, Failure> {
+        self.receive_of(key, count, incoming)
+    }
+
+    #[inline(always)]
+    fn receive_of(
+        &mut self,
+        key: Key,
+        count: u8,
+        incoming: impl Fn(usize) -> Result<Incoming, Failure>,
+    ) -> Result<Option<Slot>, Failure> {
+        let Self {
+            links,
+            state:
+                State {
+                    comms,
+                    memories,
+                    serial,
+                    circuits,
+                    ..
+                },
+            ..
+        } = self;
+        let comm = usable(comms, key)?;
         let Side::Receive(open) = &mut comm.side else {
             return Err(Failure::argument("irecv on a comm that sends"));
         };
         let (link, Some((slot, entries)), Some(to)) = (comm.link, open.free_slot(), comm.peer) else {
             return Ok(None);
         };
-        let (mut placed, mut length) = (0_u8, HEADER_BYTES);
-        for (index, entry) in entries.iter_mut().enumerate().take(count.into()) {
+        let entries = entries.get_mut(..count.into()).unwrap_or_default();
+        let mut placed = 0_u8;
+        for (index, entry) in entries.iter_mut().enumerate() {
             let one = incoming(index)?;
             if one.bytes > MESSAGE_BYTES_MAX {
                 return Err(too_long(one.bytes));
             }
-            let place = place(posting.memories, one.memory, (one.address, one.bytes))?;
+            let place = place(memories, one.memory, (one.address, one.bytes))?;
             let is_placed = place.is_of_device();
-            *entry = PostedReceive {
+            *entry = Entry {
+                tag: one.tag,
                 bytes: one.bytes,
                 memory: place.memory,
                 offset: place.offset,
-                state: ReceiveState::Waiting,
+                state: EntryState::Waiting,
                 is_placed,
             };
             placed |= u8::from(is_placed) << index;
-            let bytes = u64::try_from(one.bytes).unwrap_or(u64::MAX);
-            length = put_receive(outlet.buffer, length, Receive { tag: one.tag, bytes });
         }
-        *posting.serial = posting.serial.wrapping_add(1);
-        let serial = *posting.serial;
-        begin_clear(
-            outlet.buffer,
-            (to, RequestNumber::new(slot.into(), serial)),
-            (count, placed),
-        );
-        match outlet.push(link, length) {
-            Said::Taken(_) => {
-                open.set(slot, (serial, count));
-                Ok(Some((slot, serial)))
-            }
-            // The end of the link is reported with the next poll.
-            Said::Later | Said::Over => {
-                self.poll()?;
-                Ok(None)
-            }
+        *serial = serial.wrapping_add(1);
+        let serial = *serial;
+        let request = RequestNumber::new(slot.into(), serial);
+        let receives = entries.iter().map(|entry| Receive {
+            tag: entry.tag,
+            bytes: u64::try_from(entry.bytes).unwrap_or(u64::MAX),
+        });
+        let bytes = clear_bytes(count);
+        if !may_send(circuits, link, bytes) {
+            return self.receive_later();
         }
+        let Ok((_, message)) = links.send_in_place(link, bytes) else {
+            return self.receive_later();
+        };
+        write_clear(message, (to, request), (count, placed), receives);
+        did_send(circuits, link, bytes);
+        open.set(slot, (serial, count));
+        self.is_dirty = true;
+        Ok(Some((slot, serial)))
+    }
+
+    /// The end of a link is reported with the next poll.
+    #[cold]
+    fn receive_later(&mut self) -> Result<Option<Slot>, Failure> {
+        self.poll().map(|()| None)
     }
 
     /// Whether all messages of a receive of the comm in this place are there. Each one's size is given, if they are.
@@ -93,7 +136,7 @@ impl Context {
             match request.end() {
                 Some(Ok(())) => {
                     for (index, entry) in request.entries().enumerate() {
-                        if let ReceiveState::Done(bytes) = entry.state {
+                        if let EntryState::Done(bytes) = entry.state {
                             each(index, bytes);
                         }
                     }
@@ -101,7 +144,7 @@ impl Context {
                     return Ok(true);
                 }
                 Some(Err(code)) => {
-                    let (link, mut memories) = (comm.link, [Key(0); RECEIVES_MAX]);
+                    let (link, mut memories) = (comm.link, [Key::NONE; RECEIVES_MAX]);
                     for (memory, entry) in memories.iter_mut().zip(request.entries()) {
                         *memory = entry.memory;
                     }

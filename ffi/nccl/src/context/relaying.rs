@@ -8,7 +8,7 @@ use doorbell::link::LinkId;
 use doorbell::wire::InstanceId;
 use doorbell::{Deadline, Handle};
 
-use super::comm::{Comm, Owed, ReceiveState, SendState, Side, Stage};
+use super::comm::{Comm, EntryState, Owed, SendState, Side, Stage};
 use super::state::{PeerLink, State};
 use super::{Context, DRAIN_WITHIN, Said, push};
 use crate::abi::NcclResult;
@@ -414,10 +414,10 @@ impl State {
         };
         let before = match receives.entry(target.request, target.index) {
             Some(entry) => match entry.state {
-                ReceiveState::Waiting => Some((entry, 0)),
-                ReceiveState::Coming(bytes) => Some((entry, bytes)),
-                ReceiveState::Failed(_) => None,
-                ReceiveState::Moving | ReceiveState::Done(_) => return None,
+                EntryState::Waiting => Some((entry, 0)),
+                EntryState::Coming(bytes) => Some((entry, bytes)),
+                EntryState::Failed(_) => None,
+                EntryState::Moving | EntryState::Done(_) => return None,
             },
             None => None,
         };
@@ -433,13 +433,13 @@ impl State {
         }
         let (memory, offset) = (entry.memory, entry.offset.saturating_add(before));
         entry.state = match bytes == total {
-            true => ReceiveState::Done(total),
-            false => ReceiveState::Coming(bytes),
+            true => EntryState::Done(total),
+            false => EntryState::Coming(bytes),
         };
         let region = self.memories.get(memory).map(|memory| &memory.region);
         let copied = region.map(|region| region.copy_in(offset, payload));
         if !matches!(copied, Some(Ok(()))) {
-            self.set_entry(target, ReceiveState::Failed(NcclResult::INTERNAL_ERROR));
+            self.set_entry(target, EntryState::Failed(NcclResult::INTERNAL_ERROR));
         }
         Some(())
     }
@@ -487,8 +487,8 @@ impl State {
             return Some(());
         };
         if let Some(entry) = receives.entry(target.request, target.index) {
-            if matches!(entry.state, ReceiveState::Waiting | ReceiveState::Coming(_)) {
-                entry.state = ReceiveState::Failed(NcclResult::REMOTE_ERROR);
+            if matches!(entry.state, EntryState::Waiting | EntryState::Coming(_)) {
+                entry.state = EntryState::Failed(NcclResult::REMOTE_ERROR);
                 log::warn("the peer gave up a message before its end");
             }
         }

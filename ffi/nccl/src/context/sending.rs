@@ -2,14 +2,14 @@
 
 use doorbell::link::{LinkId, TransferOptions, TransferRefusal};
 
-use super::comm::{Match, SendRequest, SendState, Side, Stage};
-use super::memories::{MemorySpan, place};
+use super::comm::{SendRequest, SendState, Side, Stage};
+use super::memories::place;
 use super::relaying::Part;
-use super::state::{Moving, MovingOf};
-use super::{Context, Said};
+use super::state::{Moving, MovingOf, State};
+use super::{Context, Said, push, usable};
 use crate::abi::NcclResult;
 use crate::failure::Failure;
-use crate::frame::{Frame, write_eager};
+use crate::frame::{Frame, HEADER_BYTES, Target, write_eager};
 use crate::log;
 use crate::places::Key;
 use crate::settings::TRANSFERS_MAX;
@@ -19,120 +19,145 @@ use crate::settings::TRANSFERS_MAX;
 pub(crate) struct Outgoing {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
-    /// `None` if there are no bytes.
-    pub(crate) memory: Option<Key>,
+    /// [`Key::NONE`] if there are no bytes.
+    pub(crate) memory: Key,
     pub(crate) tag: i32,
 }
 
 /// The slot of a request, and its serial number.
 pub(crate) type Slot = (u8, u32);
 
+/// How far a send went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The link has a copy of the message.
+    Copied,
+    /// The request in a slot has its end yet to come.
+    Moving(Slot),
+    /// It is to be tried again.
+    Later,
+}
+
 /// The way of a send: to a receive of the peer's, for a request of a comm.
 struct Way {
     link: LinkId,
     comm: Key,
-    /// The peer's number of the comm.
-    to: Key,
-    found: Match,
+    /// The receive, at the peer's comm.
+    target: Target,
+    /// The bytes that it has room for.
+    room: u64,
     slot: Slot,
 }
 
-/// How far a send went in one try.
-enum Tried {
-    Sent(Slot),
-    /// There is no room for it now.
-    Later,
-    /// The peer has no receive for it, as far as it is known, or the comm no slot.
-    NoReceive,
-}
-
 impl Context {
-    /// Sends bytes; `None` if that is to be tried again.
+    /// Sends bytes. If the peer has no receive for them, as far as is known, links are polled first.
     #[inline]
-    pub(crate) fn send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Slot>, Failure> {
-        let mut is_polled = false;
-        loop {
-            match self.try_send(key, outgoing)? {
-                Tried::Sent(slot) => return Ok(Some(slot)),
-                Tried::NoReceive if !is_polled => self.poll()?,
-                Tried::Later | Tried::NoReceive => return Ok(None),
-            }
-            is_polled = true;
+    pub(crate) fn send(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
+        match self.send_short(key, outgoing) {
+            Some(sent) => sent.map(|()| Sent::Copied),
+            None => self.send_any(key, outgoing),
         }
     }
 
-    /// Sends a message that is copied; others go another way from here.
+    /// Copies a message into the link's own memory, for the oldest receive of the peer's. `None` if it does not go this way, and nothing
+    /// was done: [`Context::send_any`] finds the reason.
     #[inline]
-    fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Tried, Failure> {
-        let (bytes, eager_bytes_max) = (outgoing.bytes, self.eager_bytes_max);
-        let mut posting = self.posting(key)?;
-        let (comm, outlet) = (posting.comm, &mut posting.outlet);
-        let place = place(posting.memories, outgoing.memory, (outgoing.address, bytes))?;
-        let Side::Send(sends) = &mut comm.side else {
+    fn send_short(&mut self, key: Key, outgoing: Outgoing) -> Option<Result<(), Failure>> {
+        let Self {
+            links,
+            eager_bytes_max,
+            state:
+                State {
+                    comms,
+                    memories,
+                    circuits,
+                    ..
+                },
+            ..
+        } = self;
+        let comm = comms.get_mut(key).filter(|comm| comm.stage == Stage::Open)?;
+        let (Side::Send(sends), Some(to)) = (&mut comm.side, comm.peer) else {
+            return None;
+        };
+        let (oldest, memory) = (sends.oldest()?, memories.get(outgoing.memory)?);
+        let (link, bytes) = (comm.link, outgoing.bytes);
+        let offset = memory.offset_of(outgoing.address, bytes)?;
+        let fits = bytes <= *eager_bytes_max && u64::try_from(bytes).ok()? <= oldest.of.bytes;
+        let is_of_device = memory.target.is_some() || oldest.is_placed;
+        if !fits || is_of_device || oldest.of.tag != outgoing.tag || !circuits.is_empty() {
+            return None;
+        }
+        let target = oldest.target(to);
+        let (taken, message) = links.send_in_place(link, HEADER_BYTES.checked_add(bytes)?).ok()?;
+        write_eager(message, &target);
+        let copied = match message.get_mut(HEADER_BYTES..) {
+            Some(payload) => memory.region.copy_out(offset, payload),
+            None => Ok(()),
+        };
+        comm.last_sent = Some(taken);
+        sends.take_oldest();
+        self.is_dirty = true;
+        Some(copied.map_err(|why| self.did_not_copy(link, why)))
+    }
+
+    /// The place of the bytes was checked, and yet they could not be copied. The peer must not take the message for them.
+    #[cold]
+    fn did_not_copy(&mut self, link: LinkId, why: impl core::fmt::Display) -> Failure {
+        self.shut(link);
+        Failure::new(NcclResult::INTERNAL_ERROR, why)
+    }
+
+    /// Sends bytes in the way that there is for them.
+    #[inline(never)]
+    fn send_any(&mut self, key: Key, outgoing: Outgoing) -> Result<Sent, Failure> {
+        if let Some(sent) = self.try_send(key, &outgoing)? {
+            return Ok(sent);
+        }
+        self.poll()?;
+        Ok(self.try_send(key, &outgoing)?.unwrap_or(Sent::Later))
+    }
+
+    /// Tries to send bytes. `None` if the peer has no receive for them, or the comm no slot.
+    #[inline(never)]
+    fn try_send(&mut self, key: Key, outgoing: &Outgoing) -> Result<Option<Sent>, Failure> {
+        let State {
+            comms,
+            memories,
+            serial,
+            ..
+        } = &mut self.state;
+        let bytes = outgoing.bytes;
+        let place = place(memories, outgoing.memory, (outgoing.address, bytes))?;
+        let (memory, offset) = (place.memory, place.offset);
+        let comm = usable(comms, key)?;
+        let Side::Send(sends) = &comm.side else {
             return Err(Failure::argument("isend on a comm that receives"));
         };
-        let (Some(found), Some(slot), Some(to)) = (sends.find(outgoing.tag), sends.free_slot(), comm.peer)
+        let (Some((at, found)), Some(slot), Some(to)) =
+            (sends.find(outgoing.tag), sends.free_slot(), comm.peer)
         else {
-            return Ok(Tried::NoReceive);
+            return Ok(None);
         };
-        *posting.serial = posting.serial.wrapping_add(1);
-        let serial = *posting.serial;
-        let (link, request) = (comm.link, (slot, serial));
-        let is_copied = bytes <= eager_bytes_max && !(place.is_of_device() || found.is_placed);
-        let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= found.bytes);
-        if !fits || !is_copied && bytes > 0 {
-            let MemorySpan { memory, offset, .. } = place;
-            let way = Way {
-                link,
-                comm: key,
-                to,
-                found,
-                slot: request,
-            };
-            return self.send_whole(&way, (memory, offset, bytes));
-        }
-        let begun = write_eager(outlet.buffer, &found.target(to));
-        let length = begun.saturating_add(bytes);
-        let Some(payload) = outlet.buffer.get_mut(begun..length) else {
-            return Ok(Tried::Later);
-        };
-        let mut state = SendState::Done(bytes);
-        if let Some(of) = place.of {
-            if let Err(outside) = of.region.copy_out(place.offset, payload) {
-                return Err(Failure::new(NcclResult::INTERNAL_ERROR, outside));
-            }
-        }
-        match outlet.push(link, length) {
-            Said::Taken(taken) => comm.last_sent = Some(taken),
-            Said::Later => return Ok(Tried::Later),
-            Said::Over => state = SendState::Failed(NcclResult::REMOTE_ERROR),
-        }
-        sends.take(&found);
-        sends.set(slot, SendRequest { serial, state });
-        Ok(Tried::Sent(request))
-    }
-
-    /// Sends a message that is not copied as a whole: it is too long for the receive, or goes in parts, or by a transfer.
-    #[inline(never)]
-    fn send_whole(
-        &mut self,
-        way: &Way,
-        (memory, offset, bytes): (Key, usize, usize),
-    ) -> Result<Tried, Failure> {
-        let Way {
+        let is_of_device = place.is_of_device() || found.is_placed;
+        let is_copied = bytes == 0 || bytes <= self.eager_bytes_max && !is_of_device;
+        *serial = serial.wrapping_add(1);
+        let (link, serial) = (comm.link, *serial);
+        let way = Way {
             link,
-            comm,
-            to,
-            ref found,
+            comm: key,
+            target: found.target(to),
+            room: found.of.bytes,
             slot: (slot, serial),
-        } = *way;
-        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.bytes {
-            self.send_excess((link, to), found, bytes)
+        };
+        let state = if u64::try_from(bytes).unwrap_or(u64::MAX) > found.of.bytes {
+            self.send_excess(&way, bytes)
+        } else if is_copied {
+            self.send_copy(&way, (memory, offset, bytes))?
         } else if self.state.is_circuit(link) {
             Some(self.send_parts(Part {
                 link,
-                target: found.target(to),
-                comm,
+                target: way.target,
+                comm: key,
                 slot,
                 serial,
                 memory,
@@ -141,31 +166,64 @@ impl Context {
                 sent: 0,
             }))
         } else {
-            self.send_transfer(way, (memory, offset, bytes))?
+            self.send_transfer(&way, (memory, offset, bytes))?
         };
-        let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(comm)) else {
-            return Ok(Tried::Later);
+        let (Some(state), Some(comm)) = (state, self.state.comms.get_mut(key)) else {
+            return Ok(Some(Sent::Later));
         };
         if let Side::Send(sends) = &mut comm.side {
-            sends.take(found);
+            sends.take(at);
             sends.set(slot, SendRequest { serial, state });
         }
-        Ok(Tried::Sent(way.slot))
+        Ok(Some(Sent::Moving(way.slot)))
+    }
+
+    /// Copies a message that [`Context::send_short`] does not take: without bytes, of several fragments, to a relay, or for a receive that is
+    /// not the oldest.
+    fn send_copy(
+        &mut self,
+        way: &Way,
+        (memory, offset, bytes): (Key, usize, usize),
+    ) -> Result<Option<SendState>, Failure> {
+        let State {
+            comms,
+            memories,
+            circuits,
+            ..
+        } = &mut self.state;
+        let begun = write_eager(&mut self.buffer, &way.target);
+        let message = self.buffer.get_mut(..begun.saturating_add(bytes));
+        let message = message.ok_or_else(|| Failure::system("there is no memory for the message"))?;
+        if let (Some(of), Some(payload)) = (memories.get(memory), message.get_mut(begun..)) {
+            let copied = of.region.copy_out(offset, payload);
+            copied.map_err(|why| Failure::new(NcclResult::INTERNAL_ERROR, why))?;
+        }
+        match push(&mut self.links, circuits, way.link, message) {
+            Said::Taken(taken) => {
+                if let Some(comm) = comms.get_mut(way.comm) {
+                    comm.last_sent = Some(taken);
+                }
+                self.is_dirty = true;
+                Ok(Some(SendState::Done(bytes)))
+            }
+            Said::Later => Ok(None),
+            Said::Over => Ok(Some(SendState::Failed(NcclResult::REMOTE_ERROR))),
+        }
     }
 
     /// The peer's receive has no room for so many bytes: both sides' requests end.
-    fn send_excess(&mut self, (link, to): (LinkId, Key), found: &Match, bytes: usize) -> Option<SendState> {
+    fn send_excess(&mut self, way: &Way, bytes: usize) -> Option<SendState> {
         let frame = Frame::Excess {
-            target: found.target(to),
+            target: way.target,
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
         };
-        if let Said::Later = self.say(link, &frame) {
+        if let Said::Later = self.say(way.link, &frame) {
             return None;
         }
         self.is_dirty = true;
         log::warn(format_args!(
             "a send of {bytes} bytes, and the peer's receive has room for {}: make the receive at least as long",
-            found.bytes
+            way.room
         ));
         Some(SendState::Failed(NcclResult::INVALID_USAGE))
     }
@@ -186,7 +244,7 @@ impl Context {
         let none = || Failure::argument("the memory is not registered");
         let region = &self.state.memories.get(memory).ok_or_else(none)?.region;
         let mut options = TransferOptions::default();
-        options.tag = way.found.target(way.to).to_tag();
+        options.tag = way.target.to_tag();
         let length = u64::try_from(bytes).unwrap_or(u64::MAX);
         let offered = self
             .links
@@ -217,16 +275,31 @@ impl Context {
         }
     }
 
-    /// Whether a send of the comm in this place is done. Its size is given, if it is.
+    /// A send of so many bytes that were copied is done, once they go out: with the next poll.
     #[inline]
+    pub(crate) fn test_sent(
+        &mut self,
+        bytes: usize,
+        mut each: impl FnMut(usize, usize),
+    ) -> Result<bool, Failure> {
+        if self.is_dirty {
+            self.poll()?;
+        }
+        each(0, bytes);
+        Ok(true)
+    }
+
+    /// Whether a send of the comm in this place is done. Its size is given, if it is.
     pub(crate) fn test_send(
         &mut self,
         at: usize,
         (slot, serial): Slot,
         mut each: impl FnMut(usize, usize),
     ) -> Result<bool, Failure> {
-        // Messages that were taken go out with the next poll.
-        let (mut is_polled, mut is_looked_at) = (!self.is_dirty, false);
+        let mut is_polled = self.is_dirty;
+        if is_polled {
+            self.poll()?;
+        }
         loop {
             let comm = self.state.comms.at_mut(at).ok_or_else(no_request)?;
             let is_over = matches!(comm.stage, Stage::Failed(_));
@@ -234,26 +307,27 @@ impl Context {
                 return Err(no_request());
             };
             let state = sends.request(slot, serial).ok_or_else(no_request)?.state;
-            let is_moving = state == SendState::Moving;
-            if is_polled && !is_moving {
+            if state != SendState::Moving {
                 sends.free(slot);
-                return match state {
-                    SendState::Done(bytes) => {
-                        each(0, bytes);
-                        Ok(true)
-                    }
-                    SendState::Failed(code) => Err(Failure::logged(code)),
-                    SendState::Free | SendState::Moving => Err(no_request()),
-                };
             }
-            if is_looked_at {
-                if is_over && is_moving {
-                    self.hurry((at, slot, serial));
+            match state {
+                SendState::Done(bytes) => {
+                    each(0, bytes);
+                    return Ok(true);
                 }
-                return Ok(false);
+                SendState::Failed(code) => return Err(Failure::logged(code)),
+                SendState::Free => return Err(no_request()),
+                SendState::Moving if is_polled => {
+                    if is_over {
+                        self.hurry((at, slot, serial));
+                    }
+                    return Ok(false);
+                }
+                SendState::Moving => {
+                    is_polled = true;
+                    self.poll()?;
+                }
             }
-            (is_polled, is_looked_at) = (true, is_moving);
-            self.poll()?;
         }
     }
 }

@@ -10,7 +10,7 @@ use doorbell::link::{
 };
 use doorbell::wire::InstanceId;
 
-use super::comm::{Comm, Owed, ReceiveState, Receives, SendState, Side, Stage};
+use super::comm::{Comm, EntryState, Owed, Receives, SendState, Side, Stage};
 use super::late::Late;
 use super::relaying::{Part, Seek};
 use crate::abi::NcclResult;
@@ -423,14 +423,14 @@ impl State {
         let Some(entry) = receives.entry(target.request, target.index) else {
             return Some(());
         };
-        if entry.state != ReceiveState::Waiting {
-            return matches!(entry.state, ReceiveState::Failed(_)).then_some(());
+        if entry.state != EntryState::Waiting {
+            return matches!(entry.state, EntryState::Failed(_)).then_some(());
         }
         if payload.len() > entry.bytes || entry.is_placed && !payload.is_empty() {
             return None;
         }
         let (memory, offset) = (entry.memory, entry.offset);
-        entry.state = ReceiveState::Done(payload.len());
+        entry.state = EntryState::Done(payload.len());
         if payload.is_empty() {
             return Some(());
         }
@@ -438,7 +438,7 @@ impl State {
         let copied = region.map(|region| region.copy_in(offset, payload));
         if !matches!(copied, Some(Ok(()))) {
             // Its place was checked when the receive was posted, and it ends with its memory.
-            self.set_entry(target, ReceiveState::Failed(NcclResult::INTERNAL_ERROR));
+            self.set_entry(target, EntryState::Failed(NcclResult::INTERNAL_ERROR));
         }
         Some(())
     }
@@ -448,9 +448,9 @@ impl State {
             return Some(());
         };
         if let Some(entry) = receives.entry(target.request, target.index) {
-            if entry.state == ReceiveState::Waiting {
+            if entry.state == EntryState::Waiting {
                 let room = entry.bytes;
-                entry.state = ReceiveState::Failed(NcclResult::INVALID_USAGE);
+                entry.state = EntryState::Failed(NcclResult::INVALID_USAGE);
                 log::warn(format_args!(
                     "the peer sends {bytes} bytes to a receive of {room}: make the receive at least as long"
                 ));
@@ -472,14 +472,14 @@ impl State {
         }
     }
 
-    fn entry_mut(&mut self, target: Target) -> Option<&mut super::comm::PostedReceive> {
+    fn entry_mut(&mut self, target: Target) -> Option<&mut super::comm::Entry> {
         match &mut self.comms.get_mut(target.to)?.side {
             Side::Receive(receives) => receives.entry(target.request, target.index),
             Side::Send(_) => None,
         }
     }
 
-    pub(super) fn set_entry(&mut self, target: Target, state: ReceiveState) {
+    pub(super) fn set_entry(&mut self, target: Target, state: EntryState) {
         if let Some(entry) = self.entry_mut(target) {
             entry.state = state;
         }
@@ -503,14 +503,14 @@ impl State {
             TransferRole::Giver => None,
         };
         let entry = receives.and_then(|receives| receives.entry(target.request, target.index));
-        let fits = entry.filter(|entry| entry.state == ReceiveState::Waiting);
+        let fits = entry.filter(|entry| entry.state == EntryState::Waiting);
         let fits = fits.and_then(|entry| {
             let bytes = usize::try_from(bytes).ok()?;
             (bytes <= entry.bytes).then_some((entry, bytes))
         });
         match fits {
             Some((entry, bytes)) => {
-                entry.state = ReceiveState::Moving;
+                entry.state = EntryState::Moving;
                 self.joins.push(Join {
                     link,
                     transfer,
@@ -556,9 +556,9 @@ impl State {
                     log::warn(format_args!("a receive of {bytes} bytes failed: {end}{cause}"));
                 }
                 let state = if is_done {
-                    ReceiveState::Done(bytes)
+                    EntryState::Done(bytes)
                 } else {
-                    ReceiveState::Failed(code)
+                    EntryState::Failed(code)
                 };
                 self.set_entry(target, state);
             }

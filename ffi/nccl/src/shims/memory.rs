@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use doorbell::memory::{DmabufError, DmabufRange};
 
-use super::{call, element, given, object, of_another, registration};
+use super::{call, element, given, object, registration};
 use crate::abi::{NcclResult, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use crate::failure::Failure;
 use crate::frame::RECEIVES_MAX;
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn register(
                 "{bytes} bytes at {base:p} cannot be registered"
             )));
         }
-        let key = registry::with(comm.context, |context| {
+        let key = registry::with(comm.context(), |context| {
             context.register(comm.key(), |node, workers| {
                 // SAFETY: this function's contract.
                 let registered = unsafe { Memory::register(node, workers, (base, bytes)) };
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn register(
             })
         })?;
         // SAFETY: valid for writing, by this function's contract.
-        unsafe { result.write(Opaque::new(Kind::Memory, comm.context, key).to_pointer()) };
+        unsafe { result.write(Opaque::new(Kind::Memory, comm.context(), key).to_pointer()) };
         Ok(())
     })
 }
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn register_dma_buf(
         };
         // SAFETY: not negative, and open while this is called: NCCL closes it afterwards. The kernel checks that it is a descriptor.
         let buffer = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let key = registry::with(comm.context, |context| {
+        let key = registry::with(comm.context(), |context| {
             context.open_flusher()?;
             context.register(comm.key(), |node, workers| {
                 Memory::register_dmabuf(node, workers, buffer, range).map_err(|error| match error {
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn register_dma_buf(
             })
         })?;
         // SAFETY: valid for writing, by this function's contract.
-        unsafe { result.write(Opaque::new(Kind::Memory, comm.context, key).to_pointer()) };
+        unsafe { result.write(Opaque::new(Kind::Memory, comm.context(), key).to_pointer()) };
         Ok(())
     })
 }
@@ -104,11 +104,9 @@ pub(crate) unsafe extern "C" fn register_dma_buf(
 pub(crate) unsafe extern "C" fn deregister(comm: *mut c_void, memory: *mut c_void) -> NcclResult {
     call("deregMr", || {
         let comm = object(comm, COMMS, "comm")?;
-        let memory = object(memory, &[Kind::Memory], "mhandle")?;
-        if memory.context != comm.context {
-            return Err(of_another());
-        }
-        registry::with(memory.context, |context| context.deregister(memory.key()))
+        object(memory, &[Kind::Memory], "mhandle")?;
+        let key = registration(memory, comm)?;
+        registry::with(comm.context(), |context| context.deregister(key))
     })
 }
 
@@ -129,7 +127,7 @@ pub(crate) unsafe extern "C" fn iflush(
         // SAFETY: valid for writing, by this function's contract.
         unsafe { result.write(core::ptr::null_mut()) };
         let comm = object(comm, &[Kind::ReceiveComm], "recvComm")?;
-        let mut keys = [Key(0); RECEIVES_MAX];
+        let mut keys = [Key::NONE; RECEIVES_MAX];
         let flushed = usize::try_from(count)
             .ok()
             .and_then(|count| keys.get_mut(..count));
@@ -143,11 +141,11 @@ pub(crate) unsafe extern "C" fn iflush(
             // SAFETY: as above.
             let memory = unsafe { element(memories, place) };
             if size > 0 {
-                *key = registration(memory, comm.context)?.unwrap_or(Key(0));
+                *key = registration(memory, comm)?;
             }
         }
-        if let Some(flush) = registry::with(comm.context, |context| context.flush(comm.key(), keys))? {
-            let request = Opaque::new(Kind::Flush, comm.context, flush).to_pointer();
+        if let Some(flush) = registry::with(comm.context(), |context| context.flush(comm.key(), keys))? {
+            let request = Opaque::new(Kind::Flush, comm.context(), flush).to_pointer();
             // SAFETY: as above.
             unsafe { result.write(request) };
         }

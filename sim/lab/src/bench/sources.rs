@@ -52,7 +52,10 @@ pub(super) enum Source {
 impl Source {
     /// Whether it counts instructions on this machine, so that any tree can be compared with its record.
     pub(super) const fn is_held(self) -> bool {
-        matches!(self, Self::Posting | Self::Handle | Self::Idle | Self::IdleLinks)
+        matches!(
+            self,
+            Self::Posting | Self::Handle | Self::Idle | Self::IdleLinks | Self::Nccl
+        )
     }
 
     /// Measures.
