@@ -411,6 +411,70 @@ fn a_worker_that_sleeps_wakes_for_the_timeout_of_a_probe() {
     assert_eq!(told.failed, [WcStatus::RESP_TIMEOUT_ERR]);
 }
 
+/// Each poll takes a message that is done, so none finds the completion queue empty.
+#[test]
+fn a_worker_that_is_busy_gives_up_a_peer_that_leaves_a_probe_unanswered() {
+    let mut config = small();
+    config.probe_after = Some(Duration::from_millis(100));
+    config.probe_timeout = Some(Duration::from_millis(10));
+    // The retries take half a minute.
+    config.timeout = 20;
+    let mut own = WorkerConfig::default();
+    own.completion_depth = 256;
+    // Time passes as the test says.
+    let fabric = Fabric::builder().driven().build();
+    let mut many = Many::on(fabric, &own, &config, &own);
+    (0..2).for_each(|_| many.connect(&config).unwrap());
+    let [[dead, _], [_, busy]] = [many.channels[0], many.channels[1]];
+    many.hub[0].channel(dead).unwrap().shut().unwrap();
+    let mut told = Told::default();
+    let mut polls = 0;
+    while told.failed.is_empty() {
+        many.peer[0].send(busy, b"more").unwrap();
+        many.fabric.run_for(Duration::from_micros(20));
+        while many.hub[0].poll(|_, _| {}).unwrap() > 0 {}
+        many.fabric.run_for(Duration::from_micros(20));
+        let taken = many.peer[0].poll_tending(|_, event| told.note(&event)).unwrap();
+        polls += 1;
+        assert!(
+            taken > 0 && polls < 50_000,
+            "a poll found nothing, or polls no end"
+        );
+    }
+    assert_eq!(told.failed, [WcStatus::RESP_TIMEOUT_ERR]);
+    assert_eq!(told.requests_failed, 0, "a probe is none of the application's");
+}
+
+/// A device that refuses a probe may have it. The announcement behind it shows that, or finds the peer dead.
+#[test]
+fn a_probe_that_a_device_refuses_and_may_have_is_followed_by_an_announcement() {
+    for probe_timeout in [None, Some(Duration::from_millis(50))] {
+        for is_cut in [false, true] {
+            let mut config = small();
+            (config.probe_after, config.probe_timeout) = (Some(Duration::from_secs(1)), probe_timeout);
+            (config.timeout, config.retry_count) = (10, 3);
+            let fabric = Fabric::builder().driven().build();
+            let (mut a, _b) = pair_on(&fabric, config, config, Notify::Every);
+            fabric.follow(&"fail 1st unclear-post of a with 5".parse().unwrap());
+            if is_cut {
+                fabric.follow(&"at 0s link a/simA-b/simB down".parse().unwrap());
+            }
+            let (began, before) = (fabric.now(), a.worker().statistics().snapshot());
+            let mut told = Told::default();
+            while passed(&fabric, began) < Duration::from_millis(1500) {
+                fabric.run_for(Duration::from_millis(1));
+                poll(a.worker(), &mut told);
+            }
+            let counts = a.worker().statistics().snapshot().since(&before);
+            // A probe that is answered by the next poll needs no announcement.
+            let requests = 1 + u64::from(is_cut);
+            assert_eq!((counts.requests, counts.refused), (requests, 1), "{is_cut}");
+            let failures = usize::from(is_cut);
+            assert_eq!(told.failed, vec![WcStatus::RETRY_EXC_ERR; failures]);
+        }
+    }
+}
+
 /// Without a timeout an idle channel survives what the device's retries survive.
 #[test]
 fn an_outage_ends_an_idle_channel_by_a_timeout_alone() {
