@@ -15,8 +15,8 @@
 //! before a sleep; a loop that tends rarely reads it every 20 ms. It looks at the channels every 50 ms while anything comes, and else when
 //! the first of them is due. A look at 10,000 channels takes some 50 µs. `Worker::poll` and the halves do not probe; `SendHalf::probe` does.
 //!
-//! A probe with a timeout is given up by `Worker::tend`, and not before polls behind that time found the completion queue empty, or took as
-//! many completions as it has places: a loop that was away finds the answer first. A probe that the device refuses is tried again. If the
+//! A probe with a timeout is given up by `Worker::tend`, once polls behind that time found the completion queue empty. As many completions as
+//! the queue has places are as good. So a loop that was away finds the answer first. A probe that the device refuses is tried again. If the
 //! device may have it all the same, an announcement goes behind it, and the retries find a dead peer.
 
 use core::time::Duration;

@@ -423,7 +423,7 @@ impl Client {
         self.stopped().chain(waiting)
     }
 
-    /// Those of them that are stopped, in order.
+    /// The stopped ones among them, in order.
     pub(crate) fn stopped(&self) -> impl Iterator<Item = &Arrived> {
         self.stopped
             .iter()
