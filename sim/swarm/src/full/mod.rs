@@ -364,9 +364,8 @@ impl<'c> FullRun<'c> {
             SessionEvent::Final { reason } => self.judge_end(at, end, reason)?,
             SessionEvent::RailDown { .. } | SessionEvent::Recovering | SessionEvent::Stalled => {
                 let bond = &self.made[at].bond;
-                // It is the only rail of a link for whose other one there is no room.
-                let is_lost = !matches!(event, SessionEvent::Stalled);
-                let is_cut = is_lost && self.is_troubled() && self.room.has_rails();
+                // It may be the only rail of a link for whose other one there is no room. Until it is given up, nothing is acknowledged.
+                let is_cut = self.is_troubled() && self.room.has_rails();
                 ensure(is_cut || bond.is_ending(), "excuse", || {
                     format!("{event:?} of link {}, and nothing was wrong", bond.number())
                 })?;
