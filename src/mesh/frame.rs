@@ -158,3 +158,129 @@ fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
         place.copy_from_slice(bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::rank::{Rank, Ranks};
+    use doorbell_core::route::{Announcement, RelayHeader};
+
+    use super::{Grant, Join, MeshFrameKind, PairHeader};
+
+    /// The bytes of a frame of each kind, as `docs/wire-format.md` has them: what may never change within a version.
+    const fn golden(kind: MeshFrameKind) -> &'static str {
+        match kind {
+            MeshFrameKind::Join => "02 05 05 00 0001 0000  1112131415161718 2122232425262728 07",
+            MeshFrameKind::Announcement => {
+                "02 05 06 00 0002 0000  02 05 0000 31323334 2122232425262728 0000000000000089 0000000000000081"
+            }
+            MeshFrameKind::Data => {
+                "02 05 06 07 0003 0000  2122232425262728 4142434445464748 51525354 61626364 71727374 6869"
+            }
+            MeshFrameKind::Grant => {
+                "02 05 06 07 0004 0000  2122232425262728 4142434445464748 00000000 61626364 71727374"
+            }
+        }
+    }
+
+    fn bytes(hexadecimal: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hexadecimal.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let pairs = digits.chunks(2).map(|pair| core::str::from_utf8(pair).unwrap());
+        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    }
+
+    fn rank(number: u8) -> Rank {
+        Rank::new(number).unwrap()
+    }
+
+    fn ranks(numbers: &[u8]) -> Ranks {
+        let with = |ranks: Ranks, number: &u8| ranks.with(rank(*number));
+        numbers.iter().fold(Ranks::NONE, with)
+    }
+
+    fn pair(sequence: u32) -> PairHeader {
+        PairHeader {
+            source_started: 0x2122_2324_2526_2728,
+            destination_started: 0x4142_4344_4546_4748,
+            sequence,
+            grant: Grant {
+                expected: 0x6162_6364,
+                room: 0x7172_7374,
+            },
+        }
+    }
+
+    fn written(kind: MeshFrameKind) -> Vec<u8> {
+        let header = |hops| RelayHeader::new(rank(5), rank(6), hops, kind as u16);
+        match kind {
+            MeshFrameKind::Join => {
+                let join = Join {
+                    mesh: 0x1112_1314_1516_1718,
+                    started: 0x2122_2324_2526_2728,
+                    ranks: 7,
+                };
+                join.to_bytes(rank(5)).to_vec()
+            }
+            MeshFrameKind::Announcement => {
+                let said = Announcement::new(
+                    rank(5),
+                    0x2122_2324_2526_2728,
+                    0x3132_3334,
+                    ranks(&[0, 3, 7]),
+                    ranks(&[0, 7]),
+                );
+                [&header(0).to_bytes()[..], &said.to_bytes()].concat()
+            }
+            MeshFrameKind::Data => [&pair(0x5152_5354).to_bytes(header(7))[..], b"hi"].concat(),
+            MeshFrameKind::Grant => pair(0).to_bytes(header(7)).to_vec(),
+        }
+    }
+
+    #[test]
+    fn every_kind_of_frame_has_golden_bytes() {
+        let mut kinds = 0;
+        for kind in (0..=u16::MAX).filter_map(MeshFrameKind::from_wire) {
+            let golden = bytes(golden(kind));
+            assert_eq!(written(kind), golden, "{kind:?}");
+            let (header, body) = RelayHeader::parse(&golden).unwrap();
+            assert_eq!(MeshFrameKind::from_wire(header.kind()), Some(kind));
+            assert_eq!(header.source(), rank(5));
+            match kind {
+                MeshFrameKind::Join => {
+                    let join = Join::parse(body).unwrap();
+                    let said = (join.mesh, join.started, join.ranks);
+                    assert_eq!(said, (0x1112_1314_1516_1718, 0x2122_2324_2526_2728, 7));
+                }
+                MeshFrameKind::Announcement => {
+                    let said = Announcement::parse(body).unwrap();
+                    assert_eq!(
+                        (said.rank(), said.started(), said.sequence()),
+                        (rank(5), 0x2122_2324_2526_2728, 0x3132_3334)
+                    );
+                    assert_eq!(
+                        (said.neighbours(), said.without_rail()),
+                        (ranks(&[0, 3, 7]), ranks(&[0, 7]))
+                    );
+                }
+                MeshFrameKind::Data => {
+                    assert_eq!((header.destination(), header.hops_left()), (rank(6), 7));
+                    assert_eq!(PairHeader::parse(body), Some((pair(0x5152_5354), &b"hi"[..])));
+                }
+                MeshFrameKind::Grant => assert_eq!(PairHeader::parse_grant(body), Some(pair(0))),
+            }
+            kinds += 1;
+        }
+        assert_eq!(kinds, 4);
+    }
+
+    #[test]
+    fn a_grant_is_put_into_the_place_of_the_one_before() {
+        let mut frame = bytes(golden(MeshFrameKind::Data));
+        let newest = Grant {
+            expected: 0x0102_0304,
+            room: 0x0506_0708,
+        };
+        newest.put_into(&mut frame);
+        let text = golden(MeshFrameKind::Data).replace("61626364 71727374", "01020304 05060708");
+        assert_eq!(frame, bytes(&text));
+    }
+}

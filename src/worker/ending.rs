@@ -15,8 +15,9 @@
 //! before a sleep; a loop that tends rarely reads it every 20 ms. It looks at the channels every 50 ms while anything comes, and else when
 //! the first of them is due. A look at 10,000 channels takes some 50 µs. `Worker::poll` and the halves do not probe; `SendHalf::probe` does.
 //!
-//! A probe with a timeout is given up by `Worker::tend`, and not before a poll found the completion queue empty behind that time: a loop
-//! that was away finds the answer first.
+//! A probe with a timeout is given up by `Worker::tend`, once polls behind that time found the completion queue empty. As many completions as
+//! the queue has places are as good. So a loop that was away finds the answer first. A probe that the device refuses is tried again. If the
+//! device may have it all the same, an announcement goes behind it, and the retries find a dead peer.
 
 use core::time::Duration;
 
@@ -63,7 +64,9 @@ enum Probed {
     Asked,
     /// The timeout is over. The answer may lie in the completion queue.
     Overdue,
-    /// The timeout is over, and a poll found the completion queue empty after that.
+    /// So it is, and the completions are counted that polls take out of that queue.
+    Counted,
+    /// The timeout is over, and polls took since what lay in the completion queue then.
     Unanswered,
 }
 
@@ -163,7 +166,9 @@ impl Care {
         if !due.has_passed(now) {
             return Some(Look::At(due.instant()));
         }
-        self.probed = Probed::Overdue;
+        if self.probed == Probed::Asked {
+            self.probed = Probed::Overdue;
+        }
         Some(Look::Await)
     }
 
@@ -185,15 +190,20 @@ impl Care {
         Some(Deadline::after(now, timeout.or(self.probe_after())?).instant())
     }
 
-    /// Whether a poll is to look for the answer to a probe.
-    #[inline]
-    pub(crate) const fn is_overdue(&self) -> bool {
-        matches!(self.probed, Probed::Overdue)
-    }
-
-    /// Notes that a poll found the completion queue empty.
-    pub(crate) const fn note_unanswered(&mut self) {
-        self.probed = Probed::Unanswered;
+    /// Notes a poll that took so many completions of sends out of a queue of this depth. `taken` counts them since a probe of the Worker
+    /// was overdue last. Returns whether an overdue answer can lie in the queue no more; `None` if none is overdue.
+    pub(crate) fn note_poll(&mut self, sent: u32, taken: &mut u32, depth: u32) -> Option<bool> {
+        self.probed = match self.probed {
+            Probed::Overdue | Probed::Counted if sent == 0 => Probed::Unanswered,
+            Probed::Counted if *taken >= depth => Probed::Unanswered,
+            Probed::Overdue => {
+                *taken = 0;
+                Probed::Counted
+            }
+            Probed::Counted => Probed::Counted,
+            Probed::No | Probed::Asked | Probed::Unanswered => return None,
+        };
+        Some(self.probed == Probed::Unanswered)
     }
 }
 
@@ -314,14 +324,35 @@ mod tests {
     fn a_probe_is_given_up_once_a_poll_found_no_answer_behind_its_time() {
         let mut care = asked();
         assert_eq!(care.look(probed((3, 3)), at(2099)), Some(Look::At(at(2100))));
-        assert!(!care.is_overdue());
+        assert_eq!(polled(&mut care, 0), None);
         for ms in [2100, 2101, 5000] {
             assert_eq!(care.look(probed((3, 3)), at(ms)), Some(Look::Await));
-            assert!(care.is_overdue());
+            assert_eq!(polled(&mut care, 1), Some(false));
         }
-        care.note_unanswered();
-        assert!(!care.is_overdue());
+        assert_eq!(polled(&mut care, 0), Some(true));
+        assert_eq!(polled(&mut care, 0), None);
         assert_eq!(care.look(probed((3, 3)), at(5001)), Some(Look::GiveUp));
+    }
+
+    /// A queue of 8 places has nothing left of its time behind the 8 that come out of it.
+    #[test]
+    fn a_probe_is_given_up_once_polls_took_as_many_completions_as_the_queue_has_places() {
+        let mut care = asked();
+        let mut taken = 100;
+        assert_eq!(care.look(probed((3, 3)), at(2100)), Some(Look::Await));
+        assert_eq!(care.note_poll(8, &mut taken, 8), Some(false));
+        assert_eq!(taken, 0, "what was taken before does not count");
+        for (count, is_unanswered) in [(7, false), (8, true)] {
+            taken = count;
+            assert_eq!(care.look(probed((3, 3)), at(2101)), Some(Look::Await));
+            assert_eq!(care.note_poll(1, &mut taken, 8), Some(is_unanswered));
+        }
+        assert_eq!(care.look(probed((3, 3)), at(2102)), Some(Look::GiveUp));
+    }
+
+    /// Notes a poll of a deep queue that took so many.
+    fn polled(care: &mut Care, sent: u32) -> Option<bool> {
+        care.note_poll(sent, &mut 0, 1000)
     }
 
     #[test]
@@ -331,7 +362,7 @@ mod tests {
             |care| assert_eq!(care.look(probed((3, 3)), at(2100)), Some(Look::Await)),
             |care| {
                 assert_eq!(care.look(probed((3, 3)), at(2100)), Some(Look::Await));
-                care.note_unanswered();
+                assert_eq!(polled(care, 0), Some(true));
             },
         ];
         for reach in stages {
@@ -342,7 +373,7 @@ mod tests {
                 Some(Look::At(at(3000))),
                 "an answer"
             );
-            assert!(!care.is_overdue());
+            assert_eq!(polled(&mut care, 0), None);
             assert_eq!(care.look(silent((3, 3)), at(3000)), Some(Look::Probe));
             for seen in [(4, 3), (3, 4)] {
                 let mut care = asked();

@@ -34,6 +34,8 @@ pub(crate) struct SendSide<P: Provider> {
     pub(super) wanting: ChannelList,
     /// Channels that are lost, which were reported to the application, and that the Worker is to close.
     pub(super) lost: ChannelList,
+    /// Completions that polls took since the answer to a probe was overdue last.
+    taken: u32,
     pub(super) submissions: Submissions<P>,
 }
 
@@ -52,6 +54,7 @@ impl<P: Provider> SendSide<P> {
             noticed: due(channels_max as usize),
             wanting: ChannelList::default(),
             lost: ChannelList::default(),
+            taken: 0,
             submissions: Submissions::new(channels_max, submissions_per_poll, classes),
         }
     }
@@ -83,8 +86,11 @@ impl<P: Provider> SendSide<P> {
             wanting,
             undelivered,
             lost,
+            taken,
+            completions,
             ..
         } = self;
+        *taken = taken.saturating_add(sent);
         let is_left = !undelivered.is_empty();
         let mut is_unanswered = false;
         noticed.take(|index| {
@@ -112,13 +118,10 @@ impl<P: Provider> SendSide<P> {
             let SendHalf {
                 sender, notice, care, ..
             } = channel.send_half();
-            match care.is_overdue() {
-                true if sent == 0 => {
-                    care.note_unanswered();
-                    is_unanswered = true;
-                }
-                true => noticed.notify(index),
-                false => {}
+            match care.note_poll(sent, taken, completions.depth()) {
+                Some(true) => is_unanswered = true,
+                Some(false) => noticed.notify(index),
+                None => {}
             }
             if notice.keep_wanting(noticed, index, sender.wants_credits()) {
                 listed.note_wanting(index, wanting);

@@ -276,8 +276,11 @@ fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instan
     match channel.send.care.look(traffic, now)? {
         Look::At(due) => Some(due),
         Look::Probe => {
-            // If the device refuses it, it is tried again after the same silence.
+            // If the device refuses it, it is tried again after the same silence. It may have it all the same.
             let is_posted = channel.send.sender.probe().is_ok();
+            if !is_posted {
+                channel.send.notice.note_not_posted();
+            }
             channel.send.care.note_probed(is_posted, now)
         }
         Look::Await => {

@@ -52,6 +52,8 @@ fn a_flush_of_memory_that_is_gone_fails() {
     let a = two.process(A);
     let mut flusher = a.node.flusher(&a.workers).unwrap();
     let flush = flusher.begin(&target).unwrap().unwrap();
+    // The one behind it is flushed, and is no cause.
+    assert!(flusher.begin(&target).unwrap().is_some());
     drop(target);
     assert!(!after(&mut two, &mut flusher, ms(5)));
     assert!(!flusher.is_done(flush));

@@ -13,6 +13,7 @@ mod many;
 mod metrics;
 mod panics;
 mod posting;
+mod probes;
 mod ranges;
 mod repeated;
 mod requests;

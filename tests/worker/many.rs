@@ -19,7 +19,16 @@ pub(crate) struct Many {
 
 impl Many {
     pub(crate) fn new(own: &WorkerConfig, channel: &ChannelConfig, theirs: &WorkerConfig) -> Self {
-        let fabric = Fabric::new();
+        Self::on(Fabric::new(), own, channel, theirs)
+    }
+
+    /// On a fabric that is there.
+    pub(crate) fn on(
+        fabric: Fabric,
+        own: &WorkerConfig,
+        channel: &ChannelConfig,
+        theirs: &WorkerConfig,
+    ) -> Self {
         let nodes = nodes(&fabric);
         let hub = nodes[0].workers(own).unwrap();
         let any = "127.0.0.1:0".parse().unwrap();

@@ -7,7 +7,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{Ticket, WcStatus};
 
-use super::{Known, Sender, UnpostedReason};
+use super::{Known, Sender, UNREPORTED, UnpostedReason};
 use crate::credits::Grants;
 use crate::marks::Mark;
 use crate::{FirstCause, Statistics};
@@ -125,7 +125,8 @@ where
         self.statistics.doorbell(posted, 0, 0);
         if posted > 0 {
             self.announcements = self.announcements.saturating_add(1);
-            self.unsignaled = 0;
+            // A device that refuses it without saying so may have it or not, and then no completion comes.
+            self.unsignaled = if outcome.is_ok() { 0 } else { UNREPORTED };
         }
         if let Err(error) = outcome {
             self.statistics.refused.add(1);

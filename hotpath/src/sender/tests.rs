@@ -377,6 +377,30 @@ fn a_probe_is_awaited_until_it_completes_or_a_request_goes_behind_it() {
     assert!(!sender.awaits_probe(), "the transport gives up what is behind it");
 }
 
+/// No completion of such a request comes: without one that is signaled behind it, it would be awaited for good.
+#[test]
+fn a_request_aside_that_a_device_may_have_is_reported_by_the_next() {
+    let asides: [fn(&mut Tested) -> bool; 3] = [
+        |sender| sender.probe().is_err(),
+        |sender| sender.say_farewell().is_err(),
+        |sender| sender.leave_farewell().is_err(),
+    ];
+    for aside in asides {
+        let mut sender = sender(16, 0);
+        sender.queue.is_unclear = true;
+        assert!(aside(&mut sender));
+        sender.queue.is_unclear = false;
+        assert!(sender.has_unreported() && !sender.awaits_probe());
+        assert_eq!(sender.announce(), Ok(true));
+        assert_eq!(signaled(&sender), [true]);
+        let outcome = retire_next(&mut sender);
+        assert_eq!((outcome.retired.count(), outcome.through), (2, None));
+        assert!(!sender.awaits_completion());
+        assert_eq!((sender.in_flight(), sender.announcements), (0, 0));
+        assert_eq!(sender.statistics.refused.value(), 1);
+    }
+}
+
 /// Completes the first signaled request that has not completed.
 fn retire_next(sender: &mut Tested) -> super::Outcome {
     let position = sender.queue.posted.iter().position(|(_, signaled)| *signaled);

@@ -1,6 +1,6 @@
 //! The results that lines and links have to reach once faults have stopped, each with its own time bound.
 
-use crate::bounds::PACED_NS;
+use crate::bounds::{Bounds, PACED_NS};
 use crate::failure::{Verdict, ensure};
 use crate::line::End;
 use crate::linked::LinkedRun;
@@ -100,13 +100,14 @@ impl Run<'_> {
                 push(end, "closing", number, bounds.close_ns);
                 continue;
             }
-            let is_lost = at.has_failed || connection.is_ending && connection.ends[1 - end].is_none();
+            let is_alone = self.is_cut || connection.is_ending && connection.ends[1 - end].is_none();
+            let is_lost = at.has_failed || is_alone;
+            let paced_ns = if prepares_sleep(case.hosts[end]) {
+                0
+            } else {
+                PACED_NS
+            };
             if endings.is_some() && is_lost && !is_connecting {
-                let paced_ns = if prepares_sleep(case.hosts[end]) {
-                    0
-                } else {
-                    PACED_NS
-                };
                 push(end, "the report of its end", number, bounds.report_ns + paced_ns);
             }
             if at.rings.are_opening() {
@@ -114,6 +115,12 @@ impl Run<'_> {
             }
             let worker = &mut self.stations[case.hosts[end]].workers[at.worker];
             let in_flight = worker.channel(at.id).map_or(0, |channel| channel.in_flight());
+            let is_idle = in_flight == 0 && at.posted.is_empty() && !at.has_failed;
+            if let Some(silence_ns) =
+                Bounds::of_silence_ns(self.case, case, end).filter(|_| is_alone && is_idle && !is_connecting)
+            {
+                push(end, "giving up a silent peer", number, silence_ns + paced_ns);
+            }
             // Unsignaled requests at the end wait for one that is signaled, which comes last.
             let is_told = case.end(end).unsignaled_max == 0 || self.told.contains(&[line, end]);
             // A device may try for as long as the peer's queue pair is there, though that failed.

@@ -32,6 +32,9 @@ const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
 /// A probe is this much late at most (`ChannelConfig::probe_after`).
 const PROBED_WITHIN: Duration = Duration::from_millis(100);
 
+/// A probe without an answer ends its channel this much behind both spans at most (`ChannelConfig::probe_timeout`).
+const GIVEN_UP_WITHIN: Duration = Duration::from_millis(150);
+
 /// A loop that only polls and becomes slow finds that out so much later: 1,024 of its polls (`ChannelConfig::probe_after`).
 pub(crate) const PACED_NS: u64 = 1024 * STEP_NS;
 
@@ -143,6 +146,14 @@ impl Bounds {
             rings_ns: ns(RINGS_WITHIN) + polls_ns(case),
             close_ns: closes_ns.saturating_add(ns(FLUSHED_WITHIN) + swept_ns(case) + polls_ns(case)),
         })
+    }
+
+    /// From when the peer of an idle end cannot answer any more until the end reports that, if its probes have a timeout. It does not
+    /// depend on retries. If no poll finds the completion queue empty, as many as it has places pass.
+    pub(crate) fn of_silence_ns(case: &Case, line: &LineCase, end: usize) -> Option<u64> {
+        let config = channel_config(line, case.endings, end, 0).ok()?;
+        let spans_ns = ns(config.probe_after?) + ns(config.probe_timeout?);
+        Some(spans_ns + ns(GIVEN_UP_WITHIN) + swept_ns(case) + polls_ns(case))
     }
 
     /// All of it, one after the other: an attempt fails, a channel is closed, another is made, and used.

@@ -1,6 +1,7 @@
 //! A case: all that a run is, as a value. It is made from a seed, written to a file, and shrunk.
 
 use core::str::FromStr as _;
+use core::time::Duration;
 
 use anyhow::{Context as _, Result};
 use doorbell::provider::DataInOrder;
@@ -78,6 +79,20 @@ pub(crate) struct EndingsCase {
     pub(crate) probe_after_ns: u64,
     /// The Worker closes such a channel by itself, and the application waits until it is gone.
     pub(crate) is_left_to_worker: bool,
+    /// How long each end waits for the answer to a probe, in milliseconds. Zero leaves that to the device's retries.
+    #[serde(default)]
+    pub(crate) probe_timeouts_ms: [u32; 2],
+    /// In the end all cables are cut, and no end closes its channel: each finds out by itself.
+    #[serde(default)]
+    pub(crate) is_cut: bool,
+}
+
+impl EndingsCase {
+    /// How long an end waits for the answer to a probe, if the device's retries do not say so.
+    pub(crate) fn probe_timeout(&self, end: usize) -> Option<Duration> {
+        let timeout_ms = self.probe_timeouts_ms[end];
+        (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into()))
+    }
 }
 
 /// How links are made; what their channels have is as the first line says.
@@ -509,6 +524,19 @@ impl Excuses {
         }
         excuses.retries |= struck > u32::from(retries);
         excuses
+    }
+
+    /// A probe with a timeout is less patient than retries: an answer that is late may end the channel, and so may a clock that jumps.
+    pub(crate) fn add_impatience(&mut self, plan: &Plan, probe_timeouts_ms: [u32; 2]) {
+        let is_late = plan.clauses.iter().any(|clause| match clause {
+            Clause::Packets(rule) => match rule.effect {
+                Effect::Duplicate => false,
+                Effect::Delay(late_ns) => late_ns >= 1_000_000,
+                _ => true,
+            },
+            _ => false,
+        });
+        self.retries |= probe_timeouts_ms != [0; 2] && (is_late || self.clocks);
     }
 
     /// Whether an open channel may fail though nobody closed it.

@@ -422,15 +422,24 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Closes every line: both ends of it, or one where the other is to learn of it.
+    /// Closes every line: both ends of it, or one where the other is to learn of it, or none if both are to learn that the other is gone.
     fn close_all(&mut self) -> Verdict {
         self.is_parting = true;
+        self.is_cut = self.case.endings.is_some_and(|endings| endings.is_cut);
+        if self.is_cut {
+            let any = || any_end().ok_or_else(|| failure("set-up", "a name"));
+            let cut = self.fabric.perform(&Action::Link(any()?, any()?, false));
+            cut.map_err(|error| failure("set-up", error.to_string()))?;
+        }
         for line in 0..self.lines.len() {
             let hosts = self.case.lines[line].hosts;
             let Some(connection) = self.lines[line].connection.as_mut() else {
                 continue;
             };
             connection.is_ending = true;
+            if self.is_cut {
+                continue;
+            }
             let is_alone = self.case.endings.is_some() && connection.ends.iter().all(Option::is_some);
             let first = connection.number as usize % 2;
             for (end, (at, host)) in connection.ends.iter_mut().zip(hosts).enumerate() {
@@ -538,12 +547,8 @@ pub(crate) fn free_slots<T>(
 
 /// Repairs everything that a plan has broken, and ends the faults of packets and posts.
 pub(crate) fn whole_again(fabric: &Fabric) -> Verdict {
-    let any = Name::new("any").ok_or_else(|| failure("set-up", "a name"))?;
-    let end = || End {
-        host: any.clone(),
-        device: None,
-        port: None,
-    };
+    let end = any_end().ok_or_else(|| failure("set-up", "a name"))?;
+    let (any, end) = (end.host.clone(), || end.clone());
     for action in [
         Action::Pause(any.clone(), false),
         Action::Slow(any.clone(), 0),
@@ -556,6 +561,15 @@ pub(crate) fn whole_again(fabric: &Fabric) -> Verdict {
         done.map_err(|error| failure("set-up", error.to_string()))?;
     }
     Ok(())
+}
+
+/// Every port, as plans say it.
+fn any_end() -> Option<End> {
+    Some(End {
+        host: Name::new("any")?,
+        device: None,
+        port: None,
+    })
 }
 
 /// Whether no memory is registered but what was at first and the blocks of cells, which these Workers keep, and no cell is in use.

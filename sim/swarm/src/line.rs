@@ -354,8 +354,9 @@ impl Connection {
 }
 
 /// Whether a channel may end with this status here, by some plan.
-pub(crate) const fn may_end_with(status: WcStatus, is_overdrawn: bool) -> bool {
+pub(crate) const fn may_end_with(status: WcStatus, is_overdrawn: bool, has_timeout: bool) -> bool {
     match status {
+        WcStatus::RESP_TIMEOUT_ERR => has_timeout,
         WcStatus::WR_FLUSH_ERR | WcStatus::RETRY_EXC_ERR => true,
         WcStatus::GENERAL_ERR => is_overdrawn,
         _ => false,

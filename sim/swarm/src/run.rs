@@ -223,6 +223,8 @@ pub(crate) struct Run<'c> {
     pub(crate) is_settled: bool,
     /// Lines are closed for good: what was sent came.
     pub(crate) is_parting: bool,
+    /// All cables are cut, and each end is to find out.
+    pub(crate) is_cut: bool,
     /// The time there is for what is awaited, of each line.
     pub(crate) bounds: Vec<Bounds>,
     pub(crate) watch: Watch,
@@ -239,6 +241,9 @@ impl<'c> Run<'c> {
         let ends = case.lines.iter().flat_map(|line| [line.end(0), line.end(1)]);
         let retries = ends.map(|end| end.retry_count).min().unwrap_or(0);
         let mut excuses = Excuses::of(&case.plan()?, retries);
+        if let Some(endings) = case.endings {
+            excuses.add_impatience(&case.plan()?, endings.probe_timeouts_ms);
+        }
         excuses.drops = case
             .operations
             .iter()
@@ -273,6 +278,7 @@ impl<'c> Run<'c> {
             is_calm: false,
             is_settled: false,
             is_parting: false,
+            is_cut: false,
             bounds: case
                 .lines
                 .iter()

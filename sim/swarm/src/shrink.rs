@@ -246,8 +246,9 @@ impl Shrinker {
 
     /// Hosts that sleep in one way, with one way of submitting.
     fn sleepers(&mut self) {
-        let plainer: [fn(&mut SleepCase); 5] = [
+        let plainer: [fn(&mut SleepCase); 6] = [
             |sleepy| sleepy.is_solicited = false,
+            |sleepy| sleepy.probe_timeouts_ms = [0; 2],
             |sleepy| sleepy.probe_after_ns = 1_000_000_000,
             |sleepy| sleepy.lease_share_percent = 12,
             |sleepy| sleepy.submissions_per_poll = 64,

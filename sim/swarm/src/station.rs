@@ -276,6 +276,7 @@ pub(crate) fn channel_config(
             false => endings.probe_after_ns,
         };
         config.probe_after = Some(Duration::from_nanos(after_ns));
+        config.probe_timeout = endings.probe_timeout(end);
         config.close_when_lost = endings.is_left_to_worker;
     }
     let own = case.end(end);

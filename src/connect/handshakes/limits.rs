@@ -286,8 +286,11 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
-    use super::{Crowd, Crowding, HandshakeLimits, Source, Sources};
+    use super::{Crowd, Crowding, HandshakeLimits, Source, Sources, busy};
     use crate::machine::unfinished::Unfinished;
+    use core::time::Duration;
+    use doorbell_core::wire::RejectReason;
+    use doorbell_core::{Deadline, Instant};
 
     fn source(address: &str) -> Source {
         Source::of(Some(address.parse().unwrap()))
@@ -308,6 +311,22 @@ mod tests {
     fn above(above: Crowding, even: Crowding) -> Result<(), Crowd> {
         let above = Some(above);
         Err(Crowd { above, even })
+    }
+
+    #[test]
+    fn a_peer_that_is_one_too_many_comes_again_once_the_next_of_the_others_has_had_its_time() {
+        let now = Instant::from_ns(5_000_000);
+        for (left_ms, detail) in [
+            (&[700, 900][..], 700),
+            (&[900, 700], 700),
+            (&[10], 50),
+            (&[9_000], 5_000),
+            (&[], 50),
+        ] {
+            let until = |ms: &u64| Deadline::after(now, Duration::from_millis(*ms));
+            let reject = busy(now, left_ms.iter().map(until));
+            assert_eq!((reject.reason, reject.detail), (RejectReason::BUSY, detail));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Routers of several nodes and their clients in one process, from a seed: real memory, no sockets, and frames that are late or wait.
 
 mod book;
+mod golden;
 mod hostile;
 mod limits;
 mod links;

@@ -98,6 +98,23 @@ mod tests {
     use core::time::Duration;
     use doorbell_core::Instant;
 
+    /// The next connection begins with nothing under way, and its rate is unknown.
+    #[test]
+    fn a_rail_that_is_lost_has_nothing_under_way() {
+        let mut pace = Pace::default();
+        for at in 0..40 {
+            pace.posted((1 << 18, 1), Instant::from_ns(at));
+            pace.completed((1 << 18, 1), Instant::from_ns(at + 1));
+        }
+        let rate = pace.bytes_per_second;
+        pace.lost();
+        assert_eq!(pace.bytes_per_second, rate, "the port is the same");
+        pace.posted((2 << 18, 2), Instant::from_ns(50));
+        pace.lost();
+        let left = (pace.in_flight, pace.in_flight_bytes, pace.bytes_per_second);
+        assert_eq!(left, (0, 0, 0));
+    }
+
     #[test]
     fn a_slow_rail_has_one_piece_and_a_fast_one_as_many_as_may_be() {
         let mut slow = Pace::default();

@@ -242,6 +242,21 @@ fn a_limit_holds_over_a_second_and_leaves_the_rest() {
     );
 }
 
+/// Bytes that its channel had under way count no more.
+#[test]
+fn a_lower_class_goes_on_once_a_channel_of_a_higher_one_has_failed() {
+    let mut lab = Lab::new(Some(classes()));
+    lab.fill(&[HIGH]);
+    lab.poll();
+    lab.workers[0].channel(lab.ids[HIGH]).unwrap().shut().unwrap();
+    lab.run(Duration::from_millis(1), &[]);
+    for _ in 0..10 {
+        assert!(lab.submit(LIGHT, BYTES));
+    }
+    lab.run(Duration::from_millis(1), &[]);
+    assert_eq!(lab.came[LIGHT].len(), 10);
+}
+
 #[test]
 fn a_lower_class_goes_on_once_a_higher_one_is_done() {
     let mut table = classes();

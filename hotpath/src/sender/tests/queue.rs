@@ -143,6 +143,8 @@ pub(super) struct Queue {
     pub(super) staged_inline: Vec<(WorkId, Vec<u8>)>,
     /// How many of a doorbell the device takes.
     pub(super) takes: usize,
+    /// The device refuses doorbells and does not say what it took: it has nothing of them.
+    pub(super) is_unclear: bool,
     pub(super) cells: Vec<[u8; CELL_BYTES]>,
 }
 
@@ -158,6 +160,7 @@ impl Queue {
             inline: Vec::new(),
             staged_inline: Vec::new(),
             takes: usize::MAX,
+            is_unclear: false,
             cells: Vec::new(),
         }
     }
@@ -324,6 +327,20 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
         let refused = self.staged.len() - taken;
         let count = u32::try_from(taken).unwrap();
         self.table.post(count);
+        if self.is_unclear {
+            self.staged.clear();
+            self.staged_inline.clear();
+            let mut error = PostError {
+                posted: count,
+                unposted: 0,
+                cause: ProviderError {
+                    call: "post",
+                    errno: 5,
+                },
+            };
+            reported(&mut error);
+            return Err(error);
+        }
         self.posted.extend(self.staged.drain(..).take(taken));
         for (id, bytes) in core::mem::take(&mut self.staged_inline) {
             if self.posted.iter().any(|(posted, _)| *posted == id) {

@@ -1,7 +1,8 @@
 //! A run of links where there are few places: one host accepts, and others begin more links than it lets be. Each refusal is expected when
 //! it is due, with its reason, and a link that was refused comes in once there is room.
 //!
-//! `room` computes from the documentation whether there is. `Bond` judges messages. Nothing goes wrong beside that.
+//! `room` computes from the documentation whether there is. `Bond` judges messages. A rail may fail for a while: its handshakes then hold
+//! places that nobody knows of, until they have had their time. Nothing goes wrong beside that.
 
 pub(crate) mod case;
 mod room;
@@ -14,6 +15,7 @@ use doorbell::Worker;
 use doorbell::link::{FinalReason, LinkError, LinkEvent, LinkId, SessionEvent};
 use doorbell::provider::{Clock as _, Instant};
 use doorbell::wire::RefusalReason;
+use doorbell_sim::plan::Clause;
 use doorbell_sim::{Fabric, Host};
 
 use self::case::{FullAct, FullCase};
@@ -69,6 +71,8 @@ pub(crate) struct FullRun<'c> {
     strangers: Vec<LinkId>,
     /// Until when a handshake of a link that is over may hold a place, with the host that began it.
     ghosts: Vec<(usize, u64)>,
+    /// From when to when a rail is cut, and handshakes of it may be under way.
+    troubled_ns: Option<[u64; 2]>,
     trace: &'c mut Trace,
     pub(crate) messages: u64,
 }
@@ -87,14 +91,17 @@ impl<'c> FullRun<'c> {
             let [from, to] = line.hosts;
             LinkBounds::of(case, line, &[link_config(case, from)?, link_config(case, to)?])
         });
+        let bounds: Vec<LinkBounds> = bounds.collect::<anyhow::Result<_>>()?;
+        let home_ns = bounds.iter().map(|bounds| bounds.home_ns).fold(0, u64::max);
         Ok(Self {
+            troubled_ns: troubled_ns(case, home_ns)?,
             case,
             room: Room::of(&full.rooms[0], case)?,
             full,
             fabric: fabric.clone(),
             processes: processes.collect::<anyhow::Result<_>>()?,
             hosts,
-            bounds: bounds.collect::<anyhow::Result<_>>()?,
+            bounds,
             made: Vec::new(),
             strangers: Vec::new(),
             ghosts: Vec::new(),
@@ -118,6 +125,13 @@ impl<'c> FullRun<'c> {
 
     fn now_ns(&self) -> u64 {
         self.fabric.now().to_ns()
+    }
+
+    /// Whether a rail is cut, or handshakes of then may hold places.
+    fn is_troubled(&self) -> bool {
+        let now_ns = self.now_ns();
+        self.troubled_ns
+            .is_some_and(|[from_ns, to_ns]| (from_ns..=to_ns).contains(&now_ns))
     }
 
     fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
@@ -350,7 +364,9 @@ impl<'c> FullRun<'c> {
             SessionEvent::Final { reason } => self.judge_end(at, end, reason)?,
             SessionEvent::RailDown { .. } | SessionEvent::Recovering | SessionEvent::Stalled => {
                 let bond = &self.made[at].bond;
-                ensure(bond.is_ending(), "excuse", || {
+                // It may be the only rail of a link for whose other one there is no room. Until it is given up, nothing is acknowledged.
+                let is_cut = self.is_troubled() && self.room.has_rails();
+                ensure(is_cut || bond.is_ending(), "excuse", || {
                     format!("{event:?} of link {}, and nothing was wrong", bond.number())
                 })?;
             }
@@ -371,17 +387,19 @@ impl<'c> FullRun<'c> {
         let bond = &made.bond;
         let bounds = &self.bounds[bond.line];
         let took_ns = now_ns.saturating_sub(bond.began_ns);
-        let gave_up = bond.end(0).reason == Some(FinalReason::Unreachable);
+        let gave_up = bond.end(1 - end).reason == Some(FinalReason::Unreachable);
+        let is_troubled = self.is_troubled();
+        let is_in_vain = bond.end(end).lost_ns.is_some_and(|lost_ns| {
+            let recover_ns = bounds.recover_ns[end];
+            (recover_ns..=recover_ns + bounds.polls_ns).contains(&now_ns.saturating_sub(lost_ns))
+        });
         let has_cause = match reason {
             FinalReason::Closed => bond.is_closing(end),
             FinalReason::PeerClosed => bond.is_closing(1 - end),
-            FinalReason::Unreachable if end == 0 => {
-                let times = bounds.recover_ns[0]..=bounds.recover_ns[0] + bounds.polls_ns;
-                !made.is_up && times.contains(&took_ns)
-            }
-            FinalReason::Unreachable | FinalReason::EndedByPeer(RefusalReason::GIVEN_UP) => {
-                end == 1 && gave_up
-            }
+            // It never came in, or its one rail is that which is cut: there is no room for the other.
+            FinalReason::Unreachable if is_in_vain => is_troubled || end == 0 && !made.is_up,
+            FinalReason::Unreachable => end == 1 && gave_up,
+            FinalReason::EndedByPeer(RefusalReason::GIVEN_UP) => gave_up && (is_troubled || end == 1),
             _ => false,
         };
         ensure(has_cause, "excuse", || {
@@ -390,8 +408,8 @@ impl<'c> FullRun<'c> {
                 bond.number()
             )
         })?;
-        // Its handshake may be under way.
-        if end == 0 && !made.is_held() {
+        // Its handshake may be under way, or that of another rail.
+        if end == 0 && (self.room.has_rails() || !made.is_held()) {
             self.ghosts.push((from, now_ns.saturating_add(bounds.home_ns)));
         }
         Ok(())
@@ -423,7 +441,7 @@ impl<'c> FullRun<'c> {
         let after = self.count();
         self.note(0, format_args!("refuses: {error}"));
         let host_of = |address: IpAddr| of_address(address).map_or(usize::MAX, |(host, _)| host);
-        let is_due = self.room.is_due(error, [before, &after], host_of);
+        let is_due = self.is_troubled() || self.room.is_due(error, [before, &after], host_of);
         ensure(is_due, "refused", || {
             format!("{error}, where {before:?} was and {after:?} is")
         })
@@ -441,12 +459,13 @@ impl<'c> FullRun<'c> {
     fn check_waiting(&mut self) -> Verdict {
         let now_ns = self.now_ns();
         let count = self.count();
+        let is_troubled = self.is_troubled();
         for at in 0..self.made.len() {
             let from = self.host_of(at, 0);
             let made = &mut self.made[at];
             let bounds = &self.bounds[made.bond.line];
-            let has_room =
-                made.is_waiting() && !made.bond.is_ending() && self.room.lacks(&count, from).is_none();
+            let may_come = made.is_waiting() && !made.bond.is_ending() && !is_troubled;
+            let has_room = may_come && self.room.lacks(&count, from).is_none();
             made.room_since_ns = made
                 .room_since_ns
                 .filter(|_| has_room)
@@ -469,6 +488,9 @@ impl<'c> FullRun<'c> {
 
     /// All is closed, twice: in between there is as much room as in the beginning.
     fn finish(&mut self) -> Verdict {
+        if let Some([_, to_ns]) = self.troubled_ns {
+            self.pass(to_ns.saturating_sub(self.now_ns()))?;
+        }
         self.until("a message is not done", |run| {
             run.made
                 .iter()
@@ -544,4 +566,21 @@ impl<'c> FullRun<'c> {
         }
         Ok(())
     }
+}
+
+/// When the first fault of the plan begins, and until when a handshake may be under way that met the last one.
+fn troubled_ns(case: &Case, home_ns: u64) -> anyhow::Result<Option<[u64; 2]>> {
+    let starts = case
+        .plan()?
+        .clauses
+        .into_iter()
+        .filter_map(|clause| match clause {
+            Clause::At(step) => Some(step.at_ns),
+            _ => None,
+        });
+    let ends_ns = case.fault_ends_ns()?.into_iter().max();
+    Ok(starts
+        .min()
+        .zip(ends_ns)
+        .map(|(from_ns, to_ns)| [from_ns, to_ns.saturating_add(home_ns)]))
 }

@@ -43,6 +43,8 @@ pub(super) struct Room {
     kept: usize,
     /// Receives of each channel.
     receives: usize,
+    /// Rails of a link, by the host that begins it: each takes a channel, once there is one.
+    rails: Vec<usize>,
 }
 
 impl Room {
@@ -54,7 +56,22 @@ impl Room {
             // At least one slot, unless the share is none.
             kept: (host.slots * case.lease_share_percent).div_ceil(100) as usize,
             receives: link_config(of, 0)?.channel.receive_depth as usize,
+            rails: of
+                .hosts
+                .iter()
+                .map(|from| (from.subnets & host.subnets).count_ones() as usize)
+                .collect(),
         })
+    }
+
+    /// How many rails the links of these hosts have.
+    pub(super) fn rails(&self, list: &[usize]) -> usize {
+        list.iter().map(|from| self.rails[*from]).sum()
+    }
+
+    /// Whether some link has more than one.
+    pub(super) fn has_rails(&self) -> bool {
+        self.rails.iter().any(|rails| *rails > 1)
     }
 
     /// Whether links of these hosts may be there.
@@ -85,11 +102,12 @@ impl Room {
     /// wait are left out.
     pub(super) fn lacks(&self, count: &Count, from: usize) -> Option<Lack> {
         let of = |list: &[usize]| list.iter().filter(|of| **of == from).count();
-        let beside = count.ghosts.len() + count.strangers;
+        let most = self.rails.iter().fold(1, |most, rails| *rails.max(&most));
+        let beside = self.rails(&count.ghosts) + count.strangers * most;
         self.lacks_of(
             count.held.len() + beside,
             of(&count.held) + beside,
-            count.channels.max(count.held.len()) + beside,
+            count.channels.max(self.rails(&count.held)) + beside,
         )
     }
 
@@ -101,15 +119,21 @@ impl Room {
         host_of: impl Fn(IpAddr) -> usize,
     ) -> bool {
         let of = |list: &[usize], from: usize| list.iter().filter(|of| **of == from).count();
-        // One of those that wait is the one that is refused.
-        let others = |count: &Count| count.waiting.len().saturating_sub(1) + count.ghosts.len();
+        // One of those that wait is the one that is refused, or another rail of a link that is in.
+        let asking = |count: &Count| self.rails(&count.waiting) + self.rails(&count.ghosts);
+        let others = |count: &Count| asking(count).saturating_sub(1);
         let most = |of: &dyn Fn(&Count) -> usize| of(before).max(of(after));
         let least = |of: &dyn Fn(&Count) -> usize| of(before).min(of(after));
         let links = |count: &Count| count.held.len();
         let all_links = |count: &Count| count.held.len() + others(count);
-        let all_channels = |count: &Count| count.channels.max(count.held.len()) + others(count);
+        let all_channels = |count: &Count| {
+            let missing = self.rails(&count.held).saturating_sub(count.channels);
+            count.channels + (missing + asking(count)).saturating_sub(1)
+        };
         // No reason is given where an earlier one holds for sure.
         let are_links_full = least(&links) >= self.case.links_max as usize;
+        // A rail of a link that is in needs no place among the links.
+        let no_more_come = are_links_full && !self.has_rails();
         match error {
             ConnectError::TooManyLinks { links_max } => {
                 *links_max == self.case.links_max
@@ -121,21 +145,24 @@ impl Room {
             } => {
                 let from = host_of(*address);
                 let own = |count: &Count| {
-                    let others = of(&count.waiting, from).saturating_sub(1) + of(&count.ghosts, from);
-                    of(&count.held, from) + others
+                    let asking = of(&count.waiting, from) + of(&count.ghosts, from);
+                    of(&count.held, from) + (asking * self.rails[from]).saturating_sub(1)
                 };
                 *links_per_address == self.case.links_per_address
                     && !are_links_full
                     && self.lacks_of(0, most(&own), 0) == Some(Lack::OfAddress)
             }
             ConnectError::TooManyChannels { .. } | ConnectError::NoSlots { .. } => {
-                !are_links_full && self.lacks_of(0, 0, most(&all_channels)) == Some(Lack::OfWorker)
+                !no_more_come && self.lacks_of(0, 0, most(&all_channels)) == Some(Lack::OfWorker)
             }
-            ConnectError::NoMemory => !(are_links_full || before.is_quiet && after.is_quiet),
+            ConnectError::NoMemory => !(no_more_come || before.is_quiet && after.is_quiet),
             ConnectError::TooManyUnfinishedFrom { address, .. } => {
                 let from = host_of(*address);
-                let own = |count: &Count| of(&count.waiting, from) + of(&count.ghosts, from);
-                !are_links_full && most(&own) > 1
+                let own = |count: &Count| {
+                    let asking = of(&count.waiting, from) + of(&count.ghosts, from);
+                    (asking + of(&count.held, from)) * self.rails[from] - of(&count.held, from)
+                };
+                !no_more_come && most(&own) > 1
             }
             // One that is over hung up in the midst of its handshake.
             ConnectError::Handshake(_) => most(&|count| count.ghosts.len()) > 0,

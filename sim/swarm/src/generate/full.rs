@@ -1,5 +1,5 @@
 //! Links that are more than there is room for: places of one to three, at the host that accepts, of an address, on its Worker, and in its
-//! memory, or at the hosts that connect.
+//! memory, or at the hosts that connect. Links of some cases have two rails, of which one fails for a while.
 
 use doorbell_sim::Random;
 
@@ -7,11 +7,15 @@ use crate::case::{
     Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, Scene, What,
 };
 use crate::full::case::{FullAct, FullCase, LinkRoomCase};
-use crate::generate::links::own_links;
+use crate::generate::links::{own_links, port};
 use crate::generate::quick::{acts, one_of, pass, pick};
 
 /// As many as no case reaches.
 const MANY: u32 = 64;
+
+/// In how many cases links have two rails, each with a channel of its own, and in how many of those one is cut for a while.
+const RAILS_PER_MILLION: u32 = 400_000;
+const CUT_PER_MILLION: u32 = 500_000;
 
 /// Draws a case.
 pub(super) fn case(random: &mut Random) -> Case {
@@ -43,6 +47,20 @@ pub(super) fn case(random: &mut Random) -> Case {
             _ => rooms[1 + pick(random, clients)].links_max = few,
         }
     }
+    let has_rails = random.happens(RAILS_PER_MILLION);
+    if has_rails {
+        for (number, host) in hosts.iter_mut().enumerate() {
+            host.subnets = if number == 0 {
+                3
+            } else {
+                one_of(random, &[1, 3, 3])
+            };
+        }
+    }
+    let plan = match has_rails && random.happens(CUT_PER_MILLION) {
+        true => cut(random),
+        false => String::new(),
+    };
     Case {
         seed: random.draw(),
         device: one_of(random, &Device::ALL),
@@ -51,13 +69,13 @@ pub(super) fn case(random: &mut Random) -> Case {
         operations: operations(random, lines.len()),
         hosts,
         lines,
-        plan: String::new(),
+        plan,
         links: Some(LinksCase {
             retained: 16,
             ahead: 16,
             fragment_bytes: one_of(random, &[64, 1000]),
             polls_every_ns: one_of(random, &[50_000, 500_000]),
-            is_one_device: false,
+            is_one_device: has_rails,
             is_weighed: false,
             places: 0,
         }),
@@ -68,6 +86,13 @@ pub(super) fn case(random: &mut Random) -> Case {
         handler_ns: 0,
         scene: Some(Scene::Full(FullCase { rooms })),
     }
+}
+
+/// The cables of the second subnet are cut for a while. Each link keeps the rail in the first one.
+fn cut(random: &mut Random) -> String {
+    let (at, lasts) = (random.below(3_000_000_000), 1 + random.below(3_000_000_000));
+    let port = port(1, true);
+    format!("at {at}ns link any/{port}-any/{port} down for {lasts}ns")
 }
 
 fn line_of(from: usize, receive_depth: u32) -> LineCase {

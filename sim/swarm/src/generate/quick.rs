@@ -17,6 +17,10 @@ const PANICKING_PER_MILLION: u32 = 250_000;
 /// In how many cases an end closes its channel only once it is reported that the peer is gone.
 const REPORTED_PER_MILLION: u32 = 500_000;
 
+/// In how many of those all cables are cut in the end, and in how many probes have a timeout.
+const CUT_PER_MILLION: u32 = 120_000;
+const IMPATIENT_PER_MILLION: u32 = 500_000;
+
 /// In how many of those Workers are dropped.
 const DROPPING_PER_MILLION: u32 = 400_000;
 
@@ -82,10 +86,27 @@ pub(crate) fn channels(random: &mut Random) -> Case {
 }
 
 fn endings(random: &mut Random) -> Option<EndingsCase> {
-    random.happens(REPORTED_PER_MILLION).then(|| EndingsCase {
-        probe_after_ns: one_of(random, &[2_000_000, 50_000_000, 1_000_000_000]),
-        is_left_to_worker: random.happens(500_000),
+    random.happens(REPORTED_PER_MILLION).then(|| {
+        let is_cut = random.happens(CUT_PER_MILLION);
+        let after_ns: &[u64] = match is_cut {
+            true => &[2_000_000, 50_000_000],
+            false => &[2_000_000, 50_000_000, 1_000_000_000],
+        };
+        EndingsCase {
+            probe_after_ns: one_of(random, after_ns),
+            is_left_to_worker: random.happens(500_000),
+            probe_timeouts_ms: probe_timeouts_ms(random),
+            is_cut,
+        }
     })
+}
+
+/// How long either end of a line waits for the answer to a probe: longer than an answer takes that meets no fault, and often unlike.
+pub(crate) fn probe_timeouts_ms(random: &mut Random) -> [u32; 2] {
+    match random.happens(IMPATIENT_PER_MILLION) {
+        true => [(); 2].map(|()| one_of(random, &[0, 5, 20, 100])),
+        false => [0; 2],
+    }
 }
 
 /// How often the callback panics, where it does.

@@ -3,7 +3,7 @@
 use doorbell_sim::Random;
 
 use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, Scene, What};
-use crate::generate::quick::{one_of, ordinal, panics_every, pass, pick};
+use crate::generate::quick::{one_of, ordinal, panics_every, pass, pick, probe_timeouts_ms};
 use crate::generate::requests;
 use crate::sleepy::case::{SleepAct, SleepCase, Way};
 
@@ -39,6 +39,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         scene: Some(Scene::Sleep(SleepCase {
             is_solicited: random.happens(200_000),
             probe_after_ns: one_of(random, &[20_000_000, 200_000_000, 1_000_000_000]),
+            probe_timeouts_ms: probe_timeouts_ms(random),
             lease_share_percent: one_of(random, &[5, 12, 50]),
             submissions_per_poll: one_of(random, &[1, 2, 5, 64]),
             submitters,

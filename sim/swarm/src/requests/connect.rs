@@ -33,6 +33,8 @@ impl RequestsRun<'_> {
         let endings = EndingsCase {
             probe_after_ns: self.asking.probe_after_ns,
             is_left_to_worker: false,
+            probe_timeouts_ms: [0; 2],
+            is_cut: false,
         };
         let config = |end| {
             let config = channel_config(&self.case.lines[line], Some(endings), end, 0);

@@ -8,6 +8,9 @@ pub(crate) struct SleepCase {
     /// Only solicited messages wake a host. Otherwise all messages do.
     pub(crate) is_solicited: bool,
     pub(crate) probe_after_ns: u64,
+    /// How long each end of a line waits for the answer to a probe, in milliseconds. Zero leaves that to the device's retries.
+    #[serde(default)]
+    pub(crate) probe_timeouts_ms: [u32; 2],
     pub(crate) lease_share_percent: u32,
     pub(crate) submissions_per_poll: u32,
     /// Submitters with a ring of their own, and those that share one.

@@ -1,7 +1,7 @@
 //! Judges the events of sleeping hosts.
 
 use doorbell::worker::{CloseProgress, SubmissionError};
-use doorbell::{ChannelId, Event};
+use doorbell::{ChannelId, Event, WcStatus};
 use doorbell_sim::Host;
 
 use super::{Flow, SleepRun, Sleeper};
@@ -90,6 +90,12 @@ impl SleepRun<'_> {
             }
             Event::ChannelFailed { cause } => {
                 self.note(host, format_args!("line {line}: failed, {}", cause.status));
+                let has_timeout = self.sleepy.probe_timeouts_ms[end] > 0;
+                ensure(
+                    has_timeout || cause.status != WcStatus::RESP_TIMEOUT_ERR,
+                    "status",
+                    || format!("line {line} end {end} gave its peer up, and has no time for that"),
+                )?;
                 // The report itself makes this an end that is ending.
                 let may_fail = self.may_fail(line);
                 self.hear_end(line, end, thread)?;

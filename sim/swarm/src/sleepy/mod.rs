@@ -117,6 +117,8 @@ pub(crate) struct SleepRun<'c> {
     panics: Panics,
     trace: &'c mut Trace,
     bounds: Vec<Bounds>,
+    /// The time in which each end of a line gives a silent peer up, where it has one.
+    silences_ns: Vec<[Option<u64>; 2]>,
     watch: Watch,
     pub(crate) messages: u64,
     is_set_up: bool,
@@ -130,13 +132,15 @@ impl<'c> SleepRun<'c> {
         let sleepers = (0..case.hosts.len())
             .map(|number| Sleeper::new(case, sleepy, fabric, number))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let mut bounds = Vec::new();
+        let (mut bounds, mut silences_ns) = (Vec::new(), Vec::new());
         let endings = endings(sleepy);
         for line in &case.lines {
             let of = Case {
                 endings: Some(endings),
                 ..case.clone()
             };
+            let silence_ns = |end| Bounds::of_silence_ns(&of, line, end);
+            silences_ns.push([silence_ns(0), silence_ns(1)]);
             bounds.push(Bounds::of(&of, line)?);
         }
         Ok(Self {
@@ -150,6 +154,7 @@ impl<'c> SleepRun<'c> {
             panics: Panics::every(case.panics_every),
             trace,
             bounds,
+            silences_ns,
             watch: Watch::default(),
             messages: 0,
             is_set_up: false,
@@ -587,5 +592,7 @@ const fn endings(sleepy: &SleepCase) -> EndingsCase {
     EndingsCase {
         probe_after_ns: sleepy.probe_after_ns,
         is_left_to_worker: true,
+        probe_timeouts_ms: sleepy.probe_timeouts_ms,
+        is_cut: false,
     }
 }

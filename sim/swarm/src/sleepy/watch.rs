@@ -62,6 +62,14 @@ impl SleepRun<'_> {
             let is_peer_gone = ends[1 - end].is_gone;
             if is_peer_gone && !is_apart(end) {
                 push(end, "the report of its end", 0, bounds.report_ns);
+                let is_idle = !at
+                    .flows
+                    .iter()
+                    .any(|flow| flow.awaits() || !flow.wanted.is_empty());
+                let silence_ns = self.silences_ns[line][end].filter(|_| is_idle && !self.excuses.may_fail());
+                if let Some(silence_ns) = silence_ns {
+                    push(end, "giving up a silent peer", 0, silence_ns);
+                }
             }
         }
         if ends.iter().any(super::End::is_ending) || self.excuses.may_fail() {
