@@ -59,6 +59,8 @@ fn golden_packet(packet: &Packet) -> Vec<u8> {
         Packet::Refused(_) => ("0005", "", "", "00000000 00000000 00000008"),
         Packet::Cut(_) => ("0006", "", "", "00000000 00000000 00000003"),
         Packet::Replace => ("0007", "", "", ""),
+        Packet::Status { .. } => ("0008", "00000000 81828384", "", ""),
+        Packet::StatusGiven { .. } => ("0009", "00000000 91929394", "", ""),
     };
     let mut golden = bytes("646f6f72 0001");
     for (part, ends_at) in [(kind, 8), (front, 24), (key, 40), (rest, 64)] {
@@ -88,6 +90,8 @@ fn packets() {
         Packet::Refused(AttachRefusal::NameTaken),
         Packet::Cut(CutReason::Length),
         Packet::Replace,
+        Packet::Status { bytes: 0x8182_8384 },
+        Packet::StatusGiven { bytes: 0x9192_9394 },
     ] {
         let golden = golden_packet(&packet);
         assert_eq!(packet.bytes()[..], golden, "{packet:?}");
