@@ -40,7 +40,8 @@ pub struct LentCompletion<'c> {
     /// Completion as the device wrote it. In a failed one only the id, the status, the vendor's error and the
     /// queue pair are valid (S7).
     wc: &'c ibv_wc,
-    origin: Origin,
+    // Borrowed, so that it is two words, which functions take in registers.
+    origin: &'c Origin,
 }
 
 impl doorbell_core::provider::LentCompletion for LentCompletion<'_> {
@@ -64,7 +65,7 @@ impl doorbell_core::provider::LentCompletion for LentCompletion<'_> {
     fn keep(self) -> Completion {
         Completion {
             wc: *self.wc,
-            origin: self.origin,
+            origin: *self.origin,
         }
     }
 }
@@ -90,21 +91,21 @@ impl doorbell_core::provider::Completion for Completion {
     type Lent<'c> = LentCompletion<'c>;
 
     fn lend(&self) -> LentCompletion<'_> {
-        LentCompletion::new(&self.wc, self.origin)
+        LentCompletion::new(&self.wc, &self.origin)
     }
 }
 
 impl<'c> LentCompletion<'c> {
     /// The token for what a poll gave.
     #[inline]
-    pub(crate) const fn new(wc: &'c ibv_wc, origin: Origin) -> Self {
+    pub(crate) const fn new(wc: &'c ibv_wc, origin: &'c Origin) -> Self {
         Self { wc, origin }
     }
 
     /// Completion queue that it came from.
     #[inline]
     pub(crate) const fn origin(&self) -> Origin {
-        self.origin
+        *self.origin
     }
 
     /// Whether a SEND came, and how many bytes of it.
@@ -220,8 +221,8 @@ mod tests {
 
     #[test]
     fn a_success_is_read_whole() {
-        let wc = wc();
-        let completion = LentCompletion::new(&wc, origin());
+        let (wc, origin) = (wc(), origin());
+        let completion = LentCompletion::new(&wc, &origin);
         assert_eq!(completion.arrival_kind(), ArrivalKind::Send);
         assert_eq!(completion.message_bytes(), Some(9));
         assert_eq!(completion.bytes(), 9);
@@ -232,15 +233,15 @@ mod tests {
         );
         let mut write = wc;
         write.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-        let completion = LentCompletion::new(&write, origin());
+        let completion = LentCompletion::new(&write, &origin);
         assert_eq!(completion.arrival_kind(), ArrivalKind::WriteWithImmediate);
     }
 
     #[test]
     fn s7_of_a_failure_nothing_else_is_read() {
-        let mut failed = wc();
+        let (mut failed, origin) = (wc(), origin());
         failed.status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
-        let completion = LentCompletion::new(&failed, origin());
+        let completion = LentCompletion::new(&failed, &origin);
         assert_eq!(completion.arrival_kind(), ArrivalKind::Failed);
         assert_eq!((completion.bytes(), completion.immediate()), (0, None));
         assert!(!completion.has_route());
@@ -248,7 +249,7 @@ mod tests {
         newer.opcode = ibv_wc_opcode(4711);
         newer.status = ibv_wc_status(4711);
         assert_eq!(
-            LentCompletion::new(&newer, origin()).arrival_kind(),
+            LentCompletion::new(&newer, &origin).arrival_kind(),
             ArrivalKind::Failed
         );
     }

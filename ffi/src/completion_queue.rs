@@ -318,7 +318,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         for wc in left.completions.by_ref() {
             origin.sequence = origin.sequence.wrapping_add(1);
-            each(LentCompletion::new(wc, origin));
+            each(LentCompletion::new(wc, &origin));
         }
         core::mem::forget(left);
         Ok(taken)

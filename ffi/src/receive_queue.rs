@@ -20,13 +20,17 @@ use crate::{Completion, LentCompletion, MessageSlot, Slot, unposted};
 type PostReceive =
     unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32;
 
+/// Stands for the number of places while a batch began and did not end: while there is none, it was forgotten. No ring has as many, so no
+/// message is put back into its place.
+const BEGUN: u32 = u32::MAX;
+
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
 pub struct ReceiveQueue {
     /// Owns the slots whose memory requests name, from staging until the device is done.
     ring: ManuallyDrop<ReceiveRing>,
     post_recv: PostReceive,
-    /// Whether a batch began and did not end: while there is none, it was forgotten.
-    has_begun: bool,
+    /// How many places the ring has, for a message to be put back into its own. Or [`BEGUN`].
+    full: u32,
     scatter_max: u8,
     ledger: Ledger,
     shared: Arc<Shared>,
@@ -40,10 +44,11 @@ impl ReceiveQueue {
         ledger: Ledger,
         limits: &QueuePairLimits,
     ) -> Self {
+        let ring = ReceiveRing::new(positions);
         Self {
-            ring: ManuallyDrop::new(ReceiveRing::new(positions)),
+            full: ring.places(),
+            ring: ManuallyDrop::new(ring),
             post_recv,
-            has_begun: false,
             scatter_max: limits.scatter_max,
             ledger,
             shared,
@@ -55,9 +60,24 @@ impl ReceiveQueue {
         Arc::ptr_eq(&self.shared, shared)
     }
 
+    /// Notes that no batch has begun.
+    #[inline(always)]
+    fn end_batch(&mut self) {
+        self.full = self.ring.places();
+    }
+
     /// Sends all slots home, the device having forgotten every receive.
     pub(crate) fn forget(&mut self) {
         self.ring.drain();
+    }
+
+    /// Stages a receive into memory of a message that goes to another place.
+    // Apart, so that a loop over messages keeps nothing in registers for it.
+    #[cold]
+    #[cfg_attr(not(doorbell_in_line), inline(never))]
+    fn restage_apart(&mut self, slot: Slot) -> Result<(), Slot> {
+        use doorbell_core::provider::ReceiveQueue as _;
+        self.restage(slot)
     }
 
     /// Takes the receive this completion names; `each` gets its slots in order, their lengths set to what arrived in each.
@@ -107,20 +127,20 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     #[inline(always)]
     fn stage(&mut self) -> ReceiveBatch<'_> {
         let state = self.shared.state();
-        if self.has_begun || (self.ring.positions().staged() != 0 && !state.accepts_receives()) {
+        if self.full == BEGUN || (self.ring.positions().staged() != 0 && !state.accepts_receives()) {
             unposted::discard(&mut *self.ring);
         }
-        self.has_begun = true;
+        self.full = BEGUN;
         self.ring.unlend();
         ReceiveBatch { queue: self, state }
     }
 
     #[inline(always)]
     fn restage(&mut self, slot: Slot) -> Result<(), Slot> {
-        if self.has_begun {
+        if self.full == BEGUN {
             // A batch was forgotten.
             unposted::discard(&mut *self.ring);
-            self.has_begun = false;
+            self.end_batch();
         }
         match self.ring.stage([slot]) {
             Ok(_) => Ok(()),
@@ -131,14 +151,13 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     #[inline(always)]
     fn put_back(&mut self, message: MessageSlot) -> Result<(), Slot> {
         let Origin { queue, sequence } = message.origin();
-        let slot = Slot::from(message);
-        if self.has_begun || queue != self.ledger.queue() || !self.ring.has_lent(sequence) {
-            return self.restage(slot);
+        if queue == self.ledger.queue() && self.ring.has_lent(sequence) {
+            forget(message);
+            // SAFETY: No other value had this origin, so the slot is the one that the ring gave for it, and it is given up.
+            unsafe { self.ring.put_back() };
+            return Ok(());
         }
-        forget(slot);
-        // SAFETY: No other value had this origin, so the slot is the one that the ring gave for it, and it is given up.
-        unsafe { self.ring.put_back() };
-        Ok(())
+        self.restage_apart(message.into())
     }
 
     #[inline(always)]
@@ -152,11 +171,12 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
 
     #[inline(always)]
     fn retire_message(&mut self, completion: &LentCompletion<'_>) -> Option<(MessageSlot, Option<u32>)> {
-        let (ring, work_id, origin) = (&mut *self.ring, completion.work_id(), completion.origin());
+        let (work_id, origin) = (completion.work_id(), completion.origin());
+        let (ring, full) = (&mut *self.ring, self.full);
         let bytes = completion.message_bytes()?;
         let receive = self
             .ledger
-            .redeem_if(origin, || ring.retire_oldest(work_id, origin.sequence))?;
+            .redeem_if(origin, || ring.retire_oldest(work_id, origin.sequence, full))?;
         let mut slot = receive.take();
         slot.set_length(bytes);
         Some((MessageSlot::new(slot, origin), completion.immediate()))
@@ -297,7 +317,7 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
     #[inline]
     fn leave(self) {
         let Self { queue, .. } = &mut *ManuallyDrop::new(self);
-        queue.has_begun = false;
+        queue.end_batch();
     }
 
     #[inline]
@@ -322,7 +342,7 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
 impl Drop for ReceiveBatch<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.queue.has_begun = false;
+        self.queue.end_batch();
         if self.queue.ring.positions().staged() != 0 {
             unposted::discard(&mut *self.queue.ring);
         }

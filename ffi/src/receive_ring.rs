@@ -38,11 +38,15 @@ pub(crate) struct ReceiveRing {
 /// The number of no completion.
 const NOT_LENT: u64 = u64::MAX;
 
+/// The id of no request: every id has a kind.
+const NO_ID: WorkId = WorkId::from_raw(0);
+
 /// The place of a position. In cells, since requests point to each other and to their elements: the pointers stay good
 /// whatever is borrowed through `&self`.
 struct ReceivePlace {
     request: UnsafeCell<ibv_recv_wr>,
-    /// The id of the receive here, for a completion to be compared with: the device gets the one in the request.
+    /// The id of the receive here if it has one slot, for a completion to be compared with: the device gets the one in the request. Or
+    /// [`NO_ID`].
     id: Cell<WorkId>,
     /// How many slots the last receive here has or had.
     count: Cell<usize>,
@@ -69,7 +73,7 @@ impl ReceivePlace {
                 sg_list: ptr::null_mut(),
                 num_sge: 0,
             }),
-            id: Cell::new(WorkId::from_raw(0)),
+            id: Cell::new(NO_ID),
             count: Cell::new(0),
             slots: UnsafeCell::new([const { MaybeUninit::uninit() }; GATHER_MAX]),
             elements: UnsafeCell::new([NOTHING; GATHER_MAX]),
@@ -90,7 +94,7 @@ impl ReceivePlace {
         // SAFETY: as above; another field.
         let places = unsafe { &mut *self.slots.get() };
         request.wr_id = work_id.to_raw();
-        self.id.set(work_id);
+        self.id.set(if N == 1 { work_id } else { NO_ID });
         request.num_sge = Description::new(&slots, Slot::capacity).write(elements);
         if let Some(places) = places.first_chunk_mut() {
             *places = slots.map(MaybeUninit::new);
@@ -98,7 +102,7 @@ impl ReceivePlace {
         self.count.set(N);
     }
 
-    /// Writes the id of the next receive here.
+    /// Writes the id of the next receive here, which has one slot as the last had.
     ///
     /// # Safety
     /// As for [`ReceivePlace::put`].
@@ -142,6 +146,16 @@ impl ReceiveRing {
             places,
             lent: NOT_LENT,
         }
+    }
+
+    /// How many places it has.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a power of two from a depth of 32 bits"
+    )]
+    pub(crate) const fn places(&self) -> u32 {
+        self.places.len() as u32
     }
 
     /// The positions, to be asked.
@@ -190,13 +204,13 @@ impl ReceiveRing {
     }
 
     /// Retires the oldest receive, if that is posted, `work_id` names it, and it has one slot. `sequence` is the number of the
-    /// completion.
+    /// completion. Its slot may be put back where it was if there were `full` receives, as many as there are places.
     #[inline(always)]
-    pub(crate) fn retire_oldest(&mut self, work_id: WorkId, sequence: u64) -> Option<Retired<'_>> {
+    pub(crate) fn retire_oldest(&mut self, work_id: WorkId, sequence: u64, full: u32) -> Option<Retired<'_>> {
         let place = Self::place(&self.places, self.positions.oldest());
-        let is_round = self.positions.in_flight() as usize == self.places.len();
+        let is_round = self.positions.in_flight() == full;
         // The place has its id while it is posted.
-        if place.count.get() != 1 || place.id.get() != work_id || !self.positions.retire_next() {
+        if place.id.get() != work_id || !self.positions.retire_next() {
             return None;
         }
         if is_round {
@@ -360,7 +374,7 @@ pub(crate) struct Retired<'r> {
 impl Retired<'_> {
     #[inline(always)]
     pub(crate) fn take(self) -> Slot {
-        // SAFETY: the receive was posted until it was retired, and so had its one slot. This value is the only one of it.
+        // SAFETY: the receive was posted until it was retired, and had its one slot, as its id said. This value is the only one of it.
         unsafe { self.place.take(0) }
     }
 }

@@ -115,6 +115,12 @@ impl ChannelList {
         self.listed == 0
     }
 
+    /// How many channels are on it.
+    #[inline(always)]
+    pub(super) const fn len(&self) -> usize {
+        self.listed
+    }
+
     /// Puts a channel on it that is not there. Says whether it is now: there is room for all that
     /// were admitted.
     #[inline]

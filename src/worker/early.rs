@@ -20,9 +20,10 @@ impl<P: Provider> Default for Early<P> {
 }
 
 impl<P: Provider> Early<P> {
+    /// How many are kept.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Makes room for so many beside those there are, so that polling never allocates.

@@ -94,7 +94,9 @@ impl<P: Provider> Worker<P> {
         let early = receives.poll_early(table, arena, statistics, &mut due, each);
         let received = receives.poll(table, arena, statistics, &mut due, each)?;
         let sent = sends.poll(table, arena, statistics, each)?;
-        let unsent = if sends.has_work() || !self.closing.is_empty() {
+        // One word of all lists, so that a poll compares once.
+        let waiting = sends.waiting() | receives.unfed() | self.closing.len();
+        let unsent = if waiting != 0 || !sends.noticed.is_empty() {
             self.look_at_lists(received, sent, each)
         } else {
             0
@@ -120,6 +122,7 @@ impl<P: Provider> Worker<P> {
         let Self {
             table,
             sends,
+            receives,
             arena,
             closing,
             upkeep,
@@ -127,6 +130,11 @@ impl<P: Provider> Worker<P> {
             ..
         } = self;
         let table = &mut table.entries;
+        if receives.unfed() != 0 {
+            let unannounced = &mut sends.unannounced;
+            let due = |index: u32, listed: &mut Listed| listed.note_unannounced(index, unannounced);
+            receives.feed(table, arena, due, each);
+        }
         // Behind the completions, which made room.
         let unsent = if sends.submissions.is_used() {
             sends.submissions.run(table, arena, context, each)
@@ -164,7 +172,8 @@ pub(super) struct Polled {
 impl Polled {
     #[inline]
     const fn completions(self) -> u32 {
-        self.early.saturating_add(self.received).saturating_add(self.sent)
+        // No queue gives out more than 16 at once, and of those kept there are fewer than 2^31.
+        self.early.wrapping_add(self.received).wrapping_add(self.sent)
     }
 
     /// Events that end a wait.

@@ -1,6 +1,8 @@
 //! Polling for what was received: completions in bulk, each to its channel, and receives posted again. The same for a whole Worker
 //! and for the half of one that receives.
 
+use std::sync::Arc;
+
 use doorbell_core::WorkKind;
 use doorbell_core::provider::{
     Arena, ArrivalKind, Completion, CompletionQueue, Lent, LentCompletion, Provider, ProviderError,
@@ -68,13 +70,10 @@ impl<P: Provider> ReceiveSide<P> {
         &mut self,
         table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
-        statistics: &Statistics,
+        statistics: &Arc<Statistics>,
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
-        if self.interrupted.is_some() {
-            self.note_interrupted(table);
-        }
         let Self {
             completions,
             hungry,
@@ -101,8 +100,6 @@ impl<P: Provider> ReceiveSide<P> {
                 statistics,
             };
             shared.tend(count, around, &mut due, each);
-        } else if !self.hungry.is_empty() {
-            self.feed(table, arena, due, each);
         }
         Ok(count)
     }
@@ -119,17 +116,18 @@ impl<P: Provider> ReceiveSide<P> {
     }
 
     /// Takes what had come before its channel was there, and says of how many it is settled whose they are. It goes in
-    /// front of [`ReceiveSide::poll`]: a channel's messages keep their order.
+    /// front of [`ReceiveSide::poll`]: a channel's messages keep their order, and the receive of a callback that panicked is noted.
     #[inline]
     pub(super) fn poll_early<C: Receives<P>>(
         &mut self,
         table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
-        statistics: &Statistics,
+        statistics: &Arc<Statistics>,
         due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
-        if self.early.is_empty() {
+        // One word of both, so that a poll compares once.
+        if self.early.len() | usize::from(self.interrupted.is_some()) == 0 {
             return 0;
         }
         self.take_early(table, arena, statistics, due, each)
@@ -140,7 +138,7 @@ impl<P: Provider> ReceiveSide<P> {
         &mut self,
         table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
-        statistics: &Statistics,
+        statistics: &Arc<Statistics>,
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
@@ -172,15 +170,25 @@ impl<P: Provider> ReceiveSide<P> {
         count
     }
 
+    /// How many channels went without receives of their own, for [`ReceiveSide::feed`].
+    #[inline(always)]
+    pub(super) fn unfed(&self) -> usize {
+        self.hungry.len()
+    }
+
     /// Posts receives for channels that went without, as far as memory came back.
     #[cold]
-    fn feed<C: Receives<P>>(
+    pub(super) fn feed<C: Receives<P>>(
         &mut self,
         table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) {
+        if self.shared.is_some() {
+            // These are fed with the shared receives.
+            return;
+        }
         self.hungry.retain(|index| {
             let Some((entry, others)) = apart(table, index as usize) else {
                 return false;
@@ -211,12 +219,12 @@ fn take<P: Provider, C: Receives<P>>(
 ) -> bool {
     let id = completion.work_id();
     let place = channel_apart(around.table, id.channel_among(WorkKind::Receive));
-    let Some((channel, others)) = place else {
-        return take_elsewhere(completion, shared, around, due, each);
-    };
-    let Some((taken, immediate)) = channel.receive_half().retire_message(&completion) else {
-        take_other(completion, interrupted, around, due, each);
-        return true;
+    let message = place.and_then(|(channel, others)| {
+        let taken = channel.receive_half().retire_message(&completion)?;
+        Some((channel, others, taken))
+    });
+    let Some((channel, others, (taken, immediate))) = message else {
+        return take_other(completion, shared, interrupted, around.again(), due, each);
     };
     // Should `each` panic, the next poll posts its receive again, and announces it.
     let owed = OnUnwind::new(|| *interrupted = Some(id.channel()));
@@ -226,36 +234,44 @@ fn take<P: Provider, C: Receives<P>>(
         each(turn, Event::Received { message, immediate });
     }
     if channel.receive_half().receiver.put_back(memory, around.arena) {
-        look_after(id.channel(), around, due, each);
+        look_after(id.channel(), around.again(), due, each);
     }
     owed.disarm();
     true
 }
 
-/// Takes a receive that no channel has in a queue of its own. Says whether it is settled whose it was.
-#[inline]
-fn take_elsewhere<P: Provider, C: Receives<P>>(
+/// Takes a receive that brought no message into one slot of a channel's own queue, or is not the next one. Says whether it is settled
+/// whose it was.
+#[cfg_attr(not(doorbell_in_line), inline(never))]
+fn take_other<P: Provider, C: Receives<P>>(
     completion: Lent<'_, P::Completion>,
     shared: &mut Option<Box<Reaped<Shared<P>>>>,
-    around: &mut Around<'_, P, C>,
+    interrupted: &mut Option<u32>,
+    around: Around<'_, P, C>,
     due: &mut impl FnMut(u32, &mut Listed),
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) -> bool {
     let id = completion.work_id();
     if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), shared) {
-        return shared.take(completion, around.again(), due, each);
+        return shared.take(completion, around, due, each);
     }
-    let entry = around.table.get(id.channel_among(WorkKind::Receive));
-    let is_early = entry.is_some_and(ChannelEntry::awaits_admission);
-    keep_or_orphan(completion, is_early, around.early, around.statistics)
+    let Some(entry) = around.table.get(id.channel_among(WorkKind::Receive)) else {
+        return keep_or_orphan(completion, false, around.early, around.statistics);
+    };
+    if entry.channel.is_none() {
+        let is_early = entry.awaits_admission();
+        return keep_or_orphan(completion, is_early, around.early, around.statistics);
+    }
+    take_own(completion, interrupted, around, due, each);
+    true
 }
 
 /// Takes a receive of a channel's own queue that brought no message or one in several slots, or is not the next one.
-#[cfg_attr(not(doorbell_in_line), inline(never))]
-fn take_other<P: Provider, C: Receives<P>>(
+#[inline]
+fn take_own<P: Provider, C: Receives<P>>(
     completion: Lent<'_, P::Completion>,
     interrupted: &mut Option<u32>,
-    around: &mut Around<'_, P, C>,
+    around: Around<'_, P, C>,
     due: &mut impl FnMut(u32, &mut Listed),
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) {
@@ -310,7 +326,7 @@ fn take_other<P: Provider, C: Receives<P>>(
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 fn look_after<P: Provider, C: Receives<P>>(
     index: u32,
-    around: &mut Around<'_, P, C>,
+    around: Around<'_, P, C>,
     due: &mut impl FnMut(u32, &mut Listed),
     each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
 ) {

@@ -59,10 +59,10 @@ impl<P: Provider> SendSide<P> {
         }
     }
 
-    /// Whether a poll is to look at its lists, or at what was submitted.
+    /// How much a poll is to look at beside completions, the noticed channels aside: 0 for nothing.
     #[inline(always)]
-    pub(super) fn has_work(&self) -> bool {
-        self.submissions.is_used() || !self.noticed.is_empty() || !self.unannounced.is_empty()
+    pub(super) fn waiting(&self) -> usize {
+        self.submissions.rings() | self.unannounced.len()
     }
 
     /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
@@ -172,7 +172,7 @@ impl<P: Provider> SendSide<P> {
         &mut self,
         table: &mut [ChannelEntry<C>],
         arena: &mut P::Arena,
-        statistics: &Statistics,
+        statistics: &Arc<Statistics>,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> Result<u32, ProviderError> {
         let Self {

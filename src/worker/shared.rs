@@ -65,12 +65,13 @@ pub(super) struct Around<'w, P: Provider, C> {
     /// Channels whose peers used receives that are not granted again for want of spare ones.
     pub(super) hungry: &'w mut ChannelList,
     pub(super) early: &'w mut Early<P>,
-    pub(super) statistics: &'w Statistics,
+    pub(super) statistics: &'w Arc<Statistics>,
 }
 
 impl<P: Provider, C> Around<'_, P, C> {
     /// These, for a shorter time.
-    #[inline]
+    // In line: a poll then puts them together only where something apart is called with them.
+    #[inline(always)]
     pub(super) const fn again(&mut self) -> Around<'_, P, C> {
         Around {
             table: self.table,

@@ -284,7 +284,13 @@ impl<P: Provider> Submissions<P> {
     /// Whether there ever were submitters.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
-        !self.inlets.0.is_empty()
+        self.rings() != 0
+    }
+
+    /// How many rings there ever were.
+    #[inline]
+    pub(super) fn rings(&self) -> usize {
+        self.inlets.0.len()
     }
 
     /// Announces a sleep, so that who submits wakes the Worker. It polls once more before.

@@ -113,7 +113,7 @@ impl Device {
 
 /// Takes the slot of the oldest receive, as the queue does.
 fn take_oldest(ring: &mut ReceiveRing, id: WorkId, sequence: u64) -> Option<crate::Slot> {
-    Some(ring.retire_oldest(id, sequence)?.take())
+    Some(ring.retire_oldest(id, sequence, ring.places())?.take())
 }
 
 fn address(slot: &crate::Slot) -> u64 {

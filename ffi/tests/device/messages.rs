@@ -504,3 +504,34 @@ fn memory_of_a_message_goes_back_into_any_queue_and_stays_where_it_is_kept() {
     drop((pairs, kept));
     assert_eq!(arena.free_slots(), 64);
 }
+
+#[test]
+fn a_message_put_back_behind_a_forgotten_batch_is_the_only_one_staged() {
+    let Some(bench) = bench("a_message_put_back_behind_a_forgotten_batch") else {
+        return;
+    };
+    let mut arena = bench.arena(64, 64);
+    let (mut sender, mut receiver) = bench.pair();
+    let depth = receiver.parts.receive.room();
+    post_receives(&mut receiver.parts.receive, &mut arena, depth - 1);
+    let free = arena.free_slots();
+    let mut batch = sender.parts.send.stage();
+    batch
+        .push_inline(Operation::Send, b"this", PostFlags::SIGNALED)
+        .unwrap();
+    assert_eq!(batch.ring(), Ok(1));
+    let completion = poll_success(&mut sender.sends);
+    assert_eq!(retire_sends(&mut sender, &mut arena, completion), 1);
+    let completion = poll_success(&mut receiver.receives);
+    let receive = &mut receiver.parts.receive;
+    let mut batch = receive.stage();
+    batch.push([arena.lease().unwrap()]).unwrap();
+    core::mem::forget(batch);
+    // All places have receives, and the message's place is the next: with one that was forgotten in front.
+    let (message, _) = receive.retire_message(&completion.lend()).expect("a message");
+    receive.put_back(message).expect("room");
+    assert_eq!(arena.free_slots(), free, "the forgotten one is home");
+    assert_eq!(receive.missing() - receive.room(), 1);
+    assert_eq!(receive.stage().ring(), Ok(1));
+    assert_eq!(receive.in_flight(), depth - 1);
+}

@@ -61,6 +61,9 @@ impl<P: Provider> ReceiveWorker<P> {
         let notify = |index: u32, _: &mut Listed| due.notify(index);
         let early = receives.poll_early(table, arena, statistics, notify, &mut each);
         let count = receives.poll(table, arena, statistics, notify, &mut each)?;
+        if receives.unfed() != 0 {
+            receives.feed(table, arena, notify, &mut each);
+        }
         receives.renew_limit();
         Ok(early.saturating_add(count))
     }
