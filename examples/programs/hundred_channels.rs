@@ -20,10 +20,12 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     let channel = ChannelConfig::for_channels(CHANNELS);
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &channel)?;
     tell(listener.handle());
+    let mut used = 0;
     for _ in 0..CHANNELS {
-        listener.accept(node, &mut workers, node.within(PATIENCE))?;
+        // A Worker for each device, and all channels come over the same one.
+        used = listener.accept(node, &mut workers, node.within(PATIENCE))?.worker;
     }
-    let worker = workers.first_mut().ok_or("no worker")?;
+    let worker = workers.get_mut(used).ok_or("no worker")?;
     let (mut answered, mut closed) = (0, 0);
     until(worker, |turn, event| {
         match event {
@@ -41,14 +43,15 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
 /// Connects all, sends its number on each, and counts the answers that came to where they belong.
 pub(crate) fn call<P: Provider>(node: &Node<P, impl Network>, handle: &Handle) -> Result<u32, Failure> {
     let mut workers = node.workers(&config())?;
-    let channel = ChannelConfig::for_channels(CHANNELS);
+    let (channel, mut used) = (ChannelConfig::for_channels(CHANNELS), 0);
     for number in 0..u64::from(CHANNELS) {
         let to = node.connect(&mut workers, handle, &channel, node.within(PATIENCE))?;
         let worker = workers.get_mut(to.worker).ok_or("no worker")?;
         worker.channel(to.channel).ok_or("closed")?.set_user(number);
         worker.send(to.channel, &number.to_be_bytes())?;
+        used = to.worker;
     }
-    let worker = workers.first_mut().ok_or("no worker")?;
+    let worker = workers.get_mut(used).ok_or("no worker")?;
     let (mut came, mut right) = (0, 0);
     until(worker, |turn, event| {
         if let Event::Received { message, .. } = event {

@@ -38,15 +38,12 @@ pub(crate) struct ReceiveRing {
 /// The number of no completion.
 const NOT_LENT: u64 = u64::MAX;
 
-/// The id of no request: every id has a kind.
-const NO_ID: WorkId = WorkId::from_raw(0);
-
 /// The place of a position. In cells, since requests point to each other and to their elements: the pointers stay good
 /// whatever is borrowed through `&self`.
 struct ReceivePlace {
     request: UnsafeCell<ibv_recv_wr>,
-    /// The id of the receive here if it has one slot, for a completion to be compared with: the device gets the one in the request. Or
-    /// [`NO_ID`].
+    /// The id of the receive here if it has one slot, for a completion to be compared with: the device gets the one in the request. Else
+    /// all bits of that are turned, which is the id of none that is posted.
     id: Cell<WorkId>,
     /// How many slots the last receive here has or had.
     count: Cell<usize>,
@@ -73,7 +70,7 @@ impl ReceivePlace {
                 sg_list: ptr::null_mut(),
                 num_sge: 0,
             }),
-            id: Cell::new(NO_ID),
+            id: Cell::new(WorkId::from_raw(!0)),
             count: Cell::new(0),
             slots: UnsafeCell::new([const { MaybeUninit::uninit() }; GATHER_MAX]),
             elements: UnsafeCell::new([NOTHING; GATHER_MAX]),
@@ -94,7 +91,10 @@ impl ReceivePlace {
         // SAFETY: as above; another field.
         let places = unsafe { &mut *self.slots.get() };
         request.wr_id = work_id.to_raw();
-        self.id.set(if N == 1 { work_id } else { NO_ID });
+        self.id.set(match N {
+            1 => work_id,
+            _ => WorkId::from_raw(!work_id.to_raw()),
+        });
         request.num_sge = Description::new(&slots, Slot::capacity).write(elements);
         if let Some(places) = places.first_chunk_mut() {
             *places = slots.map(MaybeUninit::new);

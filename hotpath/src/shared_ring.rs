@@ -308,6 +308,8 @@ impl<M: SharedWords> SharedConsumer<M> {
     }
 
     /// How many descriptors wait, by the producer's position of this moment. None of them may be read before [`SharedConsumer::look`] finds it.
+    ///
+    /// Ordering: as for that.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         let limit = self.handed_back.wrapping_add(self.ring.slots.into());

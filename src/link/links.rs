@@ -423,13 +423,14 @@ impl<P: Provider, N: Network> Links<P, N> {
         pushed
     }
 
-    /// Takes a message of so many bytes to be sent, as [`Links::send`] does. Returns the room where the link keeps it, with bytes of earlier
-    /// messages in it: write the message there before the next poll, which sends it. So it needs no buffer of its own.
+    /// Takes a message of so many bytes to be sent, as [`Links::send`] does. Returns the room where the link keeps it: write the message there.
+    /// The caller needs no buffer of its own. The message is taken when this returns, and the next poll sends the room as it is then. Bytes that
+    /// were not written are those of earlier messages to this peer.
     ///
     /// # Errors
     /// As for [`Links::send`]. [`PushRefusal::TooLong`] has the limit of this call: a message that goes in one fragment
     /// ([`SessionConfig::fragment_bytes`](crate::link::SessionConfig::fragment_bytes)) and is not written into the peer's memory
-    /// ([`LinkConfig::place_messages_over`]).
+    /// ([`LinkConfig::place_messages_over`]). [`Links::send`] takes longer ones.
     #[inline]
     pub fn send_in_place(&mut self, id: LinkId, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
         let pushed = self.core.link_to_send(id)?.push_whole(bytes);

@@ -1,7 +1,7 @@
 //! Links that have nothing to do until a moment, so that a poll passes them by.
 //!
 //! A link rests once a poll moved it on and found nothing to do. Every way to change a link from outside a poll's round stirs it:
-//! `Core::link_mut`, `links_mut` and `add` do. A link that awaits something of which nothing informs it (a thread, a stream,
+//! `Core::link_mut`, `link_to_send`, `links_mut` and `add` do. A link that awaits something of which nothing informs it (a thread, a stream,
 //! room on a rail) does not rest: [`Link::rests_until`] lists all of that.
 
 use doorbell_core::network::Network;

@@ -165,7 +165,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Takes in a message of one fragment, which is yet to be written: to the room that is returned.
+    /// Takes in a message of one fragment. The caller writes it into the room that is returned.
     #[inline]
     pub(super) fn push_whole(&mut self, bytes: usize) -> Result<(Sequence, &mut [u8]), PushRefusal> {
         let Some(short) = u32::try_from(bytes)
@@ -188,10 +188,20 @@ impl<P: Provider, N: Network> Link<P, N> {
         if let Some(taken) = self.push_placed(message) {
             return taken;
         }
+        let longest = message.len().min(self.out.each());
+        if shared.is_none() && longest < message.len().min(self.fragment_bytes as usize) {
+            // This link stores short messages alone.
+            return Err(too_long(message.len(), longest));
+        }
         let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
         let taken = self.session.push(bytes, self.fragment_bytes)?;
         if let Some(shared) = shared {
-            self.shared.put(&taken, shared);
+            // The peer may have acknowledged some by its part of a handshake.
+            let Self {
+                shared: all, session, ..
+            } = self;
+            all.let_go(|sequence| session.kept(sequence).is_some());
+            all.put(&taken, shared);
             return Ok(taken.last);
         }
         let (mut rest, mut at) = (message, taken.first);
@@ -201,11 +211,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             let length = usize::try_from(fragment.bytes).unwrap_or(0).min(rest.len());
             let (these, others) = rest.split_at(length);
-            let is_stored = self.out.put(fragment.place, these);
-            debug_assert!(
-                is_stored,
-                "a fragment of {length} bytes is copied by a link that stores no such one"
-            );
+            self.out.put(fragment.place, these);
             (rest, at) = (others, at.plus(1));
         }
         Ok(taken.last)

@@ -23,6 +23,11 @@ impl Store {
         })
     }
 
+    /// The most bytes of a fragment.
+    pub(super) const fn each(&self) -> usize {
+        self.each
+    }
+
     /// Puts bytes at a place; says whether they fit.
     pub(super) fn put(&mut self, place: usize, bytes: &[u8]) -> bool {
         let room = self.room(place, bytes.len());

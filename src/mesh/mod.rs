@@ -13,8 +13,9 @@
 //! for a while ([`MeshConfig::hold_down`]).
 //!
 //! # Messages
-//! A message is stored once, and shared with the links that carry it. Only a frame of more than
-//! [`LinkConfig::place_messages_over`](crate::link::LinkConfig::place_messages_over) bytes is copied into memory of the device.
+//! The sender stores a message once, and its links share it: each fragment is copied when it is sent. A link copies a frame of up to 64 bytes,
+//! and one of more than [`LinkConfig::place_messages_over`](crate::link::LinkConfig::place_messages_over) bytes, which is written into the
+//! peer's memory.
 //!
 //! A message is retransmitted if its route changes, if the route to a member on it changes, or if nothing is heard for
 //! [`MeshConfig::resend_after`]. The receiver drops duplicates. Each message that goes back carries an acknowledgement, so an

@@ -240,7 +240,7 @@ pub struct ChannelConfig {
     /// The longest that the Worker waits for the answer to a probe. After it the channel fails with
     /// [`WcStatus::RESP_TIMEOUT_ERR`](crate::WcStatus::RESP_TIMEOUT_ERR), within 60 ms, if a poll finds no answer, and nothing came or
     /// was posted since. So a dead peer is found this and 150 ms after `probe_after` at the latest, whatever the device's retries take.
-    /// A Worker whose every poll takes a completion of a send finds it once it took as many as its queue has places. A probe that the
+    /// A Worker whose every poll takes a completion of a send finds the peer dead once it took twice as many as its queue has places. A probe that the
     /// device refuses, and may have, leaves the peer to those retries. Without `probe_after` it means nothing.
     /// Default `None`, which leaves the peer to those retries: with less, an outage that a busy channel survives would end an idle
     /// one. A value of 50 ms leaves time for a lost packet with a `timeout` of 12, of 16.8 ms. Whole

@@ -64,7 +64,7 @@ enum Probed {
     Asked,
     /// The timeout is over. The answer may lie in the completion queue.
     Overdue,
-    /// So it is, and the completions are counted that polls take out of that queue.
+    /// So it is, and a round of completions began since: as many as that queue has places.
     Counted,
     /// The timeout is over, and polls took since what lay in the completion queue then.
     Unanswered,
@@ -190,17 +190,14 @@ impl Care {
         Some(Deadline::after(now, timeout.or(self.probe_after())?).instant())
     }
 
-    /// Notes a poll that took so many completions of sends out of a queue of this depth. `taken` counts them since a probe of the Worker
-    /// was overdue last. Returns whether an overdue answer can lie in the queue no more; `None` if none is overdue.
-    pub(crate) fn note_poll(&mut self, sent: u32, taken: &mut u32, depth: u32) -> Option<bool> {
+    /// Notes a poll that took so many completions of sends, and whether it ended a round: as many of them as the queue has places. Returns
+    /// whether an overdue answer can lie in the queue no more; `None` if none is overdue.
+    pub(crate) fn note_poll(&mut self, sent: u32, is_round_over: bool) -> Option<bool> {
         self.probed = match self.probed {
             Probed::Overdue | Probed::Counted if sent == 0 => Probed::Unanswered,
-            Probed::Counted if *taken >= depth => Probed::Unanswered,
-            Probed::Overdue => {
-                *taken = 0;
-                Probed::Counted
-            }
-            Probed::Counted => Probed::Counted,
+            Probed::Counted if is_round_over => Probed::Unanswered,
+            Probed::Overdue if is_round_over => Probed::Counted,
+            state @ (Probed::Overdue | Probed::Counted) => state,
             Probed::No | Probed::Asked | Probed::Unanswered => return None,
         };
         Some(self.probed == Probed::Unanswered)
@@ -334,25 +331,20 @@ mod tests {
         assert_eq!(care.look(probed((3, 3)), at(5001)), Some(Look::GiveUp));
     }
 
-    /// A queue of 8 places has nothing left of its time behind the 8 that come out of it.
+    /// The round in which it became overdue does not count.
     #[test]
-    fn a_probe_is_given_up_once_polls_took_as_many_completions_as_the_queue_has_places() {
+    fn a_probe_is_given_up_once_polls_took_a_whole_round_of_completions() {
         let mut care = asked();
-        let mut taken = 100;
-        assert_eq!(care.look(probed((3, 3)), at(2100)), Some(Look::Await));
-        assert_eq!(care.note_poll(8, &mut taken, 8), Some(false));
-        assert_eq!(taken, 0, "what was taken before does not count");
-        for (count, is_unanswered) in [(7, false), (8, true)] {
-            taken = count;
-            assert_eq!(care.look(probed((3, 3)), at(2101)), Some(Look::Await));
-            assert_eq!(care.note_poll(1, &mut taken, 8), Some(is_unanswered));
+        for (is_round_over, is_unanswered) in [(false, false), (true, false), (false, false), (true, true)] {
+            assert_eq!(care.look(probed((3, 3)), at(2100)), Some(Look::Await));
+            assert_eq!(care.note_poll(1, is_round_over), Some(is_unanswered));
         }
         assert_eq!(care.look(probed((3, 3)), at(2102)), Some(Look::GiveUp));
     }
 
-    /// Notes a poll of a deep queue that took so many.
+    /// Notes a poll that took so many and ended no round.
     fn polled(care: &mut Care, sent: u32) -> Option<bool> {
-        care.note_poll(sent, &mut 0, 1000)
+        care.note_poll(sent, false)
     }
 
     #[test]

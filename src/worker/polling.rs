@@ -94,7 +94,7 @@ impl<P: Provider> Worker<P> {
         let early = receives.poll_early(table, arena, statistics, &mut due, each);
         let received = receives.poll(table, arena, statistics, &mut due, each)?;
         let sent = sends.poll(table, arena, statistics, each)?;
-        // One word of all lists, so that a poll compares once.
+        // One word of the Worker's own lists. Channels list themselves among those that noticed something, from any thread.
         let waiting = sends.waiting() | receives.unfed() | self.closing.len();
         let unsent = if waiting != 0 || !sends.noticed.is_empty() {
             self.look_at_lists(received, sent, each)

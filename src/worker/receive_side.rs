@@ -170,7 +170,7 @@ impl<P: Provider> ReceiveSide<P> {
         count
     }
 
-    /// How many channels went without receives of their own, for [`ReceiveSide::feed`].
+    /// How many channels went without receives, for [`ReceiveSide::feed`].
     #[inline(always)]
     pub(super) fn unfed(&self) -> usize {
         self.hungry.len()

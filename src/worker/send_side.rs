@@ -34,7 +34,7 @@ pub(crate) struct SendSide<P: Provider> {
     pub(super) wanting: ChannelList,
     /// Channels that are lost, which were reported to the application, and that the Worker is to close.
     pub(super) lost: ChannelList,
-    /// Completions that polls took since the answer to a probe was overdue last.
+    /// Completions that polls took in this round, which ends with as many as the queue has places.
     taken: u32,
     pub(super) submissions: Submissions<P>,
 }
@@ -91,6 +91,10 @@ impl<P: Provider> SendSide<P> {
             ..
         } = self;
         *taken = taken.saturating_add(sent);
+        let is_round_over = *taken >= completions.depth();
+        if is_round_over {
+            *taken = 0;
+        }
         let is_left = !undelivered.is_empty();
         let mut is_unanswered = false;
         noticed.take(|index| {
@@ -118,7 +122,7 @@ impl<P: Provider> SendSide<P> {
             let SendHalf {
                 sender, notice, care, ..
             } = channel.send_half();
-            match care.note_poll(sent, taken, completions.depth()) {
+            match care.note_poll(sent, is_round_over) {
                 Some(true) => is_unanswered = true,
                 Some(false) => noticed.notify(index),
                 None => {}

@@ -273,10 +273,8 @@ fn every_kind_of_frame_has_golden_bytes() {
             error.is_some_and(|error| (error.field, error.reason) == (Field::Kind, Reason::Unknown));
         assert_eq!(!is_unknown, has_golden(kind), "session frames of kind {kind}");
     }
-    let of_handshake: Vec<u8> = samples::frames()
-        .iter()
-        .map(|frame| frame.as_bytes()[5])
-        .collect();
+    // Hello to Reject, by the tests above.
+    let of_handshake = 1..=6;
     for kind in 0..=u8::MAX {
         let mut frame = FrameBuffer::ready(4).as_bytes().to_vec();
         frame[5] = kind;

@@ -1,5 +1,7 @@
 //! Receives: each is cleared with the peer, and filled by a message or by a transfer.
 
+use doorbell::link::PushRefusal;
+
 use super::comm::{Entry, EntryState, Side, Stage};
 use super::memories::place;
 use super::sending::{Slot, no_request};
@@ -55,6 +57,7 @@ impl Context {
     ) -> Result<Option<Slot>, Failure> {
         let Self {
             links,
+            buffer,
             state:
                 State {
                     comms,
@@ -102,10 +105,18 @@ impl Context {
         if !may_send(circuits, link, bytes) {
             return self.receive_later();
         }
-        let Ok((_, message)) = links.send_in_place(link, bytes) else {
-            return self.receive_later();
-        };
-        write_clear(message, (to, request), (count, placed), receives);
+        match links.send_in_place(link, bytes) {
+            Ok((_, message)) => write_clear(message, (to, request), (count, placed), receives),
+            // The settings have fragments that are shorter than the frame.
+            Err(PushRefusal::TooLong { .. }) => {
+                let frame = buffer.get_mut(..bytes).unwrap_or_default();
+                write_clear(frame, (to, request), (count, placed), receives);
+                if links.send(link, frame).is_err() {
+                    return self.receive_later();
+                }
+            }
+            Err(_) => return self.receive_later(),
+        }
         did_send(circuits, link, bytes);
         open.set(slot, (serial, count));
         self.is_dirty = true;

@@ -77,6 +77,14 @@ fn every_message_by_a_transfer_and_none() {
     }
 }
 
+/// Frames that clear several receives are longer than the fragments.
+#[test]
+fn groups_over_short_fragments() {
+    let ran = drive(11, &[("DOORBELL_LINK_FRAGMENT_BYTES", "64")], &["grouped"]);
+    let told = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{told}");
+}
+
 /// Neighbours by a relay, as ranks that share no subnet are connected: the contract is the same.
 #[test]
 fn every_message_by_a_relay() {

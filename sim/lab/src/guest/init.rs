@@ -109,8 +109,9 @@ fn live() -> Result<()> {
 /// Mounts a folder QEMU shares under `tag`.
 pub(crate) fn mount_9p(tag: &str, target: &Path, writable: bool) -> Result<()> {
     let (flags, options) = if writable {
-        // Writes reach the lab at once. Each other mode keeps them back on kernels since 6.4, and loses those that come while another
-        // process asks for the file's length: its pages are then behind the end that the lab knows.
+        // Writes reach the lab at once. `mmap` and `loose` keep them back on kernels since 6.4, and lose those that come while another
+        // process asks for the file's length: its pages are then behind the end that the lab knows. Older kernels have no other mode.
+        // No file there can be mapped for shared writing.
         (
             MountFlags::empty(),
             c"trans=virtio,version=9p2000.L,msize=262144,cache=none",

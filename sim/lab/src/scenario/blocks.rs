@@ -11,7 +11,7 @@ use super::model::{Block, Step, Variant, block_of};
 use super::schema::{Alternate, File, Step as StepTable};
 use super::template::list;
 
-/// StepPlace of a step in the file, as its table names it.
+/// Place of a step in the file, as its table names it.
 struct StepPlace<'a> {
     table: &'a StepTable,
     /// The group it names, or itself when it has rounds of its own.
