@@ -106,7 +106,9 @@ impl Context {
             return self.receive_later();
         }
         match links.send_in_place(link, bytes) {
-            Ok((_, message)) => write_clear(message, (to, request), (count, placed), receives),
+            Ok((_, message)) => {
+                write_clear(message, (to, request), (count, placed), receives);
+            }
             // The settings have fragments that are shorter than the frame.
             Err(PushRefusal::TooLong { .. }) => {
                 let frame = buffer.get_mut(..bytes).unwrap_or_default();
