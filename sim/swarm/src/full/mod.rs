@@ -134,11 +134,6 @@ impl<'c> FullRun<'c> {
             .is_some_and(|[from_ns, to_ns]| (from_ns..=to_ns).contains(&now_ns))
     }
 
-    /// Whether a rail of this host's links is cut: those of a host with one rail never are.
-    fn may_be_cut(&self, from: usize) -> bool {
-        self.is_troubled() && self.room.rails(&[from]) > 1
-    }
-
     fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
         let now_ns = self.now_ns();
         self.trace.note(now_ns, host, what);
@@ -370,7 +365,7 @@ impl<'c> FullRun<'c> {
             SessionEvent::RailDown { .. } | SessionEvent::Recovering | SessionEvent::Stalled => {
                 let bond = &self.made[at].bond;
                 // It may be the only rail of a link for whose other one there is no room. Until it is given up, nothing is acknowledged.
-                let is_cut = self.may_be_cut(self.host_of(at, 0));
+                let is_cut = self.is_troubled() && self.room.has_rails();
                 ensure(is_cut || bond.is_ending(), "excuse", || {
                     format!("{event:?} of link {}, and nothing was wrong", bond.number())
                 })?;
@@ -393,7 +388,7 @@ impl<'c> FullRun<'c> {
         let bounds = &self.bounds[bond.line];
         let took_ns = now_ns.saturating_sub(bond.began_ns);
         let gave_up = bond.end(1 - end).reason == Some(FinalReason::Unreachable);
-        let may_be_cut = self.may_be_cut(from);
+        let is_troubled = self.is_troubled();
         let is_in_vain = bond.end(end).lost_ns.is_some_and(|lost_ns| {
             let recover_ns = bounds.recover_ns[end];
             (recover_ns..=recover_ns + bounds.polls_ns).contains(&now_ns.saturating_sub(lost_ns))
@@ -402,9 +397,9 @@ impl<'c> FullRun<'c> {
             FinalReason::Closed => bond.is_closing(end),
             FinalReason::PeerClosed => bond.is_closing(1 - end),
             // It never came in, or its one rail is that which is cut: there is no room for the other.
-            FinalReason::Unreachable if is_in_vain => may_be_cut || end == 0 && !made.is_up,
+            FinalReason::Unreachable if is_in_vain => is_troubled || end == 0 && !made.is_up,
             FinalReason::Unreachable => end == 1 && gave_up,
-            FinalReason::EndedByPeer(RefusalReason::GIVEN_UP) => gave_up && (may_be_cut || end == 1),
+            FinalReason::EndedByPeer(RefusalReason::GIVEN_UP) => gave_up && (is_troubled || end == 1),
             _ => false,
         };
         ensure(has_cause, "excuse", || {
