@@ -129,9 +129,12 @@ impl<'c> FullRun<'c> {
 
     /// Whether a rail is cut, or handshakes of then may hold places.
     fn is_troubled(&self) -> bool {
-        let now_ns = self.now_ns();
+        self.was_troubled(self.now_ns())
+    }
+
+    fn was_troubled(&self, at_ns: u64) -> bool {
         self.troubled_ns
-            .is_some_and(|[from_ns, to_ns]| (from_ns..=to_ns).contains(&now_ns))
+            .is_some_and(|[from_ns, to_ns]| (from_ns..=to_ns).contains(&at_ns))
     }
 
     fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
@@ -388,7 +391,9 @@ impl<'c> FullRun<'c> {
         let bounds = &self.bounds[bond.line];
         let took_ns = now_ns.saturating_sub(bond.began_ns);
         let gave_up = bond.end(1 - end).reason == Some(FinalReason::Unreachable);
-        let is_troubled = self.is_troubled();
+        // One that was lost then may find no room again.
+        let was_lost = |end: usize| bond.end(end).lost_ns.is_some_and(|ns| self.was_troubled(ns));
+        let is_troubled = self.is_troubled() || was_lost(0) || was_lost(1);
         let is_in_vain = bond.end(end).lost_ns.is_some_and(|lost_ns| {
             let recover_ns = bounds.recover_ns[end];
             (recover_ns..=recover_ns + bounds.polls_ns).contains(&now_ns.saturating_sub(lost_ns))

@@ -74,13 +74,13 @@ impl Room {
         self.rails.iter().any(|rails| *rails > 1)
     }
 
-    /// Whether links of these hosts may be there.
+    /// Whether links of these hosts may be there. A host has an address on each of its rails.
     pub(super) fn holds(&self, held: &[usize]) -> bool {
         let of = |from: usize| held.iter().filter(|of| **of == from).count();
         held.len() <= self.case.links_max as usize
             && held
                 .iter()
-                .all(|from| of(*from) <= self.case.links_per_address as usize)
+                .all(|from| of(*from) <= self.case.links_per_address as usize * self.rails[*from])
     }
 
     /// The first thing of which one more link of a host lacks room, beside so many links, so many of its own, and so many channels.
