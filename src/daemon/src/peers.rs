@@ -54,7 +54,7 @@ struct Way {
     lost: u64,
     /// Whether the last of these is in the log: attempts in vain are no further ones.
     is_logged: bool,
-    /// Of its events. Those that are not logged are seen in the counts of its links.
+    /// A limit on its events in the log.
     quota: Quota,
 }
 

@@ -38,7 +38,7 @@ impl Lane {
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pairs: BTreeMap<(usize, EndpointAddress, u64), usize>,
-    /// Of all pairs.
+    /// The sum over all pairs.
     pub(super) total: usize,
 }
 

@@ -458,7 +458,7 @@ impl Server {
             (is_ready(0), first_client > first && is_ready(first), ready)
         };
         self.looked = within(LOOK_EVERY);
-        // What happened during the sleep is of the next second.
+        // Events behind a sleep are of the next second.
         self.watch.end_second();
         for (id, (has_packets, is_dead)) in ids.into_iter().zip(ready) {
             if has_packets {

@@ -118,8 +118,10 @@ fn a_user_sees_its_own_endpoints_and_a_job_keeps_what_its_ended_processes_exchan
         let status = status(&world, Some(uid));
         assert!(!status.sees_all);
         assert_eq!(status.processes, 4, "how many there are is no secret");
-        let mut attached_alone = RouterCounts::default();
-        attached_alone.attached = 4;
+        let attached_alone = RouterCounts {
+            attached: 4,
+            ..RouterCounts::default()
+        };
         assert_eq!(status.counts, attached_alone, "traffic of all is one");
         let node = &status.nodes[0];
         let link = &node.links[0];
