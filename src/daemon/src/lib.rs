@@ -20,6 +20,7 @@ mod name;
 mod one_sided;
 mod packet;
 mod peers;
+mod quota;
 mod reason;
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]

@@ -20,6 +20,7 @@ use doorbell::{Deadline, Handle, Node, Rdma, WaitError, Worker};
 use crate::frame::{Frame, Said};
 use crate::log::log;
 use crate::name::NodeNumber;
+use crate::quota::Quota;
 use crate::router::Router;
 use crate::status::{LinkState, LinkStatus, NodeStatus};
 
@@ -53,6 +54,8 @@ struct Way {
     lost: u64,
     /// Whether the last of these is in the log: attempts in vain are no further ones.
     is_logged: bool,
+    /// A limit on its events in the log.
+    quota: Quota,
 }
 
 /// Links to the daemons of other nodes.
@@ -153,6 +156,7 @@ impl<P: Provider, N: Network> Peers<P, N> {
             give_up: None,
             lost: 0,
             is_logged: false,
+            quota: Quota::default(),
         };
         self.ways.insert(number, way);
     }
@@ -170,10 +174,14 @@ impl<P: Provider, N: Network> Peers<P, N> {
 
     /// The nodes that are known, each with its links. The router knows what waits for them.
     pub(crate) fn nodes(&self) -> Vec<NodeStatus> {
+        let mut accepted = BTreeMap::<_, Vec<_>>::new();
+        for link in &self.accepted {
+            accepted.entry(link.from).or_default().push(link.id);
+        }
         let node = |(number, way): (&NodeNumber, &Way)| {
             let begun = way.lanes.iter().flatten().map(|lane| (lane.id, true));
-            let accepted = self.accepted.iter().filter(|link| link.from == Some(*number));
-            let links = begun.chain(accepted.map(|link| (link.id, false)));
+            let accepted = accepted.get(&Some(*number)).into_iter().flatten();
+            let links = begun.chain(accepted.map(|id| (*id, false)));
             NodeStatus {
                 node: *number,
                 lost: way.lost,
@@ -286,7 +294,9 @@ impl<P: Provider, N: Network> Peers<P, N> {
             };
             if !lane.is_introduced && send(&hello) {
                 (lane.is_introduced, way.give_up, way.is_logged) = (true, None, false);
-                log!(info, "link to a node", node = number.0, epoch = way.epoch);
+                if way.quota.allows_next(number.0, now) {
+                    log!(info, "link to a node", node = number.0, epoch = way.epoch);
+                }
             }
             lane.is_introduced && send(frame)
         });
@@ -427,7 +437,9 @@ impl<'p> Hearing<'p> {
         }
         if let Some(way) = self.ways.get_mut(&number) {
             (way.theirs, way.is_logged) = (Some(theirs), false);
-            log!(info, "link of a node", node = number.0, instance = theirs.0);
+            if way.quota.allows_next(number.0, self.now) {
+                log!(info, "link of a node", node = number.0, instance = theirs.0);
+            }
         }
         self.accepted.push(Accepted {
             id,
@@ -451,10 +463,13 @@ fn forget(
     router.lose_node(number);
     let mut given_up = Vec::new();
     if let Some(way) = ways.get_mut(&number) {
+        // Nothing is lost with a node that was only tried.
+        let is_begun = way.lanes.iter().flatten().any(|lane| lane.is_introduced);
+        let is_linked = way.theirs.is_some() || is_begun;
         given_up.extend(way.lanes.iter_mut().filter_map(Option::take).map(|lane| lane.id));
         way.epoch = way.epoch.saturating_add(1);
-        way.lost = way.lost.saturating_add(1);
-        if !core::mem::replace(&mut way.is_logged, true) {
+        way.lost = way.lost.saturating_add(is_linked.into());
+        if !core::mem::replace(&mut way.is_logged, true) && way.quota.allows_next(number.0, now) {
             log!(warn, "node lost", node = number.0, links = given_up.len());
         }
         (way.retry, way.theirs) = (Some(Deadline::after(now, RETRY_AFTER)), None);
@@ -504,12 +519,25 @@ mod tests {
             let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, now);
             hearing.introduce(link, &Frame::hello(1, instance, epoch).bytes());
             let given_up = hearing.given_up.len();
-            (given_up, peers.ways[&NodeNumber(1)].epoch)
+            let way = &peers.ways[&NodeNumber(1)];
+            (given_up, way.epoch, way.lost)
         };
-        assert_eq!(hear(5, 1), (0, 1), "the first");
-        assert_eq!(hear(5, 1), (0, 1), "another link of the same");
-        assert_eq!(hear(5, 2), (2, 2), "both are given up");
-        assert_eq!(hear(6, 2), (1, 3));
+        assert_eq!(hear(5, 1), (0, 1, 0), "the first");
+        assert_eq!(hear(5, 1), (0, 1, 0), "another link of the same");
+        assert_eq!(hear(5, 2), (2, 2, 1), "both are given up");
+        assert_eq!(hear(6, 2), (1, 3, 2));
+        // It ends, and what waits for it ends by attempts in vain, in which nothing is lost.
+        let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, now);
+        for lost in [3, 3] {
+            hearing.forget(NodeNumber(1));
+            assert_eq!(hearing.ways[&NodeNumber(1)].lost, lost);
+        }
+        let mut logged = |second: u64| {
+            let time = doorbell::provider::Instant::from_ns(second * 1_000_000_000);
+            let way = hearing.ways.get_mut(&NodeNumber(1)).unwrap();
+            (0..100).filter(|_| way.quota.allows_next(1, time)).count()
+        };
+        assert_eq!([logged(10), logged(10), logged(11)], [8, 0, 8]);
         let mut hearing = Hearing::new(&mut router, &mut peers.ways, &mut peers.accepted, now);
         hearing.introduce(link, &Frame::hello(2, 1, 1).bytes());
         assert_eq!(hearing.given_up, [link], "a node that nobody knows");

@@ -160,12 +160,8 @@ impl Router {
 
     /// Messages of other nodes that are kept for clients without room.
     #[must_use]
-    pub fn kept(&self) -> usize {
-        self.clients
-            .iter()
-            .flatten()
-            .map(|client| client.arrived().count())
-            .sum()
+    pub const fn kept(&self) -> usize {
+        self.kept.total
     }
 
     /// The clients that are attached, each with its process and its address.
@@ -628,12 +624,13 @@ impl Router {
         let id = self.client(index).map(|client| id_of(index, client));
         if let Some((id, ended)) = id.zip(self.remove(index, GoneReason::CutOff)) {
             self.cut.push_back((id, reason, ended));
-            self.counts.cut = self.counts.cut.saturating_add(1);
         }
     }
 
     fn remove(&mut self, index: usize, reason: GoneReason) -> Option<Ended> {
         let client = self.clients.get_mut(index).and_then(Option::take)?;
+        let is_cut = reason == GoneReason::CutOff;
+        self.counts.cut = self.counts.cut.saturating_add(is_cut.into());
         let name = (client.job.user, client.job.number);
         let members = self.jobs.get_mut(&name);
         let is_last = members.is_some_and(|members| members.end(&client));

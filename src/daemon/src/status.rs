@@ -263,7 +263,7 @@ records! {
         traffic: Traffic,
     }
 
-    /// The state of a daemon. A user sees the own jobs and endpoints; the root user and the daemon's user see all of them.
+    /// The state of a daemon. A user sees its own jobs and endpoints; the root user and the daemon's user see all of them.
     DaemonStatus {
         /// The number of its node.
         node: NodeNumber,
@@ -275,7 +275,7 @@ records! {
         sees_all: bool,
         /// Processes that are attached, of all users.
         processes: u64,
-        /// Counts since the beginning.
+        /// Counts since the beginning. For a user who does not see all, the counts of traffic are 0, here, in `kept` and of nodes and links.
         counts: RouterCounts,
         /// Messages and operations of other nodes that wait for processes of this one.
         kept: u64,
@@ -312,7 +312,7 @@ impl Part for RouterCounts {
 }
 
 impl Traffic {
-    /// None.
+    /// Traffic of a process that moved nothing.
     pub(crate) const NONE: Self = Self {
         submitted: 0,
         sent_bytes: 0,

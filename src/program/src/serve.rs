@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::fs;
+use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,9 @@ const FIRST_READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a handle file may hold no handle: somebody may be writing it.
 const HALF_WRITTEN: Duration = Duration::from_secs(5);
+
+/// How long what the daemon before had is tried to be had, once that one has ended.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long the daemon serves at a time if nothing else is to be looked for.
 const A_WHILE: Duration = Duration::from_secs(3600);
@@ -124,9 +128,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RULES")]
     rails: Option<RailFilter>,
 
-    /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format
+    /// Serve metrics at http://ADDR:PORT/metrics, in the Prometheus format. They have no series of a user or a job
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
+
+    /// Also serve the processes, memory and traffic of each job with its user: to all who reach the port of the metrics
+    #[arg(long, requires = "metrics")]
+    metrics_jobs: bool,
 
     /// Log to standard error: off, error, warn, info, debug or trace; each level includes those before it [default: off]
     #[arg(long, value_name = "LEVEL")]
@@ -196,11 +204,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
     // All that can fail is made before a daemon that is replaced ends, but for what that one has: its address.
-    let nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
+    let mut nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
         Some(nodes(arguments, level)?)
     } else {
         None
     };
+    let early_board = board(arguments, nodes.as_mut());
+    if !arguments.replace {
+        early_board.as_ref().map_err(ToString::to_string)?;
+    }
     let (read, has_files) = read_handles(&arguments.nodes)?;
     // Handles that are there are known before a process attaches. A file system that does not answer is waited for no longer.
     let first = within(FIRST_READ_WITHIN);
@@ -214,8 +226,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         server.set_peers(nodes);
     }
     eprintln!("doorbell: serving at {}", arguments.socket.display());
-    let mut board = board(arguments, &mut server)?;
-    ready::tell("READY=1")?;
+    // Another daemon may have ended for this one, which goes on without what it cannot have.
+    let late_board = early_board.or_else(|_| taken_over(arguments, || board(arguments, server.peers())));
+    let mut board = late_board.unwrap_or_else(|error| said(&*error));
+    if let Some(board) = &board {
+        eprintln!("metrics at http://{}/metrics", board.address());
+    }
+    tell("READY=1");
     let mut known = vec![Known::default(); arguments.nodes.len()];
     let mut is_stopped = false;
     while !is_stopped {
@@ -231,12 +248,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         let mut time = if has_files { LOOK_EVERY } else { A_WHILE };
         if let Some(board) = &mut board {
-            metrics::note(board, &mut server);
+            metrics::note(board, &mut server, arguments.metrics_jobs);
             time = time.min(NOTE_EVERY);
         }
         is_stopped = server.run_until(stop.as_fd(), within(time))?;
     }
-    ready::tell("STOPPING=1")?;
+    tell("STOPPING=1");
     if server.is_replaced() {
         eprintln!("doorbell: another daemon takes over");
     }
@@ -251,7 +268,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         arena_operations: counts.operations,
         replaced: server.is_replaced(),
     };
-    // The next daemon waits for this.
+    // The next daemon waits for the end of the server, and then needs the port of the metrics.
+    drop(board);
     drop(server);
     print("serve", &report, arguments.json, text)
 }
@@ -329,23 +347,62 @@ fn nodes(arguments: &Arguments, log: LogLevel) -> Result<Nodes, Failure> {
 }
 
 /// Begins to serve metrics, if that is asked for.
-fn board(arguments: &Arguments, server: &mut Server) -> Result<Option<Board>, Failure> {
+fn board(arguments: &Arguments, nodes: Option<&mut Nodes>) -> Result<Option<Board>, Failure> {
     let Some(at) = arguments.metrics else {
         return Ok(None);
     };
-    let board = match server.peers() {
-        Some(peers) => Board::announced(at, peers.watch().1),
-        None => Board::announced::<Rdma>(at, &[]),
+    let board = match nodes {
+        Some(nodes) => Board::start(at, nodes.watch().1),
+        None => Board::start::<Rdma>(at, &[]),
     };
     board.map(Some)
 }
 
+/// Tries something, with `--replace` again and again for [`TAKEN_OVER_WITHIN`]: the daemon before may have it still.
+fn taken_over<T>(
+    arguments: &Arguments,
+    mut attempt: impl FnMut() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let until = arguments.replace.then(|| within(TAKEN_OVER_WITHIN));
+    loop {
+        match attempt() {
+            Err(_) if until.is_some_and(|until| !until.has_passed(doorbell::now())) => {
+                thread::sleep(LOOK_EVERY)
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Prints a failure that ends no daemon.
+fn said<T>(error: &dyn core::error::Error) -> Option<T> {
+    // A log that is closed ends nobody either.
+    let _ = writeln!(std::io::stderr(), "doorbell: {error}");
+    None
+}
+
+/// Tells the service manager something, if there is one that asked for it.
+fn tell(what: &str) {
+    if let Err(error) = ready::tell(what) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "doorbell: {what} for the service manager: {error}"
+        );
+    }
+}
+
 /// Listens for other nodes, and says by which handle.
 fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
-    let handle = nodes.listen(arguments.listen.unwrap_or_else(|| anywhere(0)))?;
+    let at = arguments.listen.unwrap_or_else(|| anywhere(0));
+    let handle = taken_over(arguments, || Ok(nodes.listen(at)?))?;
     eprintln!("{handle}");
     if let Some(path) = &arguments.handle_file {
-        handle_file::leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;
+        let left = handle_file::leave(path, &handle);
+        let left = left.map_err(|error| Failure::from(format!("{}: {error}", path.display())));
+        match left {
+            Err(error) if arguments.replace => drop(said::<()>(&*error)),
+            left => left?,
+        }
     }
     Ok(())
 }

@@ -36,7 +36,11 @@ impl Lane {
 
 /// How many messages and operations of each pair wait: by the place of the receiver, the sender, and which process that is.
 #[derive(Debug, Default)]
-pub(super) struct Kept(BTreeMap<(usize, EndpointAddress, u64), usize>);
+pub(super) struct Kept {
+    pairs: BTreeMap<(usize, EndpointAddress, u64), usize>,
+    /// The sum over all pairs.
+    pub(super) total: usize,
+}
 
 impl Kept {
     /// Forgets one that waits no longer.
@@ -47,10 +51,11 @@ impl Kept {
         (index, arrived): (usize, &Arrived),
     ) {
         let pair = (index, arrived.from, arrived.incarnation);
-        if let Some(count) = self.0.get_mut(&pair) {
+        if let Some(count) = self.pairs.get_mut(&pair) {
             *count = count.saturating_sub(1);
+            self.total = self.total.saturating_sub(1);
             if *count == 0 {
-                self.0.remove(&pair);
+                self.pairs.remove(&pair);
             }
         }
         if let Some(user) = users.get_mut(&uid) {
@@ -111,6 +116,13 @@ impl Router {
     pub(crate) fn kept_reports(&self) -> u64 {
         let waiting = self.clients.iter().flatten().map(|client| client.waiting.len());
         waiting.sum::<usize>() as u64
+    }
+
+    /// Messages and operations in the queues of all clients: as many as are counted.
+    #[cfg(test)]
+    pub(crate) fn kept_in_queues(&self) -> usize {
+        let kept = self.clients.iter().flatten();
+        kept.map(|client| client.arrived().count()).sum()
     }
 
     /// Bytes of frames that wait for their lanes.
@@ -186,8 +198,9 @@ impl Router {
             return;
         };
         let pair = (index, arrived.from, arrived.incarnation);
-        let count = self.kept.0.entry(pair).or_default();
+        let count = self.kept.pairs.entry(pair).or_default();
         *count = count.saturating_add(1);
+        self.kept.total = self.kept.total.saturating_add(1);
         let user = self.users.entry(uid).or_default();
         user.kept_bytes = user.kept_bytes.saturating_add(arrived.bytes);
     }
@@ -399,7 +412,7 @@ impl Router {
     fn arrive(&mut self, index: usize, frame: &Frame, arrived: &mut Arrived) -> Result<Arrival, PeerFault> {
         let contacts_max = self.limits.contacts_max;
         let pair = (index, arrived.from, arrived.incarnation);
-        let of_pair = self.kept.0.get(&pair).copied().unwrap_or(0);
+        let of_pair = self.kept.pairs.get(&pair).copied().unwrap_or(0);
         let has_way_back =
             arrived.fetched() == 0 || self.has_lane_room(arrived.from.node, (frame.from, frame.to));
         let asked = arrived.asked;

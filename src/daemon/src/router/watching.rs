@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ClientId, Credentials, JobKey, JobNumber, Router, id_of};
+use super::{ClientId, Credentials, JobKey, JobNumber, Router, RouterCounts, id_of};
 use crate::client_state::Client;
 use crate::name::NodeNumber;
 use crate::status::{DaemonStatus, EndpointStatus, JobStatus, NodeStatus, Traffic};
@@ -61,24 +61,38 @@ impl Router {
         open.saturating_sub(self.kept() as u64)
     }
 
-    /// The state of this router for a user, or for all users. `since_s` has the seconds since each client attached.
+    /// The state of this router for a user, or for all users. `since_s` has the seconds since each client attached. A user does not learn the
+    /// traffic of all: without its own part that is the traffic of others.
     pub(crate) fn status(
         &self,
         of_user: Option<u32>,
         since_s: impl Fn(ClientId) -> u64,
         mut nodes: Vec<NodeStatus>,
     ) -> DaemonStatus {
+        let sees_all = of_user.is_none();
         for node in &mut nodes {
-            (node.waiting_frames, node.waiting_bytes) = self.waiting_for(node.node);
+            if sees_all {
+                (node.waiting_frames, node.waiting_bytes) = self.waiting_for(node.node);
+                continue;
+            }
+            for link in &mut node.links {
+                (link.sent_bytes, link.received_bytes) = (0, 0);
+            }
         }
+        let RouterCounts { attached, cut, .. } = self.counts;
+        let without_traffic = RouterCounts {
+            attached,
+            cut,
+            ..RouterCounts::default()
+        };
         let mut status = DaemonStatus {
             node: self.node,
             epoch: 0,
             running_s: 0,
-            sees_all: of_user.is_none(),
+            sees_all,
             processes: self.users.values().map(|user| user.clients as u64).sum(),
-            counts: self.counts,
-            kept: self.kept() as u64,
+            counts: if sees_all { self.counts } else { without_traffic },
+            kept: if sees_all { self.kept() as u64 } else { 0 },
             dropped: self.dropped(),
             refused: Vec::new(),
             cut: Vec::new(),

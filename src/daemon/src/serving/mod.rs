@@ -4,7 +4,6 @@ mod asking;
 mod closer;
 mod pace;
 mod pending;
-mod quota;
 mod replacing;
 mod server;
 pub(crate) mod shortage;

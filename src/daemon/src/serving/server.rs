@@ -55,8 +55,8 @@ pub struct ServerConfig {
     /// Whether a daemon that listens at the path is asked to end, and this one goes on with its clients: not by default. It has to be of
     /// the same user.
     pub replace: bool,
-    /// How long the processes of a daemon that died or was replaced may take to come back: a second by default. Meanwhile what is for
-    /// one that is not there yet waits, and nothing is taken from other nodes.
+    /// How long the processes of the daemon before may take to come back: a second by default, and none if there is no file of its socket.
+    /// Meanwhile what is for one that is not there yet waits, and nothing is taken from other nodes.
     pub reattach_within: Duration,
     /// How long the server polls in vain before it sleeps: 50 us by default. A server with a processor of its own takes more.
     pub spin: Duration,
@@ -395,7 +395,7 @@ impl Server {
                 self.pace.next(user).unwrap_or(pending.until)
             }
         });
-        let others = [self.accept_after, self.expecting, self.watch.quota.due()];
+        let others = [self.accept_after, self.expecting, self.watch.due()];
         pending.chain(others.into_iter().flatten()).min()
     }
 
@@ -458,6 +458,8 @@ impl Server {
             (is_ready(0), first_client > first && is_ready(first), ready)
         };
         self.looked = within(LOOK_EVERY);
+        // Events behind a sleep are of the next second.
+        self.watch.end_second();
         for (id, (has_packets, is_dead)) in ids.into_iter().zip(ready) {
             if has_packets {
                 self.take_packets(id);
@@ -467,7 +469,6 @@ impl Server {
             }
         }
         self.closer.advance();
-        self.watch.end_second();
         self.take_pending();
         if is_asked {
             self.accept()?;

@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use doorbell::interprocess::PeerCredentials;
 use doorbell::{now, within};
@@ -60,15 +60,12 @@ const QUEUE_MAX: usize = 16;
 /// How long another daemon may take to listen or to find that it may not.
 const LOCKED_WITHIN: Duration = Duration::from_secs(1);
 
-/// A socket that listens at a path.
+/// A socket that listens at a path. Its file stays when it ends: so the next daemon at the path knows that there was one.
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub(crate) listener: OwnedFd,
     /// Whether there was a file that a daemon left behind.
     pub(crate) is_left_behind: bool,
-    path: PathBuf,
-    /// Device and inode of its file.
-    file: (u64, u64),
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -103,13 +100,10 @@ pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<Listening> {
         bound => bound?,
     }
     rustix::fs::chmod(path, Mode::from_bits_truncate(mode))?;
-    let file = file_at(path)?;
     rustix::net::listen(&listener, 64)?;
     Ok(Listening {
         listener,
         is_left_behind,
-        path: path.to_owned(),
-        file,
     })
 }
 
@@ -132,17 +126,9 @@ fn lock(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-fn file_at(path: &Path) -> io::Result<(u64, u64)> {
-    let stat = rustix::fs::lstat(path)?;
-    Ok((stat.st_dev, stat.st_ino))
-}
-
 impl Listening {
-    /// Takes no more connections: those that wait are there until they are accepted. The file goes, if it is still this one's.
+    /// Takes no more connections: those that wait are there until they are accepted.
     pub(crate) fn end(&self) {
-        if file_at(&self.path).is_ok_and(|file| file == self.file) {
-            let _ = std::fs::remove_file(&self.path);
-        }
         let _ = rustix::net::shutdown(&self.listener, Shutdown::Read);
     }
 }

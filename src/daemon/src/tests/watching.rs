@@ -4,12 +4,17 @@ use super::world::{World, at, request, user};
 use crate::endpoint::Endpoint;
 use crate::name::JobNumber;
 use crate::reason::GoneReason;
-use crate::router::ClientId;
+use crate::router::{ClientId, RouterCounts};
 use crate::status::{DaemonStatus, JobStatus, Traffic};
 
 /// The state of the first node, for a user or for all.
 fn status(world: &World, of_user: Option<u32>) -> DaemonStatus {
-    world.routers[0].status(of_user, |id: ClientId| id.incarnation() * 10, Vec::new())
+    let nodes = crate::status::tests::status().nodes;
+    let nodes = nodes.into_iter().map(|mut node| {
+        (node.waiting_frames, node.waiting_bytes) = (0, 0);
+        node
+    });
+    world.routers[0].status(of_user, |id: ClientId| id.incarnation() * 10, nodes.collect())
 }
 
 /// Attaches a process of another user to the first node.
@@ -33,6 +38,7 @@ fn endpoints_have_what_they_exchanged_and_what_waits() {
     }
     let before = status(&world, None);
     assert!(before.sees_all && before.processes == 2 && before.left_out == 0);
+    assert!(before.nodes[0].links[0].sent_bytes > 0);
     let [sender, receiver] = &before.endpoints[..] else {
         panic!("{before:?}");
     };
@@ -112,6 +118,15 @@ fn a_user_sees_its_own_endpoints_and_a_job_keeps_what_its_ended_processes_exchan
         let status = status(&world, Some(uid));
         assert!(!status.sees_all);
         assert_eq!(status.processes, 4, "how many there are is no secret");
+        let attached_alone = RouterCounts {
+            attached: 4,
+            ..RouterCounts::default()
+        };
+        assert_eq!(status.counts, attached_alone, "traffic of all is one");
+        let node = &status.nodes[0];
+        let link = &node.links[0];
+        assert_eq!((link.sent_bytes, link.received_bytes), (0, 0));
+        assert_eq!((link.rails, node.waiting_bytes), (4, 0));
         let count = [1, 2, 1, 0][uid as usize];
         assert_eq!(status.endpoints.len(), count);
         assert_eq!(status.jobs.len(), count.min(1));

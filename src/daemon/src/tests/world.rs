@@ -412,6 +412,7 @@ impl World {
     pub(crate) fn check(&self) {
         for router in &self.routers {
             assert_eq!(router.dropped(), 0, "lost without an outcome");
+            assert_eq!(router.kept(), router.kept_in_queues(), "another count");
         }
         for (index, process) in self.processes.iter().enumerate() {
             // Nothing is noted of the messages of a name that a hostile process ever had.

@@ -70,6 +70,7 @@ impl Daemon {
         let mut config = ServerConfig::new(&socket);
         config.node = NodeNumber(5);
         change(&mut config);
+        let socket = config.socket.clone();
         let mut server = Server::bind(&config).unwrap();
         before(&socket);
         let (stop, stopped) = UnixStream::pair().unwrap();
@@ -585,6 +586,33 @@ fn clients_survive_the_death_of_their_daemon_and_nothing_comes_twice_or_is_lost_
         }
     };
     assert!(matches!(gone, ClientError::DaemonGone), "{gone}");
+}
+
+/// The file of the socket says to the next daemon that there was one, whose processes come back.
+#[test]
+fn a_message_for_a_process_that_is_not_back_yet_waits_after_an_orderly_end_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        Daemon::start(|config| {
+            config.socket = folder.path().join("socket");
+            config.reattach_within = Duration::from_secs(120);
+        })
+    };
+    let first = start();
+    let (mut client, mut other) = (attach(&first.socket, 0), attach(&first.socket, 1));
+    drop(first.stop());
+    let next = start();
+    until(&mut client, "the next daemon", |event| {
+        matches!(event, EndpointEvent::Restarted { .. })
+    });
+    client.send(at(1), b"waits").unwrap();
+    client.poll(|_| {}).unwrap();
+    // It is refused at once, or waits.
+    client
+        .wait(within(Duration::from_millis(50)), |event| panic!("{event:?}"))
+        .unwrap();
+    receives(&mut other);
+    drop(next);
 }
 
 /// A daemon that has no place for the question answers it once it has one.

@@ -85,6 +85,7 @@ fn a_status_has_each_process_and_all_that_was_counted() {
     let one = ask(&daemon.socket);
     let cut: Vec<_> = one.cut.iter().map(|of| (of.reason, of.count)).collect();
     assert_eq!(cut, [(CutReason::Packet, 1)]);
+    assert_eq!(one.counts.cut, 1, "each reason counts");
     assert_eq!((one.processes, one.dropped, one.counts.local), (1, 0, 1));
     assert_eq!(one.endpoints[0].traffic.submitted, 1);
 }
@@ -129,6 +130,7 @@ pub(crate) fn looks(socket: &Path, may_look: bool) {
     let _client = attach(socket, 7);
     let status = ask(socket);
     assert!(!status.sees_all && status.processes == 2);
+    assert_eq!((status.counts.attached, status.counts.local), (2, 0));
     let seen: Vec<_> = status
         .endpoints
         .iter()
@@ -148,7 +150,9 @@ fn another_user_sees_its_own_endpoints_alone_and_one_that_may_not_attach_sees_no
         let daemon = Daemon::start(|config| config.mode = mode);
         let folder = daemon.socket.parent().unwrap();
         std::fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
-        let _client = attach(&daemon.socket, 0);
+        let mut client = attach(&daemon.socket, 0);
+        client.send(at(0), b"not for others to count").unwrap();
+        receives(&mut client);
         let other = process_of(part, &daemon.socket, |command| command.uid(NOBODY).gid(NOBODY));
         let output = other.wait_with_output().unwrap();
         assert!(

@@ -8,8 +8,8 @@ use doorbell_operation::{Labels, MetricFamily, Metrics};
 
 use crate::board::Board;
 
-/// The most jobs that have series of their own, the oldest first, and the most of those of one user. The others are one: the numbers of
-/// jobs are their users' choice.
+/// The most jobs that have series of their own, and the most of those of one user. The others are one: the numbers of jobs are their
+/// users' choice.
 const JOBS_MAX: usize = 64;
 const JOBS_OF_USER_MAX: usize = 16;
 
@@ -48,12 +48,16 @@ families! {
     JOB_RECEIVED = counter "doorbell_daemon_job_received_bytes_total" ["uid", "job"], "Bytes of the messages among these.";
 }
 
-/// Notes the counters of a daemon and its links, if the last note is old enough.
-pub(super) fn note(board: &mut Board, server: &mut Server) {
+/// Notes the counters of a daemon and its links, if the last note is old enough. Anybody may read metrics, and users do not see the jobs of
+/// others: so jobs are there if `with_jobs` says so.
+pub(super) fn note(board: &mut Board, server: &mut Server, with_jobs: bool) {
     if !board.is_due() {
         return;
     }
-    let status = server.status();
+    let mut status = server.status();
+    if !with_jobs {
+        status.jobs.clear();
+    }
     match server.peers() {
         Some(peers) => {
             let (links, workers) = peers.watch();
@@ -107,24 +111,35 @@ fn add(metrics: &mut Metrics, status: &DaemonStatus) {
     add_jobs(metrics, &status.jobs);
 }
 
+/// Adds the oldest job of each user, then the second of each, and so on: a few users do not take all names. The others have gauges alone,
+/// since their counts fall when one of them ends.
 fn add_jobs(metrics: &mut Metrics, jobs: &[JobStatus]) {
     let mut by_age: Vec<_> = jobs.iter().collect();
     by_age.sort_by_key(|job| job.age);
-    let (mut of_users, mut named) = (BTreeMap::<u32, usize>::new(), 0_usize);
-    for job in by_age {
-        let of_user = of_users.entry(job.uid).or_default();
-        let is_named = named < JOBS_MAX && *of_user < JOBS_OF_USER_MAX;
+    let mut of_users = BTreeMap::<u32, usize>::new();
+    let mut in_turn: Vec<_> = by_age
+        .into_iter()
+        .map(|job| {
+            let nth = of_users.entry(job.uid).or_default();
+            *nth = nth.saturating_add(1);
+            (*nth, job)
+        })
+        .collect();
+    in_turn.sort_by_key(|(nth, job)| (*nth, job.age));
+    for (place, (nth, job)) in in_turn.into_iter().enumerate() {
+        let is_named = place < JOBS_MAX && nth <= JOBS_OF_USER_MAX;
         let (uid, number) = if is_named {
-            *of_user = of_user.saturating_add(1);
-            named = named.saturating_add(1);
             (job.uid.to_string(), job.job.0.to_string())
         } else {
             (OTHERS.to_owned(), OTHERS.to_owned())
         };
         let labels = [&*uid, &*number];
+        metrics.own(&JOB_PROCESSES, labels, job.processes);
+        metrics.own(&JOB_MEMORY, labels, job.memory_bytes);
+        if !is_named {
+            continue;
+        }
         for (family, value) in [
-            (&JOB_PROCESSES, job.processes),
-            (&JOB_MEMORY, job.memory_bytes),
             (&JOB_SUBMITTED, job.traffic.submitted),
             (&JOB_SENT, job.traffic.sent_bytes),
             (&JOB_REPORTED, job.traffic.reported),
@@ -180,6 +195,19 @@ mod tests {
         assert!(text.contains(&format!(
             "doorbell_daemon_job_processes{{uid=\"other\",job=\"other\"}} {others}\n"
         )));
+        assert!(!text.contains("_total{uid=\"other\""), "counts that fall: {text}");
+        // Five users with many jobs each, and one that comes last.
+        let mut jobs: Vec<_> = (0..100)
+            .map(|number| job(number as u32 / 20, number, number))
+            .collect();
+        jobs.push(job(9, 7, 1000));
+        let mut metrics = Metrics::default();
+        add_jobs(&mut metrics, &jobs);
+        let text = metrics.to_string();
+        assert!(
+            text.contains("doorbell_daemon_job_sent_bytes_total{uid=\"9\",job=\"7\"} 3\n"),
+            "{text}"
+        );
         let many: Vec<_> = (0..1000).map(|uid| job(uid, 1, uid.into())).collect();
         let mut metrics = Metrics::default();
         add_jobs(&mut metrics, &many);

@@ -185,20 +185,9 @@ impl Report {
             time(daemon.running_s),
             daemon.processes
         );
-        let _ = writeln!(
-            text,
-            "messages: {} on this host, {} sent, {} received, {} undelivered; operations on arenas: {}",
-            daemon.local_messages,
-            daemon.sent_messages,
-            daemon.received_messages,
-            daemon.undelivered_messages,
-            daemon.arena_operations
-        );
-        let _ = writeln!(
-            text,
-            "other nodes: {} arrived = {} answered + {} waiting + {} dropped",
-            daemon.arrived_messages, daemon.answered_messages, daemon.waiting, daemon.dropped
-        );
+        if daemon.sees_all {
+            daemon.write_messages(&mut text);
+        }
         for (what, reasons) in [
             ("refused", &daemon.refused_by_reason),
             ("cut off", &daemon.cut_off_by_reason),
@@ -351,6 +340,24 @@ impl Daemon {
             cut_off_by_reason: status.cut.iter().map(|of| (of.reason.name(), of.count)).collect(),
             endpoints_left_out: status.left_out,
         }
+    }
+
+    /// Writes the counts of all users' messages.
+    fn write_messages(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "messages: {} on this host, {} sent, {} received, {} undelivered; operations on arenas: {}",
+            self.local_messages,
+            self.sent_messages,
+            self.received_messages,
+            self.undelivered_messages,
+            self.arena_operations
+        );
+        let _ = writeln!(
+            text,
+            "other nodes: {} arrived = {} answered + {} waiting + {} dropped",
+            self.arrived_messages, self.answered_messages, self.waiting, self.dropped
+        );
     }
 }
 

@@ -38,7 +38,7 @@ const LOOK_UP: Duration = Duration::from_secs(5);
 ///
 /// Without an address, the command asks the node daemon of this host (`doorbell serve`) at its socket. It shows the daemon's nodes and
 /// links, its jobs, and its endpoints: each with its process and user, the time since it attached, and what it submitted, was given, has
-/// in flight and waits for. A user sees the own jobs and endpoints; root and the daemon's user see all. With --once it shows the state
+/// in flight and waits for. A user sees its own jobs and endpoints; root and the daemon's user see all. With --once it shows the state
 /// at once, without rates.
 ///
 /// With an address, the command reads the metrics that a node serves there: members and ways, rails with their rates, links, channels,

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -238,6 +238,62 @@ fn a_daemon_that_cannot_begin_replaces_none() {
     drop(first);
 }
 
+/// The metrics at an address.
+fn scraped(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_daemon_takes_over_the_port_of_the_metrics_or_serves_without_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    // The port is chosen by the first daemon, which the next ones name.
+    let start = |port: &str, more: &[&str]| {
+        let words = ["serve", "--socket", socket.to_str().unwrap(), "--metrics", port];
+        let daemon = Running::start(program(&[&words[..], more].concat()));
+        daemon.line_with("serving at ");
+        daemon
+    };
+    let first = start("127.0.0.1:0", &[]);
+    let metrics = first.line_with("metrics at http://");
+    let address = metrics.split('/').nth(2).unwrap();
+    let second = start(address, &["--replace"]);
+    first.line_with("another daemon takes over");
+    second.line_with("metrics at http://");
+    let client = attach(&socket, 0);
+    let deadline = within(PATIENCE);
+    // Figures are up to 200 ms old.
+    let answer = loop {
+        let answer = scraped(address);
+        if answer.contains("doorbell_daemon_processes 1\n") {
+            break answer;
+        }
+        assert!(!deadline.has_passed(doorbell::now()), "{answer}");
+    };
+    assert!(
+        !answer.contains("uid="),
+        "no user's figures are for all: {answer}"
+    );
+    client.detach().unwrap();
+    // The port is another program's, and the word for the service manager goes nowhere.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--replace"];
+    let port = taken.local_addr().unwrap().to_string();
+    let mut third = program(&[&words[..], &["--metrics", &port]].concat());
+    third.env("NOTIFY_SOCKET", folder.path().join("nobody"));
+    let third = Running::start(third);
+    third.line_with("serving at ");
+    third.line_with("metrics at 127.0.0.1:");
+    third.line_with("READY=1 for the service manager");
+    attach(&socket, 0).detach().unwrap();
+}
+
 /// Output of `doorbell status` for the daemon at a socket, and its exit code.
 fn status(socket: &Path, more: &[&str]) -> (String, Option<i32>) {
     let words = ["status", "--socket", socket.to_str().unwrap(), "--once"];
@@ -271,6 +327,7 @@ fn the_state_of_a_daemon_is_shown_scraped_and_logged() {
     let more = [
         "--metrics",
         "127.0.0.1:0",
+        "--metrics-jobs",
         "--listen",
         "127.0.0.1:0",
         "--unauthenticated",
@@ -340,12 +397,7 @@ fn the_state_of_a_daemon_is_shown_scraped_and_logged() {
     let deadline = within(PATIENCE);
     // Figures are up to 200 ms old.
     loop {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
-            .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = scraped(&address);
         if answer.contains("doorbell_daemon_job_sent_bytes_total{uid=") {
             for line in [
                 "doorbell_daemon_processes 1",

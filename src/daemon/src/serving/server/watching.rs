@@ -1,7 +1,8 @@
 //! The status and the log of a server.
 //!
 //! A process that asks brings the memory for the answer, as one that attaches brings its own. So an answer that nobody reads is of its
-//! account, the daemon keeps nothing of it, and it is done in one step. The daemon spends a tenth of its time on answers at most.
+//! account, the daemon keeps nothing of it, and it is done in one step. A tenth of the daemon's
+//! time at most goes into answers for those who see all, and another tenth into answers for the rest.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -17,10 +18,10 @@ use crate::log::log;
 use crate::name::{Credentials, JobNumber};
 use crate::packet::{Packet, STATUS_BYTES_MAX};
 use crate::peers::Peers;
+use crate::quota::Quota;
 use crate::reason::{AttachRefusal, CutReason, GoneReason};
 use crate::router::{ClientId, Ended};
 use crate::serving::pending::Pending;
-use crate::serving::quota::Quota;
 use crate::serving::replacing::is_owner;
 use crate::status::{CutCount, DaemonStatus, RefusedCount};
 
@@ -35,7 +36,9 @@ pub(super) struct Watch {
     cut: BTreeMap<u32, u64>,
     /// When the next answer may be made: for those who see their own endpoints alone, and for those who see all.
     next: [Option<Deadline>; 2],
-    pub(super) quota: Quota,
+    /// Events that any process brings about by coming and going, and warnings: so many of the former hide none of the latter.
+    events: Quota,
+    warnings: Quota,
 }
 
 impl Watch {
@@ -45,7 +48,8 @@ impl Watch {
             refused: BTreeMap::new(),
             cut: BTreeMap::new(),
             next: [None; 2],
-            quota: Quota::default(),
+            events: Quota::default(),
+            warnings: Quota::default(),
         }
     }
 
@@ -55,7 +59,7 @@ impl Watch {
     }
 
     pub(super) fn attached(&mut self, who: Credentials, job: JobNumber, endpoint: u32) {
-        if self.quota.allows(who.uid, now()) {
+        if self.events.allows(who.uid, now()) {
             log!(
                 info,
                 "process attached",
@@ -69,7 +73,7 @@ impl Watch {
 
     pub(super) fn refused(&mut self, who: Credentials, reason: AttachRefusal) {
         add(&mut self.refused, reason.number());
-        if self.quota.allows(who.uid, now()) {
+        if self.warnings.allows(who.uid, now()) {
             log!(
                 warn,
                 "process refused",
@@ -85,7 +89,7 @@ impl Watch {
         let Ended {
             who, job, endpoint, ..
         } = *ended;
-        if self.quota.allows(who.uid, now()) {
+        if self.warnings.allows(who.uid, now()) {
             log!(
                 warn,
                 "process cut off",
@@ -103,7 +107,7 @@ impl Watch {
         let Ended {
             who, job, endpoint, ..
         } = *ended;
-        if self.quota.allows(who.uid, now()) {
+        if self.events.allows(who.uid, now()) {
             log!(
                 info,
                 "process gone",
@@ -118,7 +122,7 @@ impl Watch {
     }
 
     fn job_ended(&mut self, ended: &Ended) {
-        if ended.is_last && self.quota.allows(ended.who.uid, now()) {
+        if ended.is_last && self.events.allows(ended.who.uid, now()) {
             log!(
                 info,
                 "last process of a job gone",
@@ -133,11 +137,20 @@ impl Watch {
         log!(info, "replaced by another daemon", uid = who.uid, pid = pid(who));
     }
 
-    /// Reports how many events were not logged, once their second is over.
+    /// Reports how many events were not logged in a second that is over.
     pub(super) fn end_second(&mut self) {
-        if let Some(events) = self.quota.end(now()) {
-            log!(warn, "events of processes were not logged", events = events);
+        let time = now();
+        for quota in [&mut self.events, &mut self.warnings] {
+            if let Some(events) = quota.end(time) {
+                log!(warn, "events of processes were not logged", events = events);
+            }
         }
+    }
+
+    /// When events that were not logged are to be reported.
+    pub(super) fn due(&self) -> Option<Deadline> {
+        let due = [&self.events, &self.warnings].map(Quota::due);
+        due.into_iter().flatten().min()
     }
 }
 

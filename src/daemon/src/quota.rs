@@ -1,4 +1,4 @@
-//! How many events a process may bring into the log: so many of each user in a second, and so many of all.
+//! How many events processes and nodes may bring into the log: so many of each user or node in a second, and so many of all.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Events of this second. A user with none of them takes no memory.
 #[derive(Debug, Default)]
-pub(super) struct Quota {
+pub(crate) struct Quota {
     ends: Option<Deadline>,
     users: BTreeMap<u32, u32>,
     all: u32,
@@ -25,7 +25,7 @@ pub(super) struct Quota {
 
 impl Quota {
     /// Whether an event of a user is logged. One that is not is counted.
-    pub(super) fn allows(&mut self, user: u32, now: Instant) -> bool {
+    pub(crate) fn allows(&mut self, user: u32, now: Instant) -> bool {
         self.ends.get_or_insert_with(|| Deadline::after(now, SECOND));
         let of_user = self.users.get(&user).copied().unwrap_or(0);
         if of_user >= OF_USER_MAX || self.all >= OF_ALL_MAX {
@@ -37,15 +37,21 @@ impl Quota {
         true
     }
 
+    /// Whether an event is logged. A second that has passed ends first, and nobody reports the events that were not logged in it.
+    pub(crate) fn allows_next(&mut self, of: u32, now: Instant) -> bool {
+        let _ = self.end(now);
+        self.allows(of, now)
+    }
+
     /// Ends a second that has passed. Returns how many events were not logged in it; `None` if there were none, or it goes on.
-    pub(super) fn end(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn end(&mut self, now: Instant) -> Option<u64> {
         self.ends.filter(|ends| ends.has_passed(now))?;
         let passed_over = core::mem::take(self).passed_over;
         (passed_over > 0).then_some(passed_over)
     }
 
     /// When the events that were not logged are to be reported.
-    pub(super) fn due(&self) -> Option<Deadline> {
+    pub(crate) fn due(&self) -> Option<Deadline> {
         self.ends.filter(|_| self.passed_over > 0)
     }
 }
