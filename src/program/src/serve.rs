@@ -203,7 +203,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files)?;
-    // All that can fail is made before a daemon that is replaced ends, but for what that one has: its address.
+    // All that can fail is made before a daemon that is replaced ends, but for what that one has: its addresses.
     let mut nodes = if arguments.listen.is_some() || !arguments.nodes.is_empty() {
         Some(nodes(arguments, level)?)
     } else {

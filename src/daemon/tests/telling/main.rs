@@ -177,6 +177,24 @@ fn a_process_that_comes_and_goes_without_end_is_counted() {
 }
 
 #[test]
+fn a_refusal_is_told_of_behind_however_many_that_come_and_go() {
+    let log = serving(|socket, _| {
+        let _client = attach(socket, 0);
+        // Each has a name of its own: none is refused for that of the one before.
+        for endpoint in 1..=20 {
+            attach(socket, endpoint).detach().unwrap();
+        }
+        let mut wrong = request(21);
+        wrong.key = JobKey([1; 16]);
+        assert!(Client::attach(socket, &wrong, within(Duration::from_secs(120))).is_err());
+    });
+    assert_told(
+        &log,
+        &["WARN doorbell: process refused .. reason=the job has another key"],
+    );
+}
+
+#[test]
 fn a_daemon_that_is_replaced_says_by_whom() {
     let log = serving(|socket, _| {
         let mut config = ServerConfig::new(socket);
