@@ -34,7 +34,7 @@ impl Pool {
         frame
     }
 
-    /// Takes out one that no link shares, if it is among the next ones. Those that are shared go behind all others.
+    /// Takes out one that no link shares, if it is among the next ones. Shared ones go behind all others.
     fn unshared(&mut self) -> Option<Arc<Vec<u8>>> {
         for _ in 0..LOOKS {
             let frame = self.free.pop_front()?;
