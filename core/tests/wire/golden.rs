@@ -1,12 +1,10 @@
 //! The bytes themselves, as `docs/wire-format.md` has them: what may never change within a version.
 
 use doorbell_core::wire::{
-    Attach, EndFrame, FenceFrame, Field, Frame, FrameBuffer, Grant, Handle, LandedFrame, LendFrame,
-    OpenFrame, PlacedFrame, ProgressFrame, Reason, Refusal, Reject, RejectReason, SessionFrame,
-    SessionHeader, Tag, TakeFrame,
+    Field, Frame, FrameBuffer, Handle, Reason, Reject, RejectReason, SessionFrame, Tag,
 };
 
-use crate::samples;
+use crate::{oracle, samples};
 
 fn bytes(hexadecimal: &str) -> Vec<u8> {
     let digits: Vec<u8> = hexadecimal.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -286,62 +284,14 @@ fn every_kind_of_frame_has_golden_bytes() {
     }
 }
 
-/// The bytes of the values of a frame.
-fn rewritten(frame: &SessionFrame<'_>) -> Vec<u8> {
-    match *frame {
-        SessionFrame::Data(header, payload) => {
-            let again = SessionHeader::data(
-                header.epoch(),
-                header.sequence(),
-                header.expected(),
-                header.is_first(),
-                header.is_last(),
-            );
-            [&again.to_bytes(), payload].concat()
-        }
-        SessionFrame::Acknowledgement(header) => {
-            let again = SessionHeader::acknowledgement_only(header.epoch(), header.expected());
-            again.to_bytes().to_vec()
-        }
-        SessionFrame::Farewell(header) => {
-            let again = SessionHeader::farewell(header.epoch(), header.sequence(), header.expected());
-            again.to_bytes().to_vec()
-        }
-        SessionFrame::Moved(header, handle) => {
-            let again = SessionHeader::moved(header.epoch(), header.sequence());
-            assert!(handle.rails().iter().eq(samples::rails().into_iter().take(1)));
-            [
-                &again.to_bytes(),
-                samples::handle(&samples::rails()[..1]).as_bytes(),
-            ]
-            .concat()
-        }
-        SessionFrame::Placed(header, placed) => {
-            let (sequence, expected) = (header.sequence(), header.expected());
-            let (is_first, is_last) = (header.is_first(), header.is_last());
-            let again = SessionHeader::placed(header.epoch(), sequence, expected, is_first, is_last);
-            PlacedFrame::new(again, placed).to_bytes().to_vec()
-        }
-        SessionFrame::Attach(said) => Attach::new(&said).to_bytes().to_vec(),
-        SessionFrame::Refusal(epoch, reason) => Refusal::new(epoch, reason).to_bytes().to_vec(),
-        SessionFrame::Grant(said) => Grant::new(&said).to_bytes().to_vec(),
-        SessionFrame::Fence(said) => FenceFrame::ask(&said).to_bytes().to_vec(),
-        SessionFrame::Fenced(said) => FenceFrame::answer(&said).to_bytes().to_vec(),
-        SessionFrame::Open(said) => OpenFrame::new(&said).to_bytes().to_vec(),
-        SessionFrame::Take(said) => TakeFrame::new(&said).to_bytes().to_vec(),
-        SessionFrame::Landed(said) => LandedFrame::new(&said).to_bytes().to_vec(),
-        SessionFrame::Progress(said) => ProgressFrame::new(&said).to_bytes().to_vec(),
-        SessionFrame::End(said) => EndFrame::new(&said).to_bytes().to_vec(),
-        SessionFrame::Lend(said) => LendFrame::new(&said).to_bytes().to_vec(),
-        _ => panic!("a kind of frame that this test does not write"),
-    }
-}
-
 /// No field is lost or exchanged between the bytes and the values: the values write the same bytes again.
 #[test]
 fn session_frames_are_read_as_they_were_written() {
     for (name, frame) in samples::session_frames() {
-        let parsed = SessionFrame::parse(&frame).unwrap();
-        assert_eq!(rewritten(&parsed), frame, "{name}");
+        let parsed = SessionFrame::parse(&frame).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if let SessionFrame::Moved(_, handle) = parsed {
+            assert!(handle.rails().iter().eq(samples::rails().into_iter().take(1)));
+        }
+        oracle::session::check(&frame);
     }
 }
