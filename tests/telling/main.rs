@@ -8,6 +8,7 @@ mod fabric;
 mod failing;
 mod handshakes;
 mod links;
+mod log;
 mod meshes;
 #[path = "../links/processes.rs"]
 #[allow(dead_code, clippy::allow_attributes, reason = "links use more of it")]
@@ -17,60 +18,13 @@ mod processes;
 mod world;
 
 use core::net::SocketAddr;
-use std::io::{self, Write};
-
-use std::sync::{Arc, Mutex};
 
 use doorbell::{KeyRing, Listener, Trust};
 use doorbell_sim::{Fabric, PortConfig};
 use fabric::{key, node_that, port, secret, small, workers};
+use log::{Log, assert_told, count_told};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::util::SubscriberInitExt as _;
 use world::{World, ms};
-
-/// Events so far.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Returns all events during `run`, on this thread.
-    fn of(level: LevelFilter, run: impl FnOnce()) -> String {
-        let log = Self::default();
-        let written = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_ansi(false)
-            .without_time()
-            .with_writer(move || written.clone());
-        let guard = subscriber.finish().set_default();
-        run();
-        drop(guard);
-        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-/// Counts the lines of this event: a line with each of the parts between ` .. `. `.
-fn count_told(log: &str, words: &str) -> usize {
-    let is_told = |line: &&str| words.split(" .. ").all(|part| line.contains(part));
-    log.lines().filter(is_told).count()
-}
-
-fn assert_told(log: &str, all: &[&str]) {
-    for words in all {
-        assert!(count_told(log, words) > 0, "{words}\n{log}");
-    }
-}
 
 #[test]
 fn a_mesh_in_which_messages_may_not_go_as_far_as_members_may_be_says_so_at_the_start() {

@@ -1,11 +1,13 @@
 //! Events of the daemon: processes that attach and end, refusals, and other nodes. A process that brings about many is counted.
 
+#[path = "../../../../tests/telling/log.rs"]
+mod log;
+
 use core::time::Duration;
-use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use doorbell::link::LinkConfig;
@@ -15,56 +17,8 @@ use doorbell_daemon::{
     EndpointLayout, JobKey, JobNumber, NodeNumber, Peers, Router, RouterLimits, Server, ServerConfig,
 };
 use doorbell_sim::{Fabric, Host};
+use log::{Log, assert_told, count_told};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::util::SubscriberInitExt as _;
-
-/// Events so far.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Events during `run`, on this thread.
-    fn of(run: impl FnOnce(&Self)) -> String {
-        let log = Self::default();
-        let written = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(LevelFilter::INFO)
-            .with_ansi(false)
-            .without_time()
-            .with_writer(move || written.clone());
-        let guard = subscriber.finish().set_default();
-        run(&log);
-        drop(guard);
-        log.text()
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-/// The lines with each of the parts between ` .. `.
-fn count_told(log: &str, words: &str) -> usize {
-    let is_told = |line: &&str| words.split(" .. ").all(|part| line.contains(part));
-    log.lines().filter(is_told).count()
-}
-
-fn assert_told(log: &str, all: &[&str]) {
-    for words in all {
-        assert!(count_told(log, words) > 0, "{words}\n{log}");
-    }
-}
 
 fn request(endpoint: u32) -> AttachRequest {
     AttachRequest {
@@ -79,7 +33,7 @@ fn request(endpoint: u32) -> AttachRequest {
 fn serving(other: impl FnOnce(&Path, &Log) + Send + 'static) -> String {
     let folder = tempfile::tempdir().unwrap();
     let socket: PathBuf = folder.path().join("socket");
-    let log = Log::of(|log| {
+    let log = Log::watched(LevelFilter::INFO, |log| {
         let mut server = Server::bind(&ServerConfig::new(&socket)).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (path, log) = (socket.clone(), log.clone());
@@ -225,7 +179,7 @@ fn daemon(host: Host, number: u32) -> (Router, Peers<Host, Host>, Handle) {
 
 #[test]
 fn other_nodes_are_told_of_as_they_are_linked_and_lost() {
-    let log = Log::of(|_| {
+    let log = Log::of(LevelFilter::INFO, || {
         let fabric = Fabric::builder().driven().build();
         let [one, other] = fabric.hosts().unwrap();
         let (mut router, mut peers, handle) = daemon(one, 1);
