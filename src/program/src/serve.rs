@@ -13,7 +13,7 @@ use std::thread;
 use doorbell::link::LinkConfig;
 use doorbell::provider::Instant;
 use doorbell::{Deadline, Handle, Notify, RailFilter, Rdma, WorkerConfig, within};
-use doorbell_daemon::{NodeNumber, Peers as Nodes, RouterLimits, Server, ServerConfig};
+use doorbell_daemon::{NodeNumber, Peers as Nodes, RouterCounts, RouterLimits, Server, ServerConfig};
 use doorbell_operation::{LogLevel, SettingValues};
 use serde::Serialize;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
@@ -148,23 +148,44 @@ pub(crate) struct Arguments {
     peers: Peers,
 }
 
-/// Counts of a daemon that ended.
-#[derive(Serialize)]
-struct Report {
+/// Counts of a daemon, as reports have them.
+#[derive(Debug, Serialize)]
+pub(crate) struct Counts {
     /// Processes that attached.
     attached: u64,
     /// Processes that broke the protocol and were cut off.
     cut_off: u64,
     /// Messages between processes of this host.
-    local_messages: u64,
+    pub(crate) local_messages: u64,
     /// Messages to other nodes.
-    sent_messages: u64,
+    pub(crate) sent_messages: u64,
     /// Messages of other nodes.
-    received_messages: u64,
+    pub(crate) received_messages: u64,
     /// Messages and operations that were reported as undelivered.
-    undelivered_messages: u64,
+    pub(crate) undelivered_messages: u64,
     /// Operations on arenas of this host.
-    arena_operations: u64,
+    pub(crate) arena_operations: u64,
+}
+
+impl Counts {
+    pub(crate) const fn of(counts: &RouterCounts) -> Self {
+        Self {
+            attached: counts.attached,
+            cut_off: counts.cut,
+            local_messages: counts.local,
+            sent_messages: counts.sent,
+            received_messages: counts.received,
+            undelivered_messages: counts.undelivered,
+            arena_operations: counts.operations,
+        }
+    }
+}
+
+/// Counts of a daemon that ended.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    counts: Counts,
     /// Whether another daemon takes over.
     replaced: bool,
 }
@@ -257,15 +278,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if server.is_replaced() {
         eprintln!("doorbell: another daemon takes over");
     }
-    let counts = server.counts();
     let report = Report {
-        attached: counts.attached,
-        cut_off: counts.cut,
-        local_messages: counts.local,
-        sent_messages: counts.sent,
-        received_messages: counts.received,
-        undelivered_messages: counts.undelivered,
-        arena_operations: counts.operations,
+        counts: Counts::of(&server.counts()),
         replaced: server.is_replaced(),
     };
     // The next daemon waits for the end of the server, and then needs the port of the metrics.
@@ -275,15 +289,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn text(report: &Report) -> String {
+    let counts = &report.counts;
     format!(
         "processes: {} attached, {} cut off\nmessages: {} on this host, {} sent, {} received, {} undelivered\noperations on arenas: {}\n",
-        report.attached,
-        report.cut_off,
-        report.local_messages,
-        report.sent_messages,
-        report.received_messages,
-        report.undelivered_messages,
-        report.arena_operations
+        counts.attached,
+        counts.cut_off,
+        counts.local_messages,
+        counts.sent_messages,
+        counts.received_messages,
+        counts.undelivered_messages,
+        counts.arena_operations
     )
 }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::table::{megabytes, write_rows};
 use super::{Arguments, Shown};
 use crate::report::Failure;
+use crate::serve::Counts;
 
 /// How long a daemon may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -36,13 +37,8 @@ struct Daemon {
     running_s: u64,
     sees_all: bool,
     processes: u64,
-    attached: u64,
-    cut_off: u64,
-    local_messages: u64,
-    sent_messages: u64,
-    received_messages: u64,
-    undelivered_messages: u64,
-    arena_operations: u64,
+    #[serde(flatten)]
+    counts: Counts,
     taken_bytes: u64,
     arrived_messages: u64,
     answered_messages: u64,
@@ -320,13 +316,7 @@ impl Daemon {
             running_s: status.running_s,
             sees_all: status.sees_all,
             processes: status.processes,
-            attached: counts.attached,
-            cut_off: counts.cut,
-            local_messages: counts.local,
-            sent_messages: counts.sent,
-            received_messages: counts.received,
-            undelivered_messages: counts.undelivered,
-            arena_operations: counts.operations,
+            counts: Counts::of(counts),
             taken_bytes: counts.taken_bytes,
             arrived_messages: counts.arrived,
             answered_messages: counts.answered,
@@ -347,11 +337,11 @@ impl Daemon {
         let _ = writeln!(
             text,
             "messages: {} on this host, {} sent, {} received, {} undelivered; operations on arenas: {}",
-            self.local_messages,
-            self.sent_messages,
-            self.received_messages,
-            self.undelivered_messages,
-            self.arena_operations
+            self.counts.local_messages,
+            self.counts.sent_messages,
+            self.counts.received_messages,
+            self.counts.undelivered_messages,
+            self.counts.arena_operations
         );
         let _ = writeln!(
             text,
