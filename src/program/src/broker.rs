@@ -16,17 +16,18 @@ use crate::report::Failure;
 
 /// Run a verbs program in a sandbox, with the RDMA devices that a policy allows
 ///
-/// The program needs no change. It runs without privileges in user and mount namespaces of its own, in which /dev/infiniband is
-/// empty. The broker opens the devices that the policy allows, and hands the descriptors to the program; for the program no other
-/// device exists. The broker also rings Soft-RoCE for it: the kernel refuses that to a process that did not open the device itself.
+/// The program needs no change. It runs without privileges in its own user and mount namespaces, in which /dev/infiniband is empty.
+/// The broker opens the devices that the policy allows, and passes the descriptors to the program, which sees no other devices. The
+/// broker also rings the doorbells of Soft-RoCE: the kernel accepts them only from a process that opened the device itself.
 ///
-/// The policy is a TOML file with `devices`, a list of names in which a * may stand at the end, and `contexts`, the most
-/// contexts open at once. Options override it.
+/// The policy is a TOML file with `devices`, a list of names that may end in *, and `contexts`, the maximum number of open
+/// contexts. Options override it.
 ///
-/// The broker ends with the code of the program, or 128 and the number of its signal, when no process of the sandbox is left.
+/// The broker exits when no process of the sandbox is left, with the exit code of the program, or 128 plus the number of its
+/// signal.
 ///
-/// With --listen it serves containers instead: their runtimes (crun, runc) hand their filters over at the socket, which config.json names
-/// as linux.seccomp.listenerPath. --oci-config prints that part of config.json.
+/// With --listen it serves containers instead. Their runtimes (crun, runc) connect to the socket that config.json names as
+/// linux.seccomp.listenerPath. --oci-config prints that part of config.json.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     doorbell broker --device rxe0 -- ibv_devinfo\n  \
@@ -35,19 +36,19 @@ use crate::report::Failure;
     doorbell broker --listen /run/doorbell-broker.sock --policy policies/\n  \
     doorbell broker --listen /run/doorbell-broker.sock --policy sandbox.toml --oci-config")]
 pub(crate) struct Arguments {
-    /// The file with the policy. With --listen it may be a folder of NAME.toml, of which listenerMetadata names one, and default.toml
+    /// The policy file. With --listen it may be a folder with files NAME.toml, which listenerMetadata selects, and default.toml
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
-    /// A device that the program may reach; a * at the end stands for anything. May be given many times
+    /// A device that the program may use; a * at the end matches any text. May be given many times
     #[arg(short, long = "device", value_name = "NAME")]
     devices: Vec<String>,
 
-    /// The most contexts open at once, 1 to 512 [default: 8]
+    /// The maximum number of open contexts, 1 to 512 [default: 8]
     #[arg(long, value_name = "N")]
     contexts: Option<u32>,
 
-    /// A folder at which the program finds the facts of its devices, as a tree of sysfs
+    /// A folder in which the program finds the description of its devices, in the layout of sysfs
     #[arg(long, value_name = "FOLDER")]
     topology: Option<PathBuf>,
 
@@ -59,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "network")]
     no_namespaces: bool,
 
-    /// At the end, print counts on standard error
+    /// Print counts to standard error at the end
     #[arg(long)]
     counts: bool,
 
@@ -68,11 +69,11 @@ pub(crate) struct Arguments {
         conflicts_with_all = ["program", "devices", "contexts", "topology", "network", "no_namespaces", "write_topology"])]
     listen: Option<PathBuf>,
 
-    /// With --listen: the most containers at once
+    /// With --listen: the maximum number of containers at a time
     #[arg(long, value_name = "N", default_value_t = 64, requires = "listen")]
     containers: usize,
 
-    /// With --listen: print the part of config.json that a container needs, and end
+    /// With --listen: print the part of config.json that a container needs, and exit
     #[arg(long, requires = "listen")]
     oci_config: bool,
 
@@ -80,7 +81,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", requires = "oci_config")]
     merge: Option<PathBuf>,
 
-    /// With --oci-config: the listenerMetadata, which is the name of a policy of the folder
+    /// With --oci-config: the listenerMetadata, which is the name of a policy in the folder
     #[arg(long, value_name = "NAME", requires = "oci_config")]
     metadata: Option<String>,
 
@@ -88,11 +89,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FOLDER", requires = "oci_config")]
     topology_source: Option<PathBuf>,
 
-    /// With --oci-config: trap no doorbell of Soft-RoCE; runc refuses profiles that do, and cards need none
+    /// With --oci-config: do not trap doorbells of Soft-RoCE. runc refuses profiles that do, and cards do not need it
     #[arg(long, requires = "oci_config")]
     without_doorbells: bool,
 
-    /// Write the facts of the allowed devices to this new folder, and end
+    /// Write the description of the allowed devices to this new folder, and exit
     #[arg(long, value_name = "FOLDER", conflicts_with = "program")]
     write_topology: Option<PathBuf>,
 
@@ -106,7 +107,7 @@ pub(crate) struct Arguments {
 enum Net {
     /// The network of the broker
     Host,
-    /// A network namespace of its own, without a network
+    /// A separate network namespace, without a network
     None,
 }
 

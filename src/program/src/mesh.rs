@@ -51,13 +51,13 @@ const DEPTH: u32 = 64;
 /// Run one member of a mesh of hosts: rounds of a collective with all other members
 ///
 /// Every member has a rank, and connects to the members of lower ranks, over all rails that reach them. Members that share no
-/// subnet exchange messages through other members, by the shortest way.
+/// subnet exchange messages through other members, by the shortest route.
 ///
 /// Members find each other by address or by folder. --peer RANK=ADDRESS:PORT names the TCP address where a member listens (its
 /// --listen), on any network that both members are on. The members exchange their identity and rails there. --handles names a
-/// folder that all members share: a network file system, or a folder that is copied between hosts. Each member writes its
-/// handle there, as RANK.handle, and reads the handles of the others. If a port or an address of its devices changes, a member
-/// publishes its rails anew.
+/// folder that all members share: a network file system, or a folder that is copied between hosts. Each member writes its handle
+/// there, as RANK.handle, and reads the handles of the others. If a port or an address of its devices changes, a member publishes
+/// its rails again.
 ///
 /// When all members are reached, the collective runs --rounds times. Every byte received is checked, outside the timed section.
 /// The report has the neighbours, the way to each member, and the times of the rounds on this member.
@@ -110,7 +110,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=16_777_216))]
     size: u32,
 
-    /// The number of timed rounds; a tenth as many untimed rounds go before
+    /// The number of timed rounds; a tenth as many untimed rounds precede them
     #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 

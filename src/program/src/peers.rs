@@ -26,7 +26,7 @@ const NEITHER: &str = "no peer is trusted: name a key file with --key-file FILE 
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Peers {
-    /// Accept only peers that prove to have a key of FILE, and prove its first key to them
+    /// Accept only peers that prove that they have a key of FILE, and prove its first key to them
     ///
     /// Both sides need a key file; `doorbell keygen FILE` makes one. Each line is ID:HEXADECIMAL, with 32 bytes or more. The file
     /// must belong to its owner alone (mode 0600). A changed file applies to new peers within a second. If it is invalid, the

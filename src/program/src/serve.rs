@@ -58,14 +58,14 @@ const A_WHILE: Duration = Duration::from_secs(3600);
 /// Run the node daemon: processes of this host exchange messages through it
 ///
 /// A process attaches over the socket, with the package doorbell-daemon, and gets an endpoint: its number in a job. Processes of
-/// one job have one user and one key. Messages between processes of this host take no system call while both poll. With --peer
-/// they also go to processes of other nodes, over a few links that all processes share; no process opens a device. A process that
-/// breaks the protocol is cut off, and nobody else.
+/// one job have one user and one key. Messages between processes of this host need no system call while both sides poll. With
+/// --peer they also go to processes of other nodes, over a few links that all processes share; no process opens a device. A process
+/// that breaks the protocol is disconnected, without effect on others.
 ///
-/// Processes may have an arena, and grant ranges of it to others, which write, read and run atomics there.
+/// A process may have an arena, and grant ranges of it to others for writes, reads and atomics.
 ///
-/// If the daemon dies, or another one takes over with --replace, its processes come to the next one at the same socket, with their
-/// names and their memory. They have five seconds for that.
+/// If the daemon dies, or another daemon takes over with --replace, its processes attach to the next daemon at the same socket
+/// within five seconds. They keep their names and their memory.
 ///
 /// SIGINT or SIGTERM ends the daemon, which then reports its counts.
 #[derive(clap::Args, Clone, Debug)]
@@ -75,7 +75,7 @@ const A_WHILE: Duration = Duration::from_secs(3600);
     doorbell serve --mode 666 --clients 64 --json\n  \
     doorbell serve --socket $XDG_RUNTIME_DIR/doorbell.socket --replace")]
 pub(crate) struct Arguments {
-    /// The path of the socket; its folder is made if it is missing
+    /// The path of the socket; its folder is created if it is missing
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 
@@ -87,12 +87,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     node: u32,
 
-    /// Take over from the daemon at the socket, if there is one of the same user: it ends, and its processes come to this one
+    /// Take over from the daemon at the socket, if one of the same user runs: that daemon ends, and its processes attach to this
+    /// one
     #[arg(long)]
     replace: bool,
 
-    /// A node and the handle that its daemon printed, or @FILE to wait for a handle in FILE, and for another one later. May be given
-    /// many times
+    /// Another node and the handle that its daemon printed, or @FILE to read the handle from FILE, once it is there and whenever it
+    /// changes. May be given many times
     #[arg(long = "peer", value_name = "N=HANDLE", value_parser = parse_peer)]
     nodes: Vec<(u32, String)>,
 
@@ -104,23 +105,23 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     handle_file: Option<PathBuf>,
 
-    /// Links to each node, each of which is made when it is first needed
+    /// The number of links to each node; each is made when it is first needed
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     links: u32,
 
-    /// The most processes
+    /// The maximum number of processes
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_max)]
     clients: usize,
 
-    /// The most processes of one user
+    /// The maximum number of processes of one user
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().clients_of_user_max)]
     clients_of_user: usize,
 
-    /// The most bytes of the rings, cells and arenas of one user's processes
+    /// The maximum bytes of the rings, cells and arenas of one user's processes
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().bytes_of_user_max)]
     bytes_of_user: u64,
 
-    /// The most bytes of the rings, cells and arenas of one job's processes
+    /// The maximum bytes of the rings, cells and arenas of one job's processes
     #[arg(long, value_name = "N", default_value_t = RouterLimits::default().bytes_of_job_max)]
     bytes_of_job: u64,
 
@@ -132,7 +133,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 
-    /// Also serve the processes, memory and traffic of each job with its user: to all who reach the port of the metrics
+    /// Also export the processes, memory and traffic of each job, with its user. Everyone who reaches the port of the metrics can
+    /// read them
     #[arg(long, requires = "metrics")]
     metrics_jobs: bool,
 

@@ -54,10 +54,10 @@ const REMOTE: RemoteAccess = RemoteAccess {
 
 /// Stream numbered messages both ways over a link, and account for each of them
 ///
-/// Without HANDLE this side listens and prints its handle. With HANDLE it connects, over every pair of rails that reach each
-/// other, and decides what both sides send. Messages are numbered, and every byte is checked. Meanwhile rails may fail and come
-/// back, by themselves or by --at: no message may be lost, arrive twice or hang. The report has failovers, recoveries, stalls,
-/// and the time from each command until a rail was declared dead and until it was used again.
+/// Without HANDLE this side listens and prints its handle. With HANDLE it connects, over every pair of rails that reach each other,
+/// and decides what both sides send. Messages are numbered, and every byte is checked. Rails may fail and come back during the run,
+/// by themselves or by --at: no message may be lost, arrive twice or hang. The report has failovers, recoveries, stalls, and the
+/// time from each command until a rail was declared dead and until it was used again.
 ///
 /// With --op write or --op read, this side does WRITEs or READs on windows of the other side instead. The other side has one
 /// window on each of its devices. READs are checked here as they return. WRITEs are checked there when all are done.
@@ -114,11 +114,11 @@ pub(crate) struct Arguments {
     #[arg(short = 'D', long, visible_alias = "duration", value_name = "SECONDS", value_parser = parse_seconds, requires = "drives")]
     seconds: Option<Duration>,
 
-    /// The most messages a second each way; 0 for no limit
+    /// The maximum number of messages per second in each direction; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0, requires = "drives")]
     rate: u32,
 
-    /// Send one way only: the other side sends nothing but its last message
+    /// Send in one direction only: the other side sends only its last message
     #[arg(long, requires = "drives")]
     one_way: bool,
 

@@ -55,11 +55,10 @@ const PORT: u16 = 18700;
 /// there, which takes every setting from it. Both check all payload bytes, outside the timed
 /// sections, and both fail if either sees a wrong one.
 ///
-/// The figures compare to perftest's. For send, write and write-imm, a latency is half the round
-/// trip of a message and an answer of the same size, polled for without sleep (ib_send_lat,
-/// ib_write_lat). For read and atomics it is the whole round trip, in which the peer's processor
-/// has no part (ib_read_lat, ib_atomic_lat). The test of write polls the last byte of memory, as
-/// ib_write_lat does, and counts the messages whose other bytes came later.
+/// The results are comparable with those of perftest. For send, write and write-imm, a latency is half the round trip of a message
+/// and an answer of the same size, polled for without sleep (ib_send_lat, ib_write_lat). For read and atomics it is the whole round
+/// trip, which does not involve the peer's processor (ib_read_lat, ib_atomic_lat). The test of write polls the last byte of memory,
+/// as ib_write_lat does, and counts the messages whose other bytes came later.
 ///
 /// The timed section begins with the post call and ends when polling returns the answer. It
 /// includes the copy of a SEND or WRITE of up to 4096 bytes: inline, or into memory of the send
@@ -226,7 +225,7 @@ struct What {
         requires = "drives"
     )]
     inline: u32,
-    /// The most requests in flight; for latency, the length of the queue
+    /// The maximum number of requests in flight; for latency, the length of the queue
     #[arg(
         short = 't',
         long,
@@ -236,7 +235,7 @@ struct What {
         requires = "drives"
     )]
     depth: u32,
-    /// The most requests in a row without a completion of their own; never more than half the queue. 0 for none
+    /// The maximum number of consecutive unsignaled requests, at most half the queue. 0 for none
     #[arg(long, value_name = "N", default_value_t = 64, requires = "drives")]
     unsignaled: u32,
     /// The largest path MTU: 256, 512, 1024, 2048 or 4096; the ports may limit it further
@@ -272,7 +271,7 @@ enum OpChoice {
     FetchAdd,
     /// Atomic compare and swap on a word of the peer
     CompareSwap,
-    /// A message through the one-sided ring; for lat alone
+    /// A message through the one-sided ring; only for lat
     Ring,
     /// All of them but ring
     All,

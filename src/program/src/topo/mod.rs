@@ -29,10 +29,10 @@ mod tests;
 ///   doorbell topo --save a.json                         on each host
 ///   doorbell topo --snapshot a.json --snapshot b.json --svg mesh.svg
 ///
-/// Each rail has its address, interface, speed, MTU, lane, NUMA node and PCI address, or the reason
-/// why it is not used. Every two hosts have a list of the pairs of rails that carry messages, the
-/// best first, and of the rails without a pair, with the reason. Two hosts without a pair have the
-/// shortest way through other hosts. `doorbell preflight` reports what will fail.
+/// Each rail has its address, interface, speed, MTU, lane, NUMA node and PCI address, or the reason why it is not used. Every two
+/// hosts have a list of the pairs of rails that carry messages, the best first, and of the rails without a pair, with the reason.
+/// For two hosts without a pair, the output has the shortest route through other hosts. `doorbell preflight` reports what will
+/// fail.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct TopoArguments {
@@ -58,8 +58,8 @@ pub(crate) struct TopoArguments {
 /// neighbours, ARP settings, routes, prefix lengths. Each finding has the fact, its consequence and the remedy; docs/rails.md
 /// lists all findings.
 ///
-/// The command changes nothing. It sends one datagram to each address of a named peer that shares a subnet with this host.
-/// Peers are named by --peer, or by --snapshot together with --here. A neighbour that does not answer is found so, after a
+/// The command changes nothing. It sends one datagram to each address of a named peer that shares a subnet with this host. Peers
+/// are named by --peer, or by --snapshot together with --here. In this way it detects a neighbour that does not answer, after a
 /// second.
 ///
 /// Exit code: 0 if nothing will fail (there may be notes and warnings). 1 if something will fail, if a host could not be

@@ -56,15 +56,15 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// Send a file over all rails, and compare its checksum
 ///
-/// With --listen this side receives one file, and ends. With FILE and HOST it sends the file to the side that listens there. The file
-/// goes in chunks, each a transfer of the link. Chunks are read and written while others are under way, and no more than --memory bytes
-/// of the file are in memory. Rails may fail meanwhile: what they carried goes again over the others.
+/// With --listen this side receives one file, and exits. With FILE and HOST it sends the file to the side that listens there. The
+/// file is sent in chunks, each by one transfer of the link. Chunks are read and written while others are in flight, and at most
+/// --memory bytes of the file are in memory. If a rail fails, its pieces are sent again over the others.
 ///
-/// At the end both sides compare the SHA-256 of all bytes, unless --no-checksum says otherwise. The receiver writes to a new file beside
-/// --out, which gets the name of --out once the checksums are the same, and is removed if anything fails. A file that is there is replaced then. Nothing is resumed.
-/// Ctrl-C ends both sides.
+/// At the end both sides compare the SHA-256 of all bytes, unless --no-checksum is given. The receiver writes a temporary file in
+/// the folder of --out. It is renamed to --out, and replaces an existing file, once the checksums match. It is removed if anything
+/// fails. An interrupted copy is not resumed. Ctrl-C ends both sides.
 ///
-/// Exit code: 0 if the whole file is at the receiver, under its name; else 1.
+/// Exit code: 0 if the receiver has the whole file, under its final name; else 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(
     override_usage = "doorbell xfer [OPTIONS] <FILE> <HOST|--simulated>\n       doorbell xfer [OPTIONS] --listen [<ADDR:PORT>]",
@@ -76,7 +76,7 @@ const NAP: Duration = Duration::from_micros(50);
     doorbell xfer /dev/zero --bytes 8M --simulated                 on no device"
 )]
 pub(crate) struct Arguments {
-    /// The file to send: a plain file, or a device with --bytes
+    /// The file to send: a regular file, or a device with --bytes
     #[arg(
         value_name = "FILE",
         required_unless_present = "listen",
@@ -96,7 +96,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, overrides_with = "listen")]
     listen: Option<Option<SocketAddr>>,
 
-    /// The file to write; /dev/null checks the bytes, and keeps none [default: /dev/null]
+    /// The file to write; /dev/null checks the bytes and discards them [default: /dev/null]
     #[arg(long, value_name = "FILE", conflicts_with = "peer")]
     out: Option<PathBuf>,
 
@@ -109,7 +109,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["rails", "key_file", "unauthenticated"])]
     simulated: bool,
 
-    /// The most bytes of the file in memory
+    /// The maximum bytes of the file in memory
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     memory: u64,
 
@@ -121,19 +121,19 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_piece, default_value = "256K", conflicts_with = "listen")]
     piece: u32,
 
-    /// Compare no checksums: a transfer is whole without them, and a processor's time is left to it
+    /// Do not compute and compare checksums, which take processor time. A transfer is complete without them
     #[arg(long, conflicts_with = "listen")]
     no_checksum: bool,
 
-    /// The IP traffic class of what this side sends: DSCP in the upper six bits. A side that listens with it sends so, too
+    /// The IP traffic class of the packets that this side sends, also when it listens: DSCP in the upper six bits
     #[arg(long, value_name = "CLASS", default_value_t = 0)]
     traffic_class: u8,
 
-    /// Send no more than SIZE bytes a second, and leave the rest of the rails to others
+    /// Send at most SIZE bytes per second, and leave the rest of the bandwidth to others
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "listen")]
     bytes_per_second: Option<u64>,
 
-    /// Fail if the file is not there within SECONDS of the connection
+    /// Fail if the file is not complete within SECONDS after the connection
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     within: Option<Duration>,
 
