@@ -17,15 +17,15 @@ pub use kind::ConnectErrorKind;
 /// Number of an error that is reported as a device would.
 pub(crate) const ENOMEM: i32 = 12;
 
-/// Reason why a Node cannot be opened, or has no usable device.
+/// Reason why a Node or a Worker could not be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// There is no RDMA stack: what is missing, and what to install.
+    /// libibverbs could not be loaded: what is missing, and what to install.
     Library(doorbell_ffi::LoadError),
-    /// The devices could not be listed, or one not opened.
+    /// The devices could not be listed, or one could not be opened.
     Provider(ProviderError),
-    /// There is no memory for a Worker, or none of the kind that is required.
+    /// The memory of a Worker could not be allocated or registered, or not with the required placement.
     Memory(MemoryError),
     /// Caller misuse: a setting of [`WorkerConfig`](crate::WorkerConfig) is out of its range.
     Setting(SettingError),
@@ -36,18 +36,18 @@ pub enum NodeError {
         /// The slots without those that are kept for leases.
         slots: u32,
     },
-    /// There is no device, or none that works: each port with its reason.
+    /// There is no usable device: each port with its reason.
     NothingUsable(String),
-    /// There is no such device; the names there are.
+    /// There is no device of this name: the existing names.
     NoSuchDevice {
         /// The name asked for.
         device: String,
         /// The devices there are.
         known: Vec<String>,
     },
-    /// The system gave no random bytes: its error number.
+    /// The system call for random bytes failed: its errno.
     Entropy(i32),
-    /// The system gave no thread: its error number.
+    /// The system could not start a thread: its errno.
     Thread(i32),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for NodeError {
             Self::Setting(error) => fmt::Display::fmt(error, f),
             Self::SharedReceives { depth, slots } => write!(
                 f,
-                "{depth} shared receives, where {slots} slots are left for receives: raise slots, or lower shared_receives.depth or \
+                "{depth} shared receives, but only {slots} slots are left for receives: raise slots, or lower shared_receives.depth or \
                  lease_share_percent"
             ),
             Self::NothingUsable(why) => write!(f, "no usable RDMA device: {why}"),
@@ -104,23 +104,24 @@ impl From<SettingError> for NodeError {
     }
 }
 
-/// Reason why connecting failed. Everything made for the channel was undone. [`kind`](Self::kind) returns the group of the reason.
+/// Reason why connecting or accepting failed. Everything made for the channel was destroyed. [`kind`](Self::kind) returns the group
+/// of the reason.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The handshake failed: where, why, and by whose fault.
+    /// The handshake failed: its stage, the cause, and whose fault it is.
     Handshake(HandshakeError),
-    /// None of our rails reaches one of the peer's: why not, for each.
+    /// No rail of this side reaches a rail of the peer: the reason for each.
     NoRoute(NoRoute),
-    /// The TCP side failed.
+    /// The TCP socket failed.
     Tcp(io::Error),
-    /// Nobody answered at this TCP address: the host is down, or drops what comes.
+    /// No TCP connection to this address was established in time: the host is down, or a firewall drops the packets.
     Unanswered(SocketAddr),
     /// The device refused.
     Provider(ProviderError),
-    /// Our ports were not looked at before the deadline: a device does not answer, or the machine has no time for the threads that ask it.
+    /// The port scan had no result before the deadline: a device does not answer, or the machine is overloaded.
     PortsTimedOut,
-    /// The completion queues have no room for another channel of this depth.
+    /// The completion queues have too few free entries for a channel of this depth.
     NoRoom {
         /// Sends there is room for.
         sends_left: u32,
@@ -216,7 +217,7 @@ pub enum ConnectError {
     Misuse(&'static str),
     /// A state that doorbell's own code rules out. The text names it for a bug report.
     Unreachable(&'static str),
-    /// The system gave no random bytes: its error number.
+    /// The system call for random bytes failed: its errno.
     Entropy(i32),
 }
 

@@ -10,7 +10,7 @@ use core::task::Waker;
 use crate::handshake::Io;
 use crate::{Clock, Deadline};
 
-/// A host's network, as little of it as connecting needs. Nothing here blocks but [`Network::wait`].
+/// The network of a host, limited to what handshakes need. Nothing here blocks but [`Network::wait`].
 ///
 /// Its clock is that of the host's devices, too.
 pub trait Network: Clock + Send + Sync + Sized + 'static {

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Access, Rkey};
 
-/// Rights of a peer on a window.
+/// Access rights of a peer to a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAccess {
     /// It may WRITE.
@@ -200,7 +200,7 @@ impl RemoteWindow {
     }
 }
 
-/// An address in a peer's memory, the key that opens it, and how many bytes a request may touch from there on.
+/// An address in a peer's memory with its rkey, and the number of bytes that a request may access from there on.
 ///
 /// [`RemoteAddress::within`] makes one of a [`RemoteWindow`]: a request that runs past the range it was made for, or that
 /// uses a right the window does not grant, is refused when it is posted. [`RemoteAddress::new`] makes one of words alone,

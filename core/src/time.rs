@@ -31,7 +31,7 @@ impl Instant {
     }
 }
 
-/// The instant by which something must have happened. There is no "never".
+/// The instant at which an operation times out. There is no "never".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Deadline(Instant);
 

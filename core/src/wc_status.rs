@@ -2,8 +2,7 @@
 
 use core::fmt;
 
-/// The status of a work completion: an integer newtype, since a newer device or library
-/// may say more than we know.
+/// The status of a work completion. It is an integer newtype, since a newer device or library may return unknown values.
 ///
 /// Source: `ibv_poll_cq(3)`; InfiniBand Architecture volume 1, section 11.6.2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

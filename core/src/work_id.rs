@@ -158,7 +158,7 @@ impl fmt::Debug for WorkId {
     }
 }
 
-/// Names one request of one queue: its position in posting order.
+/// Identifies one request of a queue by its position in posting order.
 ///
 /// Tickets of one queue compare as its requests follow each other: all up to a retired one
 /// are finished.

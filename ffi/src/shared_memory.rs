@@ -78,7 +78,7 @@ impl fmt::Display for SharedMemoryError {
                 "the memfd has the seals {found:#x}: it must have none, and allow sealing"
             ),
             Self::Bytes { found, expected } => {
-                write!(f, "the memfd has {found} bytes, where {expected} are expected")
+                write!(f, "the memfd has {found} bytes instead of {expected}")
             }
             Self::Holes { found, expected } => write!(
                 f,

@@ -20,7 +20,7 @@ use crate::machine::reaper::Reaper;
 use crate::worker::Worker;
 use crate::worker::channel::ChannelId;
 
-/// The connections of one Worker whose handshakes are done beside its thread
+/// Accepts connections of one Worker whose handshakes run on another thread
 /// ([`Listener::background`](crate::Listener::background)).
 ///
 /// Poll it from the Worker's thread, as often as the Worker: handshakes ask it for places, too. If there is nothing to

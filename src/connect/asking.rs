@@ -17,7 +17,7 @@ use crate::error::ConnectError;
 use crate::machine::tcp::Tcp;
 use crate::trust::Trust;
 
-/// A question that is under way. It advances while it is polled, and never blocks.
+/// A query for the handle of a listener, which advances when it is polled, and never blocks.
 ///
 /// It is the beginning of a handshake, which ends once the listener has said by which rails it is reached: with the proof of
 /// its key, where there are keys. The asking side has no rail yet, and the listener makes nothing for it.

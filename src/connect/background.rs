@@ -29,7 +29,7 @@ const DROP_PATIENCE: Duration = Duration::from_millis(200);
 /// How long the thread sleeps where it cannot wait for its streams.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Handshakes of a listener on a thread of their own.
+/// A listener whose handshakes run on a separate thread.
 ///
 /// Dropped, or stopped, it gives up the port and all that is under way; what waits to be accepted still can be.
 pub struct Background {
@@ -88,19 +88,19 @@ impl Background {
         Ok((background, acceptances))
     }
 
-    /// Handle for peers: at most 128 bytes, or a line of text.
+    /// Returns the handle to give to peers: at most 128 bytes, or a line of text.
     #[must_use]
     pub const fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// The TCP address it listens at.
+    /// Returns the TCP address of the listener.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The outcomes of handshakes so far.
+    /// Returns the counts of handshakes by outcome.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.counts.snapshot()

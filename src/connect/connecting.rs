@@ -25,8 +25,8 @@ use crate::rails::Rails;
 use crate::worker::Worker;
 use crate::worker::config::ChannelConfig;
 
-/// A connection on its way to a listener. It advances while it is polled, and waits neither for the peer nor, on a
-/// [`Node::open`], for its own device: that node's threads look at the ports, and make and connect the queue pair.
+/// A connection attempt to a listener, which advances when it is polled. A poll never waits for the peer. On a [`Node::open`] it
+/// does not wait for the device either: helper threads scan the ports, and make and connect the queue pair.
 ///
 /// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
 /// comes before [`Connecting::poll`] said so is reported by the first poll of its Worker afterwards.
@@ -106,8 +106,8 @@ impl Aim {
 }
 
 impl<P: Provider, N: Network> Node<P, N> {
-    /// Begins to connect to the listener that handed out `handle`, over the rail of the Workers' devices
-    /// that reaches it best. [`Connecting::poll`] goes on with it.
+    /// Begins to connect to the listener that handed out `handle`, over the rail of the Workers' devices that reaches it best.
+    /// [`Connecting::poll`] advances it.
     ///
     /// # Errors
     /// A Worker is another Node's, or the system gave no descriptor. Later errors are reported by [`Connecting::poll`]: no rail
@@ -123,7 +123,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.begin(workers, Aim::Listener(*handle), config, Patience::Until(deadline))
     }
 
-    /// Begins to connect to whatever listener is at a TCP address.
+    /// Begins to connect to the listener at a TCP address, without a handle.
     ///
     /// # Errors
     /// As for [`Node::begin_connect`].
@@ -208,7 +208,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             .finish(self, workers)
     }
 
-    /// Connects to whatever listener is at a TCP address.
+    /// Connects to the listener at a TCP address, without a handle.
     ///
     /// # Errors
     /// As for [`Node::connect`].
@@ -225,8 +225,8 @@ impl<P: Provider, N: Network> Node<P, N> {
 }
 
 impl<P: Provider, N: Network> Connecting<P, N> {
-    /// Goes on as far as it can without waiting; the outcome once there is one, and nothing behind it.
-    /// The Workers are those it began with, in the same order.
+    /// Advances the attempt without waiting. Returns the outcome once there is one, and `None` before and after that. Pass the
+    /// Workers that it began with, in the same order.
     pub fn poll(
         &mut self,
         node: &Node<P, N>,

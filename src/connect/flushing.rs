@@ -34,7 +34,8 @@ const BYTES: u32 = 1;
 const REQUESTER: u32 = 0;
 const RESPONDER: u32 = 1;
 
-/// Flushes memory of other devices: see [`Node::flusher`]. It belongs to one thread, and polls queues of its own.
+/// Flushes received data to the memory of other devices, such as GPUs: see [`Node::flusher`]. It belongs to one thread, and polls
+/// queues of its own.
 pub struct Flusher<P: Provider = Rdma> {
     /// By Worker. `None` if no port of its device can be used.
     rails: Vec<Option<Reaped<Loopback<P>>>>,
@@ -148,14 +149,14 @@ impl<P: Provider> Flusher<P> {
         self.failure
     }
 
-    /// Whether a flush is done.
+    /// Returns whether a flush is done.
     #[must_use]
     pub fn is_done(&self, flush: Flush) -> bool {
         self.rails.iter().flatten().all(|rail| rail.done >= flush.0)
     }
 }
 
-/// Why memory was not flushed. Its [`Flusher`] is of no further use.
+/// Reason why memory was not flushed. Its [`Flusher`] cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushError {

@@ -136,40 +136,40 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.backlog.into_port()
     }
 
-    /// The handle for peers: at most 128 bytes, or a line of text.
+    /// Returns the handle to give to peers: at most 128 bytes, or a line of text.
     #[must_use]
     pub const fn handle(&self) -> &Handle {
         &self.backlog.port().handle
     }
 
-    /// The TCP address it listens at.
+    /// Returns the TCP address of the listener.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The outcomes of handshakes so far.
+    /// Returns the counts of handshakes by outcome.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.backlog.counts().snapshot()
     }
 
-    /// Number of failed handshakes so far, whichever side was at fault.
+    /// Returns the number of failed handshakes so far, whichever side was at fault.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.counts().failed
     }
 
-    /// How many of them for who or where the peers are.
+    /// Returns how many handshakes failed because of the peer's key or address.
     #[must_use]
     pub fn refusals(&self) -> Refusals {
         self.counts().untrusted
     }
 
-    /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
-    /// there is one: a channel, or why a peer did not become one. No peer is waited for, nor, on a [`Node::open`], a device: that
-    /// node's threads look at the ports for the peers that come, and make and connect the queue pairs. Channels of the
-    /// Workers that are lost close, as [`Worker::tend`] has them do, so that their places serve new peers.
+    /// Accepts new TCP streams, advances every handshake, and returns one outcome if there is one: a new channel, or the reason why
+    /// a handshake failed. No peer is waited for, nor, on a [`Node::open`], a device: that node's threads look at the ports for the
+    /// peers that come, and make and connect the queue pairs. Channels of the Workers that are lost close, as [`Worker::tend`] has
+    /// them do, so that their places serve new peers.
     ///
     /// If the port fails, the handshakes under way go on: each outcome that is there by now is given before the failure is. A
     /// peer that is rejected since there are too many is no outcome; [`Listener::counts`] counts it.
@@ -250,8 +250,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
         None
     }
 
-    /// Waits for one peer to be connected. Peers whose handshakes fail are counted and passed
-    /// over. A port that fails ends the wait once no handshake is under way.
+    /// Waits until one peer is connected. Peers whose handshakes fail are counted and passed over. A port that fails ends the wait
+    /// once no handshake is under way.
     ///
     /// # Errors
     /// None was by the deadline ([`ConnectError::TimedOut`], with why the last one failed, if
@@ -356,8 +356,8 @@ impl<P: Provider> Listener<P, Tcp> {
         self.backlog.port().acceptor.descriptor()
     }
 
-    /// Runs the listener on a thread of its own, which sleeps when there is nothing to do, with further threads that make queue
-    /// pairs: as many as [`HandshakeLimits::making`] says.
+    /// Runs the handshakes of the listener on a separate thread, which sleeps when there is nothing to do, and makes queue pairs on
+    /// further threads: as many as [`HandshakeLimits::making`] says.
     ///
     /// A peer that is silent, slow or hostile then costs neither the others nor a Worker's thread anything.
     ///

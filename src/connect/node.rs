@@ -29,7 +29,7 @@ use crate::worker::config::WorkerConfig;
 /// has for peers: a neighbour that does not resolve holds one of them up for seconds.
 const MAKERS: usize = 4;
 
-/// A host's RDMA stack, and the network its connections are made over.
+/// The RDMA stack of one host in one process: its devices, the peers that it trusts, and the network for handshakes.
 pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     pub(crate) provider: Arc<P>,
     pub(crate) network: N,
@@ -43,13 +43,13 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     reaper: Reaper,
 }
 
-/// The place of a new channel.
+/// Identifies a new channel: its Worker and its id there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
-    /// The index of its Worker among those given.
+    /// The index of the channel's Worker in the slice of Workers that was passed.
     pub worker: usize,
-    /// The channel's name on that Worker.
+    /// The channel's id on that Worker.
     pub channel: ChannelId,
 }
 
@@ -78,8 +78,8 @@ fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unr
 }
 
 impl Node<Rdma> {
-    /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. One thread destroys closed objects.
-    /// Five threads look at the ports and make the queue pairs of polled connections ([`Connecting`](crate::connect::Connecting),
+    /// Opens the RDMA stack of this host on libibverbs, for peers that `trust` accepts. One thread destroys closed objects. Five
+    /// threads look at the ports and make the queue pairs of polled connections ([`Connecting`](crate::connect::Connecting),
     /// [`Listener`](crate::Listener)): calls of milliseconds.
     ///
     /// # Errors
@@ -97,8 +97,8 @@ impl Node<Rdma> {
 }
 
 impl<P: Provider> Node<P> {
-    /// A host on another provider, whose connections are made over this host's network. A closed channel
-    /// is destroyed at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
+    /// Opens a Node on another provider, with handshakes over this host's TCP. A closed channel is destroyed at once, on the thread
+    /// that closes it, and queue pairs are made on the thread that connects or accepts.
     ///
     /// # Errors
     /// The system gave no random bytes.
@@ -108,7 +108,7 @@ impl<P: Provider> Node<P> {
 }
 
 impl<H: Provider + Network + Clone> Node<H, H> {
-    /// A simulated host: one that has devices and a network in one. Time is the fabric's, connections with it.
+    /// Opens a Node on a simulated host, which has devices and a network. Time is the fabric's, connections with it.
     ///
     /// An event loop watches descriptors, which simulated streams have none of: such a program's hosts are made by
     /// [`Node::with_provider`], on a fabric in real time. [`Links::wait`](crate::link::Links::wait) works on either.
@@ -121,8 +121,8 @@ impl<H: Provider + Network + Clone> Node<H, H> {
 }
 
 impl<P: Provider, N: Network> Node<P, N> {
-    /// A host on another provider and another network: a simulated one. A closed channel is destroyed
-    /// at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
+    /// Opens a Node on another provider and another network, such as a simulated one. A closed channel is destroyed at once, on the
+    /// thread that closes it, and queue pairs are made on the thread that connects or accepts.
     ///
     /// # Errors
     /// The network gave no random bytes.
@@ -141,26 +141,26 @@ impl<P: Provider, N: Network> Node<P, N> {
         })
     }
 
-    /// Whom it takes for a peer.
+    /// Returns which peers are trusted.
     #[must_use]
     pub fn trust(&self) -> Trust {
         // A panic while it was held left a whole value behind.
         self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes others for peers from now on: with other keys, or from elsewhere. Handshakes under way end as they
-    /// began, and connections stay.
+    /// Replaces the keys and subnets that decide which peers are trusted. Handshakes in progress end with the trust that they began
+    /// with, and connections stay.
     pub fn set_trust(&self, trust: Trust) {
         *self.trust.write().unwrap_or_else(PoisonError::into_inner) = trust;
     }
 
-    /// The provider.
+    /// Returns the provider.
     #[must_use]
     pub fn provider(&self) -> &P {
         &self.provider
     }
 
-    /// The network its connections are made over.
+    /// Returns the network of the handshakes.
     #[must_use]
     pub const fn network(&self) -> &N {
         &self.network
@@ -177,28 +177,28 @@ impl<P: Provider, N: Network> Node<P, N> {
         Ok(Rails::of_scan(&scan, &devices, &self.rail_filter))
     }
 
-    /// The deadline this long from now, by the clock of this host.
+    /// Returns the deadline this long from now, by the clock of this host.
     #[must_use]
     pub fn within(&self, span: Duration) -> Deadline {
         self.network.within(span)
     }
 
-    /// Waits until what was closed, dropped or given up before is destroyed; says whether it is, by the deadline. Attempts
-    /// that are still under way are not waited for.
+    /// Waits until all objects that were closed, dropped or abandoned before this call are destroyed. Returns whether they are by
+    /// the deadline. Connection attempts that are still in progress are not waited for.
     pub fn settle(&self, deadline: Deadline) -> bool {
         let patience = || deadline.remaining(self.network.now());
         // A queue pair that is given up while it is made is the reaper's after that.
         self.makers.settle(patience()) && self.reaper.settle(patience())
     }
 
-    /// How many drops panicked on the thread that destroys for this Node: of memory that was adopted, say. Each was stopped there,
-    /// and what came behind it was destroyed.
+    /// Returns how many drops panicked on the thread that destroys objects of this Node, for example drops of adopted memory. Each
+    /// panic was caught, and later objects were destroyed.
     #[must_use]
     pub fn drops_panicked(&self) -> u64 {
         self.reaper.panicked()
     }
 
-    /// Looks at every port of every device, usable or not.
+    /// Queries every port of every device, usable or not.
     ///
     /// # Errors
     /// The devices could not be listed. A device or port that fails by itself is left out.
@@ -206,7 +206,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         Ok(self.scan()?.ports)
     }
 
-    /// From now on only those of its rails are used that the rules let. Default: all that can be.
+    /// Sets the rules that select which rails are used from now on. Default: all usable rails.
     ///
     /// Connections stay, and so does what a listener's handle says; a peer that comes by it is offered
     /// the rails that the rules let when it comes.
@@ -214,15 +214,14 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.rail_filter = filter;
     }
 
-    /// The rules for which of its rails are used.
+    /// Returns the rules that select which rails are used.
     #[must_use]
     pub const fn rail_filter(&self) -> &RailFilter {
         &self.rail_filter
     }
 
-    /// Every rail as it is now, in the order in which rails are offered to peers: fast lanes, then management lanes
-    /// ([`Lane`](doorbell_core::rail::Lane)). Unused rails follow, each with its reason; a port without an address is one of
-    /// them.
+    /// Returns every rail as it is now, in the order in which rails are offered to peers: fast lanes, then management lanes
+    /// ([`Lane`](doorbell_core::rail::Lane)). Unused rails follow, each with its reason; a port without an address is one of them.
     ///
     /// # Errors
     /// The devices could not be listed. A device or port that fails by itself is left out.
@@ -244,7 +243,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         Scan::of(&*self.provider)
     }
 
-    /// A Worker on the device of this name.
+    /// Makes a Worker on the device of this name.
     ///
     /// # Errors
     /// There is no such device, or it cannot be opened or give what is asked.
@@ -259,8 +258,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.worker_on(device, config)
     }
 
-    /// A Worker on each device that has a rail that can be used. [`Node::passed_over`] names
-    /// what is passed over.
+    /// Makes a Worker on each device with a usable rail. [`Node::passed_over`] lists ports that are not used.
     ///
     /// # Errors
     /// There is none: each port with its reason. Or one cannot be opened or give what is asked.

@@ -22,14 +22,15 @@ pub struct LinkConfig {
     /// signaled: [`ChannelConfig::unsignaled_max`] is 0 or 1. [`ChannelConfig::inline_bytes_max`] is at least
     /// [`SESSION_ATTACH_BYTES`], the first frame on a connection.
     pub channel: ChannelConfig,
-    /// Fragments a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two of the longest
-    /// messages, so that one is sent while the one before is acknowledged.
+    /// Maximum number of fragments that a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two of
+    /// the longest messages, so that one is sent while the one before is acknowledged.
     pub retained: u32,
     /// The longest fragment that a link stores itself. A mesh shares its messages with its links, which store its short frames alone.
     pub(crate) stored_bytes_max: u32,
-    /// Fragments a link takes ahead of one that is missing. Default 512, 2 MiB of memory: all that a peer keeps.
+    /// Maximum number of early fragments that a link accepts behind a missing one. Default 512, 2 MiB of memory: all that a peer
+    /// keeps.
     pub ahead: u32,
-    /// The longest message that is taken. Default 1 MiB, which a link has memory for.
+    /// The longest message that is accepted. Default 1 MiB, which a link has memory for.
     pub message_bytes_max: usize,
     /// Limit on links, links that peers begin included; a link counts before its peer's handshake is accepted. Default 64.
     /// Beyond the limit a peer is rejected as busy, and retries. A peer whose link exists, and which connects another rail of
@@ -40,30 +41,31 @@ pub struct LinkConfig {
     /// Beyond the limit a peer is rejected as busy, as beyond [`LinkConfig::links_max`]. In a mesh the limit is at least the
     /// number of members: all of them may be processes of one host.
     pub links_per_address: u32,
-    /// One-sided requests of a link at most that have no end yet. Default 16, 64 KiB of memory: each has that of a fragment,
-    /// which it writes or reads. A longer one is counted here, too.
+    /// Maximum number of open one-sided requests of a link. Default 16, 64 KiB of memory: each has that of a fragment, which it
+    /// writes or reads. A longer one is counted here, too.
     pub requests: u32,
     /// The longest one-sided request. Default 1 MiB, as of messages. With [`LinkConfig::message_bytes_max`] it has nothing to do: the
     /// peer's device executes a request, whatever the peer is configured with. Up to a fragment it stands for a fragment.
     pub request_bytes_max: u32,
-    /// One-sided requests longer than a fragment, of a link at most, that have no end yet. Default 2, so that one is under way while
-    /// another ends. Each has memory of `request_bytes_max`, which is touched when it is first used. 0 limits requests to a fragment.
+    /// Maximum number of open one-sided requests of a link that are longer than a fragment. Default 2, so that one is under way
+    /// while another ends. Each has memory of `request_bytes_max`, which is touched when it is first used. 0 limits requests to a
+    /// fragment.
     pub long_requests: u32,
-    /// Messages of more bytes are written into memory that the peer lends for them, if it does: [`LinkConfig::placed_bytes`]. Default
-    /// 16 KiB: fragments of slots take more instructions from there on, and the bytes are there as soon.
+    /// Messages of more bytes are placed by WRITE into memory that the peer lends, if it does: [`LinkConfig::placed_bytes`].
+    /// Default 16 KiB: fragments of slots take more instructions from there on, and the bytes are there as soon.
     pub place_messages_over: usize,
     /// Memory that a link lends its peer for such messages, and that it uses at most for those that it sends. Default 2 MiB each, two of
     /// the longest messages. It is made, registered and locked once a message of more than `place_messages_over` bytes came in several
     /// fragments, or once the peer has lent some. 0 lends none and writes none.
     pub placed_bytes: usize,
-    /// The most memory of that kind that all links have together. Default 64 MiB, for sixteen links that send and receive long messages;
-    /// with [`LinkConfig::links_max`] links alone it would be four times as much, locked once for each device. A link that finds less
-    /// than it needs sends and takes fragments of slots, and looks again with each long message. Memory counts until its link is over and
-    /// the devices have let go of it.
+    /// Limit on that memory for all links together. Default 64 MiB, for sixteen links that send and receive long messages; with
+    /// [`LinkConfig::links_max`] links alone it would be four times as much, locked once for each device. A link that finds less
+    /// than it needs sends and takes fragments of slots, and looks again with each long message. Memory counts until its link is
+    /// over and the devices have let go of it.
     pub placed_bytes_all: usize,
     /// Transfers of each link.
     pub transfers: TransferConfig,
-    /// Peers that may be connecting at a time, where links are listened for. Default as of [`HandshakeLimits`].
+    /// Limits on concurrent handshakes of peers, if links are accepted. Default as of [`HandshakeLimits`].
     pub handshakes: HandshakeLimits,
 }
 
@@ -151,9 +153,9 @@ impl LinkConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// None of our rails reaches one of the peer's: why not, for each.
+    /// No rail of this side reaches a rail of the peer: the reason for each.
     NoRoute(NoRoute),
-    /// The rails could not be looked at, or the port not be had.
+    /// The ports could not be queried, or the TCP port is not available.
     Connect(ConnectError),
     /// A Worker's slots do not hold the longest frame.
     SlotsTooSmall {
@@ -175,7 +177,7 @@ pub enum LinkError {
     },
     /// The Workers have different classes: give all the same [`WorkerConfig::classes`](crate::WorkerConfig::classes).
     OtherClasses,
-    /// The system gave no random bytes: its error number.
+    /// The system call for random bytes failed: its errno.
     Entropy(i32),
     /// There is no memory for what a link keeps: of so many bytes at once, by what it is configured with.
     NoMemory {

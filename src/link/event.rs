@@ -7,8 +7,8 @@ use doorbell_core::session::{RequestEnd, RequestId, SessionEvent};
 
 use super::transfers::{LoanId, TransferEvent, TransferId};
 
-/// Name of a link. After the event of the link's end it names only that end. It names nothing once another link has ended at the same
-/// place.
+/// Identifies a link. After the event of the link's end it names only that end. It names nothing once another link has ended at the
+/// same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
     pub(super) index: u32,
@@ -22,18 +22,18 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// Something that happened on a link.
+/// An event of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkEvent<'m> {
     /// A peer began it.
     Accepted,
-    /// A message came: once, and in order.
+    /// A message arrived: once, and in order.
     Received {
         /// The message.
         message: &'m [u8],
     },
-    /// The peer lets us reach memory of its own.
+    /// The peer granted a window.
     Granted {
         /// The number of the grant.
         window: u32,
@@ -42,19 +42,19 @@ pub enum LinkEvent<'m> {
         /// Permitted access.
         access: RemoteAccess,
     },
-    /// The peer takes such a grant back.
+    /// The peer withdrew a grant.
     Withdrawn {
         /// The number of the grant.
         window: u32,
     },
-    /// A request brought data back, and is done.
+    /// A READ or an atomic is done, and its data is here.
     Fetched {
         /// The request.
         request: RequestId,
         /// The bytes that were read, or the eight bytes in memory before the atomic.
         data: &'m [u8],
     },
-    /// A request ended that fetched nothing: a WRITE that is done, or one of which it is not known whether it was done.
+    /// A request ended without data: a WRITE is done, or the outcome of a request is unknown.
     Ended {
         /// The request.
         request: RequestId,

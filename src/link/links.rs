@@ -305,12 +305,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.draw()
     }
 
-    /// Handle that leads peers here; `None` if no peers are accepted.
+    /// Returns the handle for peers; `None` if no peers are accepted.
     pub fn handle(&self) -> Option<&Handle> {
         self.acceptor.as_ref()?.handle()
     }
 
-    /// Counts of the peers' handshakes so far.
+    /// Returns the counts of the peers' handshakes so far.
     pub fn handshakes(&self) -> HandshakeCounts {
         let acceptor = self.acceptor.as_ref();
         acceptor.map_or_else(HandshakeCounts::default, PeerAcceptor::counts)
@@ -401,7 +401,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(id)
     }
 
-    /// Takes a message to be sent; the next poll sends it. [`SessionEvent::Done`](crate::link::SessionEvent::Done) or
+    /// Copies a message into the link; the next poll sends it. [`SessionEvent::Done`](crate::link::SessionEvent::Done) or
     /// [`SessionEvent::Unknown`](crate::link::SessionEvent::Unknown) names it by what is returned.
     ///
     /// # Errors
@@ -561,12 +561,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         acceptor.chain(making).chain(finding)
     }
 
-    /// The links there are.
+    /// Returns the ids of all links.
     pub fn ids(&self) -> impl Iterator<Item = LinkId> {
         self.core.links().map(|(id, _)| id)
     }
 
-    /// How a rail of a link is.
+    /// Returns the state of a rail of a link.
     #[must_use]
     pub fn rail_state(&self, id: LinkId, rail: u8) -> HealthState {
         let link = self.core.link(id);
@@ -586,13 +586,13 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.link(id)?.session.rail_heard_at(rail)
     }
 
-    /// Whether a link has a rail.
+    /// Returns whether a link has a connected rail.
     #[must_use]
     pub fn is_connected(&self, id: LinkId) -> bool {
         self.core.link(id).is_some_and(|link| link.session.is_connected())
     }
 
-    /// Counts of a link; zero if there is no such link.
+    /// Returns the counts of a link; zero if there is no such link.
     #[must_use]
     pub fn counts(&self, id: LinkId) -> SessionCounts {
         let link = self.core.link(id);

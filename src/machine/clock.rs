@@ -4,13 +4,14 @@ use core::time::Duration;
 
 use doorbell_core::{Deadline, Instant};
 
-/// The time by the clock of this host: monotonic, since an origin of this process.
+/// Returns the time of this host's monotonic clock, counted from an origin in this process.
 #[must_use]
 pub fn now() -> Instant {
     doorbell_ffi::now()
 }
 
-/// The deadline this long from now, by the clock of this machine: for [`Background::stop`](crate::connect::Background::stop), and where there is no Node at hand.
+/// Returns the deadline this long from now, by the clock of this machine: for
+/// [`Background::stop`](crate::connect::Background::stop), and where there is no Node at hand.
 ///
 /// Every other call takes a deadline by the clock of its host: [`Node::within`](crate::Node::within) and
 /// [`Worker::within`](crate::Worker::within) make one. On a real host that is the same clock. A simulated host has a time of

@@ -21,11 +21,10 @@ use crate::memory::statistics::RegistrationStatistics;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegistrationCacheConfig {
-    /// The most registrations; default 1,024. Each takes about 100 bytes, at once. A change of watched mappings is
+    /// Maximum number of registrations; default 1,024. Each takes about 100 bytes, at once. A change of watched mappings is
     /// compared with all of them, and so is the last use of each for every one that has to leave.
     pub entries_max: u32,
-    /// The most bytes of all registrations together; default 1 GiB. Their pages are pinned, and count towards
-    /// `RLIMIT_MEMLOCK`.
+    /// Maximum bytes of all registrations together; default 1 GiB. Their pages are pinned, and count towards `RLIMIT_MEMLOCK`.
     pub bytes_max: u64,
 }
 
@@ -41,7 +40,7 @@ impl Default for RegistrationCacheConfig {
 type Inner = Shared<Arc<ProtectionDomain>, &'static Service>;
 type DomainHold = Hold<Arc<ProtectionDomain>, &'static Service>;
 
-/// Registrations of one protection domain, kept after their use. Clones share them, on any thread.
+/// A cache of registrations in one protection domain, which are kept after their use. Clones share the cache, on any thread.
 ///
 /// A use of a kept registration takes no lock and makes one system call; without the call if the
 /// memory is promised to stay ([`LentMemory::IS_KEPT`]). Overlapping regions are registered apart.
@@ -187,12 +186,12 @@ impl RegistrationCache {
         }
     }
 
-    /// Deregisters all that nobody uses.
+    /// Evicts and deregisters all registrations that are not in use.
     pub fn evict_idle(&self) {
         self.open.shared.evict_idle();
     }
 
-    /// Whether mappings are watched. If not, only memory that is promised to stay is cached.
+    /// Returns whether changes of mappings are watched. If not, only memory that is guaranteed to stay mapped is cached.
     ///
     /// # Errors
     /// A call failed when the cache was made (`userfaultfd` with `EPERM` or `ENOSYS`, say), or the process had too many caches.
@@ -216,8 +215,8 @@ impl fmt::Debug for RegistrationCache {
     }
 }
 
-/// Memory that is lent, with its registration. Dropping it ends the use and then drops the memory. A registration for
-/// one use is deregistered at that moment, on this thread.
+/// Lent memory with its registration. Dropping it ends the use and then drops the memory. A registration for one use is
+/// deregistered at that moment, on this thread.
 pub struct Registration<M> {
     // The use ends before the memory goes.
     hold: DomainHold,

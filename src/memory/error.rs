@@ -4,7 +4,7 @@ use core::fmt;
 
 use doorbell_core::provider::ProviderError;
 
-/// Memory was not registered. Nothing changed.
+/// Reason why memory was not registered. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistrationError {
@@ -38,7 +38,7 @@ impl fmt::Display for RegistrationError {
                  that stay where they are"
             ),
             Self::RemoteAccess => f.write_str(
-                "a cached registration gives no right to a peer; make a window of the memory instead",
+                "a cached registration cannot grant access to a peer; make a window of the memory instead",
             ),
             Self::LockedMemory {
                 needed_bytes,

@@ -12,8 +12,7 @@ use doorbell_ffi::{Rdma, ReleaseWatch};
 
 use crate::machine::reaper::{Reaped, Reaper};
 
-/// Memory of any length that this host sends, writes from and reads into, registered with the device of each of its Workers. Clones are
-/// the same memory.
+/// Memory of any length, for transfers and for windows of links, registered with the device of each of its Workers. Clones are the same memory.
 ///
 /// No reference to the memory exists, as for a window: bytes are copied in and out. No peer reaches it, unless a transfer lets one write
 /// to a part of it. Once the last clone is dropped, and no request has it, the devices let go of it on another thread, and the memory is
@@ -83,7 +82,7 @@ impl<P: Provider> Region<P> {
         self.first().is_some_and(Window::is_writable)
     }
 
-    /// How its memory was placed when it was made.
+    /// Returns how its memory was placed when it was allocated.
     #[must_use]
     pub fn placement(&self) -> Placement {
         let unplaced = || Placement::unplaced(self.bytes(), self.bytes());

@@ -30,15 +30,15 @@ pub struct MeshConfig {
     /// all times would bar that member until all others are started again. Clocks of members may differ by no more. If
     /// `started` counts in another unit, nothing is bounded.
     pub start_ahead_max: Duration,
-    /// Messages to one member that it has not taken yet, at most. Default 16. For each pair of members the sender and the
-    /// receiver keep so many messages. A member between them keeps up to four times as many frames: some are retransmitted
+    /// Maximum number of messages to one member that it has not received yet. Default 16. For each pair of members the sender and
+    /// the receiver keep so many messages. A member between them keeps up to four times as many frames: some are retransmitted
     /// before the first is passed on.
     pub window: u32,
     /// The longest message. Default 16 KiB: with its headers it is written into memory that the peer lends, or goes in five fragments.
     pub message_bytes_max: usize,
-    /// Members that a message may go through on its way. Default 62, as many as the largest mesh can have between two. A member
-    /// that is further is out of reach. With fewer than `ranks` - 2, which a line needs, a broken cable may put members out of
-    /// reach; a warning at the start says so.
+    /// Maximum number of members through which a message is routed. Default 62, as many as the largest mesh can have between two. A
+    /// member that is further is out of reach. With fewer than `ranks` - 2, which a line needs, a broken cable may put members out
+    /// of reach; a warning at the start says so.
     pub hops_max: u8,
     /// Time until an unacknowledged message is retransmitted. Default 500 ms: a link loses nothing while it lasts, so this is
     /// for messages that were at a lost member, or kept for a lost link.
@@ -148,7 +148,7 @@ impl MeshConfig {
     }
 }
 
-/// Reason why a mesh cannot be made, or a member not be linked.
+/// Reason why a mesh cannot be made, or a member cannot be linked.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MeshError {
@@ -225,9 +225,9 @@ impl From<LinkError> for MeshError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MeshSendError {
-    /// The member has not taken enough of what was sent before: poll, and try again.
+    /// Back-pressure: the member has not received enough of the earlier messages. Poll, and try again.
     WouldBlock,
-    /// No way leads to it, now.
+    /// There is no route to it now.
     Unreachable(Rank),
     /// The member was started again since the group was made.
     Restarted(Rank),

@@ -3,13 +3,13 @@
 use doorbell_core::rank::Rank;
 use doorbell_core::session::FinalReason;
 
-/// Something that happened in a mesh.
+/// An event of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MeshEvent {
-    /// A way leads to this member now.
+    /// There is a route to this member now.
     Reachable(Rank),
-    /// No way leads to this member any more.
+    /// There is no route to this member any more.
     Unreachable(Rank),
     /// The link to this member came back, and not for the first time in short. While there is another way, messages go that way
     /// until the link has been up for [`MeshConfig::hold_down`](super::MeshConfig::hold_down).

@@ -30,7 +30,7 @@ pub struct Group {
     operation: u32,
 }
 
-/// A collective under way.
+/// A collective in progress.
 #[derive(Debug)]
 #[must_use = "it advances by being polled"]
 pub struct Running {
@@ -41,9 +41,9 @@ pub struct Running {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// Some members cannot be reached: no group of all can be made.
+    /// Some members are unreachable, so no group of all members can be made.
     Missing(Ranks),
-    /// Not all were done by the deadline.
+    /// Not all members were done by the deadline.
     TimedOut,
     /// Why the collective cannot be done.
     Collective(CollectiveError<MeshSendError>),

@@ -404,19 +404,19 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.state.config.message_bytes_max
     }
 
-    /// To whom a way leads, this member included, by which messages may go that far.
+    /// Returns the reachable members, this one included, within the limit of hops.
     #[must_use]
     pub const fn reached(&self) -> Ranks {
         self.state.reached
     }
 
-    /// The shortest ways, as they are now.
+    /// Returns the shortest routes, as they are now.
     #[must_use]
     pub const fn routes(&self) -> &Routes {
         &self.state.routes
     }
 
-    /// The neighbours of each member, as far as known.
+    /// Returns the neighbours of each member, as far as they are known.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.state.map

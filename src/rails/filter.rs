@@ -13,7 +13,7 @@ mod tests;
 
 use pattern::Pattern;
 
-/// Rules for which rails are used. The default has none and uses all.
+/// Rules that select which rails are used. The default has no rules and uses all rails.
 ///
 /// As text it is a list of rules with commas in between. Each names what it is for, and `^` in front of it,
 /// which counts for this rule alone, says that it is not to be used:

@@ -9,7 +9,7 @@ use doorbell_ffi::Rdma;
 use crate::worker::lease::Lease;
 use crate::worker::message::Message;
 
-/// A request of a peer's, in the memory that it came in.
+/// A request of a peer, in the memory that received it.
 pub struct Asked<P: Provider = Rdma> {
     lease: Lease<P>,
     id: CorrelationId,
@@ -31,13 +31,13 @@ impl<P: Provider> Asked<P> {
         }
     }
 
-    /// The name that its requester gave it.
+    /// Returns the identifier that the requester assigned.
     #[must_use]
     pub const fn id(&self) -> CorrelationId {
         self.id
     }
 
-    /// The question.
+    /// Returns the body of the request.
     #[must_use]
     #[inline]
     pub fn body(&self) -> &[u8] {

@@ -44,7 +44,8 @@ pub enum NotSentKind {
 }
 
 impl NotSentKind {
-    /// Whether it passes by polling, as of [`SendErrorKind::is_temporary`]: the caller sends the same request again then.
+    /// Returns whether the error goes away by polling, as for [`SendErrorKind::is_temporary`]: the caller sends the same request
+    /// again then.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         match self {
@@ -65,7 +66,7 @@ impl fmt::Display for NotSentKind {
             Self::TooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "a body of {bytes} bytes, where {bytes_max} fit: send less, or make the table's bodies and the Worker's slots longer"
+                    "a body of {bytes} bytes, but only {bytes_max} fit: send less, or make the table's bodies and the Worker's slots longer"
                 )
             }
             Self::Channel(kind) => kind.fmt(f),

@@ -9,7 +9,7 @@ use doorbell_core::{Deadline, Instant, WcStatus};
 use super::Framing;
 use crate::worker::channel::ChannelId;
 
-/// Requests of one peer that have no end yet, each with a context of the application's own.
+/// The open requests to one peer, each with a context of the application.
 ///
 /// Its memory is `in_flight_max` entries, and one body for links.
 ///
@@ -175,13 +175,13 @@ impl<T> Requests<T> {
         }
     }
 
-    /// How many requests have no end yet.
+    /// Returns how many requests are open.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.entries.len().saturating_sub(self.free.len())
     }
 
-    /// How many more requests may be sent now.
+    /// Returns how many more requests may be sent now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.free.len()
@@ -237,7 +237,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Takes a message of the peer's.
+    /// Handles a message of the peer.
     #[inline]
     pub fn hear<'m>(&mut self, message: &'m [u8]) -> Heard<'m, T> {
         match RequestHeader::parse(message) {

@@ -65,18 +65,18 @@ impl fmt::Display for KeyError {
             Self::TooShort { bytes } => {
                 write!(
                     f,
-                    "a key of {bytes} bytes, where {KEY_BYTES_MIN} are the least; {MAKE}"
+                    "a key of {bytes} bytes is too short, the minimum is {KEY_BYTES_MIN}; {MAKE}"
                 )
             }
             Self::TooLong { bytes } => {
                 write!(
                     f,
-                    "a key of {bytes} bytes, where {KEY_BYTES_MAX} are the most; {MAKE}"
+                    "a key of {bytes} bytes is too long, the maximum is {KEY_BYTES_MAX}; {MAKE}"
                 )
             }
             Self::FewDistinct { distinct } => write!(
                 f,
-                "a key of few distinct bytes: {distinct}, where a random one has {DISTINCT_MIN} at least; {MAKE}"
+                "a key with only {distinct} distinct bytes, but a random one has at least {DISTINCT_MIN}; {MAKE}"
             ),
             Self::Sequence => write!(f, "a key whose bytes count up or down; {MAKE}"),
             Self::Repeats { period } => write!(f, "a key that repeats after {period} bytes; {MAKE}"),
@@ -181,7 +181,7 @@ mod tests {
         );
         assert_eq!(
             Key::new(1, &[7; 32]).unwrap_err().to_string(),
-            "a key of few distinct bytes: 1, where a random one has 14 at least; make a random one by `doorbell keygen FILE`"
+            "a key with only 1 distinct bytes, but a random one has at least 14; make a random one by `doorbell keygen FILE`"
         );
         let text = b"a secret of thirty-two bytes, and no fewer";
         assert_eq!(Key::new(1, text).unwrap_err(), KeyError::Text);

@@ -41,7 +41,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Trusts peers that prove to have a key of `ring`, and no others.
+    /// Trusts only peers that prove that they have a key of `ring`.
     #[must_use]
     pub fn keys(ring: KeyRing) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Trust {
         }
     }
 
-    /// Trusts every peer that reaches the port: for a network without strangers, such as a lab's.
+    /// Trusts every peer that reaches the port. Use it in a network without untrusted hosts, such as a lab.
     ///
     /// A peer that is connected may send messages, and reach windows whose keys it was sent; one that is not may
     /// cost as many queue pairs as there are handshakes at a time. Peers that have keys do not take this side.
@@ -70,7 +70,7 @@ impl Trust {
         self
     }
 
-    /// Whether peers have to prove to have a key.
+    /// Returns whether peers have to prove that they have a key.
     #[must_use]
     pub const fn is_authenticated(&self) -> bool {
         self.keys.is_some()

@@ -7,7 +7,7 @@ use super::key::{Key, KeyError, wipe};
 /// How many keys a side may have at a time.
 const KEYS_MAX: usize = 16;
 
-/// The keys a side takes, of which the first is the one it connects with.
+/// The keys that a side accepts from peers. It connects with the first one.
 ///
 /// A key is changed in three steps, each on all hosts before the next, and none with a restart. First the new key is accepted
 /// beside the old one. Then the new one is put first, and last the old one is taken out. At no time do two hosts fail to
@@ -27,7 +27,7 @@ pub struct KeyRing {
     keys: Vec<Key>,
 }
 
-/// Why keys cannot be had. Nothing of a key is in it.
+/// Reason why keys could not be read. It contains no part of a key.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyRingError {
@@ -151,7 +151,7 @@ fn read_key(line: usize, entry: &str) -> Result<Key, KeyRingError> {
     let wrong = |why| KeyRingError::Text { line, why };
     let (id, digits) = entry
         .split_once(':')
-        .ok_or(wrong("there is no colon behind an id"))?;
+        .ok_or(wrong("there is no colon after an id"))?;
     let id = Some(id.trim())
         .filter(|id| id.bytes().all(|digit| digit.is_ascii_digit()))
         .and_then(|id| id.parse().ok())
@@ -209,7 +209,7 @@ mod tests {
         for (text, refusal) in [
             ("", "there is no key: write one a line, as ID:HEXADECIMAL"),
             ("# none\n", "there is no key: write one a line, as ID:HEXADECIMAL"),
-            ("\n51aa", "line 2 is not a key: there is no colon behind an id"),
+            ("\n51aa", "line 2 is not a key: there is no colon after an id"),
             ("x:51aa", "line 1 is not a key: the id is not a number below 2^32"),
             (
                 "+1:51aa",
@@ -222,7 +222,7 @@ mod tests {
             ("1:51ag", "line 1 is not a key: not a hexadecimal digit"),
             (
                 "1:51aa",
-                "line 1: a key of 2 bytes, where 32 are the least; make a random one by `doorbell keygen FILE`",
+                "line 1: a key of 2 bytes is too short, the minimum is 32; make a random one by `doorbell keygen FILE`",
             ),
             (
                 "1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",

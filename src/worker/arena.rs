@@ -8,7 +8,7 @@ use doorbell_ffi::Rdma;
 use crate::machine::reaper::Reaper;
 use crate::worker::lease::Lease;
 
-/// Registered memory cut into slots, for all channels of the Worker it is from.
+/// Registered memory divided into slots, for all channels of its Worker.
 ///
 /// A slot that was sent comes home once the request is known done; until then nobody has it.
 /// [`Arena::lease`] then finds it again with its bytes as they were, and [`Lease::index`] says which
@@ -96,13 +96,13 @@ impl<P: Provider> Arena<P> {
         }
     }
 
-    /// How many slots there are in all.
+    /// Returns the number of slots.
     #[must_use]
     pub const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// How many bytes each holds.
+    /// Returns the bytes of each slot.
     #[must_use]
     pub const fn slot_bytes(&self) -> u32 {
         self.slot_bytes

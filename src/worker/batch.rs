@@ -12,8 +12,8 @@ use crate::worker::channel::SendError;
 use crate::worker::channel::SendErrorKind;
 use crate::worker::lease::Lease;
 
-/// Requests staged on a channel for one doorbell. Dropping it rings nothing: the leases go
-/// home to the Worker.
+/// Stages requests of a channel and posts them with one doorbell. Dropping the batch posts nothing, and returns the leases to the
+/// Worker.
 pub struct Batch<'q, P: Provider = Rdma> {
     pub(crate) inner: doorbell_hotpath::Batch<'q, P::SendQueue, Arc<P::Window>>,
     pub(crate) notice: &'q mut Notice,
@@ -71,7 +71,7 @@ impl<'q, P: Provider> Batch<'q, P> {
         claim.send()
     }
 
-    /// How many requests are staged.
+    /// Returns how many requests are staged.
     #[must_use]
     #[inline]
     pub fn staged(&self) -> u32 {

@@ -18,14 +18,14 @@ use crate::worker::half::{Held, Lost, ReceiveHalf, Receives, SendHalf, Sends};
 use crate::worker::lease::Lease;
 use crate::worker::peer::Peer;
 
-/// One connection to a peer, on the Worker it was made on.
+/// One reliable connection to a peer, on the Worker that made it.
 pub struct Channel<P: Provider = Rdma> {
     // Goes first: the queue pair is the other half's.
     pub(crate) receive: ReceiveHalf<P>,
     pub(crate) send: SendHalf<P>,
 }
 
-/// Names a channel of a Worker. It names nothing once the channel is closed.
+/// Identifies a channel of a Worker. After the channel is closed the id is invalid, and no later channel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelId {
     pub(crate) index: u32,
@@ -34,8 +34,8 @@ pub struct ChannelId {
 }
 
 impl ChannelId {
-    /// Returns the channel's place among those of its Worker: below [`WorkerConfig::channels_max`](crate::WorkerConfig::channels_max), so that the application
-    /// may have an array by it. A channel that is opened later may have the place of one that is closed.
+    /// Returns the index of the channel on its Worker: below [`WorkerConfig::channels_max`](crate::WorkerConfig::channels_max), so
+    /// that the application may have an array by it. A channel that is opened later may have the place of one that is closed.
     #[must_use]
     #[inline]
     pub const fn index(self) -> usize {
@@ -43,7 +43,7 @@ impl ChannelId {
     }
 }
 
-/// An item that was to be sent and was not, with the reason.
+/// A send that failed: the item that was not sent, and the reason.
 ///
 /// [`SendErrorKind::WouldBlock`] is back-pressure: poll the Worker and try again.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct SendError<T> {
     pub item: Option<T>,
 }
 
-/// Why something was not sent.
+/// Reason why a send or a post was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendErrorKind {
@@ -88,7 +88,8 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Whether it passes by polling: the caller tries again then. Anything else ends the channel, or is to be corrected by the caller.
+    /// Returns whether the error goes away by polling, so that the caller can retry. Any other error ends the channel, or is a
+    /// mistake of the caller.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::WouldBlock | Self::NoMemory)
@@ -160,84 +161,85 @@ impl From<UnpostedReason> for SendErrorKind {
 }
 
 impl<P: Provider> Channel<P> {
-    /// Returns the channel's name on its Worker.
+    /// Returns the channel's id on its Worker.
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.send.id()
     }
 
-    /// The peer at the other end, and what was agreed.
+    /// Returns the peer, and the parameters negotiated with it.
     #[must_use]
     pub const fn peer(&self) -> &Peer {
         self.send.peer()
     }
 
-    /// The application's own word, 0 until it is set: an index, a key, or what it needs to know of whom a message is from.
+    /// Returns the word that the application attached to the channel, 0 by default: an index or a key, for example, to identify the
+    /// sender of a message.
     #[must_use]
     #[inline]
     pub const fn user(&self) -> u64 {
         self.receive.user
     }
 
-    /// Sets the application's own word. Both halves have it once the Worker is taken apart.
+    /// Attaches a word of the application to the channel. After a split both halves have it.
     #[inline]
     pub const fn set_user(&mut self, user: u64) {
         self.send.user = user;
         self.receive.user = user;
     }
 
-    /// The number of the device's port that it is on, from 1.
+    /// Returns the number of its port on the device, from 1.
     #[must_use]
     pub const fn port(&self) -> u8 {
         self.send.port
     }
 
-    /// The class of service that it was made in, by its place in [`WorkerConfig::classes`](crate::WorkerConfig::classes).
+    /// Returns its traffic class, as an index into [`WorkerConfig::classes`](crate::WorkerConfig::classes).
     #[must_use]
     pub const fn class(&self) -> u8 {
         self.send.class
     }
 
-    /// The limits that the queue pair was granted.
+    /// Returns the limits that the device granted to the queue pair.
     #[must_use]
     pub fn limits(&self) -> QueuePairLimits {
         self.send.limits()
     }
 
-    /// Whether it can still be used, and if not, why, as far as was polled.
+    /// Returns whether the channel can be used, or the reason why not, as of the last poll.
     #[must_use]
     pub fn state(&self) -> ChannelState {
         let causes = [self.send.sender.cause(), self.receive.receiver.cause()];
         ChannelState::of(self.receive.ending.peer_closed, causes)
     }
 
-    /// How many messages may be sent now: receives the peer posted and announced that were not
-    /// used. SENDs and WRITEs with immediate use one each.
+    /// Returns the credits: how many messages may be sent now. Each credit is a receive that the peer has posted and announced. A
+    /// SEND or a WRITE with immediate consumes one.
     #[must_use]
     pub fn credits(&self) -> u32 {
         self.send.credits()
     }
 
-    /// How many bytes each of its cells has: what [`Channel::claim`] lends at most. 0 where it has none.
+    /// Returns the bytes of each cell, the limit of [`Channel::claim`]. It is 0 if the channel has no cells.
     #[must_use]
     pub fn cell_bytes(&self) -> u32 {
         self.send.sender.cell_bytes()
     }
 
-    /// How many requests are in flight.
+    /// Returns how many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.send.in_flight()
     }
 
-    /// How many more requests can be posted now. Messages take [`Channel::credits`] too.
-    /// A poll may take one of them to announce receives to the peer.
+    /// Returns how many more requests can be posted now. Messages also need [`Channel::credits`]. A poll may use one request to
+    /// announce receives to the peer.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.send.room()
     }
 
-    /// How many receives are posted for its peer; of shared ones, how many it was granted.
+    /// Returns how many receives are posted for the peer. With shared receives, returns how many the peer was granted.
     #[must_use]
     pub fn receives_posted(&self) -> u32 {
         self.receive.receives_posted()
@@ -250,14 +252,14 @@ impl<P: Provider> Channel<P> {
         self.receive.receives_staged()
     }
 
-    /// Begins a batch: push requests, then ring the doorbell once.
+    /// Begins a batch: stage requests with it, then ring the doorbell once.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, P> {
         self.send.batch()
     }
 
-    /// Sends one message of these bytes by itself. They are copied, and may be reused at once: into the request where they are
-    /// few ([`ChannelConfig::inline_alone_bytes_max`](crate::ChannelConfig::inline_alone_bytes_max)), else into a cell of the channel.
+    /// Sends one message with a copy of these bytes, which may be reused at once. Short messages are copied inline into the request
+    /// ([`ChannelConfig::inline_alone_bytes_max`](crate::ChannelConfig::inline_alone_bytes_max)), else into a cell of the channel.
     ///
     /// # Errors
     /// [`SendErrorKind::TooLong`]: they are more than a cell has ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)), or
@@ -289,7 +291,7 @@ impl<P: Provider> Channel<P> {
         self.send.claim(len_bytes)
     }
 
-    /// Sends one message of leased memory by itself, which is not copied: for what is longer than a cell, or leased already.
+    /// Sends one message from a lease, without a copy. Use it for messages that are longer than a cell, or already in a lease.
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
@@ -298,7 +300,7 @@ impl<P: Provider> Channel<P> {
         self.send.send_lease(message)
     }
 
-    /// Posts one request of any kind by itself.
+    /// Posts one request of any kind, with its own doorbell.
     ///
     /// A READ fetches as many bytes as its lease has ([`Lease::set_len_bytes`]). A lease without a length, as
     /// [`Worker::lease`](crate::Worker::lease) gives it, takes all that the address was made for
@@ -318,11 +320,11 @@ impl<P: Provider> Channel<P> {
         self.send.post(operation, lease, flags)
     }
 
-    /// Submits one request to the poll of its Worker. The next poll posts it, in one doorbell with all else that was submitted
-    /// to the channel until then. Requests submitted here go first and in order, then those of
-    /// [`Submitter`](crate::worker::Submitter)s. Within a poll, the poll under way posts it, so that all answers given during that poll
-    /// are one doorbell. A request submitted in response to [`Event::Unsent`](crate::Event::Unsent) or
-    /// [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused) goes with the poll after that.
+    /// Queues one request for the next poll of the Worker, which posts it in one doorbell together with the other requests queued
+    /// for the channel. Requests submitted here go first and in order, then those of [`Submitter`](crate::worker::Submitter)s.
+    /// Within a poll, the poll under way posts it, so that all answers given during that poll are one doorbell. A request submitted
+    /// in response to [`Event::Unsent`](crate::Event::Unsent) or [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused)
+    /// goes with the poll after that.
     ///
     /// The poll waits for no further requests: a short request that is alone goes inline and by itself. A message that lacks
     /// credits or room waits, and so do the requests submitted here behind it. Requests of submitters go meanwhile if they can,

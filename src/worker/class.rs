@@ -4,19 +4,19 @@ use core::num::NonZeroU64;
 
 use doorbell_core::wire::EndpointParameters;
 
-/// Classes of a Worker.
+/// Maximum number of classes of a Worker.
 pub const CLASSES_MAX: usize = 8;
 
-/// One class of service. Start from [`Class::default`].
+/// A traffic class. Start from [`Class::default`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Class {
-    /// A class of a higher priority goes first, and those below it wait for as long as it has anything to send. Default 0.
+    /// Strict priority: classes of lower priority wait as long as this class has anything to send. Default 0.
     pub priority: u8,
     /// The share of the class among those of its priority that have something to send, in bytes. Default 1, and 0 counts as 1.
     pub weight: u16,
-    /// The most bytes a second of the class: of all links together, and of all that is submitted on a Worker. Default: as many as
-    /// there are.
+    /// Rate limit of the class in bytes per second: for all links together, and for all submitted requests on a Worker. Default: no
+    /// limit.
     pub bytes_per_second_max: Option<NonZeroU64>,
     /// The bytes that a class with such a limit may send at once after a pause. A request more may go beyond it, and is paid
     /// back. Default 0: the bytes of 10 ms.

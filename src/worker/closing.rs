@@ -105,13 +105,13 @@ enum ClosingState {
     Sweeping { sends: u32, receives: u32 },
 }
 
-/// Progress of a channel's closing.
+/// Progress of closing a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseProgress {
     /// The channel is open, or there never was such a channel, or so many were closed since that it is forgotten.
     Unknown,
-    /// Go on polling.
+    /// The channel is being closed: continue to poll.
     UnderWay,
     /// The channel is gone: cleanly, or with what went wrong. With [`CloseError::NotDestroyed`] it is not, and will not be.
     Closed(Result<(), CloseError>),
@@ -157,8 +157,7 @@ impl<P: Provider> Worker<P> {
         Ok(())
     }
 
-    /// How far the closing of a channel is. The outcome is kept until its place is used again and
-    /// closed again.
+    /// Returns the progress of closing a channel. The outcome is kept until a later channel with the same index is closed.
     #[must_use]
     pub fn close_progress(&self, id: ChannelId) -> CloseProgress {
         if self.closing.iter().any(|closing| closing.reservation.id == id) {
@@ -175,8 +174,8 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Closes a channel and waits until it is gone: half a second past the deadline at most. `each`
-    /// gets the events that come meanwhile, of all channels.
+    /// Closes a channel and waits until it is closed, at most half a second past the deadline. `each` gets the events that come
+    /// meanwhile, of all channels.
     ///
     /// The peer is notified as by [`Worker::begin_close`]. If the peer does not understand that notice, requests posted after
     /// the last signaled one cannot be waited for: with `unsignaled_max` set, end with a request of
@@ -460,7 +459,7 @@ pub enum CloseError {
     Provider(ProviderError),
     /// The Worker could not be polled.
     Poll(ProviderError),
-    /// Not everything was done by the deadline.
+    /// Some requests were not done by the deadline.
     TimedOut,
     /// The device would not destroy the queue pair. It is there as long as the process is, with all it may use: its memory,
     /// which stays registered, its place on the Worker, and its room in the completion queues.

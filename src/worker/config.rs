@@ -25,18 +25,17 @@ pub struct WorkerConfig {
     pub lease_share_percent: u32,
     /// Bytes of each slot: the largest message. Default 4,096, a page and the largest path MTU.
     pub slot_bytes: u32,
-    /// Completions each of the two completion queues holds. Channels are admitted only as
-    /// far as it has room for all they may post. Default 4,096: sixteen channels of default depth, and little
-    /// enough for every device.
+    /// Entries of each of the two completion queues. A channel is admitted only if there is room for all requests that it may post.
+    /// Default 4,096: sixteen channels of default depth, and little enough for every device.
     pub completion_depth: u32,
-    /// Channels at most. Default 1,024: more than a port of most hosts has peers, for 16 KiB. Each has a word of eight bytes in which its peer announces
-    /// receives; they are registered together with the Worker.
+    /// Maximum number of channels. Default 1,024: more than a port of most hosts has peers, for 16 KiB. Each has a word of eight
+    /// bytes in which its peer announces receives; they are registered together with the Worker.
     pub channels_max: u32,
-    /// How many of these may be of peers that connected from one address, as the streams of their handshakes have it; those on their way
-    /// among them. Default: no limit but that of all, since it is for a Worker whose peers are not one's own.
+    /// Limit on channels of peers from one address, which is the source address of their handshakes. Connections in progress count,
+    /// too. Default: no limit but that of all, since it is for a Worker whose peers are not one's own.
     pub channels_per_address: u32,
-    /// Receives that all channels share. Default none: each channel has a receive queue of its own,
-    /// and then no peer can take what another was granted.
+    /// Shared receive queue for all channels. Default none: each channel has its own receive queue, so no peer can use the receives
+    /// of another.
     pub shared_receives: Option<SharedReceivesConfig>,
     /// The completions that wake a thread that sleeps at the completion queues. Default [`Notify::Never`]: a Worker is polled, and
     /// notification needs descriptors of its own.
@@ -50,16 +49,15 @@ pub struct WorkerConfig {
     /// the device's NUMA node, each as far as the machine allows; see [`PlacementConfig`], and
     /// [`crate::Worker::placement`] for what came of it.
     pub placement: PlacementConfig,
-    /// Requests of submitters that one poll takes at most. Default 64, half of the default depth
-    /// of a channel: enough for long doorbells, and what completed meanwhile waits a few
-    /// microseconds at most.
+    /// Maximum number of submitted requests that one poll takes. Default 64, half of the default depth of a channel: enough for
+    /// long doorbells, and what completed meanwhile waits a few microseconds at most.
     pub submissions_per_poll: u32,
-    /// Classes of service, which its channels and links name by [`ChannelConfig::class`]. Default none: everything goes as soon as a
-    /// queue has room, and nothing is looked at for it.
+    /// Traffic classes, which channels and links select by [`ChannelConfig::class`]. Default none: requests are posted as soon as a
+    /// queue has room, without any scheduling cost.
     pub classes: Option<Classes>,
 }
 
-/// Receives that all channels of a Worker share.
+/// Configuration of a shared receive queue for all channels of a Worker.
 ///
 /// It is for Workers with many peers. A receive queue of its own costs each channel rings in the device and a table here,
 /// however few its receives, and each is posted to by itself. With shared receives a peer costs its receives and no queue for
@@ -78,8 +76,8 @@ pub struct SharedReceivesConfig {
     /// the Worker is made, so there must be as many slots, and more for what is leased or
     /// looked at. Default 512, half the default slots: four channels of default depth.
     pub depth: u32,
-    /// Receives that may be missing before they are posted again, of all channels together; sooner
-    /// where a channel has none left. Default 16: one call for sixteen.
+    /// Receives of all channels that are reposted together in one call; they are reposted sooner if a channel has none left.
+    /// Default 16: one call for sixteen.
     pub repost_batch: u32,
     /// With fewer receives left than this the device says so, once:
     /// [`AsyncEvent::SharedReceiveLimit`](crate::provider::AsyncEvent), from [`crate::Worker::next_event`]. As many
@@ -138,8 +136,8 @@ impl Default for WorkerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SubmitterConfig {
-    /// Slots of its memory: requests of it under way at most. Default 256, twice what a channel of
-    /// default depth has in flight: as much again may be waiting.
+    /// Slots of its memory, which limit its requests in flight. Default 256, twice what a channel of default depth has in flight:
+    /// as much again may be waiting.
     pub slots: u32,
     /// Bytes of each slot. Default 4,096, as of a Worker.
     pub slot_bytes: u32,
@@ -166,22 +164,21 @@ impl Default for SubmitterConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelConfig {
-    /// Requests in flight at most. Default 128, what perftest uses. One more place is made for
-    /// announcing receives to the peer; announcements in flight take from this number.
+    /// Maximum number of requests in flight. Default 128, as in perftest. The queue has one more entry for announcing receives to
+    /// the peer; announcements in flight count towards this number.
     pub send_depth: u32,
-    /// Receives kept posted; there must be memory for all of them. A peer sends no more than are
-    /// posted: to it, that is back-pressure. Default 128, as many as a peer of default depth has in
-    /// flight: with half of it, a stream of messages stood still half the time. On a Worker with shared
-    /// receives it is the channel's share of them.
+    /// Receives kept posted; there must be slots for all of them. A peer sends no more messages than are posted, which is its
+    /// back-pressure. Default 128, as many as a peer of default depth has in flight: with half of it, a stream of messages stood
+    /// still half the time. On a Worker with shared receives it is the channel's share of them.
     pub receive_depth: u32,
-    /// Gather elements of a request at most, 1..=4. Default 4, the most: a header and the pages behind it.
+    /// Maximum number of gather elements of a request, 1..=4. Default 4, the most: a header and the pages behind it.
     pub gather_max: u8,
-    /// Bytes a request may carry inline at most. Default 220: what a WRITE of perftest may, and what fits the request formats of common
+    /// Maximum inline bytes of a request. Default 220: what a WRITE of perftest may, and what fits the request formats of common
     /// devices. A device that takes fewer grants 96 or 64, and longer messages go out from cells.
     pub inline_bytes_max: u32,
-    /// Bytes up to which a request that is posted by itself goes inline, asked for or not. The device then need not fetch the
-    /// bytes, which takes longer than copying a few. Default 64, one cache line; with more, or in batches, the copying is what
-    /// costs. 0 leaves it to [`PostFlags::INLINE`](crate::PostFlags). Never more than `inline_bytes_max`.
+    /// A single request of up to this many bytes is sent inline, even without the flag. The device then need not fetch the bytes,
+    /// which takes longer than copying a few. Default 64, one cache line; with more, or in batches, the copying is what costs. 0
+    /// leaves it to [`PostFlags::INLINE`](crate::PostFlags). Never more than `inline_bytes_max`.
     pub inline_alone_bytes_max: u32,
     /// Bytes of each cell of the send queue: memory of the channel's own that messages are written to and sent from
     /// ([`Channel::send`](crate::Channel::send), [`Channel::claim`](crate::Channel::claim)). There is one for each request that may
@@ -189,29 +186,27 @@ pub struct ChannelConfig {
     /// headers, in 64 KiB for a channel of default depth. Longer messages are sent by leases. With 0 there are no cells, and only what
     /// fits inline is sent without a lease. A multiple of 64 wastes nothing.
     pub cell_bytes: u32,
-    /// Unsignaled requests in a row at most; see [`doorbell_hotpath::SenderConfig`].
-    /// Default 0: each doorbell is known done by itself. The last of a doorbell of what a
-    /// [`Submitter`](crate::worker::Submitter) submitted is signaled whatever this says: its memory comes
-    /// home by completions alone.
+    /// Maximum number of consecutive unsignaled requests; see [`doorbell_hotpath::SenderConfig`]. Default 0: each doorbell is known
+    /// done by itself. The last of a doorbell of what a [`Submitter`](crate::worker::Submitter) submitted is signaled whatever this
+    /// says: its memory comes home by completions alone.
     ///
     /// If the device took a part of a doorbell, the signaled request may have been refused: the next poll posts an announcement
     /// that is signaled.
     pub unsignaled_max: u32,
-    /// Receives that may be missing before they are posted again. Default 16: one call for
-    /// sixteen. Their memory waits with the channel ([`Channel::receives_staged`](crate::Channel::receives_staged)).
+    /// Receives that are reposted together in one call. Default 16. Their memory waits with the channel
+    /// ([`Channel::receives_staged`](crate::Channel::receives_staged)).
     pub repost_batch: u32,
-    /// The rights of the peer to windows. Default nothing. A queue pair takes WRITEs in any case,
-    /// since they are how a peer announces receives: a window made without that right refuses
-    /// them, and one made with it is opened by its key.
+    /// Access rights of the peer to windows on this channel. Default none. A queue pair takes WRITEs in any case, since they are
+    /// how a peer announces receives: a window made without that right refuses them, and one made with it is opened by its key.
     pub remote: RemoteAccess,
-    /// READs and atomics outstanding at most, each way. Default 16, what common devices can; what both sides' devices
-    /// can is agreed.
+    /// Maximum number of outstanding READs and atomics in each direction. Default 16, the limit of common devices; both sides
+    /// negotiate the lower limit of their devices.
     pub rd_atomic_max: u8,
     /// The acknowledgement timeout, 4.096 us * 2^timeout; 1..=31. Default 16, 268 ms: longer
     /// than a busy software device takes to answer.
     pub timeout: u8,
-    /// How often to retry without an acknowledgement, 0..=7. Default 6: with the default
-    /// timeout a dead peer is given up after about two seconds. 7 never gives up on rxe.
+    /// Number of retries without an acknowledgement, 0..=7. Default 6: with the default timeout a dead peer is given up after about
+    /// two seconds. 7 never gives up on rxe.
     pub retry_count: u8,
     /// Number of retries when the peer has no receive posted; 7 is without end. Default 6, the largest number that ends. A
     /// message is sent only if the peer announced a receive for it, so a missing one shows that the peer lied or failed. The
@@ -220,30 +215,30 @@ pub struct ChannelConfig {
     /// Time that a peer must wait after it sent without a posted receive, as its 5-bit code. Default 12, 0.64 ms: about the time
     /// that a busy thread takes to post again. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
     pub min_rnr_timer: u8,
-    /// The most one stage of the handshake takes. Default 5 s: a neighbour that has to be
-    /// resolved on a loaded host takes seconds. The whole is bounded by the deadline of the call that
-    /// connects, and on the side that listens by twice this, or 5 s where that is more.
+    /// Time limit of one stage of the handshake. Default 5 s: a neighbour that has to be resolved on a loaded host takes seconds.
+    /// The whole is bounded by the deadline of the call that connects, and on the side that listens by twice this, or 5 s where
+    /// that is more.
     pub handshake_stage: Duration,
-    /// Bytes of the application that the peer gets with the connection, at most 64: windows
-    /// it may reach, for example. Default none.
+    /// Bytes of the application that are sent to the peer in the handshake, at most 64: windows that it may access, for example.
+    /// Default none.
     pub private_data: PrivateData,
     /// This side's state of the session that the connection carries on. A peer that speaks version 2 of the handshake gets it; the
     /// connection to any other peer fails. Default none. [`Peer::session`](crate::Peer::session) has the peer's state.
     pub session: Option<Resumption>,
-    /// With nothing heard from the peer for so long, its device is probed by an empty WRITE, so that a peer that is dead is found
-    /// out by a side that only receives. It is known dead 100 ms, and what `timeout` and `retry_count` take, after this at the
-    /// latest: `(retry_count + 1) × 4.096 µs × 2^timeout`, of which a device may take four times as much. `None`: never.
-    /// Default 10 s: a packet in that time costs nothing, and a server has the place of a dead client back within 12 s. Only where
-    /// its Worker is whole and tended ([`Worker::tend`](crate::Worker::tend)). A loop that tends after each poll, and begins to sleep between
-    /// its polls, finds it up to 1,024 polls later, once.
+    /// After this time of silence from the peer, the Worker probes the peer's device by an empty WRITE, so that a side that only
+    /// receives detects a dead peer. It is known dead 100 ms, and what `timeout` and `retry_count` take, after this at the latest:
+    /// `(retry_count + 1) × 4.096 µs × 2^timeout`, of which a device may take four times as much. `None`: never. Default 10 s: a
+    /// packet in that time costs nothing, and a server has the place of a dead client back within 12 s. Only where its Worker is
+    /// whole and tended ([`Worker::tend`](crate::Worker::tend)). A loop that tends after each poll, and begins to sleep between its
+    /// polls, finds it up to 1,024 polls later, once.
     pub probe_after: Option<Duration>,
-    /// The longest that the Worker waits for the answer to a probe. After it the channel fails with
-    /// [`WcStatus::RESP_TIMEOUT_ERR`](crate::WcStatus::RESP_TIMEOUT_ERR), within 60 ms, if a poll finds no answer, and nothing came or
-    /// was posted since. So a dead peer is found this and 150 ms after `probe_after` at the latest, whatever the device's retries take.
-    /// A Worker whose every poll takes a completion of a send finds the peer dead once it took twice as many as its queue has places. A probe that the
-    /// device refuses, and may have, leaves the peer to those retries. Without `probe_after` it means nothing.
-    /// Default `None`, which leaves the peer to those retries: with less, an outage that a busy channel survives would end an idle
-    /// one. A value of 50 ms leaves time for a lost packet with a `timeout` of 12, of 16.8 ms. Whole
+    /// Time limit for the answer to a probe. After it the channel fails with
+    /// [`WcStatus::RESP_TIMEOUT_ERR`](crate::WcStatus::RESP_TIMEOUT_ERR), within 60 ms, if a poll finds no answer, and nothing came
+    /// or was posted since. So a dead peer is found this and 150 ms after `probe_after` at the latest, whatever the device's
+    /// retries take. A Worker whose every poll takes a completion of a send finds the peer dead once it took twice as many as its
+    /// queue has places. A probe that the device refuses, and may have, leaves the peer to those retries. Without `probe_after` it
+    /// means nothing. Default `None`, which leaves the peer to those retries: with less, an outage that a busy channel survives
+    /// would end an idle one. A value of 50 ms leaves time for a lost packet with a `timeout` of 12, of 16.8 ms. Whole
     /// milliseconds, rounded up.
     pub probe_timeout: Option<Duration>,
     /// Whether the Worker closes the channel by itself once it is lost: the peer closed it, or it failed. Default yes, since a
@@ -255,8 +250,8 @@ pub struct ChannelConfig {
     /// The largest path MTU to agree to. Default 4,096, the largest there is: the lower of
     /// both sides' ports decides.
     pub mtu_max: Mtu,
-    /// The class of service, by its place in [`WorkerConfig::classes`]. Default 0. A channel that is accepted is of the class with the
-    /// marks that its peer announced, if there is one. Without classes on the Worker it means nothing.
+    /// The traffic class, as an index into [`WorkerConfig::classes`]. Default 0. A channel that is accepted is of the class with
+    /// the marks that its peer announced, if there is one. Without classes on the Worker it means nothing.
     pub class: u8,
     /// The IP traffic class: DSCP in the upper six bits. Default 0. A class sets its own.
     pub traffic_class: u8,

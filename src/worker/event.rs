@@ -11,33 +11,33 @@ use crate::worker::lease::Lease;
 use crate::worker::message::Message;
 use crate::worker::submission::SubmissionError;
 
-/// Something that happened on a channel.
+/// An event of a channel, which a poll passes to its callback.
 #[non_exhaustive]
 pub enum Event<'m, P: Provider = Rdma> {
-    /// A message came: once and in order, as long as its queue pair lives. As that fails, Soft-RoCE of Linux 6.4 and later
-    /// delivers the last message again, into every receive that is posted (corrected in July 2026). Nothing but its bytes
-    /// reports: who must not take a message twice there has to number them.
+    /// A message arrived: once and in order, as long as the queue pair works. As that fails, Soft-RoCE of Linux 6.4 and later
+    /// delivers the last message again, into every receive that is posted (corrected in July 2026). Nothing but its bytes reports:
+    /// who must not take a message twice there has to number them.
     Received {
         /// The message, lent as long as the call that gets it. [`Message::keep`] keeps its memory.
         message: Message<'m, P>,
         /// The word the peer sent with it.
         immediate: Option<u32>,
     },
-    /// The peer wrote into a window of ours and said so with a word.
+    /// The peer wrote into a window of this side by WRITE with immediate.
     Written {
         /// How many bytes it wrote.
         payload_bytes: u32,
         /// The word that came with the message.
         immediate: u32,
     },
-    /// A READ or an atomic brought data back.
+    /// A READ or an atomic into leases is done, and its data is here.
     Fetched {
         /// The request.
         ticket: Ticket,
         /// The data: what was read, or the eight bytes there were before the atomic.
         data: Lease<P>,
     },
-    /// All requests up to this one are done.
+    /// All requests up to and including this one are done.
     Done {
         /// The last of them.
         through: Ticket,

@@ -5,7 +5,7 @@ use core::fmt;
 use doorbell_core::provider::{Provider, Slot};
 use doorbell_ffi::Rdma;
 
-/// Registered memory the application owns until it submits or drops it.
+/// A slot of registered memory that the application owns until it sends or drops it.
 ///
 /// Its length is what is meant of it: what will be sent, or what arrived. Dropping it sends
 /// it home to its Worker from any thread; [`crate::Worker::release`] is the cheaper way on
@@ -14,7 +14,7 @@ pub struct Lease<P: Provider = Rdma> {
     pub(crate) slot: P::Slot,
 }
 
-/// More bytes than a lease holds.
+/// Error: more bytes than a lease holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
     /// The bytes there were.
@@ -43,40 +43,40 @@ impl<P: Provider> Lease<P> {
         self.slot.index()
     }
 
-    /// How many bytes it holds at most.
+    /// Returns the capacity in bytes.
     #[must_use]
     #[inline]
     pub fn capacity_bytes(&self) -> usize {
         self.slot.capacity_bytes()
     }
 
-    /// How many bytes are meant.
+    /// Returns the length of the message in the slot.
     #[must_use]
     #[inline]
     pub fn len_bytes(&self) -> usize {
         self.slot.len_bytes()
     }
 
-    /// Sets how many bytes are meant; cut to the capacity.
+    /// Sets the length of the message, at most the capacity.
     #[inline]
     pub fn set_len_bytes(&mut self, bytes: usize) {
         self.slot.set_len_bytes(bytes);
     }
 
-    /// The bytes that are meant.
+    /// Returns the bytes of the message.
     #[must_use]
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.slot.payload()
     }
 
-    /// All bytes up to the capacity, whatever the length.
+    /// Returns all bytes of the slot, whatever the length of the message.
     #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         self.slot.buffer_mut()
     }
 
-    /// Copies `bytes` in and makes them what is meant.
+    /// Copies `bytes` in, and sets the length to theirs.
     ///
     /// # Errors
     /// They do not fit; the lease is as it was.

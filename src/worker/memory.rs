@@ -11,7 +11,7 @@ use crate::worker::arena::Arena;
 use crate::worker::window::LocalWindow;
 
 impl<P: Provider> Worker<P> {
-    /// Registers memory beside the Worker's own, of another size of slots, say.
+    /// Registers more memory in addition to the Worker's own, for example with another slot size.
     ///
     /// # Errors
     /// The sizes are zero, the device refused, or what is required of its placement cannot be
@@ -49,9 +49,8 @@ impl Worker<Rdma> {
         RegistrationCache::new(&self.domain, config)
     }
 
-    /// Registers memory of the caller's, cut into as many slots as it holds, to lease and send like
-    /// the Worker's own; one request may gather from both. It is given back, by its drop,
-    /// when the arena is gone and all its leases are home.
+    /// Registers the caller's memory, divided into slots that are leased and sent like the Worker's own. One request may gather
+    /// from both. It is given back, by its drop, when the arena is gone and all its leases are home.
     ///
     /// Slots begin at multiples of 64 bytes, as the first does; `slot_bytes` is rounded up to one.
     ///
@@ -62,8 +61,8 @@ impl Worker<Rdma> {
         Ok(Arena::new(arena, self.table.reaper.clone()))
     }
 
-    /// Registers memory of the caller's that peers may reach once they are sent its key. It is
-    /// given back, by its drop, when the device has let go of it.
+    /// Registers the caller's memory as a window that peers may access once they have its key. It is given back, by its drop, when
+    /// the device has let go of it.
     ///
     /// # Errors
     /// It is empty (`EINVAL`), or the device refused.

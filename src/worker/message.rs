@@ -8,7 +8,7 @@ use doorbell_ffi::{Loan, Rdma};
 
 use crate::worker::lease::Lease;
 
-/// A message that came. Its memory receives again when the message is dropped.
+/// A received message. When it is dropped, its memory becomes a receive again.
 ///
 /// It is lent for the length of the call that gets it:
 /// ```compile_fail,E0521
@@ -65,7 +65,7 @@ impl<'m, P: Provider> Message<'m, P> {
         self.slot().payload()
     }
 
-    /// How many bytes it has.
+    /// Returns the length of the message in bytes.
     #[must_use]
     #[inline(always)]
     pub fn len_bytes(&self) -> usize {

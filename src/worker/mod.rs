@@ -114,9 +114,8 @@ use waiting::Waiting;
 pub use waiting::{Sleep, WaitError, Watched};
 pub use window::LocalWindow;
 
-/// One thread's owner of a send and a receive completion queue of one device, of registered
-/// memory, and of all the channels that live on them. Polling costs the same however many
-/// channels are idle.
+/// Owns a send and a receive completion queue of one device, registered memory, and all channels on these queues. It belongs to one
+/// thread. The cost of a poll does not depend on the number of idle channels.
 pub struct Worker<P: Provider = Rdma> {
     // Channels go first: their queue pairs give their slots back to the arena.
     table: ChannelTable<Channel<P>>,
@@ -369,20 +368,20 @@ impl<P: Provider> Worker<P> {
         &self.table.reaper
     }
 
-    /// The RDMA device it works on.
+    /// Returns the name of its RDMA device.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// The open device: its ports and limits, and the descriptor of its asynchronous events. Take those
-    /// by [`Worker::next_event`]: some are about what the Worker does.
+    /// Returns the open device, with its ports and limits, and the descriptor of its asynchronous events. Read the events by
+    /// [`Worker::next_event`]: the Worker handles some of them itself.
     #[must_use]
     pub fn context(&self) -> &P::Context {
         &self.context
     }
 
-    /// The deadline this long from now, by the clock of its host.
+    /// Returns the deadline this long from now, by the clock of its host.
     #[must_use]
     pub fn within(&self, span: Duration) -> Deadline {
         self.context.within(span)
@@ -395,15 +394,15 @@ impl<P: Provider> Worker<P> {
         self.sends.submissions.class_counts(class)
     }
 
-    /// Leases memory. `None` is back-pressure: every slot that is no receive is in flight, or in the hands of the application,
-    /// and there is a lease again once a request ends or a message is released. Never for ever, as long as
+    /// Leases a slot. `None` is back-pressure: every slot that is not a receive is in flight or held by the application, and one
+    /// becomes free when a request completes or a message is released. This does not last forever, as long as
     /// [`Worker::leases_max`] is not 0 and [`Worker::not_destroyed`] is 0.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })
     }
 
-    /// How many slots receives never take; see [`WorkerConfig::lease_share_percent`].
+    /// Returns how many slots are reserved for leases; see [`WorkerConfig::lease_share_percent`].
     #[must_use]
     pub const fn leases_kept(&self) -> u32 {
         self.leases_kept
@@ -423,32 +422,32 @@ impl<P: Provider> Worker<P> {
         self.arena.slots().saturating_sub(receives)
     }
 
-    /// Gives memory back, cheaper than dropping it.
+    /// Returns a lease to its Worker. This is cheaper than dropping it.
     #[inline]
     pub fn release(&mut self, lease: Lease<P>) {
         self.arena.release(lease.slot);
     }
 
-    /// The memory that is registered for the cells of its channels ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
+    /// Returns the counts of the memory that is registered for cells
+    /// ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
     #[must_use]
     pub fn cells(&self) -> CellCounts {
         self.cells.counts()
     }
 
-    /// The bytes of each piece of memory it lends.
+    /// Returns the bytes of each slot.
     #[must_use]
     pub fn slot_bytes(&self) -> u32 {
         self.arena.slot_bytes()
     }
 
-    /// How the memory it lends was placed: what was asked of the machine, what it gave, and
-    /// why not more.
+    /// Returns how the slots were placed in memory: what was requested, what was provided, and the reason for any difference.
     #[must_use]
     pub fn placement(&self) -> Placement {
         self.arena.placement()
     }
 
-    /// Registers zeroed memory that peers may reach once they are sent its key.
+    /// Allocates and registers zeroed memory that peers may access once they have its key.
     ///
     /// # Errors
     /// The size is zero, the device refused, or what is required of its placement cannot be
@@ -457,14 +456,14 @@ impl<P: Provider> Worker<P> {
         Ok(LocalWindow::new(self.domain.window(config)?, self.reaper()))
     }
 
-    /// A channel, while it is open or failed and not closed.
+    /// Returns a channel, if it is open, or failed and not closed yet.
     #[inline]
     pub fn channel(&mut self, id: ChannelId) -> Option<&mut Channel<P>> {
         self.table.named(id)
     }
 
-    /// Sends one message of these bytes on a channel, as [`Channel::send`] does, and from a lease they are copied to if they are longer
-    /// than its cells.
+    /// Sends one message with a copy of these bytes, as [`Channel::send`] does. Bytes that do not fit a cell are copied into a
+    /// lease.
     ///
     /// # Errors
     /// The bytes are the caller's still. [`SendErrorKind`] says what failed; [`SendErrorKind::is_temporary`] whether to poll and try again.
@@ -473,7 +472,7 @@ impl<P: Provider> Worker<P> {
         usable(self.table.named(id))?.send_bytes(&mut self.arena, bytes)
     }
 
-    /// Leases memory for a message that the channel could send now: nothing is filled in vain.
+    /// Leases a slot for a message, if the channel can send one now.
     ///
     /// # Errors
     /// There is no room or no credit ([`SendErrorKind::WouldBlock`]), no memory now ([`SendErrorKind::NoMemory`]), none while these
@@ -483,7 +482,8 @@ impl<P: Provider> Worker<P> {
         usable(self.table.named(id))?.lease_for(&mut self.arena)
     }
 
-    /// How a channel is, or was when it was closed: kept until its place is used again and closed again.
+    /// Returns the state of a channel, or its final state after it was closed. The final state is kept until a later channel with
+    /// the same index is closed.
     #[must_use]
     pub fn state(&self, id: ChannelId) -> Option<ChannelState> {
         let entry = self.table.entries.get(id.index as usize)?;
@@ -497,12 +497,12 @@ impl<P: Provider> Worker<P> {
             .or(closed.map(|closed| closed.state))
     }
 
-    /// The channels there are.
+    /// Returns the ids of all channels.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.table.names()
     }
 
-    /// How many queue pairs of channels, or of connections that came to nothing, the device would not destroy
+    /// Returns how many queue pairs of channels or failed connection attempts the device refused to destroy
     /// ([`CloseError::NotDestroyed`]).
     #[must_use]
     pub fn not_destroyed(&self) -> u32 {
@@ -514,7 +514,7 @@ impl<P: Provider> Worker<P> {
         u32::try_from(left.count()).unwrap_or(u32::MAX)
     }
 
-    /// The counts of it and of all its channels. A clone may be read on any thread, at any time.
+    /// Returns the counters of the Worker and its channels. A clone may be read on any thread, at any time.
     #[must_use]
     pub const fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics

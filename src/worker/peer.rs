@@ -53,7 +53,7 @@ impl Peer {
         self.gid
     }
 
-    /// The address its GID stands for.
+    /// Returns the IP address of that GID.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
         self.gid.to_ip()
@@ -65,31 +65,31 @@ impl Peer {
         self.qpn
     }
 
-    /// The path MTU: the lower of both sides'.
+    /// Returns the path MTU: the lower of both sides' limits.
     #[must_use]
     pub const fn path_mtu(&self) -> Mtu {
         self.path_mtu
     }
 
-    /// READs and atomics we may have outstanding at most.
+    /// Returns how many READs and atomics this side may have outstanding.
     #[must_use]
     pub const fn rd_atomic_max(&self) -> u8 {
         self.rd_atomic_max
     }
 
-    /// Receives it keeps posted.
+    /// Returns how many receives the peer keeps posted.
     #[must_use]
     pub const fn receive_depth(&self) -> u32 {
         self.receive_depth
     }
 
-    /// Bytes each of its receives holds: the longest message it takes.
+    /// Returns the size of the peer's receives in bytes, which is the longest message that it accepts.
     #[must_use]
     pub const fn message_bytes_max(&self) -> u32 {
         self.message_bytes_max
     }
 
-    /// The key it proved to have; `None` where it was not asked to.
+    /// Returns the id of the key that the peer proved to have; `None` if no key was required.
     #[must_use]
     pub const fn key(&self) -> Option<KeyId> {
         self.key
@@ -119,7 +119,7 @@ impl Peer {
         RemoteAddress::new(self.credit_address, self.credit_rkey)
     }
 
-    /// The bytes its application sent with the connection.
+    /// Returns the private data that the peer's application sent with the connection.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.private_data.as_bytes()

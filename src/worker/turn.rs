@@ -11,8 +11,8 @@ use crate::worker::channel::{Channel, ChannelId, SendErrorKind};
 use crate::worker::half::{SendHalf, Sends, usable};
 use crate::worker::lease::Lease;
 
-/// The channel an event is for, or the half of it that was polled, with the Worker's other channels and the memory to answer
-/// from.
+/// Access to the Worker in the callback of a poll: the channel of the event (or the polled half of it), the other channels, and
+/// memory for answers.
 pub struct Turn<'w, P: Provider = Rdma, C = Channel<P>> {
     /// The channel.
     pub channel: &'w mut C,
@@ -36,7 +36,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
         self.arena.lease().map(|slot| Lease { slot })
     }
 
-    /// Gives memory back, cheaper than dropping it.
+    /// Returns a lease to its Worker. This is cheaper than dropping it.
     #[inline]
     pub fn release(&mut self, lease: Lease<P>) {
         self.arena.release(lease.slot);

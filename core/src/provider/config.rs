@@ -29,7 +29,7 @@ impl ArenaConfig {
     }
 }
 
-/// Memory a peer may reach one-sidedly.
+/// Configuration of a window: memory that peers may access by WRITE, READ and atomics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
     /// Its size in bytes, at least one.

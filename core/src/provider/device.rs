@@ -13,7 +13,7 @@ use super::{
     ReceiveQueue, SendQueue, SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
 };
 
-/// An RDMA stack: what finds devices and opens them.
+/// An RDMA stack, which lists devices and opens them.
 pub trait Provider: Send + Sync + Sized + 'static {
     /// An open device.
     type Context: Context<Self>;

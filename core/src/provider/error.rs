@@ -215,7 +215,7 @@ impl fmt::Display for PushError {
             Self::InlineTooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "{bytes} bytes inline, where the queue pair takes {bytes_max}: raise inline_bytes_max, or send from a cell or lease"
+                    "{bytes} bytes inline, but the queue pair takes at most {bytes_max}: raise inline_bytes_max, or send from a cell or lease"
                 )
             }
             Self::TooManySegments {
@@ -224,50 +224,49 @@ impl fmt::Display for PushError {
             } => {
                 write!(
                     f,
-                    "{segments} gather elements, where the queue pair takes {segments_max}: gather fewer, or raise gather_max"
+                    "{segments} gather elements, but the queue pair takes at most {segments_max}: gather fewer, or raise gather_max"
                 )
             }
             Self::AtomicNeedsEightBytes => {
                 f.write_str("an atomic needs one slot of at least eight bytes, or one range of eight")
             }
             Self::NotInline => f.write_str(
-                "an operation that brings data back, or is of ranges of windows, cannot be inline or from a cell: \
-                 lease memory for the first, and leave PostFlags::INLINE out for the second",
+                "a READ, an atomic or a request with ranges of windows cannot be inline or from a cell: lease memory for READs and atomics, and omit PostFlags::INLINE for ranges",
             ),
             Self::OutOfOwnWindow { bytes, bytes_left } => write!(
                 f,
-                "{bytes} bytes of a window, which has {bytes_left} from the range's offset on: shorten the range"
+                "{bytes} bytes of a window, which has only {bytes_left} after the range's offset: shorten the range"
             ),
             Self::ReadOnly => f.write_str(
-                "the memory was lent without the right to write, and the operation brings data back: lend it with LOCAL_WRITE",
+                "the memory was lent without write access, and a READ or an atomic writes to it: lend it with LOCAL_WRITE",
             ),
             Self::NoCells => f.write_str("the queue has no cells: set cell_bytes above 0, or send by a lease"),
             Self::CellTooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "{bytes} bytes from a cell, where each has {bytes_max}: raise cell_bytes, or send by a lease"
+                    "{bytes} bytes from a cell, but a cell has only {bytes_max}: raise cell_bytes, or send by a lease"
                 )
             }
-            Self::UnknownAddress => f.write_str("the address handle is another queue pair's, or was released: make one of this queue pair"),
+            Self::UnknownAddress => f.write_str("the address handle belongs to another queue pair, or was released: make one with this queue pair"),
             Self::TooLong { bytes, bytes_max } => write!(
                 f,
-                "{bytes} bytes, where the peer or the port takes {bytes_max} in one request: send less, or have the peer \
+                "{bytes} bytes, but the peer or the port takes at most {bytes_max} in one request: send less, or have the peer \
                  give its receives larger slots"
             ),
             Self::OutOfWindow { bytes, bytes_max } => write!(
                 f,
-                "{bytes} bytes, where the address was made for {bytes_max} of the peer's window: make it by RemoteAddress::within for the whole \
+                "{bytes} bytes, but the address covers only {bytes_max} of the peer's window: make it by RemoteAddress::within for the whole \
                  range"
             ),
-            Self::NotGranted => f.write_str("the peer's window does not grant what the operation does: let the peer grant it in its WindowConfig"),
+            Self::NotGranted => f.write_str("the peer's window does not grant this operation: let the peer grant it in its WindowConfig"),
             Self::Misaligned { address } => {
                 write!(f, "an atomic at {address:#x}, which is no multiple of eight: align its address")
             }
             Self::OtherMemory => f.write_str(
-                "the memory is another Worker's: lease it of the channel's own, or register the window there too",
+                "the memory belongs to another Worker: lease from the channel's own Worker, or register the window there, too",
             ),
             Self::NoFetches => f.write_str(
-                "the connection was agreed on without READs and atomics: give both sides an rd_atomic_max above 0",
+                "the connection was negotiated without READs and atomics: give both sides an rd_atomic_max above 0",
             ),
             Self::NoAtomics => f.write_str("the device has no atomics: use READ and WRITE, or another device"),
             Self::State(state) => write!(

@@ -13,7 +13,7 @@ use super::{
 /// How many gather or scatter elements a request has at most.
 pub const GATHER_MAX: usize = 4;
 
-/// Operation of a request.
+/// The operation of a work request.
 ///
 /// Source: InfiniBand Architecture volume 1, section 9.4; `ibv_post_send(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -129,7 +129,7 @@ impl core::fmt::Display for RequestRefusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Over(reason) => return write!(f, "the session is over: {reason}"),
-            Self::Full => "there are as many requests as may be: poll, and try again",
+            Self::Full => "the limit on open requests is reached: poll, and try again",
             Self::NoWindow => "the peer has granted no such window, or withdrawn it: wait for another grant",
             Self::TooLong { bytes, bytes_max } => {
                 return write!(

@@ -189,7 +189,7 @@ impl fmt::Display for PrivateDataTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} bytes of private data, where {PRIVATE_DATA_BYTES_MAX} fit: send the rest over the channel",
+            "{} bytes of private data, but at most {PRIVATE_DATA_BYTES_MAX} fit: send the rest over the channel",
             self.bytes
         )
     }

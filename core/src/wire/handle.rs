@@ -107,7 +107,7 @@ struct RawHandle {
     rails: [u8; RAILS_BYTES_MAX],
 }
 
-/// A handle that owns its bytes, and is valid by construction.
+/// The address of a listener, with the rails that reach it. A handle owns its bytes, and is valid by construction.
 ///
 /// [`Handle::parse`] reads one in place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -159,7 +159,11 @@ pub struct TooManyRails {
 
 impl fmt::Display for TooManyRails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rails, where {RAILS_MAX} may be advertised", self.rails)
+        write!(
+            f,
+            "{} rails, but at most {RAILS_MAX} may be advertised",
+            self.rails
+        )
     }
 }
 

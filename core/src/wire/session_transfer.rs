@@ -411,13 +411,13 @@ impl fmt::Display for EndReason {
             Self::CANCELLED => "cancelled",
             Self::DEADLINE => "the deadline passed",
             Self::REFUSED => "refused by the application",
-            Self::TOO_MANY => "as many transfers as may be are open",
+            Self::TOO_MANY => "the limit on open transfers is reached",
             Self::NO_MEMORY => "the device did not register the memory",
             Self::UNKNOWN => "no such transfer",
             Self::DENIED => "the taker's device refused a WRITE",
             Self::NOT_POSTED => "the giver's device does not take a WRITE of a piece",
             Self::NOT_FENCED => "a rail failed, and the peer did not stop taking from it in time",
-            Self::UNSUPPORTED => "the peer's build knows no transfers",
+            Self::UNSUPPORTED => "the peer's build does not support transfers",
             Self(number) => return write!(f, "reason {number}"),
         })
     }

@@ -55,9 +55,9 @@ impl fmt::Display for HandleTextError {
                     "no lower-case hexadecimal digit at character {position}: copy the handle as it was written"
                 )
             }
-            Self::CheckSum => f.write_str(
-                "the check sum does not fit, so a character was changed on the way: copy the handle again",
-            ),
+            Self::CheckSum => {
+                f.write_str("the checksum is wrong, so a character was changed: copy the handle again")
+            }
             Self::Wire(error) => fmt::Display::fmt(error, f),
         }
     }

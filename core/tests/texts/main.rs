@@ -97,7 +97,7 @@ fn of_the_provider() {
         (&PushError::Full, "the queue is full: poll, and try again"),
         (
             &too_long,
-            "9000 bytes, where the peer or the port takes 4096 in one request: send less, or have the peer give its receives \
+            "9000 bytes, but the peer or the port takes at most 4096 in one request: send less, or have the peer give its receives \
              larger slots",
         ),
         (
@@ -237,7 +237,7 @@ fn of_sessions() {
         ),
         (
             &FinalReason::Violation(Violation::LetGo),
-            "the peer broke the rules: it has let go of what was not acknowledged",
+            "the peer broke the rules: it dropped what was not acknowledged",
         ),
         (
             &RequestRefusal::OutOfWindow {

@@ -63,7 +63,7 @@ pub(crate) fn open(settings: &PluginSettings) -> Result<u8, Failure> {
         }
     }
     Err(Failure::system(
-        "as many communicators as may be are open: finalize some",
+        "the limit of open communicators is reached: finalize some",
     ))
 }
 

@@ -65,7 +65,9 @@ pub enum LimitsError {
 impl fmt::Display for LimitsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoDevice => f.write_str("no device of the policy is there, and `objects` are of a device"),
+            Self::NoDevice => {
+                f.write_str("this host has none of the policy's devices, and `objects` is a limit per device")
+            }
             Self::Controller { path, error } => write!(
                 f,
                 "cannot limit objects by {}: {error}; name in `cgroup` a folder of cgroup2 in which this user may use the rdma controller",

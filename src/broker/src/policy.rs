@@ -87,13 +87,13 @@ impl fmt::Display for PolicyError {
         match self {
             Self::Syntax(text) => f.write_str(text.trim_end()),
             Self::NoDevice => f.write_str("the policy allows no device; name one in `devices`"),
-            Self::Wildcard(name) => write!(f, "device {name:?}: a * stands at the end alone"),
+            Self::Wildcard(name) => write!(f, "device {name:?}: a * may stand only at the end"),
             Self::Unheld(field) => {
                 let instead = UNHELD.iter().find(|(name, _)| name == field);
                 let instead = instead.map_or("", |(_, instead)| instead);
-                write!(f, "nothing would hold `{field}`: {instead}")
+                write!(f, "nothing enforces `{field}`: {instead}")
             }
-            Self::Topology(path) => write!(f, "topology {path:?} is no path from the root"),
+            Self::Topology(path) => write!(f, "topology {path:?} is not an absolute path"),
             Self::Contexts(count) => write!(f, "{count} contexts: not 1 to {CONTEXTS_MAX}"),
         }
     }
@@ -187,16 +187,16 @@ mod tests {
             ("devices = 'a'", "line 1"),
             (
                 "devices = ['a']\nqueue_pairs = 4",
-                "nothing would hold `queue_pairs`: the kernel",
+                "nothing enforces `queue_pairs`: the kernel",
             ),
             (
                 "devices = ['a']\ndestinations = ['10.0.0.0/8']",
-                "nothing would hold `destinations`",
+                "nothing enforces `destinations`",
             ),
             ("devices = ['a']\nobjects = -1", "line 2"),
             (
                 "devices = ['a']\ntopology = 'run'",
-                "\"run\" is no path from the root",
+                "\"run\" is not an absolute path",
             ),
         ] {
             let error = of(text).unwrap_err().to_string();

@@ -10,7 +10,7 @@ use doorbell_core::{Deadline, Instant};
 
 use crate::machine::unfinished::network;
 
-/// Limits on handshakes beside the threads that accept.
+/// Limits on concurrent handshakes of a listener.
 ///
 /// A peer beyond a limit is rejected at once as busy, with the time to retry; an accepted peer is never rejected. Each
 /// handshake costs a descriptor and about 12 KiB.
@@ -21,9 +21,9 @@ use crate::machine::unfinished::network;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeLimits {
-    /// Limit on handshakes under way. Default 256, 3 MiB: a rack of hosts that all start at once. With all places taken, the
-    /// oldest peer that has proven nothing makes room for a new one: a peer of the address that has most, or else of the new
-    /// peer's own, or any. A Connect proves a peer, by its key if there are keys.
+    /// Limit on handshakes in progress. Default 256, 3 MiB: a rack of hosts that all start at once. With all places taken, the
+    /// oldest peer that has proven nothing makes room for a new one: a peer of the address that has most, or else of the new peer's
+    /// own, or any. A Connect proves a peer, by its key if there are keys.
     pub under_way: usize,
     /// Limit on handshakes from one address; for IPv6, from one network of 64 bits, which a single host may own. At the limit,
     /// the oldest handshake of that address that has proven nothing makes room. Default 64, as many as one host is likely to

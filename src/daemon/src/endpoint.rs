@@ -135,7 +135,7 @@ impl fmt::Display for EndpointRefusal {
             Self::TooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "{bytes} bytes, where a message has at most {bytes_max}: attach with longer cells"
+                    "{bytes} bytes, but a message has at most {bytes_max}: attach with longer cells"
                 )
             }
             Self::OutOfArena { arena_bytes } => write!(

@@ -74,9 +74,9 @@ reasons! {
         /// The endpoint's number is taken.
         NameTaken = 8, "the endpoint number is taken in this job";
         /// The daemon has as many clients as it may.
-        TooManyClients = 9, "the daemon has as many clients as it may have";
+        TooManyClients = 9, "the daemon has reached its limit of clients";
         /// The user has as many clients as it may.
-        TooManyOfUser = 10, "this user has as many clients as it may have";
+        TooManyOfUser = 10, "this user has reached its limit of clients";
         /// The process did not send its packet in time.
         TooLate = 11, "no attach packet came in time";
         /// The process was gone before it was attached.
@@ -84,13 +84,13 @@ reasons! {
         /// As many connections of this user wait for their packets as may: try again.
         TooManyPending = 15, "too many connections of this user have not sent their attach packets: try again";
         /// The memory of this user's processes may have no more bytes.
-        MemoryOfUser = 13, "the rings, cells and arenas of this user would have more bytes than they may";
+        MemoryOfUser = 13, "the rings, cells and arenas of this user would exceed its limit of bytes";
         /// The memory of this job's processes may have no more bytes.
-        MemoryOfJob = 14, "the rings, cells and arenas of this job would have more bytes than they may";
+        MemoryOfJob = 14, "the rings, cells and arenas of this job would exceed its limit of bytes";
         /// The system gives the daemon no memory, or no further mapping: try again.
-        NoMemory = 16, "the daemon gets no memory, or no further mapping (vm.max_map_count): try again";
+        NoMemory = 16, "the daemon cannot get more memory, or another mapping (vm.max_map_count): try again";
         /// The daemon has as many descriptors as it may: try again.
-        NoDescriptors = 17, "the daemon has as many open files as it may (ulimit -n): try again";
+        NoDescriptors = 17, "the daemon has reached its limit of open files (ulimit -n): try again";
     }
 }
 
@@ -104,7 +104,7 @@ reasons! {
         /// The message is longer than the receiver's cells.
         TooLong = 3, "the message is longer than the receiver takes";
         /// The sender or the receiver has as many peers as it may.
-        TooManyPeers = 4, "one of both endpoints has as many peers as it may have";
+        TooManyPeers = 4, "one of the two endpoints has reached its limit of peers";
         /// The link ended before the outcome was known: the message may have been delivered.
         Unknown = 5, "the link to that node ended before the outcome was known";
         /// The receiver ended while the message waited for it.

@@ -36,16 +36,16 @@ pub struct TransferConfig {
     /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after) has pieces in a row in one WRITE, of up to 1 MiB and half
     /// of `pieces_ahead`. The side that begins a transfer decides.
     pub piece_bytes: u32,
-    /// Pieces under way on a rail at most, of all transfers of the link together. Default 8: two WRITEs of 1 MiB, of pieces of 256 KiB. A message waits on its
-    /// rail for no more than these. A slow rail has fewer: as many as it carries in a quarter of
-    /// [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. There a piece goes in
-    /// up to eight parts, of which one has to arrive within [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after): that is so
-    /// from 2 Mbit/s on, by default.
+    /// Maximum number of pieces in flight on a rail, of all transfers of the link together. Default 8: two WRITEs of 1 MiB, of
+    /// pieces of 256 KiB. A message waits on its rail for no more than these. A slow rail has fewer: as many as it carries in a
+    /// quarter of [`SessionConfig::suspect_after`](crate::link::SessionConfig::suspect_after), and at least one. There a piece goes
+    /// in up to eight parts, of which one has to arrive within
+    /// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after): that is so from 2 Mbit/s on, by default.
     pub pieces_ahead: u32,
-    /// Transfers that a link has open at most: those begun here, and apart from them those begun by the peer. Default 16. Each has some
-    /// 8 KiB of memory here, and in the peer.
+    /// Maximum number of open transfers of a link: one limit for transfers that this side began, and the same for those that the
+    /// peer began. Default 16. Each has some 8 KiB of memory here, and in the peer.
     pub transfers_max: u32,
-    /// The shortest time between two events of progress of a transfer. Default 100 ms.
+    /// Minimum time between two progress events of a transfer. Default 100 ms.
     pub progress_every: Duration,
     /// How long a taker that ends a transfer waits for the giver, before it withdraws its memory anyway. Default 500 ms. A giver waits for
     /// its own WRITEs, until they are done or their rail is lost.
@@ -88,15 +88,15 @@ impl fmt::Display for LoanId {
     }
 }
 
-/// How a transfer is begun or joined. Start from [`TransferOptions::default`].
+/// Options of a transfer, for the side that begins or joins it. Start from [`TransferOptions::default`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferOptions {
-    /// A word of the application's, which the peer gets with the offer. Default 0.
+    /// A word of the application that is sent to the peer with the offer. Default 0.
     pub tag: u64,
     /// The pieces of the highest priority that this side gives over a link go first, and equals take turns. Default 0.
     pub priority: u8,
-    /// The most bytes a second that this side gives. Default: as many as the rails carry.
+    /// Rate limit in bytes per second for the giving side. Default: no limit.
     pub bytes_per_second_max: Option<NonZeroU64>,
     /// For a taker: the bytes come into memory of this loan, and nothing is registered for the transfer. The range of the region has to lie
     /// within the loan. Without effect for a giver. Default: memory for this transfer alone.
@@ -105,7 +105,7 @@ pub struct TransferOptions {
     pub within: Option<Duration>,
 }
 
-/// Something that happened to a transfer.
+/// An event of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferEvent {
@@ -139,11 +139,11 @@ pub enum TransferEvent {
     },
 }
 
-/// Why a transfer was not begun, joined or ended.
+/// Reason why a transfer was not begun, joined or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferRefusal {
-    /// As many transfers as may be are open: back-pressure.
+    /// Back-pressure: the limit on open transfers is reached.
     Full {
         /// [`TransferConfig::transfers_max`].
         transfers_max: u32,
@@ -178,7 +178,7 @@ pub enum TransferRefusal {
     OtherWorkers,
     /// Caller misuse: bytes are to come into a region that was lent without the right to write.
     ReadOnly,
-    /// As many loans as may be are there: back-pressure.
+    /// Back-pressure: the limit on loans is reached.
     LoansFull {
         /// The most of a link.
         loans_max: u32,
@@ -236,7 +236,7 @@ impl fmt::Display for TransferRefusal {
             Self::NoLoan => {
                 f.write_str("no loan of this name covers the range of this region: lend it, or leave out the loan")
             }
-            Self::NoAccess => f.write_str("memory is to be lent without any access: allow WRITE, READ or atomics"),
+            Self::NoAccess => f.write_str("the memory would be lent without any access: allow WRITE, READ or atomics"),
             Self::NotOpen => f.write_str("no transfer of this number is open, or the peer did not offer it"),
             Self::Closing => f.write_str("the link is being closed, or there is no such link"),
             Self::Over(reason) => write!(f, "the link is over: {reason}"),

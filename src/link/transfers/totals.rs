@@ -13,7 +13,7 @@ pub enum TransferOutcome {
     Done,
     /// A side cancelled it.
     Cancelled,
-    /// The application did not join it, as many as may be were open, or the peer's build knows no transfers.
+    /// The application did not join it, as many as may be were open, or the peer's build does not support transfers.
     Refused,
     /// The time of the transfer passed.
     Deadline,

@@ -27,9 +27,9 @@ pub use receiving::ReceiveWorker;
 pub use sending::SendWorker;
 
 impl<P: Provider> Worker<P> {
-    /// Takes it apart, so that one thread sends and another receives, on all its channels. The
-    /// half that sends leases from an arena of its own, made like this; the memory there was goes
-    /// to the half that receives. A lease may go from one to the other.
+    /// Splits the Worker into two halves, so that one thread sends and another receives on all its channels. The half that sends
+    /// leases from an arena of its own, made like this; the memory there was goes to the half that receives. A lease may go from
+    /// one to the other.
     ///
     /// To connect, to accept or to close, [`SendWorker::join`] puts it together again.
     ///
@@ -126,9 +126,8 @@ impl<P: Provider> Worker<P> {
 }
 
 impl<P: Provider> SendWorker<P> {
-    /// Puts the two halves of a Worker together again. Channels, what is in flight and what was
-    /// leased stay as they are; the arena of this half is given up, and goes when all its
-    /// memory is home.
+    /// Joins the two halves of a Worker. Channels, what is in flight and what was leased stay as they are; the arena of this half
+    /// is given up, and goes when all its memory is home.
     ///
     /// # Errors
     /// [`NotAPair`] hands both back: they were not one Worker, or channels were exchanged.

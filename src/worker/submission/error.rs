@@ -86,11 +86,11 @@ pub enum SubmissionError {
         /// The number, as of `errno(3)`.
         errno: i32,
     },
-    /// The request was posted, and ended like this: a flush where another request is the cause.
+    /// The request was posted, and failed with this status: a flush if another request is the cause.
     Ended(WcStatus),
-    /// The request was posted, and its channel went before it was known how it ended.
+    /// The request was posted, and its channel was destroyed before its outcome was known.
     Unknown,
-    /// The Worker went before the request was posted.
+    /// The Worker was dropped before the request was posted.
     WorkerGone,
     /// The channel refused it for a reason that is not known here.
     Refused,
@@ -170,11 +170,11 @@ impl fmt::Display for SubmitErrorKind {
             Self::OutOfWindow { bytes, bytes_max } => {
                 return write!(
                     f,
-                    "{bytes} bytes, where the address was made for {bytes_max} of the peer's window: make it by RemoteAddress::within for the whole range"
+                    "{bytes} bytes, but the address covers only {bytes_max} of the peer's window: make it by RemoteAddress::within for the whole range"
                 );
             }
             Self::NotGranted => {
-                "the peer's window does not grant what the operation does: let the peer grant it in its WindowConfig"
+                "the peer's window does not grant this operation: let the peer grant it in its WindowConfig"
             }
         };
         f.write_str(text)
@@ -191,13 +191,13 @@ impl fmt::Display for SubmissionError {
             Self::InlineTooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "{bytes} bytes inline, where the channel takes {bytes_max}: raise inline_bytes_max, or send from a lease"
+                    "{bytes} bytes inline, but the channel takes at most {bytes_max}: raise inline_bytes_max, or send from a lease"
                 )
             }
             Self::TooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "{bytes} bytes, where the peer or the port takes {bytes_max} in one request: send less"
+                    "{bytes} bytes, but the peer or the port takes at most {bytes_max} in one request: send less"
                 )
             }
             Self::State(state) => write!(
@@ -205,11 +205,11 @@ impl fmt::Display for SubmissionError {
                 "the queue pair is in {state}, which takes no such request: connect again if it failed"
             ),
             Self::Post { errno } => write!(f, "the device refused the post: errno {errno}"),
-            Self::Ended(status) => write!(f, "it ended: {status}"),
+            Self::Ended(status) => write!(f, "the request failed: {status}"),
             Self::Unknown => {
                 f.write_str("the queue pair was destroyed before the completion: outcome unknown")
             }
-            Self::WorkerGone => f.write_str("the Worker went before it was posted"),
+            Self::WorkerGone => f.write_str("the Worker was dropped before the request was posted"),
             Self::Refused => f.write_str(
                 "the channel refused the request: post the request on the Worker's thread to see the reason",
             ),

@@ -16,7 +16,7 @@ use crate::worker::arena::Arena;
 use crate::worker::channel::ChannelId;
 use crate::worker::lease::Lease;
 
-/// Submits requests to a [`Worker`](crate::Worker) from a thread of its own, without a lock.
+/// Submits requests to a [`Worker`](crate::Worker) from another thread, without a lock.
 ///
 /// It has memory of its own. Its requests go through a ring; the Worker posts it when it is polled, the
 /// requests of one channel in the order in which they were submitted, as one doorbell. A request that
@@ -160,13 +160,13 @@ impl<P: Provider> Submitter<P> {
         Some(self.return_path.submission(failure))
     }
 
-    /// How many slots of memory there are in all.
+    /// Returns the number of slots.
     #[must_use]
     pub const fn slots(&self) -> u32 {
         self.arena.slots()
     }
 
-    /// How many bytes each holds.
+    /// Returns the bytes of each slot.
     #[must_use]
     pub const fn slot_bytes(&self) -> u32 {
         self.arena.slot_bytes()

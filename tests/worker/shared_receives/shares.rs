@@ -74,7 +74,7 @@ fn a_worker_wants_a_slot_for_each_shared_receive() {
             matches!(error, NodeError::SharedReceives { depth: 16, slots } if slots == left),
             "{error}"
         );
-        let told = format!("16 shared receives, where {left} slots are left for receives");
+        let told = format!("16 shared receives, but only {left} slots are left for receives");
         assert!(error.to_string().starts_with(&told), "{error}");
     }
     config.lease_share_percent = 0;

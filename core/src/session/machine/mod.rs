@@ -663,10 +663,10 @@ impl fmt::Display for Violation {
         f.write_str(match self {
             Self::AcknowledgedUnsent => "it acknowledged what was not sent",
             Self::OutOfPlace => "it sent a fragment that is out of place",
-            Self::LetGo => "it has let go of what was not acknowledged",
+            Self::LetGo => "it dropped what was not acknowledged",
             Self::FarewellEarly => "it said farewell before its last message",
-            Self::Malformed => "it sent a frame that is none, or one out of turn",
-            Self::TooLong => "its message is longer than those that are taken",
+            Self::Malformed => "it sent an invalid frame, or a frame out of turn",
+            Self::TooLong => "its message is longer than this side accepts",
         })
     }
 }

@@ -209,7 +209,7 @@ fn an_oversize_frame_is_refused_by_its_header() {
     let error = failed(pair.poll_responder());
     assert_eq!(
         error.to_string(),
-        "handshake failed while waiting for a Hello: the peer's bytes are wrong: \
+        "handshake failed while waiting for a Hello: the peer sent invalid bytes: \
          frame header: body length at byte 8: too long"
     );
 }

@@ -24,7 +24,7 @@ const NO_RELAY: &str = "; no relay of DOORBELL_NCCL_RELAYS leads there, for the 
 impl Context {
     /// A listener, and the handle that leads to it.
     pub(crate) fn listen(&mut self) -> Result<(Key, [u8; HANDLE_BYTES]), Failure> {
-        let full = || Failure::system("as many listeners as may be are open: close some");
+        let full = || Failure::system("the limit of open listeners is reached: close some");
         let key = self.state.listeners.add(Listener::default()).ok_or_else(full)?;
         let handle = NetHandle {
             listener: key,
@@ -121,7 +121,7 @@ impl Context {
         let owes = Owed::Open(handle.listener);
         let mut comm = Comm::new(link, stage, owes, Side::Send(Sends::new()));
         comm.is_attempt = true;
-        let full = || Failure::system("as many comms as may be are open: close some");
+        let full = || Failure::system("the limit of open comms is reached: close some");
         let key = self.state.comms.add(comm).ok_or_else(full)?;
         self.state.is_owing = true;
         Ok(key)

@@ -132,7 +132,7 @@ impl Context {
             return Ok(None);
         }
         self.go_on_flushing(&mut request)?;
-        let full = || Failure::system("as many flushes as may be are open: test some");
+        let full = || Failure::system("the limit of open flushes is reached: test some");
         self.flushes.requests.add(request).map(Some).ok_or_else(full)
     }
 

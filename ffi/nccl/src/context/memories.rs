@@ -28,7 +28,7 @@ impl Context {
         self.check_works()?;
         self.comm(comm)?;
         let memory = register(&self.node, &self.workers)?;
-        let full = "as many ranges as may be are registered: deregister some";
+        let full = "the limit of registered ranges is reached: deregister some";
         let added = self.state.memories.add(memory);
         added.ok_or_else(|| Failure::system(full))
     }

@@ -106,7 +106,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
             Self::NO_ROUTE => "no rail leads from the relay to the destination",
-            Self::FULL => "the relay has as many circuits as it may have",
+            Self::FULL => "the relay has reached its limit of circuits",
             Self::NO_ANSWER => "the destination did not answer the relay in time",
             Self::CLOSED => "the far side closed it",
             Self::PROCESS_ENDED => "the process at the far side has ended",

@@ -248,7 +248,7 @@ impl Endpoint {
     /// message ([`ArenaOffer::to_bytes`]). [`EndpointEvent::TransferEnded`] reports the end, and that nobody reads the range any more.
     ///
     /// # Errors
-    /// As for [`Endpoint::grant`]; as many transfers as may be are open.
+    /// As for [`Endpoint::grant`]; the limit on open transfers is reached.
     pub fn offer(
         &mut self,
         to: EndpointAddress,
@@ -267,7 +267,7 @@ impl Endpoint {
     /// and that nothing is written to the range any more. Parts are asked for by polling; the giver need not poll for them.
     ///
     /// # Errors
-    /// The range is not within the arena, or as many transfers as may be are open.
+    /// The range is not within the arena, or the limit on open transfers is reached.
     pub fn take(
         &mut self,
         offer: &ArenaOffer,

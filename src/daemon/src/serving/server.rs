@@ -105,7 +105,7 @@ impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Listen { path, error } => {
-                write!(f, "no socket at {}: {error}", path.display())?;
+                write!(f, "cannot listen at {}: {error}", path.display())?;
                 f.write_str(match error.kind() {
                     io::ErrorKind::AddrInUse => {
                         "; a daemon listens there: end it, or take over from it with --replace"

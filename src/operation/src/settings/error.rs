@@ -108,7 +108,7 @@ impl fmt::Display for SettingsFault {
         match self {
             Self::Unreadable(why) => f.write_str(why),
             Self::TooLong(bytes) => write!(f, "a settings file has at most {bytes} bytes"),
-            Self::Syntax(why) => write!(f, "no TOML: {why}"),
+            Self::Syntax(why) => write!(f, "not valid TOML: {why}"),
             Self::Unknown(None) => f.write_str("there is no such setting"),
             Self::Unknown(Some(meant)) => write!(f, "there is no such setting; is it {meant}?"),
             Self::WrongKind(expected) => write!(f, "must be {expected}"),

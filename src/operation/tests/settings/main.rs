@@ -242,7 +242,10 @@ fn what_is_wrong_is_told_with_its_line_and_name() {
         ("a = ", 1),
     ] {
         let told = told(text);
-        assert!(told.starts_with(&format!("a.toml:{line}: no TOML: ")), "{told}");
+        assert!(
+            told.starts_with(&format!("a.toml:{line}: not valid TOML: ")),
+            "{told}"
+        );
     }
     // However deep.
     let deep = told(&format!("{}a = 1", "a.".repeat(32_000)));

@@ -335,7 +335,7 @@ fn limits_that_nothing_holds_are_refused_and_pinned_memory_is_limited() {
         (
             "objects = 3",
             &["--", "true"][..],
-            "no device of the policy is there, and `objects`",
+            "none of the policy's devices, and `objects`",
         ),
         (
             "pinned_bytes = 1",
@@ -350,7 +350,7 @@ fn limits_that_nothing_holds_are_refused_and_pinned_memory_is_limited() {
         (
             "queue_pairs = 3",
             &["--", "true"],
-            "nothing would hold `queue_pairs`",
+            "nothing enforces `queue_pairs`",
         ),
     ] {
         let (code, said) = with(limits, words);
