@@ -168,5 +168,8 @@ fn the_error_of_an_absent_daemon_is_shown_whole() {
     let socket = folder.path().join("s".repeat(80));
     let running = Running::start(program(&["status", "--socket", socket.to_str().unwrap()]));
     let lost = running.said().next();
-    assert!(lost.ends_with("or name its socket with --socket; asking again"), "{lost}");
+    assert!(
+        lost.ends_with("or name its socket with --socket; asking again"),
+        "{lost}"
+    );
 }
