@@ -17,10 +17,10 @@ use crate::abi::NcclResult;
 use crate::frame::{Frame, Refusal, Target};
 use crate::log;
 use crate::memory::Memory;
-use crate::places::{Key, Places};
+use crate::places::{Key, PLACES_MAX, Places};
 use crate::relay::credit::Credit;
 
-/// Comms that wait to be accepted at a listener, at most.
+/// Comms that wait to be accepted at a listener, at most; half of them of one link, if no other's wait.
 const BACKLOG_MAX: usize = 1024;
 
 /// Refusals that are to be sent over a link, at most: beyond, its peer waits for its own deadline.
@@ -401,24 +401,41 @@ impl State {
 
     /// A peer connects a comm to a listener.
     fn hear_open(&mut self, link: LinkId, listener: Key, number: Key) {
-        let mut comm = Comm::new(link, Stage::Open, Owed::Opened, Side::Receive(Receives::new()));
-        comm.peer = Some(number);
-        let refusal = match self.listeners.get_mut(listener) {
-            None => Refusal::NO_LISTENER,
-            Some(listening) if listening.backlog.len() >= BACKLOG_MAX => Refusal::FULL,
-            Some(listening) => match self.comms.add(comm) {
-                None => Refusal::FULL,
-                Some(key) => {
-                    listening.backlog.push_back(key);
-                    self.is_owing = true;
-                    return;
-                }
-            },
+        let refusal = if self.listeners.get(listener).is_none() {
+            Refusal::NO_LISTENER
+        } else if self.may_wait(link, listener) && self.open(link, listener, number).is_some() {
+            return;
+        } else {
+            Refusal::FULL
         };
         if may_owe(&self.refusals, &link, REFUSALS_MAX) {
             self.refusals.push((link, (number, refusal)));
             self.is_owing = true;
         }
+    }
+
+    /// Whether one more comm of a link may wait to be accepted: those of one link are never more than there is room for.
+    fn may_wait(&self, link: LinkId, listener: Key) -> bool {
+        let is_of_link = |key: &&Key| self.comms.get(**key).is_some_and(|comm| comm.link == link);
+        let (mut here, mut waiting, mut own) = (0, 0_usize, 0_usize);
+        for (key, listening) in self.listeners.iter() {
+            let of_link = listening.backlog.iter().filter(is_of_link).count();
+            own = own.saturating_add(of_link);
+            if key == listener {
+                (here, waiting) = (of_link, listening.backlog.len());
+            }
+        }
+        here < BACKLOG_MAX.saturating_sub(waiting) && own < PLACES_MAX.saturating_sub(self.comms.count())
+    }
+
+    /// Has a comm of a peer's wait at a listener. `None` if there is no room.
+    fn open(&mut self, link: LinkId, listener: Key, number: Key) -> Option<()> {
+        let mut comm = Comm::new(link, Stage::Open, Owed::Opened, Side::Receive(Receives::new()));
+        comm.peer = Some(number);
+        let listening = self.listeners.get_mut(listener)?;
+        listening.backlog.push_back(self.comms.add(comm)?);
+        self.is_owing = true;
+        Some(())
     }
 
     fn hear_eager(&mut self, link: LinkId, target: Target, payload: &[u8]) -> Option<()> {
