@@ -13,6 +13,10 @@ use doorbell_broker::{
 use doorbell_operation::Topology;
 
 use crate::report::Failure;
+use crate::text_file;
+
+/// The longest config.json or profile that is merged with ours: many times one of a runtime.
+const PROFILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Run a verbs program in a sandbox, with the RDMA devices that a policy allows
 ///
@@ -185,7 +189,8 @@ fn print_profile(arguments: &Arguments, socket: &Path, policies: &Path) -> Resul
     profile.topology = arguments.topology_source.as_deref();
     let base = match &arguments.merge {
         Some(path) => {
-            Some(std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?)
+            let read = text_file::read(path, PROFILE_BYTES_MAX);
+            Some(read.map_err(|error| format!("{}: {error}", path.display()))?)
         }
         None => None,
     };

@@ -44,6 +44,7 @@ mod schema;
 mod serve;
 mod simulated;
 mod status;
+mod text_file;
 mod topo;
 mod unfinished;
 mod value;
