@@ -1,8 +1,8 @@
-//! Readers of the node daemon that stop: of its log and of its metrics. Its processes go on.
+//! Readers that stop: of the log and the metrics of the node daemon, and of the log of the broker. Processes and containers go on.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::process::Stdio;
 use doorbell::within;
 use doorbell_daemon::{Client, DaemonStatus, EndpointEvent};
 use rustix::net::{SendFlags, send};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::serve::{at, attach, report};
 use crate::started::{PATIENCE, Started, program};
@@ -112,4 +112,38 @@ fn a_log_that_takes_nothing_ends_no_daemon() {
         assert!(!deadline.has_passed(doorbell::now()), "no daemon");
     }
     attached(&socket, 0).detach().unwrap();
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_container_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, policy] = ["socket", "policy"].map(|name| folder.path().join(name));
+    std::fs::write(&policy, "devices = ['none']\n").unwrap();
+    let words = ["broker", "--listen", socket.to_str().unwrap()];
+    let (log, stderr) = UnixStream::pair().unwrap();
+    let mut command = program(&[&words[..], &["--policy", policy.to_str().unwrap()]].concat());
+    command.stderr(OwnedFd::from(stderr.try_clone().unwrap()));
+    let broker = Started(command.spawn().unwrap());
+    let mut first = String::new();
+    BufReader::new(&log).read_line(&mut first).unwrap();
+    assert!(first.contains("serves container runtimes at "), "{first}");
+    fill(&stderr);
+    // More than there are places.
+    for _ in 0..200 {
+        let mut runtime = UnixStream::connect(&socket).unwrap();
+        runtime.set_read_timeout(Some(PATIENCE)).unwrap();
+        // One without a place is closed at once.
+        let _ = runtime.write_all(b"no container");
+        let _ = runtime.shutdown(Shutdown::Write);
+        let ended = runtime.read(&mut [0]);
+        let is_over = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionReset;
+        assert!(
+            ended.as_ref().map_or_else(is_over, |bytes| *bytes == 0),
+            "{ended:?}"
+        );
+    }
+    let pid = Pid::from_raw(i32::try_from(broker.0.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0));
 }
