@@ -151,10 +151,11 @@ fn processes_that_come_and_go_without_end_leave_nothing_in_the_daemon() {
     let mut client = attach(&socket, 0);
     let mut come_and_go = |rounds: u32| {
         for round in 0..rounds {
-            let other = AttachRequest {
-                layout: layout(),
-                ..request(1 + round)
-            };
+            let mut other = request(1 + round);
+            // Some have an arena, whose memory a thread gives back.
+            if round % 20 > 0 {
+                other.layout = layout();
+            }
             let mut other = Client::attach(&socket, &other, soon()).unwrap();
             other.send(at(0), b"hello").unwrap();
             other.detach().unwrap();
@@ -169,7 +170,7 @@ fn processes_that_come_and_go_without_end_leave_nothing_in_the_daemon() {
     };
     come_and_go(100);
     let before = Held::by(daemon.id());
-    come_and_go(2000);
+    come_and_go(1000);
     before.is_all_of(daemon.id());
     daemon.kill().unwrap();
     daemon.wait().unwrap();
