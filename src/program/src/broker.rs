@@ -12,6 +12,7 @@ use doorbell_broker::{
 };
 use doorbell_operation::Topology;
 
+use crate::log;
 use crate::report::Failure;
 use crate::text_file;
 
@@ -206,8 +207,8 @@ fn serve(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Fa
         containers: arguments.containers,
     };
     let counts = arguments.counts;
-    // A standard error that is closed ends no thread, and so no container.
-    let say = |text: String| drop(writeln!(stderr(), "doorbell: {text}"));
+    // A standard error that is closed or not read holds up no thread, and so no container.
+    let say = |text: String| log::say(&format!("doorbell: {text}"));
     let ready = || say(format!("serves container runtimes at {}", socket.display()));
     Ok(listen(&listening, ready, move |event| match event {
         Event::Supervised { container, policy } => {

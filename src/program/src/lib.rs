@@ -97,7 +97,9 @@ pub fn main() -> ExitCode {
         Ok(Arguments { command }) => command,
         Err(error) => return not_parsed(&words, &error),
     };
-    let Err(error) = run(command) else {
+    let ended = run(command);
+    log::finish();
+    let Err(error) = ended else {
         return ExitCode::SUCCESS;
     };
     if !error.is::<report::Reported>() {

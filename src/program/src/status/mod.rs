@@ -25,6 +25,8 @@ mod scrape;
 mod simulated;
 mod table;
 
+#[cfg(any(test, fuzzing))]
+pub use daemon::check_shown;
 use scrape::{Sample, plain, scrape, uncontrolled};
 use table::Report;
 
