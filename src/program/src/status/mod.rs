@@ -25,7 +25,7 @@ mod scrape;
 mod simulated;
 mod table;
 
-use scrape::{Sample, plain, scrape};
+use scrape::{Sample, plain, plain_error, scrape};
 use table::Report;
 
 /// The default port of metrics, as in the examples.
@@ -169,7 +169,7 @@ impl Shown {
     /// Reports once that the node does not answer.
     fn lose(&mut self, why: &str) {
         if !core::mem::replace(&mut self.is_lost, true) {
-            eprintln!("doorbell: {}; asking again", plain(why));
+            eprintln!("doorbell: {}; asking again", plain_error(why));
         }
     }
 }

@@ -151,6 +151,15 @@ fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
 
 /// Replaces control characters, which could move a terminal's cursor, and cuts the text to a line.
 pub(super) fn plain(text: &str) -> String {
+    cut(text, 120)
+}
+
+/// The same of an error, which has a path in it and ends by the remedy.
+pub(super) fn plain_error(text: &str) -> String {
+    cut(text, 1000)
+}
+
+fn cut(text: &str, characters_max: usize) -> String {
     let plain = text.chars().map(|character| {
         if character.is_control() {
             '\u{fffd}'
@@ -158,7 +167,7 @@ pub(super) fn plain(text: &str) -> String {
             character
         }
     });
-    plain.take(120).collect()
+    plain.take(characters_max).collect()
 }
 
 #[cfg(test)]
