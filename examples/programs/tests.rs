@@ -58,7 +58,10 @@ fn each_program_has_at_most_sixty_lines_of_code() {
         ("key_value", include_str!("key_value.rs")),
         ("large_object", include_str!("large_object.rs")),
         ("ping_pong", include_str!("ping_pong.rs")),
-        ("service", include_str!("../../ffi/tokio/examples/service.rs")),
+        (
+            "service",
+            include_str!("../../ffi/tokio/examples/service/service.rs"),
+        ),
     ] {
         let program = text.split("#[cfg(test)]").next().unwrap();
         let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");

@@ -120,6 +120,13 @@ pub fn daemon(bytes: &[u8]) {
     doorbell_daemon::hostile::check(bytes);
 }
 
+/// The status that whoever listens at the socket of a node daemon gives, and what `doorbell status` shows of it.
+pub fn daemon_status(bytes: &[u8]) {
+    if let Some(status) = doorbell_daemon::hostile::check_status(bytes) {
+        doorbell_program::hostile::check_status(&status);
+    }
+}
+
 /// Messages of peers at a relay of the NCCL plugin, and what else they do there.
 pub fn circuits(bytes: &[u8]) {
     doorbell_nccl::hostile::check(bytes);

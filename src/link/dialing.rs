@@ -499,3 +499,69 @@ pub(super) fn takes<P: Provider>(workers: &mut [Worker<P>], at: At, frame_bytes:
             usize::try_from(channel.peer().message_bytes_max()).is_ok_and(|bytes| bytes >= frame_bytes)
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use doorbell_core::session::{Role, SessionId};
+    use doorbell_core::wire::{AdvertisedRail, SpeedClass};
+    use doorbell_core::{Gid, Instant, IpPrefix};
+    use doorbell_sim::{Fabric, Host, PortConfig};
+
+    use super::super::config::LinkConfig;
+    use super::super::state::Link;
+    use crate::connect::node::Node;
+    use crate::trust::Trust;
+    use crate::worker::Worker;
+    use crate::worker::config::WorkerConfig;
+
+    fn prefix(last: u8) -> IpPrefix {
+        IpPrefix::new([10, 0, 0, last].into(), 24).unwrap()
+    }
+
+    /// A node on a host of this address, with its Workers.
+    fn node(fabric: &Fabric, last: u8) -> (Node<Host, Host>, Vec<Worker<Host>>) {
+        let ports = vec![PortConfig::new("sim0", &[prefix(last)])];
+        let host = fabric.host(&format!("h{last}"), ports).unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        (node, workers)
+    }
+
+    #[test]
+    fn ports_that_cannot_be_looked_at_are_looked_at_again_less_and_less_often() {
+        let fabric = Fabric::builder().driven().build();
+        let (node, workers) = node(&fabric, 1);
+        // No look is for Workers of another node.
+        let (_other, others) = self::node(&fabric, 2);
+        let config = LinkConfig::default();
+        let mut now = Instant::from_ns(0);
+        let id = SessionId::new(7).unwrap();
+        let mut link: Link<Host, Host> = Link::new(&config, Role::Initiator, id, now).unwrap();
+        let gid = Gid::from_ip([10, 0, 0, 9].into());
+        let peer = AdvertisedRail::new(prefix(9), gid, SpeedClass(7)).unwrap();
+        let backoff = config.session.backoff;
+        for _ in 0..2 {
+            let mut most = backoff.first;
+            link.find_rails(&node, &others, vec![peer], now);
+            for _ in 0..12 {
+                let again = link.finding.as_ref().unwrap().deadline().instant();
+                let wait = Duration::from_nanos(again.to_ns() - now.to_ns());
+                assert!((most / 2..=most).contains(&wait), "{wait:?} of {most:?}");
+                // Nothing before.
+                let early = Instant::from_ns(again.to_ns() - 1);
+                assert!(!link.take_found(&node, &workers, early));
+                (now, most) = (again, (most * 2).min(backoff.longest));
+                link.take_found(&node, &others, now);
+            }
+            assert_eq!(most, backoff.longest);
+            now = link.finding.as_ref().unwrap().deadline().instant();
+            // The lookup still finds its peer, and the next failure counts as the first.
+            assert!(link.take_found(&node, &workers, now));
+            let between = link.rails[0].between.as_ref().unwrap();
+            assert_eq!((&*between.device, between.peer), ("sim0", peer));
+            assert!(link.unreached.is_none());
+        }
+    }
+}

@@ -264,7 +264,7 @@ mod tests {
     use doorbell_core::Instant;
     use doorbell_core::rank::Rank;
 
-    use super::{Arc, Grant, Member, MeshConfig, Pool};
+    use super::{Arc, Grant, Member, MeshConfig, PairHeader, Pool};
 
     #[test]
     fn what_was_not_sent_has_not_come_whoever_says_so() {
@@ -314,5 +314,57 @@ mod tests {
         drop(shared);
         let (_, has_grant) = member.unsent(now, &config).unwrap();
         assert!(has_grant);
+    }
+
+    #[test]
+    fn nothing_of_the_start_before_is_left_but_its_counts() {
+        let config = MeshConfig::new(Rank::FIRST, 2, 1);
+        let (now, mut pool) = (Instant::from_ns(1), Pool::new(64));
+        let mut member = Member::default();
+        member.begin(1, config.window, &mut pool);
+        for number in 0..3 {
+            assert!(member.hear(number, &config, || Arc::new(vec![0; 64])));
+            member.keep(Arc::new(vec![0; 64]));
+        }
+        assert!(member.take(&config).is_some());
+        member.did_send(true, now, &config);
+        member.is_refused = true;
+        let before = member.counts();
+        assert_eq!((before.sent, before.received, before.waiting), (3, 1, 3));
+        member.begin(2, config.window, &mut pool);
+        assert!(member.next().is_none() && member.take(&config).is_none());
+        assert!(member.unsent(now, &config).is_none());
+        let grant = Grant {
+            expected: 0,
+            room: config.window,
+        };
+        assert_eq!((member.grant(&config), member.next_sequence()), (grant, 0));
+        assert_eq!((member.wake(now), member.is_refused), (None, false));
+        let counts = member.counts();
+        assert_eq!((counts.sent, counts.received, counts.waiting), (3, 1, 0));
+        // Numbers begin anew, in both directions.
+        assert!(!member.hear(3, &config, || Arc::new(vec![0; 64])));
+        assert!(member.hear(0, &config, || Arc::new(vec![0; 64])));
+    }
+
+    #[test]
+    fn a_frame_is_of_now_if_both_starts_are() {
+        let config = MeshConfig::new(Rank::FIRST, 2, 7);
+        let mut member = Member::default();
+        let is_of_now = |member: &Member, source_started, destination_started| {
+            let pair = PairHeader {
+                source_started,
+                destination_started,
+                sequence: 0,
+                grant: member.grant(&config),
+            };
+            member.is_of_now(&pair, &config)
+        };
+        assert!(!is_of_now(&member, 3, 7), "it is not known yet");
+        member.begin(3, config.window, &mut Pool::new(64));
+        for (source, destination) in [(2, 7), (4, 7), (3, 6), (3, 8), (7, 3)] {
+            assert!(!is_of_now(&member, source, destination), "{source} {destination}");
+        }
+        assert!(is_of_now(&member, 3, 7));
     }
 }

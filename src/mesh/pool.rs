@@ -8,47 +8,66 @@ const LOOKS: usize = 4;
 
 /// Buffers that the mesh does not use now. Each is made when no free one is found, so there are about as many as ever waited at a time, and
 /// were shared by links at that time.
+///
+/// A buffer has at most twice the bytes of its frame. So a link whose peer acknowledges nothing holds twice the bytes of its fragments, however
+/// short its frames are.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// Links may still share some: rather those that came back last.
-    free: VecDeque<Arc<Vec<u8>>>,
+    /// By size: those at n have 2^n bytes, or those of the longest frame. Links may still share some: rather those that came back last.
+    free: Vec<VecDeque<Arc<Vec<u8>>>>,
     frame_bytes: usize,
 }
 
 impl Pool {
     pub(super) const fn new(frame_bytes: usize) -> Self {
         Self {
-            free: VecDeque::new(),
+            free: Vec::new(),
             frame_bytes,
         }
     }
 
     /// A buffer that holds these parts, one behind the other.
     pub(super) fn fill(&mut self, parts: &[&[u8]]) -> Arc<Vec<u8>> {
+        let length = parts
+            .iter()
+            .fold(0_usize, |sum, part| sum.saturating_add(part.len()));
+        let bytes = length.next_power_of_two().min(self.frame_bytes);
         let mut frame = self
-            .unshared()
-            .unwrap_or_else(|| Arc::new(Vec::with_capacity(self.frame_bytes)));
+            .unshared(bytes)
+            .unwrap_or_else(|| Arc::new(Vec::with_capacity(bytes)));
         let buffer = Arc::make_mut(&mut frame);
         buffer.clear();
         parts.iter().for_each(|part| buffer.extend_from_slice(part));
         frame
     }
 
-    /// Takes out one that no link shares, if it is among the next ones. Shared ones go behind all others.
-    fn unshared(&mut self) -> Option<Arc<Vec<u8>>> {
+    /// Takes out one of a size that no link shares, if it is among the next ones. Shared ones go behind all others.
+    fn unshared(&mut self, bytes: usize) -> Option<Arc<Vec<u8>>> {
+        let free = self.free.get_mut(class(bytes))?;
         for _ in 0..LOOKS {
-            let frame = self.free.pop_front()?;
+            let frame = free.pop_front()?;
             if Arc::strong_count(&frame) == 1 {
                 return Some(frame);
             }
-            self.free.push_back(frame);
+            free.push_back(frame);
         }
         None
     }
 
     pub(super) fn give_back(&mut self, frame: Arc<Vec<u8>>) {
-        self.free.push_back(frame);
+        let class = class(frame.capacity());
+        if self.free.len() <= class {
+            self.free.resize_with(class.saturating_add(1), VecDeque::new);
+        }
+        if let Some(free) = self.free.get_mut(class) {
+            free.push_back(frame);
+        }
     }
+}
+
+/// The place of a size among all sizes.
+fn class(bytes: usize) -> usize {
+    bytes.next_power_of_two().trailing_zeros() as usize
 }
 
 #[cfg(test)]
@@ -60,14 +79,41 @@ mod tests {
     #[test]
     fn a_buffer_is_filled_again_once_no_link_shares_it() {
         let mut pool = Pool::new(8);
+        let free = |pool: &Pool| pool.free.iter().map(|free| free.len()).sum::<usize>();
         let frame = pool.fill(&[b"one", b"two"]);
         let shared = Arc::clone(&frame);
         pool.give_back(frame);
         let other = pool.fill(&[b"other"]);
         assert!((&shared[..], &other[..]) == (b"onetwo", b"other"));
-        assert_eq!(pool.free.len(), 1);
+        assert_eq!(free(&pool), 1);
         drop(shared);
         assert_eq!(pool.fill(&[b"again"])[..], *b"again");
-        assert!(pool.free.is_empty());
+        assert_eq!(free(&pool), 0);
+    }
+
+    #[test]
+    fn a_short_frame_holds_no_buffer_of_a_long_one() {
+        let mut pool = Pool::new(10_000);
+        let all = vec![7; 10_000];
+        for lengths in [
+            [10_000, 8193, 8192, 4097, 100, 1],
+            [1, 100, 4097, 8192, 8193, 10_000],
+        ] {
+            let frames = lengths.map(|length| pool.fill(&[&all[..length]]));
+            for (frame, length) in frames.iter().zip(lengths) {
+                assert_eq!(frame.len(), length);
+                assert!(
+                    frame.capacity() <= 2 * length,
+                    "{} for {length}",
+                    frame.capacity()
+                );
+            }
+            frames.into_iter().for_each(|frame| pool.give_back(frame));
+        }
+        assert_eq!(
+            pool.free.iter().map(|free| free.len()).sum::<usize>(),
+            6,
+            "each was used again"
+        );
     }
 }

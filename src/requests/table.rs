@@ -93,7 +93,7 @@ pub struct RequestCounts {
     pub failed: u64,
     /// Answers to requests that had ended, and answers that came again: dropped.
     pub late: u64,
-    /// Answers to what was never asked: dropped. An honest peer sends none.
+    /// Answers to what was never asked, or was asked over another channel: dropped. An honest peer sends none.
     pub unasked: u64,
 }
 
@@ -145,7 +145,7 @@ pub enum Heard<'m, T> {
     /// An answer to a request that has ended, counted in [`RequestCounts::late`]: the request's name, and the answer's body. The
     /// first such answer of a request that timed out says that the peer carried it out. Others are repetitions.
     Late(CorrelationId, &'m [u8]),
-    /// An answer to no request, counted in [`RequestCounts::unasked`].
+    /// An answer to no request of its channel, counted in [`RequestCounts::unasked`].
     Unasked,
     /// A request of the peer's.
     Request(CorrelationId, &'m [u8]),
@@ -240,7 +240,17 @@ impl<T> Requests<T> {
     /// Handles a message of the peer.
     #[inline]
     pub fn hear<'m>(&mut self, message: &'m [u8]) -> Heard<'m, T> {
+        self.hear_over(None, message)
+    }
+
+    /// Takes a message that came over a channel, if that is known. It answers no request that was sent over another one.
+    #[inline]
+    pub(super) fn hear_over<'m>(&mut self, channel: Option<ChannelId>, message: &'m [u8]) -> Heard<'m, T> {
         match RequestHeader::parse(message) {
+            Ok((RequestKind::Answer, id, _)) if self.is_over_another(id, channel) => {
+                self.counts.unasked = self.counts.unasked.wrapping_add(1);
+                Heard::Unasked
+            }
             Ok((RequestKind::Answer, id, body)) => match self.end(id) {
                 Ok(context) => {
                     self.counts.answered = self.counts.answered.wrapping_add(1);
@@ -258,6 +268,17 @@ impl<T> Requests<T> {
             Ok((_, id, body)) => Heard::Request(id, body),
             Err(error) => Heard::Other(error),
         }
+    }
+
+    /// Whether a request that has no end yet was sent over another channel than this one.
+    #[inline]
+    fn is_over_another(&self, id: CorrelationId, channel: Option<ChannelId>) -> bool {
+        let index = u32::try_from(id.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let entry = self.entries.get(index as usize);
+        let over = entry
+            .filter(|entry| entry.waiting.is_some())
+            .and_then(|entry| entry.over);
+        over.zip(channel).is_some_and(|(over, channel)| over != channel)
     }
 
     /// Cancels a request: gives its context back, or nothing where it has ended. The peer is not notified.

@@ -9,6 +9,7 @@ use doorbell_core::{Deadline, Instant};
 use doorbell_sim::Random;
 
 use super::{Ended, Heard, RequestFailure, Requests};
+use crate::worker::channel::ChannelId;
 
 fn at(ns: u64) -> Deadline {
     Deadline::at(Instant::from_ns(ns))
@@ -113,6 +114,28 @@ fn a_request_that_was_never_made_is_distinguished_from_a_late_one() {
     assert_eq!(requests.hear(&answer(id, b"")), Heard::Answer((), &b""[..]));
     assert_eq!(requests.hear(&answer(id, b"")), Heard::Late(id, &b""[..]));
     assert_eq!((requests.counts().late, requests.counts().unasked), (1, 5));
+}
+
+/// The place of a channel that is closed may be another peer's by now, which knows how names are made.
+#[test]
+fn an_answer_over_another_channel_ends_nothing() {
+    let channel = |generation| ChannelId { index: 3, generation };
+    let mut requests = Requests::new(2, 0);
+    let id = requests.begin(at(10), "asked").unwrap();
+    let own = requests.begin(at(10), "own").unwrap();
+    requests.note_sent(id, channel(1));
+    let (first, said) = (answer(id, b"made up"), answer(own, b""));
+    assert_eq!(requests.hear_over(Some(channel(2)), &first), Heard::Unasked);
+    assert_eq!((requests.in_flight(), requests.counts().unasked), (2, 1));
+    let heard = requests.hear_over(Some(channel(1)), &first);
+    assert_eq!(heard, Heard::Answer("asked", &b"made up"[..]));
+    // The table does not know the channel of the other one.
+    let heard = requests.hear_over(Some(channel(2)), &said);
+    assert_eq!(heard, Heard::Answer("own", &b""[..]));
+    assert_eq!(
+        requests.hear_over(Some(channel(2)), &first),
+        Heard::Late(id, &b"made up"[..])
+    );
 }
 
 #[test]

@@ -355,6 +355,48 @@ fn without_descriptors_the_port_rests_and_handshakes_go_on() {
 }
 
 #[test]
+fn a_port_that_fails_rests_for_a_second_at_most_and_briefly_again_once_it_took_a_peer_in() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    let host = hub.guest(200);
+    for round in 1..=2 {
+        hub.failures.store(12, Ordering::Relaxed);
+        let began = hub.fabric.now();
+        let silent = host.network().connect(at()).unwrap();
+        hub.poll();
+        while hub.counts().begun < round {
+            hub.step(hub.fabric.now().after(STAGE));
+            hub.poll();
+        }
+        let took = Duration::from_nanos(hub.fabric.now().to_ns() - began.to_ns());
+        // 10 ms, and twice as long up to 640 ms; then five of a second.
+        let rests = Duration::from_millis(1270 + 5 * 1000);
+        assert!((rests..rests + 20 * LATENCY).contains(&took), "{took:?}");
+        drop(silent);
+    }
+}
+
+#[test]
+fn a_poll_takes_in_a_bounded_number_and_the_next_is_due_at_once() {
+    const PEERS: usize = 50;
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    let host = hub.guest(200);
+    let silent: Vec<_> = (0..PEERS)
+        .map(|_| host.network().connect(at()).unwrap())
+        .collect();
+    hub.fabric.run_for(4 * LATENCY);
+    let now = hub.fabric.now();
+    let handshakes = hub.handshakes.as_mut().unwrap();
+    handshakes.poll();
+    let first = handshakes.under_way();
+    assert!(first > 0 && first < PEERS, "{first}");
+    while handshakes.deadline().is_some_and(|next| next.has_passed(now)) {
+        handshakes.poll();
+    }
+    assert_eq!(handshakes.under_way(), PEERS);
+    drop(silent);
+}
+
+#[test]
 fn another_workers_acceptances_are_refused() {
     let mut hub = Hub::new(&HandshakeLimits::default());
     let mut own = WorkerConfig::default();

@@ -1,6 +1,7 @@
 //! Links over a simulated fabric, in its time: rails that fail and come back, processes that stop, die and are replaced, with the
 //! shipped handshake. Each message once, in order, and with an end.
 
+mod accepting;
 mod answers;
 mod anything;
 mod classes;

@@ -4,13 +4,13 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use doorbell::connect::HandshakeLimits;
-use doorbell::link::{FinalReason, HealthState, SessionEvent};
+use doorbell::link::{FinalReason, HealthState, Sequence, SessionEvent};
 use doorbell::provider::{AsyncEvent, PortState};
-use doorbell::wire::Fit;
-use doorbell::{Handle, KeyRing, Listener, Node, Trust};
+use doorbell::wire::{Attach, AttachParameters, Fit, SessionFrame, SessionHeader};
+use doorbell::{Event, Handle, KeyRing, Listener, Node, Operation, Trust};
 use doorbell_sim::Host;
 
-use crate::fabric::key;
+use crate::fabric::{key, port};
 use crate::processes::{A, B, PORT, Process, Two, config, ms, ports_of_one_device};
 
 const CHANGED: &str = "at 50ms gid b/sim0:1 10.0.0.2 becomes 10.0.0.99";
@@ -212,6 +212,62 @@ fn one_that_says_nothing_is_not_guessed_at() {
         "{:?}",
         two.process(A).events
     );
+}
+
+/// By it the peer would have the link lead to a process that it is not: one that would be let in as this side's peer.
+#[test]
+fn an_announcement_that_names_another_process_is_refused() {
+    let mut two = Two::waiting(1, "at 60ms link a-b down for 250ms");
+    let third = two.fabric.host("c", vec![port("sim0", "10.0.0.3/24")]).unwrap();
+    let mut other = Process::on(&third, &config(), true);
+    // B's part is done by hand.
+    let Process {
+        node, mut workers, ..
+    } = two.processes[B].take().unwrap();
+    let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+    let mut listener = Listener::bind(&node, &workers, any, &config().channel).unwrap();
+    two.process_mut(A).connect(listener.handle());
+    let mut epochs = Vec::new();
+    let announced = other.handle.unwrap();
+    let mut go_on = |two: &Two| {
+        let _ = listener.poll_accept(&node, &mut workers).unwrap();
+        for worker in &mut workers {
+            let mut attached = Vec::new();
+            let polled = worker.poll_tending(|turn, event| {
+                let Event::Received { message, .. } = event else {
+                    return;
+                };
+                if let Ok(SessionFrame::Attach(said)) = SessionFrame::parse(message.payload()) {
+                    let answer = AttachParameters {
+                        begins: false,
+                        ..said
+                    };
+                    let _ = turn
+                        .channel
+                        .post_inline(Operation::Send, &Attach::new(&answer).to_bytes());
+                    attached.push((turn.channel.id(), said.epoch));
+                }
+            });
+            polled.unwrap();
+            for (channel, epoch) in attached {
+                let header = SessionHeader::moved(epoch, Sequence(epochs.len() as u64 + 1)).to_bytes();
+                let mut lease = worker.lease().unwrap();
+                lease.fill(&[&header, announced.as_bytes()].concat()).unwrap();
+                let there = worker.channel(channel).unwrap();
+                assert!(there.send_lease(lease).is_ok());
+                epochs.push((epoch, two.fabric.now()));
+            }
+        }
+        other.poll(two.fabric.now());
+        false
+    };
+    two.run(ms(1500), |two| go_on(two));
+    // Each time the link leads where it led before.
+    assert!(epochs.len() >= 2, "{epochs:?}");
+    assert_eq!(other.links.handshakes().begun, 0);
+    let a = two.process(A);
+    let link = a.link.unwrap();
+    assert_eq!((a.over, a.links.is_connected(link)), (None, true));
 }
 
 /// Returns the handle, or the error, that a node gets from the listener at an address.

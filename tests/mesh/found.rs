@@ -1,12 +1,15 @@
 //! Members that are found by the addresses they listen at.
 
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::collections::BTreeSet;
 
-use doorbell::link::{FinalReason, LinkError};
+use doorbell::link::{Backoff, FinalReason, LinkError};
 use doorbell::mesh::NotLinked;
+use doorbell::provider::{Instant, Io as _, Network as _};
+use doorbell::wire::Frame;
 
-use crate::world::{PORT, World, ms, rank};
+use crate::world::{PORT, World, config, ms, rank};
 
 /// In a line each knows the one below it by the address that one has on the cable between them.
 fn found(world: &mut World) {
@@ -131,6 +134,64 @@ fn no_two_ask_at_the_same_times_for_who_is_not_there() {
     });
     assert!(next.iter().all(|next| next.len() > 3), "{next:?}");
     assert!(next[0].is_disjoint(&next[1]), "{next:?}");
+}
+
+/// Lets time pass, and hangs up on all who say Hello at the address of rank 0. Returns the times at which somebody asked who is there: a link
+/// that connects again names the listener it means.
+fn asked_in_vain(world: &mut World, span: Duration) -> Vec<Instant> {
+    let host = world.hosts[0].clone();
+    let acceptor = host.listen(SocketAddr::from(([10, 1, 0, 1], PORT))).unwrap();
+    let (mut asked, mut streams, mut read) = (Vec::new(), Vec::new(), [0; 1024]);
+    world.run(span, |world| {
+        while let Some(stream) = host.accept(&acceptor).unwrap() {
+            streams.push(stream);
+        }
+        streams.retain_mut(|stream| {
+            let Ok(bytes) = stream.read(&mut read) else {
+                return true;
+            };
+            if let Ok(Frame::Hello(said)) = Frame::parse(&read[..bytes]) {
+                asked.extend(said.hello.listener.is_none().then(|| world.fabric.now()));
+            }
+            false
+        });
+        false
+    });
+    asked
+}
+
+/// Checks that each wait between two questions is twice as long as the one before, up to the longest, and no shorter than half of that.
+fn check_waits(asked: &[Instant], backoff: &Backoff) {
+    let mut most = backoff.first;
+    for (before, next) in asked.iter().zip(&asked[1..]) {
+        let waited = Duration::from_nanos(next.to_ns() - before.to_ns());
+        // The question itself takes less than a millisecond.
+        assert!(
+            (most / 2..=most + ms(1)).contains(&waited),
+            "{waited:?} of {most:?}"
+        );
+        most = (most * 2).min(backoff.longest);
+    }
+    assert_eq!(most, backoff.longest, "{asked:?}");
+}
+
+#[test]
+fn a_member_that_does_not_answer_is_asked_less_and_less_often_and_often_again_once_it_was_linked() {
+    let mut world = World::of_hosts(2, &[(0, 1)], "");
+    world.begin(1, 1);
+    let at = SocketAddr::from(([10, 1, 0, 1], PORT));
+    world.member(1).mesh.connect_at(rank(0), at).unwrap();
+    let backoff = config(1, 2, 1).link.session.backoff;
+    let long = backoff.longest * 8;
+    check_waits(&asked_in_vain(&mut world, long), &backoff);
+    world.begin(0, 1);
+    let is_linked = |world: &mut World| world.member(1).mesh.is_linked(rank(0));
+    assert!(world.run(long, is_linked));
+    // It looks at the link once more, and forgets what failed before.
+    world.run(ms(10), |_| false);
+    world.members[0] = None;
+    assert!(world.run(long, |world| !is_linked(world)));
+    check_waits(&asked_in_vain(&mut world, long), &backoff);
 }
 
 /// Nothing becomes readable by a member's answer: a thread that sleeps until the mesh is to be polled finds it all the

@@ -208,3 +208,65 @@ fn a_member_that_is_lost_at_the_end_holds_nobody_up_until_the_deadline() {
         );
     }
 }
+
+/// The others may have messages to pass through it.
+#[test]
+fn a_member_that_is_alone_goes_after_the_time_in_which_a_message_is_sent_again_twice() {
+    let mut world = World::made(2, &[(0, 1)], "", |at| config(at, 2, 1));
+    world.joined();
+    let deadline = Deadline::after(world.fabric.now(), ms(60_000));
+    let group = Group::new(&mut world.member(0).mesh).unwrap();
+    let mut leaving = group.leave(deadline);
+    world.members[1] = None;
+    let (mut until, mut ended) = (None, None);
+    world.run_in_steps(ms(5000), ms(1), |world| {
+        let now = world.fabric.now();
+        let member = world.member(0);
+        let outcome = leaving.poll(&member.node, &mut member.mesh);
+        if until.is_none() && leaving.wake() < deadline {
+            until = Some(leaving.wake());
+            assert_eq!(
+                until,
+                Some(Deadline::after(now, config(0, 2, 1).resend_after * 2))
+            );
+        }
+        ended = outcome.err().map(|error| (now, error));
+        ended.is_some()
+    });
+    let (at, error) = ended.unwrap();
+    assert!(matches!(error, GroupError::Collective(_)), "{error:?}");
+    let until = until.unwrap().instant();
+    assert!((until..=until.after(ms(1))).contains(&at), "{at:?} {until:?}");
+}
+
+#[test]
+fn members_of_which_one_left_in_vain_leave_with_another_group() {
+    let mut world = World::made(2, &[(0, 1)], "", |at| config(at, 2, 1));
+    world.joined();
+    let soon = Deadline::after(world.fabric.now(), ms(100));
+    let groups = [0, 1].map(|at| Group::new(&mut world.member(at).mesh).unwrap());
+    let [alone, _] = groups;
+    let mut leaving = alone.leave(soon);
+    let mut ended = None;
+    world.run_in_steps(ms(200), ms(1), |world| {
+        let member = world.member(0);
+        ended = leaving.poll(&member.node, &mut member.mesh).err();
+        ended.is_some()
+    });
+    assert!(matches!(ended, Some(GroupError::TimedOut)), "{ended:?}");
+    assert!(world.fabric.now() >= soon.instant());
+    let later = Deadline::after(world.fabric.now(), ms(60_000));
+    let mut both = [0, 1].map(|at| Group::new(&mut world.member(at).mesh).unwrap().leave(later));
+    let mut has_left = [false; 2];
+    let all = world.run(ms(300), |world| {
+        for (at, leaving) in both.iter_mut().enumerate() {
+            if has_left[at] {
+                continue;
+            }
+            let member = world.member(at);
+            has_left[at] = leaving.poll(&member.node, &mut member.mesh).unwrap();
+        }
+        has_left == [true; 2]
+    });
+    assert!(all, "{both:?}");
+}

@@ -7,6 +7,7 @@ mod credits;
 mod ending;
 #[path = "../fabric/mod.rs"]
 mod fabric;
+mod forgotten;
 mod halves;
 mod lossy;
 mod many;

@@ -239,6 +239,7 @@ impl Hostile {
 
 const OPEN: u8 = 1;
 const OPENED: u8 = 2;
+const REFUSED: u8 = 3;
 const CLOSE: u8 = 4;
 const CLEAR: u8 = 5;
 const EAGER: u8 = 6;
@@ -362,6 +363,7 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     // A listener that is none: it is refused, and the comm beside goes on.
     changes_nothing(&plugin, |_, _| frame(OPEN, 0, [0xff; 4], [0, 0, 0, 7], &[]));
     transfers_that_nobody_wants(&plugin);
+    comms_without_end(&plugin);
     bytes_for_memory_of_a_device(&plugin);
 
     // The silent one was not harmed: its process may be stopped, but it is there.
@@ -377,6 +379,42 @@ fn a_peer_that_breaks_the_rules_harms_its_own_comms_alone() {
     drop(silent);
     assert_eq!(call!(close_listen, plugin.listener), NcclResult::SUCCESS);
     assert_eq!(call!(finalize, plugin.context), NcclResult::SUCCESS);
+}
+
+/// A peer that connects comms that nobody has accepted yet leaves room for those of others.
+fn comms_without_end(plugin: &Plugin) {
+    let listener = word(&plugin.handle[8..12]);
+    let answer = |hostile: &mut Hostile| {
+        let found = hostile
+            .heard
+            .iter()
+            .position(|message| [OPENED, REFUSED].contains(&message[0]))?;
+        Some(hostile.heard.remove(found)[0])
+    };
+    let mut hostile = Hostile::connect(plugin);
+    let mut answers = Vec::new();
+    for number in 0..600_u32 {
+        hostile.say(&frame(OPEN, 0, listener, number.to_be_bytes(), &[]));
+        answers.extend(answer(&mut hostile));
+    }
+    eventually("each comm is opened or refused", || {
+        hostile.poll();
+        answers.extend(answer(&mut hostile));
+        (answers.len() == 600).then_some(())
+    });
+    let opened = answers.iter().filter(|kind| **kind == OPENED).count();
+    assert_eq!(opened, 512);
+    let mut honest = Hostile::connect(plugin);
+    honest.say(&frame(OPEN, 0, listener, [0, 0, 0, 9], &[]));
+    let kind = eventually("the honest peer has its answer", || {
+        honest.poll();
+        answer(&mut honest)
+    });
+    assert_eq!(kind, OPENED);
+    for _ in 0..=opened {
+        let comm = eventually("a comm is accepted", || plugin.accept());
+        assert_eq!(call!(close_recv, comm), NcclResult::SUCCESS);
+    }
 }
 
 /// A peer whose links go on, and whose process has no lifelines any more, ends with all that waits for it.

@@ -28,13 +28,22 @@ const OVER_AFTER: Duration = Duration::from_millis(500);
 const ACCEPTED_MAX: usize = 64;
 
 /// The next thing that happened.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Next<P: Provider = Rdma> {
     /// A peer connected.
     Accepted(ChannelId),
     /// Something happened on a channel.
     Event(ChannelId, Event<'static, P>),
+}
+
+/// A derived one would ask for a provider that can be printed.
+impl<P: Provider> fmt::Debug for Next<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted(channel) => f.debug_tuple("Accepted").field(channel).finish(),
+            Self::Event(channel, event) => f.debug_tuple("Event").field(channel).field(event).finish(),
+        }
+    }
 }
 
 /// Why a Worker cannot go on.

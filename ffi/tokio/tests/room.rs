@@ -12,6 +12,11 @@ use tokio::sync::oneshot;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
+/// Code that is generic over devices prints what came.
+fn shown<P: Watched>(next: &Next<P>) -> &dyn core::fmt::Debug {
+    next
+}
+
 /// Many times what is in flight at most.
 const MESSAGES: u32 = 1000;
 
@@ -38,7 +43,10 @@ async fn count<P: Watched>(node: Arc<Node<P>>, publish: oneshot::Sender<Handle>)
                 };
             }
             Next::Event(_, Event::ChannelFailed { cause }) => return Err(cause.to_string().into()),
-            _ => {}
+            accepted => assert!(
+                format!("{:?}", shown(&accepted)).starts_with("Accepted(ChannelId"),
+                "{accepted:?}"
+            ),
         }
     }
 }

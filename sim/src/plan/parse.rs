@@ -50,6 +50,18 @@ impl FromStr for Plan {
     }
 }
 
+/// An action as in a plan, without its time: `kill host2`, or `link a-b down`.
+impl FromStr for Action {
+    type Err = PlanError;
+
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        let mut words = Words::new(text);
+        let action = words.action()?;
+        words.end()?;
+        Ok(action)
+    }
+}
+
 /// The words of a clause, taken one after the other.
 struct Words<'t> {
     clause: &'t str,

@@ -31,6 +31,19 @@ fn every_clause_reads_back_as_it_was_written() {
 }
 
 #[test]
+fn an_action_is_read_without_a_time() {
+    let action = |text: &str| text.parse::<Action>();
+    assert_eq!(action("kill b"), Ok(Action::Kill(Name::new("b").unwrap())));
+    assert!(matches!(action("link a-b down"), Ok(Action::Link(_, _, false))));
+    let late = action("kill b for 1s").unwrap_err();
+    assert_eq!(
+        (late.expected, late.found.as_str()),
+        ("the end of the clause", "for")
+    );
+    assert_eq!(action("at 1ms kill b").unwrap_err().found, "at");
+}
+
+#[test]
 fn a_text_that_is_no_plan_is_reported_with_its_clause() {
     for (text, expected, found) in [
         ("drop", "which, as 2nd, every 2nd or 1%", ""),

@@ -5,6 +5,7 @@
 use core::fmt;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -238,7 +239,8 @@ impl<'p> Bound<'p> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let is_left = UnixStream::connect(path)
                     .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-                if !is_left {
+                let is_socket = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket());
+                if !is_left || !is_socket {
                     return Err(error);
                 }
                 std::fs::remove_file(path)?;
@@ -315,5 +317,24 @@ impl<R: Fn(Event)> Shared<R> {
         let counts = sandbox.counts;
         (self.report)(Event::Ended { container, counts });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Bound;
+
+    #[test]
+    fn a_file_that_is_no_socket_stays_where_runtimes_are_to_be_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "kept").unwrap();
+        assert!(Bound::new(&path).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+        std::fs::remove_file(&path).unwrap();
+        // A process that was killed leaves its socket behind.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        drop(Bound::new(&path).unwrap());
+        assert!(!path.exists());
     }
 }

@@ -1,5 +1,5 @@
 //! Any bytes as all that a hostile process and a hostile peer daemon can say: attach packets, words of its rings, operations on arenas,
-//! and frames. Tests and the fuzzer run it.
+//! and frames. And any bytes as the status that a hostile daemon gives. Tests and the fuzzer run it.
 
 use std::collections::VecDeque;
 
@@ -16,6 +16,7 @@ use crate::one_sided::{ArenaGrant, ArenaOperation, ArenaRange, Asked};
 use crate::packet::{AttachRequest, Packet};
 use crate::reason::GoneReason;
 use crate::router::{ClientId, Router, RouterLimits};
+use crate::status::DaemonStatus;
 
 /// The words of both rings, each of 4 slots, and one behind their end.
 const WORDS: usize = 2 * (32 + 4 * 8) + 1;
@@ -102,6 +103,23 @@ pub fn check(bytes: &[u8]) {
         }
     }
     world.end();
+}
+
+/// Reads any bytes as the status that whoever listens at a path gave. Returns it for a program that shows it.
+///
+/// # Panics
+/// It is not written again as it was read, or endpoints that are left out for want of room are not counted.
+pub fn check_status(bytes: &[u8]) -> Option<DaemonStatus> {
+    let status = DaemonStatus::parse(bytes)?;
+    assert_eq!(status.clone().write(usize::MAX).as_deref(), Some(bytes));
+    let mut short = status.clone();
+    if let Some(fewer) = short.write(bytes.len() / 2) {
+        assert!(fewer.len() <= bytes.len() / 2, "{}", fewer.len());
+        let gone = status.endpoints.len().saturating_sub(short.endpoints.len());
+        assert_eq!(short.left_out, status.left_out.saturating_add(gone as u64));
+        assert_eq!(DaemonStatus::parse(&fewer), Some(short));
+    }
+    Some(status)
 }
 
 fn address(node: u32, endpoint: u32) -> EndpointAddress {
@@ -262,8 +280,9 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::{check, check_status};
     use crate::replay::{folder, replay};
+    use crate::status::tests::status;
     use crate::tests::world::Chance;
 
     #[test]
@@ -299,6 +318,52 @@ mod tests {
                 ],
             ),
             ("beyond", vec![3, 65, 0, 0, 0, 0, 0, 7, 3, 8, 0, 0, 0, 0, 2, 7, 7]),
+        ]
+    }
+
+    #[test]
+    fn every_seed_of_a_status_is_read_as_it_is_written_or_refused() {
+        let seeds = seeds_of_a_status();
+        for (name, bytes, is_status) in &seeds {
+            if std::env::var_os("DOORBELL_WRITE_SEEDS").is_some() {
+                std::fs::create_dir_all(folder("daemon_status")).unwrap();
+                std::fs::write(folder("daemon_status").join(name), bytes).unwrap();
+            }
+            assert_eq!(check_status(bytes).is_some(), *is_status, "{name}");
+        }
+        replay("daemon_status", |bytes| drop(check_status(bytes)));
+        // Any word as any other.
+        let whole = &seeds[0].1;
+        for at in (0..whole.len()).step_by(8) {
+            for word in [0, 1, 2, 3, 1 << 32, u64::MAX] {
+                let mut changed = whole.clone();
+                changed[at..at + 8].copy_from_slice(&word.to_be_bytes());
+                check_status(&changed);
+            }
+        }
+    }
+
+    /// A status, one without room for all, one of a daemon that has nothing, and bytes that are none.
+    fn seeds_of_a_status() -> Vec<(&'static str, Vec<u8>, bool)> {
+        let whole = status().write(usize::MAX).unwrap();
+        let fewer = status().write(whole.len() - 8).unwrap();
+        let mut idle = status();
+        (idle.refused, idle.cut, idle.nodes) = (Vec::new(), Vec::new(), Vec::new());
+        (idle.jobs, idle.endpoints) = (Vec::new(), Vec::new());
+        let idle = idle.write(usize::MAX).unwrap();
+        let mut endless = idle.clone();
+        let last = endless.len() - 8;
+        endless[last..].fill(0xff);
+        let (mut other, mut cut) = (idle.clone(), whole.clone());
+        other[7] += 1;
+        cut.truncate(whole.len() - 3);
+        vec![
+            ("whole", whole, true),
+            ("fewer", fewer, true),
+            ("idle", idle, true),
+            ("endless", endless, false),
+            ("other_version", other, false),
+            ("cut", cut, false),
         ]
     }
 

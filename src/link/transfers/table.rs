@@ -35,6 +35,9 @@ const ANSWERS_MAX: usize = 64;
 /// Transfers that are kept for the peer alone, until it answers their end, at most: the oldest gives way.
 const UNANSWERED_MAX: usize = 64;
 
+/// Ends that the peer leaves no room for, at most, beside those of as many transfers as may be open. An honest peer takes what it is sent.
+const UNSAID_MAX: usize = 1024;
+
 /// An answer about no transfer that there is. It goes over the connection of the question: if that is lost, the peer asks again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
@@ -180,6 +183,14 @@ impl<P: Provider> Transfers<P> {
         let entries = self.entries.iter().filter(|entry| entry.is_ours == is_ours);
         let open = entries.filter(|entry| !entry.machine.is_reported()).count();
         u32::try_from(open).unwrap_or(u32::MAX)
+    }
+
+    /// How many are kept only since their end is yet to be posted.
+    fn unsaid(&self) -> usize {
+        let machines = self.entries.iter().map(|entry| &entry.machine);
+        machines
+            .filter(|machine| machine.is_reported() && machine.owes_end())
+            .count()
     }
 
     /// The pace of a rail.
@@ -380,6 +391,9 @@ impl<P: Provider> Transfers<P> {
             self.answer((rail, open.epoch), open.transfer, false);
             return Ok(());
         }
+        if self.unsaid() > UNSAID_MAX.saturating_add(self.config.transfers_max as usize) {
+            return Err(Violation::OutOfPlace);
+        }
         let mut entry = TransferEntry::new(Transfer::offered(open), Memory::None, false, now);
         if is_full {
             entry.turn_away(EndReason::TOO_MANY, self.config.drain_by(now));
@@ -573,8 +587,13 @@ fn memory_for<P: Provider>(
 
 #[cfg(test)]
 mod tests {
-    use super::Numbers;
-    use doorbell_core::transfer::TransferId;
+    use doorbell_core::Instant;
+    use doorbell_core::session::{Epoch, Role, Violation};
+    use doorbell_core::transfer::{Pieces, TransferId, TransferRole};
+    use doorbell_core::wire::{End, EndReason, Open, SessionFrame};
+    use doorbell_sim::Host;
+
+    use super::{Numbers, TransferConfig, Transfers, UNSAID_MAX};
 
     #[test]
     fn a_number_is_new_once_in_whatever_order_they_come() {
@@ -584,5 +603,48 @@ mod tests {
         assert!(!note(5) && !note(1) && !note(131));
         assert!(note(129) && !note(129));
         assert!(note(u32::MAX) && !note(u32::MAX) && !note(131));
+    }
+
+    /// How many transfers a peer begins that leaves no room for any answer, until its link ends. It ends each of them, or none.
+    fn begun_in_vain(ends: bool) -> usize {
+        let (now, epoch) = (Instant::from_ns(0), Epoch::from_wire(1));
+        let config = TransferConfig::default();
+        let mut transfers = Transfers::<Host>::new(config, Role::Responder);
+        for count in 0..4 * UNSAID_MAX {
+            let open = Open {
+                epoch,
+                transfer: TransferId(2 * count as u32),
+                pieces: Pieces::new(1, 4096).unwrap(),
+                tag: 0,
+                role: TransferRole::Giver,
+            };
+            let end = End {
+                epoch,
+                transfer: open.transfer,
+                reason: EndReason::CANCELLED,
+                is_answer: false,
+            };
+            match transfers.hear(0, &SessionFrame::Open(open), now) {
+                Ok(()) => {}
+                Err(violation) => {
+                    assert_eq!(violation, Violation::OutOfPlace);
+                    assert!(transfers.entries.len() <= UNSAID_MAX + 2 * config.transfers_max as usize + 1);
+                    return count;
+                }
+            }
+            if ends {
+                transfers.hear(0, &SessionFrame::End(end), now).unwrap();
+            }
+            transfers.report(now, |_, _| {});
+        }
+        panic!("{} transfers are kept", transfers.entries.len());
+    }
+
+    #[test]
+    fn a_peer_that_takes_no_end_of_its_transfers_ends_the_link() {
+        let open_max = TransferConfig::default().transfers_max as usize;
+        assert_eq!(begun_in_vain(true), UNSAID_MAX + open_max + 1);
+        // As many as may be stay open.
+        assert_eq!(begun_in_vain(false), UNSAID_MAX + 2 * open_max + 1);
     }
 }

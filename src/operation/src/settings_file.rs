@@ -18,7 +18,7 @@ impl Settings {
         let text = read(path).map_err(|error| SettingsError {
             source: SettingSource::File {
                 path: Arc::from(name.as_str()),
-                line: 1,
+                line: 0,
             },
             key: None,
             fault: SettingsFault::Unreadable(error.to_string()),

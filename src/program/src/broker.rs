@@ -12,7 +12,12 @@ use doorbell_broker::{
 };
 use doorbell_operation::Topology;
 
+use crate::log;
 use crate::report::Failure;
+use crate::text_file;
+
+/// The longest config.json or profile that is merged with ours: many times one of a runtime.
+const PROFILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Run a verbs program in a sandbox, with the RDMA devices that a policy allows
 ///
@@ -186,7 +191,8 @@ fn print_profile(arguments: &Arguments, socket: &Path, policies: &Path) -> Resul
     profile.topology = arguments.topology_source.as_deref();
     let base = match &arguments.merge {
         Some(path) => {
-            Some(std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?)
+            let read = text_file::read(path, PROFILE_BYTES_MAX);
+            Some(read.map_err(|error| format!("{}: {error}", path.display()))?)
         }
         None => None,
     };
@@ -202,8 +208,8 @@ fn serve(arguments: &Arguments, socket: &Path, policies: &Path) -> Result<(), Fa
         containers: arguments.containers,
     };
     let counts = arguments.counts;
-    // A standard error that is closed ends no thread, and so no container.
-    let say = |text: String| drop(writeln!(stderr(), "doorbell: {text}"));
+    // A standard error that is closed or not read holds up no thread, and so no container.
+    let say = |text: String| log::say(&format!("doorbell: {text}"));
     let ready = || say(format!("serves container runtimes at {}", socket.display()));
     Ok(listen(&listening, ready, move |event| match event {
         Event::Supervised { container, policy } => {

@@ -1,4 +1,4 @@
-//! Any bytes as a command line: what must hold. Tests and the fuzzer run it.
+//! Any bytes as a command line, and any status of a node daemon: what must hold. Tests and the fuzzer run it.
 
 use core::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::pingpong;
 use crate::value::{PeerPlace, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
 
 pub use crate::perf::hostile::check as check_message;
+pub use crate::status::check_shown as check_status;
 
 /// Lines beyond this are left aside: they say nothing that shorter ones do not.
 const LINE_BYTES_MAX: usize = 600;

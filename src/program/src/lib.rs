@@ -44,6 +44,7 @@ mod schema;
 mod serve;
 mod simulated;
 mod status;
+mod text_file;
 mod topo;
 mod unfinished;
 mod value;
@@ -96,7 +97,9 @@ pub fn main() -> ExitCode {
         Ok(Arguments { command }) => command,
         Err(error) => return not_parsed(&words, &error),
     };
-    let Err(error) = run(command) else {
+    let ended = run(command);
+    log::finish();
+    let Err(error) = ended else {
         return ExitCode::SUCCESS;
     };
     if !error.is::<report::Reported>() {

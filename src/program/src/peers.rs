@@ -15,6 +15,7 @@ use doorbell::{KeyRing, Node, Trust};
 use doorbell_operation::SettingValues;
 
 use crate::configured::{Configured, Said};
+use crate::log;
 
 /// How often the key file is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -145,9 +146,9 @@ impl KeyFile {
                     Some(Ok((ids, trust))) => {
                         node.set_trust(trust);
                         let path = self.path.display();
-                        eprintln!("doorbell: {path}: keys in force from now on: {ids:?}");
+                        log::say(&format!("doorbell: {path}: keys in force from now on: {ids:?}"));
                     }
-                    Some(Err(error)) => eprintln!("doorbell: the keys stay as they are: {error}"),
+                    Some(Err(error)) => log::say(&format!("doorbell: the keys stay as they are: {error}")),
                 }
             }
         };

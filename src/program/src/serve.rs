@@ -3,7 +3,6 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::fs;
-use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -202,7 +201,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         .settings(SettingValues::default(), &options)?
         .values()
         .log;
-    log::start(level);
+    log::start_unhindered(level);
     let mut config = ServerConfig::new(&arguments.socket);
     config.mode = arguments.mode;
     config.node = NodeNumber(arguments.node);
@@ -248,12 +247,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         listen(arguments, &mut nodes)?;
         server.set_peers(nodes);
     }
-    eprintln!("doorbell: serving at {}", arguments.socket.display());
+    // From here on processes wait for this thread: no line of it waits for a reader.
+    log::say(&format!("doorbell: serving at {}", arguments.socket.display()));
     // Another daemon may have ended for this one, which goes on without what it cannot have.
     let late_board = early_board.or_else(|_| taken_over(arguments, || board(arguments, server.peers())));
     let mut board = late_board.unwrap_or_else(|error| said(&*error));
     if let Some(board) = &board {
-        eprintln!("metrics at http://{}/metrics", board.address());
+        log::say(&format!("metrics at http://{}/metrics", board.address()));
     }
     tell("READY=1");
     let mut known = vec![Known::default(); arguments.nodes.len()];
@@ -266,7 +266,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             match known.update(read.map_err(Into::into), doorbell::now()) {
                 Ok(None) => {}
                 Ok(Some(found)) => server.add_peer(NodeNumber(*number), found),
-                Err(error) => outlived(*number, error, server.counts().attached, &mut std::io::stderr())?,
+                Err(error) => log::say(&outlived(*number, error, server.counts().attached)?),
             }
         }
         let mut time = if has_files { LOOK_EVERY } else { A_WHILE };
@@ -278,7 +278,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     tell("STOPPING=1");
     if server.is_replaced() {
-        eprintln!("doorbell: another daemon takes over");
+        log::say("doorbell: another daemon takes over");
     }
     let report = Report {
         counts: Counts::of(&server.counts()),
@@ -393,18 +393,14 @@ fn taken_over<T>(
 
 /// Prints a failure that ends no daemon.
 fn said<T>(error: &dyn core::error::Error) -> Option<T> {
-    // A log that is closed ends nobody either.
-    let _ = writeln!(std::io::stderr(), "doorbell: {error}");
+    log::say(&format!("doorbell: {error}"));
     None
 }
 
 /// Tells the service manager something, if there is one that asked for it.
 fn tell(what: &str) {
     if let Err(error) = ready::tell(what) {
-        let _ = writeln!(
-            std::io::stderr(),
-            "doorbell: {what} for the service manager: {error}"
-        );
+        log::say(&format!("doorbell: {what} for the service manager: {error}"));
     }
 }
 
@@ -412,16 +408,34 @@ fn tell(what: &str) {
 fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
     let at = arguments.listen.unwrap_or_else(|| anywhere(0));
     let handle = taken_over(arguments, || Ok(nodes.listen(at)?))?;
-    eprintln!("{handle}");
+    log::say(&handle.to_string());
     if let Some(path) = &arguments.handle_file {
-        let left = handle_file::leave(path, &handle);
-        let left = left.map_err(|error| Failure::from(format!("{}: {error}", path.display())));
-        match left {
+        let file = path.clone();
+        let left = in_time(FIRST_READ_WITHIN, move || handle_file::leave(&file, &handle))?;
+        let slow = || {
+            Ok(log::say(&format!(
+                "doorbell: {}: not written yet",
+                path.display()
+            )))
+        };
+        let named = |error| Failure::from(format!("{}: {error}", path.display()));
+        match left.unwrap_or_else(slow).map_err(named) {
             Err(error) if arguments.replace => drop(said::<()>(&*error)),
             left => left?,
         }
     }
     Ok(())
+}
+
+/// Does something that a file system may hold up, on a thread of its own. `None` if it takes longer than this: it goes on.
+fn in_time<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>, Failure> {
+    let (give, take) = sync_channel(1);
+    let run = move || drop(give.send(work()));
+    thread::Builder::new().name("handle-file".into()).spawn(run)?;
+    Ok(take.recv_timeout(patience).ok())
 }
 
 /// The handle of a node, as its file had it last.
@@ -464,19 +478,15 @@ impl Known {
     }
 }
 
-/// Logs why the handle of a node cannot be read. Processes of this daemon do not end for the file of another node; without any, the daemon does.
-fn outlived(
-    number: u32,
-    error: Failure,
-    attached: u64,
-    log: &mut impl std::io::Write,
-) -> Result<(), Failure> {
+/// The line that says why the handle of a node cannot be read.
+///
+/// # Errors
+/// The daemon has had no process, and ends. Processes of a daemon do not end for the file of another node.
+fn outlived(number: u32, error: Failure, attached: u64) -> Result<String, Failure> {
     if attached == 0 {
         return Err(error);
     }
-    // A log that is closed ends nobody either.
-    let _ = writeln!(log, "doorbell: node {number}: {error}");
-    Ok(())
+    Ok(format!("doorbell: node {number}: {error}"))
 }
 
 /// The handle of a node; `None` while its file is missing.
@@ -505,9 +515,21 @@ fn parse_peer(text: &str) -> Result<(u32, String), String> {
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+    use std::sync::mpsc::channel;
+
     use doorbell::provider::Instant;
 
-    use super::{HALF_WRITTEN, Known, outlived, parse_mode, parse_peer};
+    use super::{HALF_WRITTEN, Known, in_time, outlived, parse_mode, parse_peer};
+
+    #[test]
+    fn a_file_system_that_does_not_answer_is_waited_for_no_longer() {
+        let (give, take) = channel::<()>();
+        let stuck = in_time(Duration::from_millis(1), move || take.recv());
+        assert!(matches!(stuck, Ok(None)));
+        drop(give);
+        assert_eq!(in_time(Duration::from_secs(3600), || 7).unwrap(), Some(7));
+    }
 
     #[test]
     fn each_file_has_its_own_time_to_be_written() {
@@ -528,28 +550,10 @@ mod tests {
         assert!(known.update(half(), at(later + patience)).is_ok());
     }
 
-    /// A log that takes nothing.
-    struct Closed;
-
-    impl std::io::Write for Closed {
-        fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {
-            Err(std::io::ErrorKind::BrokenPipe.into())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn a_file_that_cannot_be_read_ends_a_daemon_without_processes_alone() {
-        let mut log = Vec::new();
-        assert!(outlived(7, "half".into(), 1, &mut log).is_ok());
-        assert_eq!(log, b"doorbell: node 7: half\n");
-        assert!(outlived(7, "half".into(), 1, &mut Closed).is_ok());
-        log.clear();
-        assert!(outlived(7, "half".into(), 0, &mut log).is_err());
-        assert_eq!(log, b"", "the program says it when it ends");
+        assert_eq!(outlived(7, "half".into(), 1).unwrap(), "doorbell: node 7: half");
+        assert_eq!(outlived(7, "half".into(), 0).unwrap_err().to_string(), "half");
     }
 
     #[test]

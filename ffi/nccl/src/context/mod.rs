@@ -437,7 +437,7 @@ impl Context {
         for key in closed {
             state.comms.remove(key);
         }
-        state.refusals.retain(|(link, to, reason)| {
+        state.refusals.retain(|(link, (to, reason))| {
             let frame = Frame::Refused {
                 to: *to,
                 reason: *reason,

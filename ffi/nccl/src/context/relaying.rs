@@ -9,7 +9,7 @@ use doorbell::wire::InstanceId;
 use doorbell::{Deadline, Handle};
 
 use super::comm::{Comm, EntryState, Owed, SendState, Side, Stage};
-use super::state::{PeerLink, State};
+use super::state::{PeerLink, State, may_owe};
 use super::{Context, DRAIN_WITHIN, Said, push};
 use crate::abi::NcclResult;
 use crate::frame::{Frame, PART_HEADER_BYTES, Target, write_part};
@@ -26,7 +26,7 @@ const SEARCH_EVERY: Duration = Duration::from_millis(200);
 /// Bytes of a part at most: some of them fit into the window of a relay.
 const PART_BYTES_MAX: usize = 32 << 10;
 
-/// Ends of messages that are to be said, at most: beyond, a send ends with its comm.
+/// Ends of messages that are to be said over a link, at most: beyond, a send ends with its comm.
 const CUTS_MAX: usize = 1024;
 
 /// A process that is searched for, and the comms that wait for it.
@@ -77,7 +77,7 @@ impl Context {
         let deadline = self.node.within(DRAIN_WITHIN);
         let frame = Frame::Fence { to, number: key };
         let mut is_said = false;
-        self.state.fence = Some(key);
+        self.state.fence = Some((link, key));
         while self.state.fence.is_some()
             && self.state.is_circuit(link)
             && !deadline.has_passed(doorbell::now())
@@ -451,7 +451,7 @@ impl State {
             return;
         };
         let cut = (link, Target { to, ..target });
-        if !self.cuts.contains(&cut) && self.cuts.len() < CUTS_MAX {
+        if !self.cuts.contains(&cut) && may_owe(&self.cuts, &link, CUTS_MAX) {
             self.cuts.push(cut);
             self.is_owing = true;
         }

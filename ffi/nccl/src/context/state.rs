@@ -17,17 +17,22 @@ use crate::abi::NcclResult;
 use crate::frame::{Frame, Refusal, Target};
 use crate::log;
 use crate::memory::Memory;
-use crate::places::{Key, Places};
+use crate::places::{Key, PLACES_MAX, Places};
 use crate::relay::credit::Credit;
 
-/// Comms that wait to be accepted at a listener, at most.
+/// Comms that wait to be accepted at a listener, at most; half of them of one link, if no other's wait.
 const BACKLOG_MAX: usize = 1024;
 
-/// Refusals that are to be sent, at most: beyond, a peer waits for its own deadline.
+/// Refusals that are to be sent over a link, at most: beyond, its peer waits for its own deadline.
 const REFUSALS_MAX: usize = 256;
 
-/// Fences that are to be answered, at most.
+/// Fences of a link that are to be answered, at most.
 const FENCES_MAX: usize = 4096;
+
+/// Whether one more may be owed over a link, of so many. Other links take nothing of its room.
+pub(super) fn may_owe<L: PartialEq, T>(owed: &[(L, T)], link: &L, most: usize) -> bool {
+    owed.iter().filter(|(of, _)| of == link).count() < most
+}
 
 /// A link to a process.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +125,7 @@ pub(super) struct State {
     pub(super) joins: Vec<Join>,
     pub(super) declines: Vec<(LinkId, TransferId)>,
     /// Comms that are not opened, and of which the peer is to hear.
-    pub(super) refusals: Vec<(LinkId, Key, Refusal)>,
+    pub(super) refusals: Vec<(LinkId, (Key, Refusal))>,
     /// Links whose peers sent what is no message.
     pub(super) broken: Vec<LinkId>,
     /// Links whose lifelines there is something to do about.
@@ -139,8 +144,8 @@ pub(super) struct State {
     pub(super) cuts: Vec<(LinkId, Target)>,
     /// Fences whose peers are to hear that they have passed.
     pub(super) fences: Vec<(LinkId, Key)>,
-    /// The comm whose fence is waited for.
-    pub(super) fence: Option<Key>,
+    /// The comm whose fence is waited for, and its link.
+    pub(super) fence: Option<(LinkId, Key)>,
     /// Links that take no part now: memory of one call.
     pub(super) blocked: Vec<LinkId>,
     /// Whether rails came up since a flush looked.
@@ -307,12 +312,13 @@ impl State {
             } => return self.hear_part(link, target, total, payload),
             Frame::Cut { target } => return self.hear_cut(link, target),
             Frame::Fence { number, .. } => {
+                may_owe(&self.fences, &link, FENCES_MAX).then_some(())?;
                 self.fences.push((link, number));
                 self.is_owing = true;
-                return (self.fences.len() <= FENCES_MAX).then_some(());
+                return Some(());
             }
             Frame::Passed { to } => {
-                self.fence = self.fence.filter(|fence| *fence != to);
+                self.fence = self.fence.filter(|fence| *fence != (link, to));
                 return Some(());
             }
             Frame::Hello { port } => {
@@ -395,24 +401,41 @@ impl State {
 
     /// A peer connects a comm to a listener.
     fn hear_open(&mut self, link: LinkId, listener: Key, number: Key) {
-        let mut comm = Comm::new(link, Stage::Open, Owed::Opened, Side::Receive(Receives::new()));
-        comm.peer = Some(number);
-        let refusal = match self.listeners.get_mut(listener) {
-            None => Refusal::NO_LISTENER,
-            Some(listening) if listening.backlog.len() >= BACKLOG_MAX => Refusal::FULL,
-            Some(listening) => match self.comms.add(comm) {
-                None => Refusal::FULL,
-                Some(key) => {
-                    listening.backlog.push_back(key);
-                    self.is_owing = true;
-                    return;
-                }
-            },
+        let refusal = if self.listeners.get(listener).is_none() {
+            Refusal::NO_LISTENER
+        } else if self.may_wait(link, listener) && self.open(link, listener, number).is_some() {
+            return;
+        } else {
+            Refusal::FULL
         };
-        if self.refusals.len() < REFUSALS_MAX {
-            self.refusals.push((link, number, refusal));
+        if may_owe(&self.refusals, &link, REFUSALS_MAX) {
+            self.refusals.push((link, (number, refusal)));
             self.is_owing = true;
         }
+    }
+
+    /// Whether one more comm of a link may wait to be accepted: those of one link are never more than there is room for.
+    fn may_wait(&self, link: LinkId, listener: Key) -> bool {
+        let is_of_link = |key: &&Key| self.comms.get(**key).is_some_and(|comm| comm.link == link);
+        let (mut here, mut waiting, mut own) = (0, 0_usize, 0_usize);
+        for (key, listening) in self.listeners.iter() {
+            let of_link = listening.backlog.iter().filter(is_of_link).count();
+            own = own.saturating_add(of_link);
+            if key == listener {
+                (here, waiting) = (of_link, listening.backlog.len());
+            }
+        }
+        here < BACKLOG_MAX.saturating_sub(waiting) && own < PLACES_MAX.saturating_sub(self.comms.count())
+    }
+
+    /// Has a comm of a peer's wait at a listener. `None` if there is no room.
+    fn open(&mut self, link: LinkId, listener: Key, number: Key) -> Option<()> {
+        let mut comm = Comm::new(link, Stage::Open, Owed::Opened, Side::Receive(Receives::new()));
+        comm.peer = Some(number);
+        let listening = self.listeners.get_mut(listener)?;
+        listening.backlog.push_back(self.comms.add(comm)?);
+        self.is_owing = true;
+        Some(())
     }
 
     fn hear_eager(&mut self, link: LinkId, target: Target, payload: &[u8]) -> Option<()> {
@@ -563,5 +586,20 @@ impl State {
                 self.set_entry(target, state);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_owe;
+
+    #[test]
+    fn a_link_takes_nothing_of_the_room_of_another() {
+        let owed = [(1, 'a'), (2, 'a'), (1, 'b')];
+        let may = |link, most| may_owe(&owed, &link, most);
+        assert_eq!(
+            [may(1, 2), may(1, 3), may(2, 1), may(2, 2), may(3, 1)],
+            [false, true, false, true, true]
+        );
     }
 }

@@ -307,13 +307,15 @@ fn closes_behind_its_fence(trust: Trust) {
     let at = "0.0.0.0:19022".parse().unwrap();
     relay.links.listen(&relay.node, &relay.workers, at).unwrap();
     let (from, to) = (Listening::new(), Listening::new());
-    assert!(
-        is_closed_late(&mut relay, &from, to.handle, false),
-        "closeSend waits for the word of the far end"
-    );
+    for answers in [Answers::Nobody, Answers::Stranger] {
+        assert!(
+            is_closed_late(&mut relay, &from, to.handle, answers),
+            "closeSend waits for the word of the far end: {answers:?}"
+        );
+    }
     // A machine that is too busy for that second has further tries.
     assert!(
-        (0..5).any(|_| !is_closed_late(&mut relay, &from, to.handle, true)),
+        (0..5).any(|_| !is_closed_late(&mut relay, &from, to.handle, Answers::FarEnd)),
         "closeSend goes by the word of the far end"
     );
     drop(relay);
@@ -330,8 +332,17 @@ fn late_fences() -> usize {
     late.count()
 }
 
-/// Sends a message and closes its comm, whose far end answers the fence or does not. Returns whether the comm was closed without the answer.
-fn is_closed_late(relay: &mut Strangers, from: &Listening, mut handle: [u8; 128], answers: bool) -> bool {
+/// The peer that answers a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    Nobody,
+    /// One with another link, which has no part in the comm.
+    Stranger,
+    FarEnd,
+}
+
+/// Sends a message and closes its comm, whose fence is answered or not. Returns whether the comm was closed without the answer.
+fn is_closed_late(relay: &mut Strangers, from: &Listening, mut handle: [u8; 128], answers: Answers) -> bool {
     let before = late_fences();
     let (mut send, mut link) = (null_mut(), None);
     let handle = handle.as_mut_ptr().cast();
@@ -371,12 +382,22 @@ fn is_closed_late(relay: &mut Strangers, from: &Listening, mut handle: [u8; 128]
         (done == 1).then_some(())
     });
     assert_eq!(call!(V12, dereg_mr, send, memory), OK);
+    let inner = Handle::from_bytes(&from.handle[20..20 + usize::from(from.handle[5])]).unwrap();
+    let other = (answers == Answers::Stranger).then(|| relay.link(&inner));
+    if let Some(other) = other {
+        relay.hear(other, HELLO);
+    }
     let comm = send.addr();
     let closing = thread::spawn(move || call!(V12, close_send, core::ptr::without_provenance_mut(comm)));
     let fence = relay.hear(link, FENCE);
     assert_eq!(fence, of_ends(FENCE, 0, &[0, 0, 0, 9], &number, &[]));
-    if answers {
-        relay.say(link, &of_ends(PASSED, 0, &number, &[0; 4], &[]));
+    let answers_over = match answers {
+        Answers::Nobody => None,
+        Answers::Stranger => other,
+        Answers::FarEnd => Some(link),
+    };
+    if let Some(over) = answers_over {
+        relay.say(over, &of_ends(PASSED, 0, &number, &[0; 4], &[]));
     }
     let close = relay.hear(link, CLOSE);
     assert_eq!(close, of_ends(CLOSE, 0, &[0, 0, 0, 9], &[0; 4], &[]));

@@ -55,7 +55,7 @@ fn part_of_a_listener() {
 /// Sends a text and descriptors, and closes the connection.
 fn send(socket: &Path, text: &str, descriptors: &[BorrowedFd<'_>]) {
     let stream = UnixStream::connect(socket).unwrap();
-    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(17))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
@@ -288,5 +288,31 @@ fn part_of_a_foreigner() {
         let mut stream = UnixStream::connect(std::env::var_os(SOCKET).unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+/// The descriptors of a process.
+fn descriptors(process: u32) -> usize {
+    fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
+}
+
+#[test]
+fn a_listener_keeps_no_descriptor_of_messages_that_it_refuses() {
+    let listener = Listener::start();
+    let id = listener.process.id();
+    let null = File::open("/dev/null").unwrap();
+    // One more than there is room for, as many as there is, and one.
+    let heaps = [17, 16, 1].map(|count| vec![null.as_fd(); count]);
+    listener.reports("REFUSED the runtime closed the connection");
+    let before = descriptors(id);
+    let socket = listener.socket();
+    for round in 0..60 {
+        let text = ["{\"fds\": 7}", "{", " ", &state("a", "")][round % 4].to_owned();
+        send(&socket, &text, &heaps[round % 3]);
+    }
+    let begun = Instant::now();
+    while descriptors(id) > before {
+        assert!(begun.elapsed() < PATIENCE, "{} of {before}", descriptors(id));
+        std::thread::sleep(core::time::Duration::from_millis(2));
     }
 }

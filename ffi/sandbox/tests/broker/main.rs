@@ -54,7 +54,11 @@ fn part_of_a_broker() {
         namespaces: Some(Network::Host),
         snapshot: b"{}\n".to_vec(),
     };
-    match run(&policy, &program) {
+    let own = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = own();
+    let ended = run(&policy, &program);
+    assert_eq!(own(), before, "descriptors of the program are left behind");
+    match ended {
         Ok(report) => println!("ended as {:?}, {:?}", report.end, report.counts),
         Err(BrokerError::Launch(LaunchError { step, error })) if is_lacking(step, &error) => {
             println!("LACKS {step:?}: {error}");

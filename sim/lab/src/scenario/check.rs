@@ -4,6 +4,7 @@
 //! Nothing is run here and no machine is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
@@ -22,13 +23,26 @@ use super::template::{Template, list};
 use crate::kernel::Choice;
 use crate::topology::{Link, MTU_DEFAULT, Shaping, Subnet, Topology};
 
+/// The longest scenario: many times those that there are.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
 /// Reads and checks the scenario at `path`.
 ///
 /// # Errors
 ///
 /// The file cannot be read, or is no scenario: the message begins with `FILE:LINE:` and shows the line.
 pub(crate) fn load(path: &Path) -> Result<Scenario> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut text = String::new();
+    let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    file.take(TEXT_BYTES_MAX.saturating_add(1))
+        .read_to_string(&mut text)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    if text.len() as u64 > TEXT_BYTES_MAX {
+        bail!(
+            "{}: a scenario has {TEXT_BYTES_MAX} bytes at most",
+            path.display()
+        );
+    }
     parse(path, &text)
 }
 

@@ -110,6 +110,9 @@ impl fmt::Display for ServerError {
                     io::ErrorKind::AddrInUse => {
                         "; a daemon listens there: end it, or take over from it with --replace"
                     }
+                    io::ErrorKind::AlreadyExists => {
+                        "; the file there is no socket, and is not replaced: name another path, or remove it"
+                    }
                     io::ErrorKind::PermissionDenied => {
                         "; the folder, the .lock file beside the socket, or the daemon that listens there is of another user"
                     }

@@ -4,6 +4,7 @@ use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use doorbell::interprocess::PeerCredentials;
@@ -78,13 +79,17 @@ fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Listens at a path, with a mode for the file of the socket. A file that a daemon left behind is replaced.
+/// Listens at a path, with a mode for the file of the socket. The socket that a daemon left behind is replaced, and no other file.
 ///
 /// # Errors
-/// Another daemon listens there, or the system refuses.
+/// Another daemon listens there, a file that is no socket is there, or the system refuses.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<Listening> {
     let address = SocketAddrUnix::new(path)?;
     let listener = new_socket()?;
+    // The system reports the same for a file as for a socket without a listener.
+    if std::fs::metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
+        return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+    }
     // One at a time: another one that is bound and does not listen yet would seem to be left behind.
     let _lock = lock(path)?;
     let mut is_left_behind = false;
@@ -312,8 +317,22 @@ impl AsFd for PacketSocket {
 mod tests {
     use std::os::fd::AsFd as _;
 
-    use super::{PacketSocket, Seen};
+    use super::{PacketSocket, Seen, listen};
     use crate::packet::Packet;
+
+    #[test]
+    fn a_file_that_is_no_socket_stays_where_a_daemon_is_to_listen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "kept").unwrap();
+        let refused = listen(&path, 0o600).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+        // The socket of a daemon that ended is replaced.
+        std::fs::remove_file(&path).unwrap();
+        assert!(!listen(&path, 0o600).unwrap().is_left_behind);
+        assert!(listen(&path, 0o600).unwrap().is_left_behind);
+    }
 
     #[test]
     fn a_queue_with_descriptors_is_seen_and_none_of_them_is_taken() {

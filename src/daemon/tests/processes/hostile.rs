@@ -65,7 +65,7 @@ pub(crate) fn try_send(
     bytes: &[u8],
     rights: &[BorrowedFd<'_>],
 ) -> rustix::io::Result<usize> {
-    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(rights)));
     let parts = [std::io::IoSlice::new(bytes)];

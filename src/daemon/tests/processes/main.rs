@@ -17,7 +17,9 @@ use doorbell_daemon::{
     ServerConfig,
 };
 
+mod crowds;
 mod hostile;
+mod names;
 mod sandboxed;
 mod status;
 mod transfers;
@@ -166,7 +168,10 @@ fn part_of_another_process() {
         "gives" => transfers::gives(&mut client),
         "polls" | "asks" => sandboxed::polls(client, part == "asks"),
         // Sends what comes back, for ever.
-        "echo" => {
+        "echo" | "hasty echo" => {
+            if part == "hasty echo" {
+                client.set_reattach_within(Duration::from_secs(2));
+            }
             ready();
             loop {
                 let mut back = Vec::new();
@@ -176,10 +181,10 @@ fn part_of_another_process() {
                     }
                 });
                 woken.unwrap();
+                // The next wait publishes them.
                 for (from, message) in back {
                     client.send(from, &message).unwrap();
                 }
-                client.poll(|_| {}).unwrap();
             }
         }
         other => panic!("{other}"),

@@ -15,7 +15,7 @@ pub enum SettingSource {
     File {
         /// The path, as it was named.
         path: Arc<str>,
-        /// The line, from 1.
+        /// The line, from 1; 0 is the file as a whole.
         line: usize,
     },
     /// This variable of the environment.
@@ -82,6 +82,7 @@ impl fmt::Display for SettingSource {
         match self {
             Self::Default => f.write_str("default"),
             Self::Program => f.write_str("default of the program"),
+            Self::File { path, line: 0 } => write!(f, "{}", path.escape_debug()),
             Self::File { path, line } => write!(f, "{}:{line}", path.escape_debug()),
             Self::Environment(variable) => f.write_str(variable),
             Self::Argument(option) => f.write_str(option),

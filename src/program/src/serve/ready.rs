@@ -2,12 +2,16 @@
 //!
 //! Source: sd_notify(3), "Notes".
 
+use core::time::Duration;
 use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// How long the service manager may take for what it was told before. Processes of the daemon wait meanwhile.
+const TOLD_WITHIN: Duration = Duration::from_millis(500);
 
 /// Tells the service manager something. Nothing if none asked for it.
 ///
@@ -23,7 +27,9 @@ fn tell_at(socket: &OsString, what: &str) -> io::Result<()> {
         Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(socket)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(what.as_bytes(), &address)?;
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(TOLD_WITHIN))?;
+    socket.send_to_addr(what.as_bytes(), &address)?;
     Ok(())
 }
 
@@ -54,5 +60,17 @@ mod tests {
             assert_eq!(&told[..length], b"READY=1");
         }
         assert!(tell_at(&folder.path().join("nobody").into_os_string(), "READY=1").is_err());
+    }
+    #[test]
+    fn a_manager_that_does_not_read_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let filler = UnixDatagram::unbound().unwrap();
+        filler.set_nonblocking(true).unwrap();
+        while filler.send_to(b"STATUS=", &path).is_ok() {}
+        let error = tell_at(&path.into_os_string(), "READY=1").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+        drop(manager);
     }
 }

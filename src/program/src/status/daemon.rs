@@ -455,3 +455,106 @@ fn time(seconds: u64) -> String {
         clock
     }
 }
+
+/// Checks the text and the document of a status that anybody may have made.
+///
+/// # Panics
+/// The text has a character that a terminal acts on, or no line for an endpoint; or the document lacks one.
+#[cfg(any(test, fuzzing))]
+pub fn check_shown(status: &DaemonStatus) {
+    let now = Instant::now();
+    let before = now
+        .checked_sub(Duration::from_secs(1))
+        .map(|then| (status.clone(), then));
+    for before in [None, before.as_ref()] {
+        let report = Report::new(Path::new("/run/\x1b[2J\n/socket"), status, before, now);
+        let text = report.text();
+        let is_plain = |letter: char| letter == '\n' || !letter.is_control();
+        assert!(text.chars().all(is_plain), "{text:?}");
+        let rows = [status.nodes.len(), status.jobs.len(), status.endpoints.len()];
+        assert!(text.lines().count() > rows.iter().sum(), "{text}");
+        let document = serde_json::to_value(&report).expect("text under names");
+        let lists = ["nodes", "jobs", "endpoints"].map(|list| document[list].as_array().map(Vec::len));
+        assert_eq!(lists, rows.map(Some));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_daemon::{
+        DaemonStatus, EndpointStatus, JobNumber, JobStatus, LinkState, LinkStatus, NodeNumber, NodeStatus,
+        RouterCounts, Traffic,
+    };
+
+    use super::check_shown;
+
+    /// A status in which each number is the largest, so that no sum of them fits.
+    fn largest() -> DaemonStatus {
+        let traffic = || Traffic {
+            submitted: u64::MAX,
+            sent_bytes: u64::MAX,
+            reported: u64::MAX,
+            received_bytes: u64::MAX,
+        };
+        let link = |is_begun_here| LinkStatus {
+            is_begun_here,
+            state: LinkState::Up,
+            rails: u32::MAX,
+            rails_up: u32::MAX,
+            sent_bytes: u64::MAX,
+            received_bytes: u64::MAX,
+        };
+        let (uid, job) = (u32::MAX, JobNumber(u64::MAX));
+        let job_status = || JobStatus {
+            uid,
+            job,
+            age: u64::MAX,
+            processes: u64::MAX,
+            memory_bytes: u64::MAX,
+            traffic: traffic(),
+        };
+        let endpoint = || EndpointStatus {
+            uid,
+            job,
+            endpoint: u32::MAX,
+            pid: Some(u32::MAX),
+            incarnation: u64::MAX,
+            attached_s: u64::MAX,
+            queued: u64::MAX,
+            in_flight: u64::MAX,
+            waiting: u64::MAX,
+            traffic: traffic(),
+        };
+        DaemonStatus {
+            node: NodeNumber(u32::MAX),
+            epoch: u64::MAX,
+            running_s: u64::MAX,
+            sees_all: true,
+            processes: u64::MAX,
+            counts: RouterCounts::default(),
+            kept: u64::MAX,
+            dropped: u64::MAX,
+            refused: Vec::new(),
+            cut: Vec::new(),
+            nodes: vec![NodeStatus {
+                node: NodeNumber(u32::MAX),
+                lost: u64::MAX,
+                waiting_frames: u64::MAX,
+                waiting_bytes: u64::MAX,
+                links: [true, false].map(link).into(),
+            }],
+            // Two of one number: a daemon that lies may give them.
+            jobs: vec![job_status(), job_status()],
+            left_out: u64::MAX,
+            endpoints: vec![endpoint(), endpoint()],
+        }
+    }
+
+    #[test]
+    fn a_status_of_whoever_listens_is_shown_as_it_is() {
+        let mut status = largest();
+        check_shown(&status);
+        status.sees_all = false;
+        check_shown(&status);
+    }
+}

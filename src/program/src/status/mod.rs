@@ -25,7 +25,9 @@ mod scrape;
 mod simulated;
 mod table;
 
-use scrape::{Sample, plain, scrape};
+#[cfg(any(test, fuzzing))]
+pub use daemon::check_shown;
+use scrape::{Sample, plain, scrape, uncontrolled};
 use table::Report;
 
 /// The default port of metrics, as in the examples.
@@ -169,7 +171,7 @@ impl Shown {
     /// Reports once that the node does not answer.
     fn lose(&mut self, why: &str) {
         if !core::mem::replace(&mut self.is_lost, true) {
-            eprintln!("doorbell: {}; asking again", plain(why));
+            eprintln!("doorbell: {}; asking again", uncontrolled(why));
         }
     }
 }

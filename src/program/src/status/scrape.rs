@@ -149,16 +149,14 @@ fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
     body.read_to_string().map_err(told)
 }
 
-/// Replaces control characters, which could move a terminal's cursor, and cuts the text to a line.
+/// Replaces control characters, which could move a terminal's cursor.
+pub(super) fn uncontrolled(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
+/// Replaces control characters, and cuts the text to a cell of a table.
 pub(super) fn plain(text: &str) -> String {
-    let plain = text.chars().map(|character| {
-        if character.is_control() {
-            '\u{fffd}'
-        } else {
-            character
-        }
-    });
-    plain.take(120).collect()
+    uncontrolled(text).chars().take(120).collect()
 }
 
 #[cfg(test)]

@@ -298,7 +298,7 @@ impl Report {
             port.write(&mut text);
         }
         if text.is_empty() && self.workers.is_empty() && self.channels.is_empty() {
-            return "the node serves no metrics of doorbell, or none yet\n".into();
+            return "the node serves no metrics of members, links, rails, Workers or channels, or none yet; a node daemon is shown by --socket\n".into();
         }
         self.write_members(&mut text);
         self.write_rails(&mut text);
@@ -491,7 +491,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
     fn what_a_node_does_not_tell_is_not_there() {
         assert_eq!(
             report("", "").text(),
-            "the node serves no metrics of doorbell, or none yet\n"
+            "the node serves no metrics of members, links, rails, Workers or channels, or none yet; a node daemon is shown by --socket\n"
         );
         let json = serde_json::to_value(report("", "")).unwrap();
         assert!(json.get("mesh").is_none());

@@ -3,8 +3,7 @@
 //! This file surveys hosts or reads their snapshots. The output is made in [`report`], [`text`] and [`svg`].
 
 use core::net::IpAddr;
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use doorbell::{RailFilter, Rdma};
@@ -13,6 +12,7 @@ use doorbell_operation::{Map, SettingValues, Severity, Topology, preflight};
 use crate::configured::Configured;
 use crate::log;
 use crate::report::{Failure, print, print_outcome};
+use crate::text_file;
 
 mod report;
 mod svg;
@@ -220,14 +220,7 @@ impl Look {
 }
 
 fn read(path: &Path) -> Result<Topology, Failure> {
-    let mut text = String::new();
-    let file = File::open(path)?;
-    file.take(SNAPSHOT_BYTES_MAX.saturating_add(1))
-        .read_to_string(&mut text)?;
-    if u64::try_from(text.len()).is_ok_and(|bytes| bytes > SNAPSHOT_BYTES_MAX) {
-        return Err(format!("more than {SNAPSHOT_BYTES_MAX} bytes: no snapshot is that large").into());
-    }
-    Ok(Topology::from_json(&text)?)
+    Ok(Topology::from_json(&text_file::read(path, SNAPSHOT_BYTES_MAX)?)?)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

@@ -322,11 +322,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // A mistake in the command line is reported before any device is opened.
     let config = arguments.config();
     let mut opened = arguments.open()?;
+    let interrupt = Interrupt::heeded()?;
     if let Some(opened) = opened.take_if(|_| arguments.simulated) {
         crate::simulated::say(arguments.json);
-        return conclude(&simulated::run(arguments, &config, opened)?, arguments);
+        return conclude(
+            &simulated::run(arguments, &config, opened, &interrupt)?,
+            arguments,
+        );
     }
-    let interrupt = Interrupt::heeded()?;
     let trusted = arguments.peers.trust()?;
     let named = arguments.peer.as_deref();
     let peer = named

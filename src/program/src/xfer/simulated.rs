@@ -10,14 +10,15 @@ use doorbell_sim::{Fabric, Host, LinkConfig as Wire};
 
 use core::time::Duration;
 
-use super::Arguments;
 use super::end::{End, Limits, Part};
+use super::interrupt::{self, Interrupt};
 use super::line::Line;
 use super::plan::Plan;
 use super::receiver::Receiver;
 use super::report::Report;
 use super::sender::Sender;
 use super::source::{Opened, Source};
+use super::{Arguments, Fault};
 use crate::report::Failure;
 use crate::simulated;
 
@@ -109,8 +110,11 @@ impl Two {
     ///
     /// # Errors
     /// A Worker cannot be polled.
-    pub(super) fn run(&mut self) -> Result<(), Failure> {
+    pub(super) fn run(&mut self, interrupt: &Interrupt) -> Result<(), Failure> {
         while !self.sender.is_over() || !self.receiver.is_over() {
+            if interrupt.is_raised() {
+                self.sender.give_up(Fault::both(interrupt::WHY.to_owned()));
+            }
             self.step()?;
         }
         Ok(())
@@ -125,13 +129,14 @@ pub(super) fn run(
     arguments: &Arguments,
     config: &LinkConfig,
     (opened, plan): (Opened, Plan),
+    interrupt: &Interrupt,
 ) -> Result<Report, Failure> {
     let fabric = Fabric::builder().link(WIRE).driven().build();
     let receiver = Receiver::new(arguments.out(), arguments.memory);
     let name = arguments.name();
     let configs = (config, &arguments.worker_config());
     let mut two = Two::new(fabric, configs, (opened, plan), receiver, arguments.limits())?;
-    two.run()?;
+    two.run(interrupt)?;
     let mut report = Report::of(&two.sender, name, arguments.piece);
     report.simulated = true;
     if let (None, Some(failure)) = (&report.error, &two.receiver.failure) {

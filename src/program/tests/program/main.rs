@@ -14,4 +14,5 @@ mod shown;
 mod started;
 mod status;
 mod unit;
+mod unread;
 mod xfer;

@@ -20,7 +20,7 @@ use crate::started::{PATIENCE, Running, program};
 
 const SOCKET: &str = "DOORBELL_TEST_SOCKET";
 
-fn attach(socket: &Path, endpoint: u32) -> Client {
+pub(crate) fn attach(socket: &Path, endpoint: u32) -> Client {
     let request = AttachRequest {
         job: JobNumber(1),
         key: JobKey([1; 16]),
@@ -30,7 +30,7 @@ fn attach(socket: &Path, endpoint: u32) -> Client {
     Client::attach(socket, &request, within(PATIENCE)).unwrap()
 }
 
-fn at(endpoint: u32) -> EndpointAddress {
+pub(crate) fn at(endpoint: u32) -> EndpointAddress {
     EndpointAddress {
         node: NodeNumber(7),
         endpoint,
@@ -45,7 +45,7 @@ fn ended(daemon: &Running, output: &Path) -> Value {
 }
 
 /// The report of a daemon that ends.
-fn report(output: &Path) -> Value {
+pub(crate) fn report(output: &Path) -> Value {
     let deadline = within(PATIENCE);
     loop {
         let text = std::fs::read_to_string(output).unwrap();

@@ -130,6 +130,17 @@ fn a_node_that_is_gone_for_a_while_is_asked_until_it_answers_again() {
 }
 
 #[test]
+fn the_remedy_stands_behind_a_long_path_of_a_daemon_that_is_not_there() {
+    let path = format!("/nonexistent/{}", "s".repeat(80));
+    let running = Running::start(program(&["status", "--socket", &path]));
+    let line = running.said().next();
+    assert!(
+        line.ends_with("or name its socket with --socket; asking again"),
+        "{line}"
+    );
+}
+
+#[test]
 fn a_table_takes_the_place_of_the_one_before_on_a_terminal_alone() {
     const CLEAR: &str = "\x1b[H\x1b[J";
     let told = |shown: &Lines, clear: &str| {
@@ -160,4 +171,16 @@ fn a_table_takes_the_place_of_the_one_before_on_a_terminal_alone() {
     // The next is at once.
     node.answers(3);
     told(&shown, "");
+}
+
+#[test]
+fn the_error_of_an_absent_daemon_is_shown_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s".repeat(80));
+    let running = Running::start(program(&["status", "--socket", socket.to_str().unwrap()]));
+    let lost = running.said().next();
+    assert!(
+        lost.ends_with("or name its socket with --socket; asking again"),
+        "{lost}"
+    );
 }

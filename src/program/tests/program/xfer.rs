@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::schema;
-use crate::started::{Running, ended, program};
+use crate::started::{PATIENCE, Running, ended, program};
 
 const LISTEN: [&str; 4] = ["xfer", "--listen", "127.0.0.1:0", "--unauthenticated"];
 
@@ -160,18 +160,17 @@ fn a_link_that_carries_nothing_ends_by_the_timeout() {
     assert!(!out.exists());
 }
 
-#[test]
-fn an_interrupt_ends_a_side_that_waits() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("document");
-    let arguments = [&LISTEN[..], &["--json"]].concat();
-    let to = Stdio::from(fs::File::create(&output).unwrap());
-    let receiver = Running::start_to(program(&arguments), to);
-    receiver.line_with("listening at ");
-    let process = Pid::from_raw(i32::try_from(receiver.id()).unwrap()).unwrap();
+/// The document of a command that is interrupted once a line with these words is there.
+fn interrupted(arguments: &[&str], words: &str) -> Value {
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let running = Running::start_to(program(arguments), output.reopen().unwrap().into());
+    running.line_with(words);
+    let process = Pid::from_raw(i32::try_from(running.id()).unwrap()).unwrap();
     kill_process(process, Signal::INT).unwrap();
+    let begun = std::time::Instant::now();
     let document: Value = loop {
-        let text = fs::read_to_string(&output).unwrap();
+        assert!(begun.elapsed() < PATIENCE, "no document");
+        let text = fs::read_to_string(output.path()).unwrap();
         if let Ok(document) = serde_json::from_str(&text) {
             break document;
         }
@@ -179,10 +178,22 @@ fn an_interrupt_ends_a_side_that_waits() {
     };
     schema::check(&document, &mut Default::default());
     assert_eq!(document["error"], "interrupted by a signal");
-    assert_eq!(
-        (&document["passed"], &document["landed_bytes"]),
-        (&false.into(), &0.into())
-    );
+    assert_eq!(document["passed"], false);
+    document
+}
+
+#[test]
+fn an_interrupt_ends_a_side_that_waits() {
+    let document = interrupted(&[&LISTEN[..], &["--json"]].concat(), "listening at ");
+    assert_eq!(document["landed_bytes"], 0);
+}
+
+#[test]
+fn an_interrupt_ends_a_simulated_transfer_with_the_reason() {
+    // It would last for hours.
+    let arguments = ["xfer", "/dev/zero", "--bytes", "1000G", "--simulated", "--json"];
+    let document = interrupted(&arguments, "SIMULATED");
+    assert_eq!(document["simulated"], true);
 }
 
 #[test]

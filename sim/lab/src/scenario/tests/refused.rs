@@ -18,6 +18,15 @@ fn whole(text: &str) -> String {
 const STEP: &str = "[[steps]]\nid = \"one\"\nhost = \"a\"\ncommand = \"true\"\n";
 
 #[test]
+fn a_file_without_end() {
+    let error = check::load(Path::new("/dev/zero")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "/dev/zero: a scenario has 1048576 bytes at most"
+    );
+}
+
+#[test]
 fn an_unknown_field() {
     assert_eq!(
         refused(&format!("{STEP}exit = 1")),

@@ -1,0 +1,149 @@
+//! Readers that stop: of the log and the metrics of the node daemon, and of the log of the broker. Processes and containers go on.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+
+use doorbell::within;
+use doorbell_daemon::{Client, DaemonStatus, EndpointEvent};
+use rustix::net::{SendFlags, send};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::serve::{at, attach, report};
+use crate::started::{PATIENCE, Started, program};
+
+/// Fills a standard error of which this is a copy.
+fn fill(stderr: &UnixStream) {
+    while send(stderr, &[b'x'; 512], SendFlags::DONTWAIT).is_ok() {}
+    while send(stderr, b"x", SendFlags::DONTWAIT).is_ok() {}
+}
+
+/// Sends a message to itself.
+fn exchange(client: &mut Client) {
+    client.send(at(client.address().endpoint), b"to itself").unwrap();
+    let (deadline, mut came) = (within(PATIENCE), 0);
+    while came == 0 {
+        let woken = client.wait(deadline, |event| {
+            came += u32::from(matches!(event, EndpointEvent::Received { .. }));
+        });
+        assert!(woken.unwrap(), "no message");
+    }
+}
+
+fn attached(socket: &Path, endpoint: u32) -> Client {
+    let mut client = attach(socket, endpoint);
+    exchange(&mut client);
+    client
+}
+
+#[test]
+fn a_log_and_metrics_that_nobody_reads_hold_up_no_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--node", "7"];
+    let more = ["--log", "info", "--metrics", "127.0.0.1:0", "--json"];
+    // As the journal is one.
+    let (log, stderr) = UnixStream::pair().unwrap();
+    log.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = program(&[&words[..], &more].concat());
+    command.stdout(output.reopen().unwrap());
+    command.stderr(OwnedFd::from(stderr.try_clone().unwrap()));
+    let daemon = Started(command.spawn().unwrap());
+    let mut log = BufReader::new(log);
+    let mut until = |words: &str| {
+        loop {
+            let mut line = Vec::new();
+            assert!(
+                log.read_until(b'\n', &mut line).unwrap() > 0,
+                "{words:?} is not there"
+            );
+            let line = String::from_utf8(line).unwrap();
+            if line.contains(words) {
+                return line;
+            }
+        }
+    };
+    until("serving at ");
+    let metrics = until("metrics at http://");
+    fill(&stderr);
+    let scrapers: Vec<_> = (0..20)
+        .map(|_| {
+            let mut scraper = TcpStream::connect(metrics.split('/').nth(2).unwrap()).unwrap();
+            let _ = scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+            scraper
+        })
+        .collect();
+    let mut clients: Vec<_> = (0..3).map(|number| attached(&socket, number)).collect();
+    // Waiting lines come once there is room.
+    for number in 0..3 {
+        let line = until("process attached");
+        assert!(line.ends_with(&format!(" endpoint={number}\n")), "{line}");
+    }
+    fill(&stderr);
+    clients.pop().unwrap().detach().unwrap();
+    clients.iter_mut().for_each(exchange);
+    // The end waits for no reader either.
+    let pid = Pid::from_raw(i32::try_from(daemon.0.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let report = report(output.path());
+    assert_eq!(
+        (&report["attached"], &report["local_messages"]),
+        (&3.into(), &5.into())
+    );
+    drop(scrapers);
+}
+
+#[test]
+fn a_log_that_takes_nothing_ends_no_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--node", "7"];
+    let mut command = program(&[&words[..], &["--log", "info"]].concat());
+    command.stdout(Stdio::null());
+    command.stderr(File::options().write(true).open("/dev/full").unwrap());
+    let _daemon = Started(command.spawn().unwrap());
+    let deadline = within(PATIENCE);
+    while DaemonStatus::ask(&socket, deadline).is_err() {
+        assert!(!deadline.has_passed(doorbell::now()), "no daemon");
+    }
+    attached(&socket, 0).detach().unwrap();
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_container_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, policy] = ["socket", "policy"].map(|name| folder.path().join(name));
+    std::fs::write(&policy, "devices = ['none']\n").unwrap();
+    let words = ["broker", "--listen", socket.to_str().unwrap()];
+    let (log, stderr) = UnixStream::pair().unwrap();
+    let mut command = program(&[&words[..], &["--policy", policy.to_str().unwrap()]].concat());
+    command.stderr(OwnedFd::from(stderr.try_clone().unwrap()));
+    let broker = Started(command.spawn().unwrap());
+    let mut first = String::new();
+    BufReader::new(&log).read_line(&mut first).unwrap();
+    assert!(first.contains("serves container runtimes at "), "{first}");
+    fill(&stderr);
+    // More than there are places.
+    for _ in 0..200 {
+        let mut runtime = UnixStream::connect(&socket).unwrap();
+        runtime.set_read_timeout(Some(PATIENCE)).unwrap();
+        // One without a place is closed at once.
+        let _ = runtime.write_all(b"no container");
+        let _ = runtime.shutdown(Shutdown::Write);
+        let ended = runtime.read(&mut [0]);
+        let is_over = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionReset;
+        assert!(
+            ended.as_ref().map_or_else(is_over, |bytes| *bytes == 0),
+            "{ended:?}"
+        );
+    }
+    let pid = Pid::from_raw(i32::try_from(broker.0.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0));
+}
