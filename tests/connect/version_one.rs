@@ -100,9 +100,9 @@ impl Network for Old {
     }
 }
 
-/// Two that agreed on version 1, on channels that end as by default.
+/// Two that agreed on version 1, on channels that end as by default. One thread does all: time passes in its waits alone.
 fn pair() -> (Fabric, End<Old>, End<Old>) {
-    let fabric = Fabric::new();
+    let fabric = Fabric::builder().driven().build();
     let nodes =
         [("a", "simA", "127.0.0.1/24"), ("b", "simB", "127.0.0.2/24")].map(|(name, device, address)| {
             let host = fabric.host(name, vec![port(device, address)]).unwrap();
@@ -169,6 +169,7 @@ fn a_side_that_only_receives_finds_the_end_by_its_probe() {
     for is_dropped in [false, true] {
         let (fabric, mut a, mut b) = pair();
         send(&mut b, 3);
+        fabric.run_for(Duration::from_millis(1));
         let (id, long) = (b.id(), b.worker().within(LONG));
         if is_dropped {
             drop(b);
