@@ -234,7 +234,7 @@ fn of_two_links_that_one_address_begins_at_once_one_has_a_place() {
     );
 }
 
-/// Its link has its place already, among all links and among those of its address.
+/// The rail's link has a place already, among all links and among those of its address.
 #[test]
 fn a_rail_that_is_on_its_way_takes_no_place_of_another_link() {
     for (limits, is_of_one_host) in [((2, 8), false), ((8, 2), true)] {

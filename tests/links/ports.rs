@@ -140,7 +140,7 @@ fn a_peer_that_says_of_no_rail_that_reaches_it_is_given_up() {
     two.fabric.audit().unwrap();
 }
 
-/// Its rails are not those of the peer, and none of them is connected.
+/// The rails of the process are not those of the peer, and none of them is connected.
 #[test]
 fn a_process_that_is_asked_in_the_place_of_the_peer_says_nothing_of_its_rails() {
     let mut two = asked("");

@@ -444,7 +444,7 @@ fn memory_of_a_message_goes_back_into_any_queue_and_stays_where_it_is_kept() {
     let Some(bench) = bench("memory_of_a_message_goes_back_into_any_queue") else {
         return;
     };
-    // Two queues whose messages have the same ids, and completions of the same numbers. Where this fails, a slot has two owners: if both let
+    // Two queues whose messages have the same ids, and completions of the same numbers. If this fails, a slot has two owners. Once both let
     // go of it, a walk through the free slots has no end. So a failure drops none of them.
     let mut pairs = ManuallyDrop::new([bench.pair(), bench.pair()]);
     let mut arena = ManuallyDrop::new(bench.arena(64, 64));
