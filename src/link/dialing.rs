@@ -557,7 +557,7 @@ mod tests {
             }
             assert_eq!(most, backoff.longest);
             now = link.finding.as_ref().unwrap().deadline().instant();
-            // The lookup still finds its peer, and the next failure counts as the first.
+            // The rail is found all the same, and the next failure is a first one.
             assert!(link.take_found(&node, &workers, now));
             let between = link.rails[0].between.as_ref().unwrap();
             assert_eq!((&*between.device, between.peer), ("sim0", peer));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{catch_unwind, resume_unwind};
 
 use doorbell_core::wire::{CorrelationId, RequestHeader, RequestKind};
-use doorbell_core::{Deadline, Instant};
+use doorbell_core::{Deadline, Instant, WcStatus};
 use doorbell_sim::Random;
 
 use super::{Ended, Heard, RequestFailure, Requests};
@@ -171,6 +171,44 @@ fn a_panic_in_a_callback_loses_no_other_end() {
     requests.expire(Instant::from_ns(10), |number, _| ended.push(number));
     assert_eq!(ended, [0, 1, 2, 3]);
     assert_eq!((requests.in_flight(), requests.counts().timed_out), (0, 4));
+}
+
+const fn channel(index: u32) -> ChannelId {
+    ChannelId { index, generation: 1 }
+}
+
+#[test]
+fn a_flush_of_one_channel_is_not_forgotten_for_that_of_another() {
+    let flush = RequestFailure::Channel(WcStatus::WR_FLUSH_ERR);
+    let mut requests = Requests::new(4, 0);
+    for number in 1..=2 {
+        let id = requests.begin(at(10), number).unwrap();
+        requests.note_sent(id, channel(number));
+    }
+    let mut ended = Vec::new();
+    requests.note_failure(channel(1), flush, |number, _| ended.push(number));
+    assert_eq!(ended, [], "its cause may follow");
+    requests.note_failure(channel(2), flush, |number, _| ended.push(number));
+    assert_eq!(ended, [1]);
+    requests.expire(Instant::from_ns(0), |number, end| {
+        assert_eq!(end, Ended::Failed(flush));
+        ended.push(number);
+    });
+    assert_eq!((ended, requests.in_flight()), (vec![1, 2], 0));
+}
+
+#[test]
+fn a_request_of_no_known_channel_ends_with_what_else_is_reported_of_one_that_failed() {
+    let failure = RequestFailure::Channel(WcStatus::RETRY_EXC_ERR);
+    let mut requests = Requests::new(4, 0);
+    let mut ended = Vec::new();
+    for number in 1..=2 {
+        requests.begin(at(10), number).unwrap();
+        let elsewhere = requests.begin(at(10), 10 * number).unwrap();
+        requests.note_sent(elsewhere, channel(2));
+        requests.note_failure(channel(1), failure, |number, _| ended.push(number));
+    }
+    assert_eq!((ended, requests.in_flight()), (vec![1, 2], 2));
 }
 
 /// How requests ended, by their numbers: each once.

@@ -1,14 +1,15 @@
 //! Addresses of a peer at which another process is for a while, or says that it is.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
-use doorbell::Listener;
 use doorbell::connect::{HandshakeLimits, Handshakes};
 use doorbell::link::{FinalReason, SessionEvent};
 use doorbell::provider::{Io as _, Network as _};
-use doorbell::wire::{FrameBuffer, Reject, RejectReason};
-use doorbell_sim::Host;
+use doorbell::wire::{Fit, FrameBuffer, Reject, RejectReason};
+use doorbell::{Handle, Listener};
+use doorbell_sim::{Host, PortConfig};
 
+use crate::fabric::prefix;
 use crate::processes::{A, B, PORT, Process, Two, config, ms};
 
 fn at(address: [u8; 4]) -> SocketAddr {
@@ -111,4 +112,65 @@ fn a_process_that_proves_to_be_another_ends_the_link_at_once_where_no_other_rail
         assert_eq!(two.process(A).over, Some(FinalReason::PeerRestarted));
         two.fabric.audit().unwrap();
     }
+}
+
+/// A handle of the process that another leads to, by this address of it alone.
+fn by(whole: &Handle, address: &str) -> Handle {
+    let address: IpAddr = address.parse().unwrap();
+    let mut rails = whole.rails().iter();
+    let rail = rails.find(|rail| rail.address().address() == address).unwrap();
+    let mut handle = Handle::builder(whole.port(), whole.instance());
+    assert_eq!(handle.push(&rail), Fit::Included);
+    handle.finish().unwrap()
+}
+
+/// The answer of another process at the address before says nothing of the address that the rail leads to now.
+#[test]
+fn another_process_at_an_address_that_a_rail_has_left_ends_no_link() {
+    let port = |addresses: &[&str]| {
+        let prefixes: Vec<_> = addresses.iter().map(|address| prefix(address)).collect();
+        vec![PortConfig::new("sim0", &prefixes)]
+    };
+    let ports = [port(&["10.0.0.1/24"]), port(&["10.0.0.2/24", "10.0.0.3/24"])];
+    let mut two = Two::apart(ports, "at 50ms link a-b down for 250ms", None);
+    two.processes[B] = None;
+    two.processes[B] = Some(Process::on(&two.hosts[B], &config(), false));
+    let mut handshakes = let_in(&mut two);
+    let whole = two.process(B).handle.unwrap();
+    let handles = ["10.0.0.2", "10.0.0.3"].map(|address| by(&whole, address));
+    two.process_mut(A).connect(&handles[0]);
+    assert!(two.run(ms(40), |two| {
+        handshakes.poll();
+        two.process(B).saw(SessionEvent::RailUp { rail: 0 }).is_some()
+    }));
+    drop(handshakes);
+    two.run(ms(60), |_| false);
+    let mut other = Process::on(&two.hosts[B], &config(), false);
+    let Process {
+        links, workers, node, ..
+    } = &mut other;
+    links.listen_polled(node, workers, at([10, 0, 0, 2])).unwrap();
+    // It is meant by the first Hello as the peer, and is asked who it is by the second.
+    let is_asked = two.run(ms(2000), |two| {
+        other.poll(two.fabric.now());
+        other.links.handshakes().begun == 2
+    });
+    assert!(is_asked);
+    let Process {
+        links,
+        workers,
+        node,
+        link,
+        ..
+    } = two.process_mut(A);
+    assert!(links.reroute(node, workers, link.unwrap(), &handles[1]));
+    let until = two.fabric.now().to_ns() / 1_000_000 + 100;
+    two.run(ms(until), |two| {
+        other.poll(two.fabric.now());
+        false
+    });
+    assert_eq!(two.process(A).over, None);
+    drop(other);
+    assert!(is_found(&mut two, 5000), "{:?}", two.process(A).events);
+    two.fabric.audit().unwrap();
 }

@@ -1,11 +1,13 @@
 //! Links where there are as many as may be: another is refused before anything is made for it, and those there are stay whole.
 
+use core::time::Duration;
+
 use doorbell::ConnectError;
 use doorbell::link::{HealthState, SessionEvent};
 use doorbell_sim::{Host, PortConfig};
 
 use crate::fabric::port;
-use crate::processes::{A, B, Process, Two, config, ms, ports};
+use crate::processes::{A, B, LATENCY, Process, Two, config, ms, ports};
 
 /// Returns the listener's last reason to refuse one of them.
 fn refused(two: &Two) -> Option<ConnectError> {
@@ -206,4 +208,62 @@ fn who_claims_the_address_of_another_takes_its_own_share_and_not_that_ones() {
     let why = refused(&two);
     let is_of_own = matches!(why, Some(ConnectError::TooManyLinksFrom { address, .. }) if address.to_string() == "10.0.0.4");
     assert!(!is_in && is_of_own, "{why:?}");
+}
+
+#[test]
+fn of_two_links_that_one_address_begins_at_once_one_has_a_place() {
+    let mut two = Two::waiting(1, "");
+    let mut own = config();
+    own.links_per_address = 1;
+    two.processes[B] = None;
+    two.processes[B] = Some(Process::on(&two.hosts[B], &own, true));
+    two.begin();
+    let handle = two.process(B).handle.unwrap();
+    let a = two.process_mut(A);
+    a.beside = Some(Vec::new());
+    let other = a.links.connect(&a.node, &a.workers, &handle).unwrap();
+    let link = a.link.unwrap();
+    two.run(ms(100), |_| false);
+    let links = &two.process(A).links;
+    assert_ne!(links.is_connected(link), links.is_connected(other));
+    assert_eq!(two.process(B).links.ids().count(), 1);
+    let why = refused(&two);
+    assert!(
+        matches!(why, Some(ConnectError::TooManyLinksFrom { .. })),
+        "{why:?}"
+    );
+}
+
+/// The rail's link has a place already, among all links and among those of its address.
+#[test]
+fn a_rail_that_is_on_its_way_takes_no_place_of_another_link() {
+    for (limits, is_of_one_host) in [((2, 8), false), ((8, 2), true)] {
+        let mut two = with_room_for(limits, "at 50ms link a/sim1-b/sim1 down for 300ms");
+        two.begin();
+        two.connected(2);
+        two.process_mut(B).beside = Some(Vec::new());
+        let begun = |two: &Two| two.process(B).links.handshakes().begun;
+        let before = begun(&two);
+        assert!(two.run(ms(3000), |two| begun(two) > before));
+        // A has its Welcome by then, and B the Connect soon after. Nothing follows it.
+        let soon = Duration::from_nanos(two.fabric.now().to_ns()) + LATENCY * 3 / 2;
+        two.run(soon, |_| false);
+        two.process_mut(A).is_stopped = true;
+        let mut third = match is_of_one_host {
+            true => Third::on(&two, two.hosts[A].clone()),
+            false => Third::begins(&two, vec![port("sim0", "10.0.0.3/24")]),
+        };
+        let until = two.fabric.now().to_ns() / 1_000_000 + 100;
+        let rails = if is_of_one_host { 2 } else { 1 };
+        let is_in = |_: &Two, third: &Third| {
+            (0..rails).all(|rail| third.process.saw(SessionEvent::RailUp { rail }).is_some())
+        };
+        assert!(
+            run(&mut two, &mut third, until, is_in).0,
+            "{:?}",
+            third.process.events
+        );
+        let why = refused(&two);
+        assert!(why.is_none(), "{why:?}");
+    }
 }

@@ -6,7 +6,7 @@ use doorbell::link::{FinalReason, HealthState, SessionEvent};
 use doorbell_sim::PortConfig;
 
 use crate::fabric::prefix;
-use crate::processes::{A, B, Two, ms};
+use crate::processes::{A, B, Process, Two, config, ms};
 
 fn port(device: &str, addresses: &[&str]) -> PortConfig {
     let addresses: Vec<_> = addresses.iter().map(|address| prefix(address)).collect();
@@ -137,6 +137,23 @@ fn a_peer_that_says_of_no_rail_that_reaches_it_is_given_up() {
     assert_eq!(two.process(A).over, Some(FinalReason::Unreachable));
     assert_eq!(channels(&two), [0, 0]);
     assert!(two.process(B).links.handshakes().begun < 40);
+    two.fabric.audit().unwrap();
+}
+
+/// The rails of the process are not those of the peer, and none of them is connected.
+#[test]
+fn a_process_that_is_asked_in_the_place_of_the_peer_says_nothing_of_its_rails() {
+    let mut two = asked("");
+    let handle = two.process(B).handle.unwrap();
+    two.processes[B] = None;
+    two.processes[B] = Some(Process::on(&two.hosts[B], &config(), true));
+    let node = &mut two.process_mut(A).node;
+    let filter = "^sim4".parse().unwrap();
+    Arc::get_mut(node).unwrap().set_rail_filter(filter);
+    two.process_mut(A).connect(&handle);
+    assert!(two.run(ms(12_000), |two| two.process(A).over.is_some()));
+    assert_eq!(two.process(A).over, Some(FinalReason::Unreachable));
+    assert!(two.process(B).links.handshakes().begun > 0);
     two.fabric.audit().unwrap();
 }
 

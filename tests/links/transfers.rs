@@ -452,6 +452,25 @@ fn a_transfer_with_a_limit_leaves_the_rest_to_others() {
 }
 
 #[test]
+fn transfers_of_one_priority_have_equal_shares() {
+    let mut two = Two::with(1, "", Some(1000));
+    two.connected(1);
+    let began = two.fabric.now().to_ns();
+    let ids = [8_000_000; 2].map(|bytes| {
+        let (from, to) = (region(two.process(A), bytes), region(two.process(B), bytes));
+        let id = offer(&mut two, A, &from, &TransferOptions::default());
+        offered(&mut two, B);
+        join(&mut two, B, id, &to);
+        id
+    });
+    let [first, second] = ids.map(|id| {
+        ended(&mut two, &[B], id, ms(2000));
+        two.fabric.now().to_ns() - began
+    });
+    assert!(second - first < first / 8, "{first} {second}");
+}
+
+#[test]
 fn either_side_ends_one_and_both_learn_why() {
     let bytes = 20_000_000;
     let by_peer = |reason| TransferEnd::ByPeer(reason);

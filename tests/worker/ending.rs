@@ -278,16 +278,19 @@ pub(crate) fn passed(fabric: &Fabric, began: Instant) -> Duration {
     Deadline::at(fabric.now()).remaining(began)
 }
 
-/// More ends than there are places for the events of one poll: the others are reported by the polls behind it.
+/// More ends than there are places for the events of one poll: the others are reported by the polls behind it. One poll takes so many
+/// farewells and so many failures.
 #[test]
 fn each_of_many_channels_that_end_at_once_is_reported() {
     let mut config = small();
-    (config.send_depth, config.receive_depth, config.repost_batch) = (2, 2, 1);
+    (config.send_depth, config.receive_depth, config.repost_batch) = (1, 2, 1);
+    (config.timeout, config.retry_count) = (10, 1);
     let own = WorkerConfig::default();
     let fabric = Fabric::builder().driven().build();
     let mut many = Many::on(fabric, &own, &config, &own);
-    (0..40).for_each(|_| many.connect(&config).unwrap());
-    for [here, _] in &many.channels {
+    (0..60).for_each(|_| many.connect(&config).unwrap());
+    let (closed, cut) = many.channels.split_at(30);
+    for [here, _] in closed {
         let long = many.hub[0].within(LONG);
         many.hub[0].begin_close(*here, long).unwrap();
     }
@@ -295,12 +298,20 @@ fn each_of_many_channels_that_end_at_once_is_reported() {
         many.hub[0].poll_tending(|_, _| {}).unwrap();
         many.fabric.run_for(Duration::from_micros(10));
     }
+    let plan: Plan = "at 0s link a-b down".parse().unwrap();
+    many.fabric.follow(&plan);
+    for [_, there] in cut {
+        let channel = many.peer[0].channel(*there).unwrap();
+        channel.post_inline(Operation::Send, b"x").unwrap();
+    }
+    many.fabric.run_for(Duration::from_millis(100));
     let mut told = EventCounts::default();
     for _ in 0..100 {
         poll(&mut many.peer[0], &mut told);
         many.fabric.run_for(Duration::from_micros(10));
     }
-    assert_eq!(told.closed, [true; 40]);
+    assert_eq!(told.closed, [true; 30]);
+    assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR; 30]);
 }
 
 #[test]

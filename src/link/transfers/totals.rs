@@ -143,3 +143,31 @@ impl TransferTotals {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::transfer::TransferEnd;
+    use doorbell_core::wire::EndReason;
+
+    use super::TransferOutcome;
+
+    #[test]
+    fn each_reason_is_of_its_class_whichever_side_gave_it() {
+        for (reason, outcome) in [
+            (EndReason::CANCELLED, TransferOutcome::Cancelled),
+            (EndReason::REFUSED, TransferOutcome::Refused),
+            (EndReason::TOO_MANY, TransferOutcome::Refused),
+            (EndReason::UNSUPPORTED, TransferOutcome::Refused),
+            (EndReason::DEADLINE, TransferOutcome::Deadline),
+            (EndReason::NO_MEMORY, TransferOutcome::Device),
+            (EndReason::DENIED, TransferOutcome::Device),
+            (EndReason::NOT_POSTED, TransferOutcome::Device),
+            (EndReason::NOT_FENCED, TransferOutcome::Rail),
+            (EndReason::UNKNOWN, TransferOutcome::Other),
+        ] {
+            let ends = [TransferEnd::Here(reason), TransferEnd::ByPeer(reason)];
+            assert_eq!(ends.map(TransferOutcome::of), [outcome; 2], "{reason}");
+        }
+        assert_eq!(TransferOutcome::of(TransferEnd::Done), TransferOutcome::Done);
+    }
+}

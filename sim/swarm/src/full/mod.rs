@@ -441,12 +441,26 @@ impl<'c> FullRun<'c> {
         }
     }
 
+    /// The links that may hold places while a rail is cut, by the hosts that began them: all but those that were over for as long as a
+    /// handshake may take when the rail was cut.
+    fn may_hold(&self) -> Vec<usize> {
+        let cut_ns = self.troubled_ns.map_or(0, |[from_ns, _]| from_ns);
+        let holds = |bond: &Bond| {
+            let since_ns = cut_ns.saturating_sub(self.bounds[bond.line].home_ns);
+            let gone_ns = [0, 1].map(|end| bond.end(end).gone_ns);
+            !bond.is_over() || gone_ns.iter().flatten().any(|gone_ns| *gone_ns >= since_ns)
+        };
+        let made = (0..self.made.len()).filter(|at| holds(&self.made[*at].bond));
+        made.map(|at| self.host_of(at, 0)).collect()
+    }
+
     /// A peer was refused, for this reason, by one poll.
     fn judge_refusal(&mut self, error: &ConnectError, before: &Count) -> Verdict {
         let after = self.count();
         self.note(0, format_args!("refuses: {error}"));
         let host_of = |address: IpAddr| of_address(address).map_or(usize::MAX, |(host, _)| host);
-        let is_due = self.is_troubled() || self.room.is_due(error, [before, &after], host_of);
+        let may_be = self.is_troubled() && self.room.may_be_due(error, &self.may_hold(), host_of);
+        let is_due = may_be || self.room.is_due(error, [before, &after], host_of);
         ensure(is_due, "refused", || {
             format!("{error}, where {before:?} was and {after:?} is")
         })

@@ -169,4 +169,34 @@ impl Room {
             _ => false,
         }
     }
+
+    /// Whether a peer may be refused for this reason while a rail is cut, and no other links than these hold places. It is not known which of
+    /// them do, nor how many channels wait to be closed. Each link has one place among the links, the one that is refused included.
+    pub(super) fn may_be_due(
+        &self,
+        error: &ConnectError,
+        links: &[usize],
+        host_of: impl Fn(IpAddr) -> usize,
+    ) -> bool {
+        let of = |from: usize| links.iter().filter(|of| **of == from).count();
+        match error {
+            ConnectError::TooManyLinks { links_max } => {
+                *links_max == self.case.links_max && links.len() > *links_max as usize
+            }
+            ConnectError::TooManyLinksFrom {
+                address,
+                links_per_address,
+            } => {
+                *links_per_address == self.case.links_per_address
+                    && of(host_of(*address)) > *links_per_address as usize
+            }
+            ConnectError::TooManyUnfinishedFrom { address, .. } => {
+                let from = host_of(*address);
+                from < self.rails.len() && of(from) * self.rails[from] > 1
+            }
+            ConnectError::TooManyChannels { channels_max } => *channels_max == self.case.channels_max,
+            ConnectError::NoSlots { .. } | ConnectError::NoMemory | ConnectError::Handshake(_) => true,
+            _ => false,
+        }
+    }
 }
