@@ -91,7 +91,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    const fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.dropped == 0
     }
 }

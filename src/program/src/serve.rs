@@ -411,17 +411,12 @@ fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
     log::say(&handle.to_string());
     if let Some(path) = &arguments.handle_file {
         let file = path.clone();
-        let left = in_time(FIRST_READ_WITHIN, move || handle_file::leave(&file, &handle))?;
-        let slow = || {
-            Ok(log::say(&format!(
-                "doorbell: {}: not written yet",
-                path.display()
-            )))
-        };
         let named = |error| Failure::from(format!("{}: {error}", path.display()));
-        match left.unwrap_or_else(slow).map_err(named) {
-            Err(error) if arguments.replace => drop(said::<()>(&*error)),
-            left => left?,
+        match in_time(FIRST_READ_WITHIN, move || handle_file::leave(&file, &handle))? {
+            None => log::say(&format!("doorbell: {}: not written yet", path.display())),
+            Some(Ok(())) => {}
+            Some(Err(error)) if arguments.replace => drop(said::<()>(&*named(error))),
+            Some(Err(error)) => return Err(named(error)),
         }
     }
     Ok(())

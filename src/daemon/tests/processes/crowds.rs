@@ -18,7 +18,7 @@ use crate::{Daemon, at, attach, process, receives, request, soon};
 /// The most descriptors of a packet. Source: `linux/net/scm.h`.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// Figures that the kernel counts for a process.
+/// Resources of a process, as the kernel counts them.
 #[derive(Debug)]
 struct Held {
     descriptors: usize,
@@ -125,7 +125,7 @@ fn strangers_that_leave_at_any_stage_leave_nothing_in_the_daemon() {
     let socket = folder.path().join("socket");
     let mut daemon = process("daemon", &socket);
     let mut client = attach(&socket, 0);
-    // Memory that the first of each kind takes, such as stacks of threads, is kept.
+    // The C library keeps some resources of the first of each kind, such as stacks of threads.
     (0..11).for_each(|stage| stranger(&socket, stage));
     exchange(&mut client);
     let before = Held::by(daemon.id());

@@ -79,7 +79,7 @@ fn a_log_and_metrics_that_nobody_reads_hold_up_no_process() {
         })
         .collect();
     let mut clients: Vec<_> = (0..3).map(|number| attached(&socket, number)).collect();
-    // Waiting lines come once there is room.
+    // The lines that waited come once there is room.
     for number in 0..3 {
         let line = until("process attached");
         assert!(line.ends_with(&format!(" endpoint={number}\n")), "{line}");
