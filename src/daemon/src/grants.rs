@@ -191,6 +191,18 @@ mod tests {
     }
 
     #[test]
+    fn a_write_of_no_bytes_reports_its_number_by_every_grant_and_others_need_the_right() {
+        let mut grants = GrantTable::default();
+        grants
+            .grant(4096, place(0, 1), granted(0, 8, RemoteAccess::READ))
+            .unwrap();
+        let write = Action::Write { immediate: Some(7) };
+        assert_eq!(grants.check(&asked(write, 0, 0), TO, 1), Ok(0));
+        let refused = Err(UndeliveredReason::NoRight);
+        assert_eq!(grants.check(&asked(write, 0, 1), TO, 1), refused);
+    }
+
+    #[test]
     fn a_grant_is_within_the_arena_at_a_free_place_and_of_a_new_generation() {
         for (offset, bytes, is_right) in [
             (0, 4096, true),

@@ -441,8 +441,8 @@ impl<'c> FullRun<'c> {
         }
     }
 
-    /// The links that may hold places while a rail is cut, by the hosts that began them: all but those that were over for as long as a
-    /// handshake may take when the rail was cut.
+    /// The hosts that began the links that may hold places while a rail is cut. Links are left out that were over for as long as a handshake
+    /// may take when the rail was cut.
     fn may_hold(&self) -> Vec<usize> {
         let cut_ns = self.troubled_ns.map_or(0, |[from_ns, _]| from_ns);
         let holds = |bond: &Bond| {

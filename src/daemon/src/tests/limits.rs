@@ -210,6 +210,34 @@ fn names_keys_users_and_numbers_of_clients_are_held_to_their_limits() {
 }
 
 #[test]
+fn the_memory_of_a_process_that_ends_is_free_for_its_user_and_its_job() {
+    let bytes = request(1, 0).layout.bytes();
+    for (of_user, of_job, refusal) in [
+        (2, 9, AttachRefusal::MemoryOfUser),
+        (9, 2, AttachRefusal::MemoryOfJob),
+    ] {
+        let limits = RouterLimits {
+            bytes_of_user_max: of_user * bytes,
+            bytes_of_job_max: of_job * bytes,
+            ..RouterLimits::default()
+        };
+        let mut router = Router::new(NodeNumber(0), &limits);
+        let attach = |router: &mut Router, endpoint| {
+            let request = request(1, endpoint);
+            let ours = Endpoint::new(request.layout).unwrap();
+            let memory = request.layout.adopt(&ours.descriptors()).unwrap();
+            router.attach(user(1), &request, memory)
+        };
+        let first = attach(&mut router, 0).unwrap();
+        attach(&mut router, 1).unwrap();
+        assert_eq!(attach(&mut router, 2), Err(refusal));
+        assert!(router.detach(first, GoneReason::Detached).is_some());
+        assert!(attach(&mut router, 2).is_ok());
+        assert_eq!(attach(&mut router, 3), Err(refusal));
+    }
+}
+
+#[test]
 fn the_memory_of_another_size_is_refused() {
     let layout = EndpointLayout::new(4, 64).unwrap();
     let other = EndpointLayout::new(4, 128).unwrap();
