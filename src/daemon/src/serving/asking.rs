@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use doorbell::interprocess::{SharedArena, SharedBytes as _, SharedMemoryError};
 use doorbell::{Deadline, now};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 use super::socket::{Came, PacketSocket};
 use crate::packet::{Packet, STATUS_BYTES_MAX};
@@ -115,6 +116,15 @@ impl DaemonStatus {
     }
 }
 
+/// Whether memory has all its bytes, and a seal that keeps them there. A daemon seals it before it writes.
+fn is_whole(memory: &SharedArena, bytes: u32) -> bool {
+    memory.descriptor().is_some_and(|memory| {
+        // The seal first: from then on the size stays.
+        fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+            && fstat(memory).is_ok_and(|stat| stat.st_size >= i64::from(bytes))
+    })
+}
+
 fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, StatusError> {
     // The memory first: a daemon waits for a packet for a limited time.
     let memory = SharedArena::create(bytes as usize).map_err(StatusError::Memory)?;
@@ -153,6 +163,10 @@ fn ask_once(path: &Path, bytes: u32, deadline: Deadline) -> Result<Asked, Status
                 let has_more = bytes < STATUS_BYTES_MAX;
                 if length == 0 && has_more {
                     return Ok(Asked::Longer);
+                }
+                // Anybody may listen there. Memory that is cut short would end this process by SIGBUS when it is read.
+                if !is_whole(&memory, bytes) {
+                    return Err(other_version());
                 }
                 let mut text = vec![0; length.min(bytes) as usize];
                 let is_copied = memory.copy_out(0, &mut text);

@@ -1,6 +1,7 @@
 //! The status of a daemon: what it has, who sees it, and questions that would hold the daemon up.
 
 use std::fs::Permissions;
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -12,7 +13,10 @@ use doorbell_daemon::{
     AttachRefusal, Client, ClientError, CutReason, DaemonStatus, EndpointEvent, JobKey, NodeNumber,
     StatusError,
 };
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketType,
+};
 
 use crate::hostile::{answer, connected, packet, try_send};
 use crate::{Daemon, at, attach, process_of, receives, request, soon, until};
@@ -119,6 +123,39 @@ fn each_failure_has_its_reason() {
     // A daemon that died left its socket.
     let left = DaemonStatus::ask(&socket, soon()).unwrap_err();
     assert!(matches!(left, StatusError::NoDaemon { .. }), "{left}");
+}
+
+/// A stand-in for a daemon, which cuts the memory short that came with the question.
+#[test]
+fn memory_that_is_cut_short_ends_no_process_that_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    let answers = thread::spawn(move || {
+        let connection = rustix::net::accept(&listener).unwrap();
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let (mut bytes, flags) = ([0; 64], RecvFlags::empty());
+        rustix::net::recvmsg(
+            &connection,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags,
+        )
+        .unwrap();
+        let Some(RecvAncillaryMessage::ScmRights(mut memory)) = control.drain().next() else {
+            panic!("no memory")
+        };
+        rustix::fs::ftruncate(memory.next().unwrap(), 0).unwrap();
+        let mut given = question(776);
+        given[7] = 9;
+        rustix::net::send(&connection, &given, SendFlags::empty()).unwrap();
+    });
+    let error = DaemonStatus::ask(&socket, soon()).unwrap_err();
+    assert!(matches!(error, StatusError::OtherVersion { .. }), "{error}");
+    answers.join().unwrap();
 }
 
 /// The part of a process of another user, which attaches, and sees what is its own; or which may not reach the socket.
