@@ -366,12 +366,17 @@ impl Host<'_> {
                 let interface = topology.interface_of(rail);
                 interface.is_some_and(|it| it.name == neighbour.netdev)
             };
-            let could_be = |rail: &&LocalRail| {
+            let is_near = |rail: &&LocalRail| {
                 let source = rail.source.ok();
-                is_awaited && source.is_some_and(|it| it.address.contains(neighbour.address))
+                source.is_some_and(|it| it.address.contains(neighbour.address))
             };
-            let mut usable = rails.iter().filter(|rail| rail.source.is_ok());
-            let Some(rail) = usable.clone().find(is_at).or_else(|| usable.find(could_be)) else {
+            let usable = || rails.iter().filter(|rail| rail.source.is_ok());
+            // An interface may have a rail for each of its subnets.
+            let at_hand = usable()
+                .filter(is_at)
+                .find(is_near)
+                .or_else(|| usable().find(is_at));
+            let Some(rail) = at_hand.or_else(|| usable().filter(|_| is_awaited).find(is_near)) else {
                 continue;
             };
             let is_of = |other: &Topology| {
@@ -397,7 +402,7 @@ impl Host<'_> {
             let finding = self
                 .finding(severity, FindingKind::NeighbourUnresolved, &name_of(rail), &what)
                 .because("a queue pair to it is refused with a timeout (errno 110) when it is made ready")
-                .so("see that the host is up, in this subnet and on this link, and that ARP gets through");
+                .so("see that the host is up, in this subnet and on this link, and that ARP or neighbour discovery gets through");
             self.found.push(finding);
         }
     }

@@ -317,6 +317,22 @@ fn neighbours_nobody_answers_for() {
         host.neighbours
             .push(neighbour(NeighbourState::Known, "eth0", "10.0.0.9"))
     });
+    // The rail of its own subnet is named.
+    let mut dual = host(
+        "a",
+        &[
+            ("mlx5_0", "eth0", "10.0.0.1/24"),
+            ("mlx5_1", "eth0", "fd00::1/64"),
+        ],
+    );
+    dual.neighbours
+        .push(neighbour(NeighbourState::Failed, "eth0", "fd00::9"));
+    let found = preflight(&[dual]);
+    let finding = found
+        .iter()
+        .find(|it| it.kind == FindingKind::NeighbourUnresolved);
+    let subject = &finding.unwrap().subject;
+    assert!(subject.starts_with("mlx5_1"), "{subject}");
     // An interface without a rail does not matter.
     fine(|host| {
         host.neighbours
