@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::memory::statistics::Uncached;
 
 /// Registers ranges in one protection domain.
-pub(super) trait Registrar: Send + Sync + 'static {
+pub(super) trait Registrar: Clone + Send + Sync + 'static {
     /// A registration, which its drop ends.
     type Registered: Send + Sync + 'static;
 

@@ -8,12 +8,14 @@
 //! 3. Register, without the lock, since the thread of the reports needs it.
 //! 4. Commit. If the entry is stale by then, the registration is dropped and made again.
 
+use core::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::Lkey;
 use doorbell_core::provider::ProviderError;
 use doorbell_core::registrations::{
-    AddressRange, Committed, EntryId, Key, Limits, Mark, Reservation, Slot, Table, TableCounts, Uses,
+    AddressRange, Committed, Ended, EntryId, Key, Limits, Mark, Reservation, Slot, Table, TableCounts, Use,
+    Uses,
 };
 
 use crate::error::ENOMEM;
@@ -40,6 +42,8 @@ pub(super) struct Shared<R: Registrar, W: Watch> {
     /// `None` caches only what is promised to stay.
     watch: Option<W>,
     uses: Arc<Marks>,
+    /// Whether it holds the registration that serves one use, and nothing else.
+    is_of_one_use: bool,
     state: Mutex<State<Arc<R::Registered>>>,
 }
 
@@ -47,9 +51,7 @@ pub(super) struct Shared<R: Registrar, W: Watch> {
 pub(super) struct Hold<R: Registrar, W: Watch> {
     shared: Arc<Shared<R, W>>,
     lkey: Lkey,
-    entry: Option<EntryId>,
-    /// The registration that serves this use alone.
-    alone: Option<Arc<R::Registered>>,
+    used: Use,
 }
 
 impl<R: Registrar, W: Watch> Hold<R, W> {
@@ -58,33 +60,29 @@ impl<R: Registrar, W: Watch> Hold<R, W> {
         self.lkey
     }
 
-    pub(super) const fn is_cached(&self) -> bool {
-        self.alone.is_none()
+    pub(super) fn is_cached(&self) -> bool {
+        !self.shared.is_of_one_use
     }
 
     /// The registration, which this keeps from being deregistered.
     pub(super) fn registered(&self) -> Option<Arc<R::Registered>> {
-        match self.entry {
-            Some(id) => self.shared.lock().table.used(id).map(Arc::clone),
-            None => self.alone.clone(),
-        }
+        self.shared.lock().table.used(&self.used).map(Arc::clone)
     }
 }
 
 impl<R: Registrar, W: Watch> Drop for Hold<R, W> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if let Some(id) = self.entry {
-            if self.shared.uses.release(id) {
-                self.shared.retire(id);
-            }
+        let used = mem::replace(&mut self.used, Use::of_nothing());
+        if let Some(ended) = self.shared.uses.release(used) {
+            self.shared.retire(ended);
         }
     }
 }
 
 /// Outcome of a lookup.
 enum Found {
-    Held(EntryId, Lkey),
+    Held(Use, Lkey),
     Missing,
     /// A mapping changes at this moment, and it may be this one.
     Unsettled,
@@ -92,7 +90,7 @@ enum Found {
 
 /// Outcome of an attempt to register.
 enum Attempt<T> {
-    Held(EntryId, Lkey),
+    Held(Use, Lkey),
     Alone(T),
     Again,
 }
@@ -106,6 +104,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
             registrar,
             watch,
             uses: Arc::clone(&uses),
+            is_of_one_use: false,
             state: Mutex::new(State {
                 table: Table::new(slots, uses, limits),
                 uncached: [0; Uncached::ALL.len()],
@@ -121,16 +120,16 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
     }
 
     /// Finds or makes a registration, and counts its use.
-    #[inline]
+    #[inline(always)]
     pub(super) fn acquire(self: &Arc<Self>, key: &Key) -> Result<Hold<R, W>, RegistrationError> {
         // The mapping is the caller's from before the question on. So the answer covers all that happened to it, and
         // the lookup may follow.
         if key.is_kept || self.watch.as_ref().is_some_and(W::is_settled) {
-            if let Some((id, tag)) = self.uses.look_up(key) {
-                return Ok(self.hold(Some(id), Lkey(tag), None));
+            if let Some((used, tag)) = self.uses.look_up(key) {
+                return Ok(self.hold(used, Lkey(tag)));
             }
         }
-        self.make(key)
+        self.make(*key)
     }
 
     /// Looks up under the lock what was not found without it.
@@ -144,16 +143,17 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
             }
         }
         match self.lock().table.look_up(key) {
-            Some((id, registered)) => Found::Held(id, R::lkey(registered)),
+            Some((used, registered)) => Found::Held(used, R::lkey(registered)),
             None => Found::Missing,
         }
     }
 
     /// Has a registration deregistered whose last use ended, and that no lookup finds any more.
     #[cold]
-    fn retire(&self, id: EntryId) {
+    #[inline(never)]
+    fn retire(&self, ended: Ended) {
         let mut state = self.lock();
-        let is_retired = state.table.retire(id);
+        let is_retired = state.table.retire(ended);
         let is_open = state.is_open;
         drop(state);
         if is_retired {
@@ -161,32 +161,27 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         }
     }
 
-    #[inline]
-    fn hold(
-        self: &Arc<Self>,
-        entry: Option<EntryId>,
-        lkey: Lkey,
-        alone: Option<Arc<R::Registered>>,
-    ) -> Hold<R, W> {
+    #[inline(always)]
+    fn hold(self: &Arc<Self>, used: Use, lkey: Lkey) -> Hold<R, W> {
         Hold {
             shared: Arc::clone(self),
             lkey,
-            entry,
-            alone,
+            used,
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn make(self: &Arc<Self>, key: &Key) -> Result<Hold<R, W>, RegistrationError> {
+    fn make(self: &Arc<Self>, key: Key) -> Result<Hold<R, W>, RegistrationError> {
+        let key = &key;
         let mut found = self.look_up(key);
         for _ in 0..ATTEMPTS {
             match found {
-                Found::Held(id, lkey) => return Ok(self.hold(Some(id), lkey, None)),
+                Found::Held(used, lkey) => return Ok(self.hold(used, lkey)),
                 Found::Unsettled => {}
                 Found::Missing => match self.attempt(key)? {
-                    Attempt::Held(id, lkey) => return Ok(self.hold(Some(id), lkey, None)),
-                    Attempt::Alone(registered) => return Ok(self.hold_alone(registered)),
+                    Attempt::Held(used, lkey) => return Ok(self.hold(used, lkey)),
+                    Attempt::Alone(registered) => return self.hold_alone(key, registered),
                     Attempt::Again => {}
                 },
             }
@@ -194,13 +189,40 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
             found = self.look_up(key);
         }
         match found {
-            Found::Held(id, lkey) => Ok(self.hold(Some(id), lkey, None)),
-            _ => Ok(self.hold_alone(self.register_alone(key, Uncached::Changing)?)),
+            Found::Held(used, lkey) => Ok(self.hold(used, lkey)),
+            _ => self.hold_alone(key, self.register_alone(key, Uncached::Changing)?),
         }
     }
 
-    fn hold_alone(self: &Arc<Self>, registered: Arc<R::Registered>) -> Hold<R, W> {
-        self.hold(None, R::lkey(&registered), Some(registered))
+    /// The only use of a registration, in a closed cache of its own: so its end is that of any other one.
+    fn hold_alone(&self, key: &Key, registered: Arc<R::Registered>) -> Result<Hold<R, W>, RegistrationError> {
+        let limits = Limits {
+            entries: 1,
+            bytes: u64::MAX,
+        };
+        let lkey = R::lkey(&registered);
+        let mut own = Self::new(self.registrar.clone(), None, limits);
+        own.is_of_one_use = true;
+        let own = Arc::new(own);
+        let committed = {
+            let table = &mut own.lock().table;
+            match table.reserve(*key) {
+                Reservation::Reserved(id) => table.commit(id, registered, lkey.0).ok(),
+                _ => None,
+            }
+        };
+        own.close();
+        match committed {
+            Some(Committed::Shared(used)) => Ok(Hold {
+                shared: own,
+                lkey,
+                used,
+            }),
+            // There is room for one.
+            _ => Err(RegistrationError::Region {
+                bytes: key.range.bytes(),
+            }),
+        }
     }
 
     fn attempt(&self, key: &Key) -> Result<Attempt<Arc<R::Registered>>, RegistrationError> {
@@ -218,7 +240,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         let lkey = R::lkey(&registered);
         let committed = self.lock().table.commit(id, registered, lkey.0);
         match committed {
-            Ok(Committed::Shared | Committed::Alone) => Ok(Attempt::Held(id, lkey)),
+            Ok(Committed::Shared(used) | Committed::Alone(used)) => Ok(Attempt::Held(used, lkey)),
             Ok(Committed::Stale) => {
                 self.deregister();
                 Ok(Attempt::Again)

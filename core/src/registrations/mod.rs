@@ -111,6 +111,28 @@ pub struct EntryId {
     generation: u32,
 }
 
+/// One use of a registration. It is neither copied nor ended twice: [`Uses::release`] takes it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it lasts until it is released"]
+pub struct Use {
+    index: u32,
+}
+
+impl Use {
+    /// The use of nothing. To release it changes nothing.
+    #[inline]
+    pub const fn of_nothing() -> Self {
+        Self { index: u32::MAX }
+    }
+}
+
+/// A registration whose last use ended, and which no lookup finds any more. [`Table::retire`] takes it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it stays until it is retired"]
+pub struct Ended {
+    index: u32,
+}
+
 /// Answer to [`Table::reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a caller acts on each of them")]
@@ -124,13 +146,13 @@ pub enum Reservation {
 }
 
 /// Answer to [`Table::commit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a caller acts on each of them")]
 pub enum Committed {
     /// Other lookups find it. The caller is its first user.
-    Shared,
+    Shared(Use),
     /// Another one of the same key was committed meanwhile. The caller is its only user, and no lookup finds it.
-    Alone,
+    Alone(Use),
     /// Its range was invalidated since it was reserved. It is retired, and may not be used.
     Stale,
 }

@@ -13,8 +13,8 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;
 
-use super::uses::{GENERATIONS, Mark, NONE, Uses, bucket_of};
-use super::{AddressRange, Committed, EntryId, Key, Limits, Reservation, TableCounts};
+use super::uses::{Mark, NONE, Uses, bucket_of};
+use super::{AddressRange, Committed, Ended, EntryId, Key, Limits, Reservation, TableCounts, Use};
 use crate::Access;
 use crate::sync::Ordering;
 
@@ -151,7 +151,7 @@ where
     }
 
     /// Finds the live registration of a key, counts the caller as a user, and as the most recent one.
-    pub fn look_up(&mut self, key: &Key) -> Option<(EntryId, &T)> {
+    pub fn look_up(&mut self, key: &Key) -> Option<(Use, &T)> {
         if let Some(index) = self.find_live(key) {
             return self.take_up(index);
         }
@@ -159,24 +159,18 @@ where
         None
     }
 
-    fn take_up(&mut self, index: u32) -> Option<(EntryId, &T)> {
+    fn take_up(&mut self, index: u32) -> Option<(Use, &T)> {
         let clock = self.uses.clock();
         let begun = self.mark(index)?.take_up(clock)?;
         self.counts.hits = self.counts.hits.wrapping_add(begun);
-        let slot = self.get(index)?;
-        let id = EntryId {
-            index,
-            generation: slot.generation,
-        };
-        slot.value.as_ref().map(|value| (id, value))
+        let value = self.get(index)?.value.as_ref();
+        value.map(|value| (Use { index }, value))
     }
 
-    /// Returns the registration of an entry that is in use. `None` if the id names none.
+    /// Returns the registration that is in use. `None` if it is the use of nothing.
     #[must_use]
-    pub fn used(&self, id: EntryId) -> Option<&T> {
-        let slot = self.get(id.index)?;
-        let is_used = slot.generation == id.generation && self.mark(id.index)?.has_users();
-        slot.value.as_ref().filter(|_| is_used)
+    pub fn used(&self, used: &Use) -> Option<&T> {
+        self.get(used.index)?.value.as_ref()
     }
 
     /// Takes a place for a registration that is about to be made. The least recently used ones are evicted if that makes
@@ -240,7 +234,7 @@ where
         let is_first = self.find_live(&key).is_none();
         let clock = self.uses.clock();
         let marks = self.uses.marks();
-        let bucket = marks.get(bucket_of(&key, marks.len()) as usize);
+        let bucket = marks.get(bucket_of(&key, marks.len()));
         if let (Some(mark), Some(bucket)) = (marks.get(id.index as usize), bucket) {
             mark.use_at(clock);
             let begun = mark.begin(id.generation, &key, tag, is_first);
@@ -253,9 +247,10 @@ where
             }
         }
         self.uses.tick();
+        let used = Use { index: id.index };
         let (state, committed) = match is_first {
-            true => (State::Live, Committed::Shared),
-            false => (State::Unlinked, Committed::Alone),
+            true => (State::Live, Committed::Shared(used)),
+            false => (State::Unlinked, Committed::Alone(used)),
         };
         if let Some(slot) = self.slots.as_mut().get_mut(id.index as usize) {
             slot.state = state;
@@ -263,18 +258,19 @@ where
         Ok(committed)
     }
 
-    /// Ends one use. Returns whether the registration is now retired, so that it has to be deregistered. An id that names
-    /// nothing in use is ignored.
-    pub fn release(&mut self, id: EntryId) -> bool {
-        self.uses.release(id) && self.retire(id)
+    /// Ends one use. Returns whether the registration is now retired, so that it has to be deregistered.
+    pub fn release(&mut self, used: Use) -> bool {
+        self.uses.release(used).is_some_and(|ended| self.retire(ended))
     }
 
     /// Retires a registration whose last use ended without the lock: [`Uses::release`] said so. Returns whether it has to be deregistered.
-    pub fn retire(&mut self, id: EntryId) -> bool {
-        let is_over = matches!(self.named(id), Some(State::Unlinked))
-            && self.mark(id.index).is_some_and(|mark| !mark.has_users());
+    pub fn retire(&mut self, ended: Ended) -> bool {
+        let Ended { index } = ended;
+        // Nobody else retires it: the last end and the unlinking change one word, and one of them comes last.
+        let is_over = self.get(index).is_some_and(|slot| slot.state == State::Unlinked)
+            && self.mark(index).is_some_and(|mark| !mark.has_users());
         if is_over {
-            self.put_retired(id.index);
+            self.put_retired(index);
         }
         is_over
     }
@@ -392,7 +388,7 @@ where
 
     fn find_live(&self, key: &Key) -> Option<u32> {
         let marks = self.uses.marks();
-        let bucket = marks.get(bucket_of(key, marks.len()) as usize)?;
+        let bucket = marks.get(bucket_of(key, marks.len()))?;
         let mut index = bucket.bucket.load(Ordering::Relaxed);
         loop {
             if self.get(index)?.key == *key {
@@ -446,7 +442,7 @@ where
             return;
         };
         let following = mark.next.load(Ordering::Relaxed);
-        let bucket = marks.get(bucket_of(&slot.key, marks.len()) as usize);
+        let bucket = marks.get(bucket_of(&slot.key, marks.len()));
         let mut link = bucket.map(|mark| &mark.bucket);
         while let Some(place) = link {
             let at = place.load(Ordering::Relaxed);
@@ -471,7 +467,7 @@ where
     fn free(&mut self, index: u32) {
         if let Some(slot) = self.slots.as_mut().get_mut(index as usize) {
             slot.state = State::Free;
-            slot.generation = slot.generation.wrapping_add(1) & GENERATIONS.wrapping_sub(1);
+            slot.generation = slot.generation.wrapping_add(1);
             slot.next = self.free;
             self.free = index;
             self.held.remove(slot.key.range.bytes());

@@ -6,16 +6,16 @@
 //!
 //! | bits of a word | field |
 //! |---|---|
-//! | 63..40 | generation of the place |
-//! | 39 | live: lookups may find it |
-//! | 38..19 | uses that lookups began since these were counted last |
+//! | 63..32 | generation of the place |
+//! | 31..20 | uses that lookups began since these were counted last |
+//! | 19 | unlinked: no lookup may find it |
 //! | 18..0 | users |
 //!
 //! The upper bit of either count is a guard: no lookup without the lock touches a word that has it.
 
 use core::fmt;
 
-use super::{EntryId, Key};
+use super::{Ended, Key, Use};
 use crate::ordering::{REGISTRATION_END, REGISTRATION_FIND, REGISTRATION_PUBLISH, REGISTRATION_UNLINK};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, RaceWitness};
 
@@ -25,18 +25,19 @@ pub(super) const NONE: u32 = u32::MAX;
 const USER: u64 = 1;
 const USERS: u64 = (1 << 19) - 1;
 const USERS_GUARD: u64 = 1 << 18;
-const BEGUN_SHIFT: u32 = 19;
-const BEGUN: u64 = ((1 << 20) - 1) << BEGUN_SHIFT;
-const BEGUN_GUARD: u64 = 1 << 38;
-const LIVE: u64 = 1 << 39;
-const GENERATION_SHIFT: u32 = 40;
-/// Generations of a place, after which they begin anew.
-pub(super) const GENERATIONS: u32 = 1 << 24;
+const UNLINKED: u64 = 1 << 19;
+const BEGUN_SHIFT: u32 = 20;
+const BEGUN: u64 = ((1 << 12) - 1) << BEGUN_SHIFT;
+const BEGUN_GUARD: u64 = 1 << 31;
+/// Bits by which a lookup without the lock leaves a word alone.
+const CLOSED: u64 = USERS_GUARD | UNLINKED | BEGUN_GUARD;
+const GENERATION_SHIFT: u32 = 32;
 
-/// Live entries of a bucket that a lookup without the lock goes by at most. It may miss one that is there.
+/// Steps of a lookup without the lock, behind the first entry of its bucket. It may miss one that is there.
 const STEPS_MAX: u32 = 4;
 
-/// One place as lookups without the lock read it, and the head of one bucket.
+/// One place as lookups without the lock read it, and the head of one bucket: one line of a processor's cache.
+#[repr(align(64))]
 pub struct Mark {
     word: AtomicU64,
     start: AtomicU64,
@@ -59,7 +60,7 @@ impl Mark {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            word: AtomicU64::new(0),
+            word: AtomicU64::new(UNLINKED),
             start: AtomicU64::new(0),
             end: AtomicU64::new(0),
             rights: AtomicU32::new(0),
@@ -85,7 +86,7 @@ impl Mark {
         (self.word() & BEGUN) >> BEGUN_SHIFT
     }
 
-    #[inline]
+    #[inline(always)]
     fn has_key(&self, key: &Key) -> bool {
         self.start.load(Ordering::Relaxed) == key.range.start as u64
             && self.end.load(Ordering::Relaxed) == key.range.end as u64
@@ -100,8 +101,8 @@ impl Mark {
         self.end.store(key.range.end as u64, Ordering::Relaxed);
         self.rights.store(rights_of(key), Ordering::Relaxed);
         self.tag.store(tag, Ordering::Relaxed);
-        let live = if is_live { LIVE } else { 0 };
-        let word = u64::from(generation) << GENERATION_SHIFT | live | USER;
+        let unlinked = if is_live { 0 } else { UNLINKED };
+        let word = u64::from(generation) << GENERATION_SHIFT | unlinked | USER;
         self.word.store(word, REGISTRATION_PUBLISH.get());
         begun
     }
@@ -129,7 +130,7 @@ impl Mark {
 
     /// Takes it out of reach of lookups, under the lock. Returns whether it has no users, and so is the caller's.
     pub(super) fn unlink(&self) -> bool {
-        self.word.fetch_and(!LIVE, REGISTRATION_UNLINK.get()) & USERS == 0
+        self.word.fetch_or(UNLINKED, REGISTRATION_UNLINK.get()) & USERS == 0
     }
 
     /// Takes a live entry out of reach of lookups, under the lock, if it has no users.
@@ -138,7 +139,12 @@ impl Mark {
         known & USERS == 0
             && self
                 .word
-                .compare_exchange(known, known & !LIVE, REGISTRATION_UNLINK.get(), Ordering::Relaxed)
+                .compare_exchange(
+                    known,
+                    known | UNLINKED,
+                    REGISTRATION_UNLINK.get(),
+                    Ordering::Relaxed,
+                )
                 .is_ok()
     }
 
@@ -147,6 +153,7 @@ impl Mark {
         clock.wrapping_sub(self.used_at.load(Ordering::Relaxed))
     }
 
+    #[inline(always)]
     pub(super) fn use_at(&self, clock: u32) {
         self.used_at.store(clock, Ordering::Relaxed);
     }
@@ -164,7 +171,7 @@ impl fmt::Debug for Mark {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn rights_of(key: &Key) -> u32 {
     key.access.bits() << 1 | u32::from(key.is_kept)
 }
@@ -189,74 +196,66 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
     /// `None` if there is none, or if only a lookup under the lock finds it.
     ///
     /// Ordering: [`REGISTRATION_FIND`] pairs with [`REGISTRATION_PUBLISH`] of its commit.
-    #[inline]
-    pub fn look_up(&self, key: &Key) -> Option<(EntryId, u32)> {
+    #[inline(always)]
+    pub fn look_up(&self, key: &Key) -> Option<(Use, u32)> {
         let marks = self.marks.as_ref();
-        let bucket = marks.get(bucket_of(key, marks.len()) as usize)?;
+        let bucket = marks.get(bucket_of(key, marks.len()))?;
         // Relaxed: a list that changes meanwhile leads to other entries, whose keys differ, or nowhere.
-        let mut index = bucket.bucket.load(Ordering::Relaxed);
+        let index = bucket.bucket.load(Ordering::Relaxed);
+        self.take_up(key, index)
+            .or_else(|| self.look_further(*key, index))
+    }
+
+    /// Goes on behind the first entry of a bucket, or tries that once more: its counts may have changed.
+    #[cold]
+    #[inline(never)]
+    fn look_further(&self, key: Key, mut index: u32) -> Option<(Use, u32)> {
         for _ in 0..STEPS_MAX {
-            let mark = marks.get(index as usize)?;
-            let known = mark.word.load(REGISTRATION_FIND.get());
-            if known & LIVE != 0 && mark.has_key(key) {
-                return self.take_up((index, mark), known);
+            if let Some(found) = self.take_up(&key, index) {
+                return Some(found);
             }
-            index = mark.next.load(Ordering::Relaxed);
+            let mark = self.marks().get(index as usize)?;
+            if !mark.has_key(&key) || mark.word() & CLOSED != 0 {
+                index = mark.next.load(Ordering::Relaxed);
+            }
         }
         None
     }
 
-    #[inline]
-    fn take_up(&self, (index, mark): (u32, &Mark), mut known: u64) -> Option<(EntryId, u32)> {
+    /// Counts one more user of the entry with this index, if it is live and of this key, and nobody changes its counts meanwhile.
+    #[inline(always)]
+    fn take_up(&self, key: &Key, index: u32) -> Option<(Use, u32)> {
+        let mark = self.marks().get(index as usize)?;
+        let known = mark.word.load(REGISTRATION_FIND.get());
+        if known & CLOSED != 0 || !mark.has_key(key) {
+            return None;
+        }
         let tag = mark.tag.load(Ordering::Relaxed);
-        let named = known & !(USERS | BEGUN);
-        // Others that come and go change the counts alone.
-        while known & !(USERS | BEGUN) == named && known & (USERS_GUARD | BEGUN_GUARD) == 0 {
-            let next = known.wrapping_add(USER | 1 << BEGUN_SHIFT);
-            // Relaxed: the key was read behind the publication, and from here on nobody begins the place anew before this use ends.
-            match mark
-                .word
-                .compare_exchange_weak(known, next, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => {
-                    mark.registered.read();
-                    mark.use_at(self.clock());
-                    let generation = (known >> GENERATION_SHIFT) as u32;
-                    return Some((EntryId { index, generation }, tag));
-                }
-                Err(current) => known = current,
-            }
-        }
-        None
+        let next = known.wrapping_add(USER | 1 << BEGUN_SHIFT);
+        // Relaxed: the key was read behind the publication, and from here on nobody begins the place anew before this use ends.
+        let taken = mark
+            .word
+            .compare_exchange(known, next, Ordering::Relaxed, Ordering::Relaxed);
+        taken.ok()?;
+        mark.registered.read();
+        mark.use_at(self.clock());
+        Some((Use { index }, tag))
     }
 
-    /// Ends one use, without the lock of the table. Returns whether the caller is to call [`Table::retire`](super::Table::retire) under the
-    /// lock: it was the last use of an entry that no lookup finds any more. An id that names nothing in use is ignored.
+    /// Ends one use, without the lock of the table. If it was the last one of an entry that no lookup finds any more, the caller is to
+    /// retire that under the lock ([`Table::retire`](super::Table::retire)). The use is of these marks.
     ///
     /// Ordering: [`REGISTRATION_END`] pairs with itself, and with [`REGISTRATION_UNLINK`].
-    #[inline]
-    pub fn release(&self, id: EntryId) -> bool {
-        let Some(mark) = self.marks.as_ref().get(id.index as usize) else {
-            return false;
-        };
-        let mut known = mark.word.load(Ordering::Relaxed);
-        loop {
-            if known >> GENERATION_SHIFT != u64::from(id.generation) || known & USERS == 0 {
-                return false;
-            }
-            mark.registered.read();
-            let next = known.wrapping_sub(USER);
-            match mark
-                .word
-                .compare_exchange_weak(known, next, REGISTRATION_END.get(), Ordering::Relaxed)
-            {
-                Ok(_) => return next & (USERS | LIVE) == 0,
-                Err(current) => known = current,
-            }
-        }
+    #[inline(always)]
+    pub fn release(&self, used: Use) -> Option<Ended> {
+        let Use { index } = used;
+        let mark = self.marks().get(index as usize)?;
+        mark.registered.read();
+        let known = mark.word.fetch_sub(USER, REGISTRATION_END.get());
+        (known & (USERS | UNLINKED) == (USER | UNLINKED)).then_some(Ended { index })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn clock(&self) -> u32 {
         self.clock.load(Ordering::Relaxed)
     }
@@ -266,7 +265,7 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
         self.clock.store(self.clock().wrapping_add(1), Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn marks(&self) -> &[Mark] {
         self.marks.as_ref()
     }
@@ -278,13 +277,15 @@ impl<Marks> fmt::Debug for Uses<Marks> {
     }
 }
 
-/// The bucket of a key among `buckets`; below that number, and 0 if there are none.
-#[inline]
-pub(super) fn bucket_of(key: &Key, buckets: usize) -> u32 {
+/// The bucket of a key among `buckets`; below that number, and 0 if there are none. Rights do not matter: few registrations differ by them
+/// alone.
+#[inline(always)]
+pub(super) fn bucket_of(key: &Key, buckets: usize) -> usize {
     // An odd constant near 2^64 divided by the golden ratio spreads neighbours over the upper bits.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let range = (key.range.start as u64) ^ (key.range.end as u64).rotate_left(32);
-    let word = range ^ u64::from(key.access.bits()) ^ (u64::from(key.is_kept) << 31);
-    let hash = word.wrapping_mul(SPREAD) >> 32;
-    (hash.wrapping_mul(buckets as u64 & 0xffff_ffff) >> 32) as u32
+    let (start, end) = (key.range.start as u64, key.range.end as u64);
+    let hash = start.wrapping_add(end.wrapping_mul(8)).wrapping_mul(SPREAD);
+    let bucket = (u128::from(hash).wrapping_mul(buckets as u128) >> 64) as u64;
+    // It is below a number of buckets.
+    usize::try_from(bucket).unwrap_or(0)
 }

@@ -46,6 +46,8 @@ pub struct Giver<T> {
     again: u32,
     /// How many wait until the peer takes nothing more of a connection.
     fencing: u32,
+    /// Whether any may wait for the answer to a question.
+    is_asking: bool,
     /// For each rail, how many are written and not announced.
     written: [u32; RAILS],
     /// For each rail, the connection and the first of those, and their number, while they are in a row.
@@ -71,6 +73,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             next: 0,
             again: 0,
             fencing: 0,
+            is_asking: false,
             written: [0; RAILS],
             run: [(Epoch::NONE, 0, 0); RAILS],
             question: 0,
@@ -142,8 +145,16 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
     pub fn wrote(&mut self, first: u32, count: u32, on: Connection) {
         let rail = usize::from(on.0);
         let before = self.written.get(rail).copied().unwrap_or(0);
-        for piece in (0..count).map(|offset| first.wrapping_add(offset)) {
-            self.wrote_one(piece, on);
+        if first == self.next {
+            self.next = first.wrapping_add(count);
+            self.put_all(first, count, State::Written(on));
+            if let Some(written) = self.written.get_mut(rail) {
+                *written = written.wrapping_add(count);
+            }
+        } else {
+            for piece in (0..count).map(|offset| first.wrapping_add(offset)) {
+                self.wrote_again(piece, on);
+            }
         }
         if let Some(run) = self.run.get_mut(rail) {
             let (of, start, length) = *run;
@@ -156,16 +167,13 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         }
     }
 
-    fn wrote_one(&mut self, piece: u32, on: Connection) {
-        if piece == self.next {
-            self.next = piece.wrapping_add(1);
-        } else if self.state(piece) == State::Again {
-            self.again = self.again.saturating_sub(1);
-            let bytes = self.pieces.range(piece).map_or(0, |(_, bytes)| bytes);
-            self.repeated_bytes = self.repeated_bytes.saturating_add(bytes.into());
-        } else {
+    fn wrote_again(&mut self, piece: u32, on: Connection) {
+        if self.state(piece) != State::Again {
             return;
         }
+        self.again = self.again.saturating_sub(1);
+        let bytes = self.pieces.range(piece).map_or(0, |(_, bytes)| bytes);
+        self.repeated_bytes = self.repeated_bytes.saturating_add(bytes.into());
         self.put(piece, State::Written(on));
         if let Some(written) = self.written.get_mut(usize::from(on.0)) {
             *written = written.wrapping_add(1);
@@ -194,9 +202,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
 
     /// Notes that this announcement was posted.
     pub fn announced(&mut self, on: Connection, (first, count, question): (u32, u32, u32)) {
-        for piece in (0..count).map(|offset| first.wrapping_add(offset)) {
-            self.put(piece, State::Announced(on));
-        }
+        self.put_all(first, count, State::Announced(on));
         if let Some(written) = self.written.get_mut(usize::from(on.0)) {
             *written = written.saturating_sub(count);
         }
@@ -270,6 +276,7 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         if is_any {
             // The answer to an earlier question may have been given before the fence.
             (self.question, self.asked) = (question, None);
+            self.is_asking = true;
         }
     }
 
@@ -286,12 +293,18 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         if progress.base < self.base || progress.base > self.next || progress.question > self.question {
             return Err(Broken);
         }
+        // Nearly always all of them are announced, and no state behind the base is read again.
+        if self.again == 0 && self.fencing == 0 && self.written == [0; RAILS] {
+            self.base = progress.base;
+        }
         while self.base < progress.base {
             self.land(self.base);
             self.base = self.base.wrapping_add(1);
         }
         // Nearly all of them are zero: a taker lacks few of the pieces in front of others that it has.
-        for (at, byte) in (0_u32..).zip(&progress.set).filter(|(_, byte)| **byte != 0) {
+        let is_any_ahead = progress.set != [0; TRANSFER_WINDOW as usize / 8];
+        let ahead = progress.set.iter().filter(|_| is_any_ahead);
+        for (at, byte) in (0_u32..).zip(ahead).filter(|(_, byte)| **byte != 0) {
             let first = progress.base.wrapping_add(at.wrapping_mul(8));
             for piece in (0..8).filter(|bit| byte >> bit & 1 != 0) {
                 let piece = first.wrapping_add(piece);
@@ -303,16 +316,26 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         }
         if progress.question > self.answered {
             self.answered = progress.question;
-            for piece in self.base..self.next {
-                if let State::Asking(question) = self.state(piece) {
-                    if question <= self.answered {
-                        self.put(piece, State::Again);
-                        self.again = self.again.saturating_add(1);
-                    }
-                }
+            if self.is_asking {
+                self.write_again();
             }
         }
         Ok(())
+    }
+
+    /// Has pieces written again that the answer lacks.
+    fn write_again(&mut self) {
+        self.is_asking = false;
+        for piece in self.base..self.next {
+            if let State::Asking(question) = self.state(piece) {
+                if question <= self.answered {
+                    self.put(piece, State::Again);
+                    self.again = self.again.saturating_add(1);
+                } else {
+                    self.is_asking = true;
+                }
+            }
+        }
     }
 
     /// Notes that the taker has a piece.
@@ -334,6 +357,18 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
         let place = piece & TRANSFER_WINDOW.wrapping_sub(1);
         let states = self.table.as_ref();
         states.get(place as usize).map_or(State::Again, |state| state.0)
+    }
+
+    fn put_all(&mut self, first: u32, count: u32, state: State) {
+        let place = (first & TRANSFER_WINDOW.wrapping_sub(1)) as usize;
+        let table = self.table.as_mut();
+        let (to_end, count) = (table.len().saturating_sub(place), count as usize);
+        let behind = place.saturating_add(count.min(to_end));
+        for part in [place..behind, 0..count.saturating_sub(to_end)] {
+            if let Some(states) = table.get_mut(part) {
+                states.fill(PieceState(state));
+            }
+        }
     }
 
     fn put(&mut self, piece: u32, state: State) {

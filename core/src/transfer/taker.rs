@@ -68,10 +68,15 @@ impl Taker {
         if end > limit {
             return Err(Broken);
         }
-        for piece in landed.first..end {
-            self.land(piece);
+        if landed.first == self.base && self.set == [0; WORDS] {
+            // Nearly always: in order, and nothing ahead.
+            self.base = end;
+        } else {
+            for piece in landed.first..end {
+                self.land(piece);
+            }
+            self.move_base();
         }
-        self.move_base();
         // An older question may come later, over another rail.
         if landed.question > self.question {
             self.question = landed.question;

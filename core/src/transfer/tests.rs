@@ -6,7 +6,8 @@ use std::vec::Vec;
 use std::{format, vec};
 
 use super::{
-    Connection, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferEnd, TransferId, TransferRole, Word,
+    Connection, Giver, PieceState, Pieces, TRANSFER_WINDOW, Transfer, TransferEnd, TransferId, TransferRole,
+    Word,
 };
 use crate::session::{Epoch, FinalReason};
 use crate::wire::{EndReason, Landed, Open, Progress, RemoteWindow, SessionFrame};
@@ -376,6 +377,30 @@ fn pieces_that_are_announced_again_are_counted_and_the_last_question_is_answered
         let word = taker.word_for(on, Some(window(10_000)));
         assert_eq!(matches!(word, Some(Word::Progress(_))), is_answered, "{question}");
     }
+}
+
+#[test]
+fn pieces_that_land_while_they_wait_are_waited_for_no_more() {
+    let on = (0, Epoch::from_wire(1));
+    let has = |base| Progress {
+        epoch: on.1,
+        transfer: TransferId(2),
+        base,
+        question: 0,
+        set: [0; TRANSFER_WINDOW as usize / 8],
+    };
+    let mut giver = Giver::new(Pieces::new(8 * 4096, 4096).unwrap(), table()).unwrap();
+    giver.wrote(0, 2, on);
+    giver.heard(&has(1)).unwrap();
+    assert_eq!(
+        giver.announcement(on),
+        Some((1, 1, 0)),
+        "the first was to be announced"
+    );
+    giver.announced(on, (1, 1, 0));
+    assert!(giver.lost(0) && giver.is_fencing());
+    giver.heard(&has(2)).unwrap();
+    assert!(!giver.is_fencing(), "the second waited for a fence");
 }
 
 #[test]

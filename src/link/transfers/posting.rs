@@ -7,7 +7,7 @@ use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAddress};
 use doorbell_core::session::Epoch;
-use doorbell_core::transfer::{TransferId, Word};
+use doorbell_core::transfer::{TransferId, TransferRole, Word};
 use doorbell_core::wire::{
     EndFrame, EndReason, LandedFrame, OpenFrame, ProgressFrame, RemoteWindow, TakeFrame,
 };
@@ -103,33 +103,55 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Posts pieces, on each rail of the best state there is, until the rail has as many under way as it may.
     pub(in crate::link) fn post_pieces(&mut self, workers: &mut [Worker<P>], moment: Moment) {
-        let Some(best) = (0..self.session.rails_end())
-            .filter_map(|rail| self.tier(rail))
-            .min()
-        else {
-            return;
-        };
+        let mut is_any = false;
         for entry in &mut self.transfers.entries {
             entry.not_before = None;
+            is_any |= entry.machine.role() == TransferRole::Giver;
         }
-        // A WRITE for each rail in turn, and of no more than its share, so that none gets all that is left.
+        if !is_any {
+            return;
+        }
+        let Some(best) = self.rails().filter_map(|rail| self.tier(rail)).min() else {
+            return;
+        };
         let is_best = |link: &Self, rail| link.tier(rail) == Some(best) && !link.in_class.is_held(rail);
-        let mut is_any = true;
-        while is_any {
+        let count = |link: &Self| {
+            let best = link.rails().filter(|rail| is_best(link, *rail));
+            u32::try_from(best.count()).unwrap_or(u32::MAX)
+        };
+        // A WRITE for each rail in turn, and of no more than its share, so that none gets all that is left.
+        let mut unsaid = None;
+        'rounds: while is_any {
             is_any = false;
-            let mut rails = (0..self.session.rails_end()).fold(0_u32, |rails, rail| {
-                rails.saturating_add(u32::from(is_best(self, rail)))
-            });
-            for rail in 0..self.session.rails_end() {
-                if is_best(self, rail) && self.post_piece(rail, rails, workers, moment) {
-                    is_any = true;
-                    rails = rails.saturating_sub(1);
+            let mut rails = count(self);
+            let is_alone = rails == 1;
+            for rail in self.rails() {
+                if is_best(self, rail) {
+                    if let Some((place, pieces)) = self.post_piece(rail, rails, workers, moment) {
+                        is_any = true;
+                        rails = rails.saturating_sub(1);
+                        // Pieces that go on in a row are announced together, behind the last WRITE. Over several rails they do not go on.
+                        if pieces > 1 && is_alone {
+                            unsaid = Some(rail);
+                        } else {
+                            self.say_words(rail, place, workers, moment);
+                        }
+                    }
                 }
                 if self.in_class.has_had_turn() {
-                    return;
+                    break 'rounds;
                 }
             }
         }
+        if let Some(rail) = unsaid {
+            for place in 0..self.transfers.entries.len() {
+                self.say_words(rail, place, workers, moment);
+            }
+        }
+    }
+
+    fn rails(&self) -> core::ops::Range<u8> {
+        0..self.session.rails_end()
     }
 
     /// How well a rail is that has a connection: the lower the better. `None` if it is not used.
@@ -176,12 +198,17 @@ impl<P: Provider, N: Network> Link<P, N> {
         ready.min_by_key(|(turn, _)| *turn).map(|(_, next)| next)
     }
 
-    /// Posts the next pieces of a transfer on a rail, and announces them there. So many rails share what is left. Says whether any was posted.
-    fn post_piece(&mut self, rail: u8, rails: u32, workers: &mut [Worker<P>], moment: Moment) -> bool {
+    /// Posts the next pieces of a transfer on a rail, to be announced there. So many rails share what is left. Returns the place of the transfer
+    /// and how many pieces were posted, if any was.
+    fn post_piece(
+        &mut self,
+        rail: u8,
+        rails: u32,
+        workers: &mut [Worker<P>],
+        moment: Moment,
+    ) -> Option<(usize, u16)> {
         let now = moment.now;
-        let Some((at, epoch)) = self.open_rail(rail) else {
-            return false;
-        };
+        let (at, epoch) = self.open_rail(rail)?;
         // The order of classes bounds the bytes under way of all links.
         let pieces_max = match self.in_class.is_ordered() {
             true => u32::MAX,
@@ -189,17 +216,15 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let pace = self.transfers.pace(rail);
         if pace.is_full(pieces_max) {
-            return false;
+            return None;
         }
         let suspect_after = self.session.config().suspect_after;
         let quarter_of = |time: Duration| time.checked_div(4).unwrap_or(time);
         let most = quarter_of(suspect_after);
-        let Some(next) = self.next_piece((rail, epoch), (rails, quarter_of(most)), now) else {
-            return false;
-        };
+        let next = self.next_piece((rail, epoch), (rails, quarter_of(most)), now)?;
         let (place, id, bytes) = (next.place, next.id, next.bytes);
         if !pace.has_room(pieces_max, (bytes, next.pieces), most) {
-            return false;
+            return None;
         }
         // A piece that takes long goes in parts: each completion is a sign of life of the rail.
         let is_slow = !pace.is_fast_for(bytes, most);
@@ -248,8 +273,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             Some(Carried::Piece(id, bytes, next.pieces)),
             moment,
         );
-        self.say_words(rail, place, workers, moment);
-        is_done
+        is_done.then_some((place, next.pieces))
     }
 
     /// Posts pieces as one WRITE, or a piece as WRITEs of parts, in order. The outcome is that of the last part.

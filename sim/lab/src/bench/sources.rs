@@ -54,7 +54,7 @@ impl Source {
     pub(super) const fn is_held(self) -> bool {
         matches!(
             self,
-            Self::Posting | Self::Handle | Self::Idle | Self::IdleLinks | Self::Nccl
+            Self::Posting | Self::Handle | Self::Idle | Self::IdleLinks | Self::Nccl | Self::Cache
         )
     }
 

@@ -15,6 +15,6 @@ const MIB: [u32; 2] = [16, 48];
 /// The program does not build or run, or callgrind is not there.
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Findings> {
     let program = ("transfer_instructions", "a transfer");
-    let note = "the provider's own instructions are out; polls that find little are in";
+    let note = "the provider's own instructions are out; polls are counted while bytes move";
     native::ways(bench, program, &["giver", "taker"], MIB, note)
 }

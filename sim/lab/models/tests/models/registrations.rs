@@ -2,7 +2,7 @@
 
 use doorbell_core::Access;
 use doorbell_core::registrations::{
-    AddressRange, Committed, EntryId, Key, Limits, Mark, Reservation, Slot, Table, Uses,
+    AddressRange, Committed, Ended, Key, Limits, Mark, Reservation, Slot, Table, Use, Uses,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -35,19 +35,19 @@ fn key(number: usize) -> Key {
 
 impl Cache {
     /// Begins a use, if the registration is found.
-    fn find(&self, number: usize) -> Option<EntryId> {
-        let (id, tag) = self.uses.look_up(&key(number))?;
+    fn find(&self, number: usize) -> Option<Use> {
+        let (used, tag) = self.uses.look_up(&key(number))?;
         assert_eq!(tag as usize, number, "the registration of another key");
-        Some(id)
+        Some(used)
     }
 
     /// Ends a use. Returns the registration if it is to be retired.
-    fn end(&self, number: usize, id: EntryId) -> Option<EntryId> {
+    fn end(&self, number: usize, used: Use) -> Option<Ended> {
         self.registered[number].with(|_| ());
-        self.uses.release(id).then_some(id)
+        self.uses.release(used)
     }
 
-    fn use_once(&self, number: usize) -> Option<EntryId> {
+    fn use_once(&self, number: usize) -> Option<Ended> {
         self.end(number, self.find(number)?)
     }
 }
@@ -63,24 +63,26 @@ impl Owner {
     }
 
     /// Makes a registration, if there is room, with one user.
-    fn add(&mut self, number: usize) -> Option<EntryId> {
+    fn add(&mut self, number: usize) -> Option<Use> {
         let Reservation::Reserved(id) = self.table.reserve(key(number)) else {
             return None;
         };
         self.cache.registered[number].with_mut(|_| ());
         let tag = u32::try_from(number).unwrap();
-        assert_eq!(self.table.commit(id, number, tag), Ok(Committed::Shared));
-        Some(id)
+        match self.table.commit(id, number, tag) {
+            Ok(Committed::Shared(used)) => Some(used),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Makes the first registration, which nobody uses then.
     fn add_idle(&mut self) {
-        let id = self.add(0).unwrap();
-        assert!(!self.table.release(id));
+        let used = self.add(0).unwrap();
+        assert!(!self.table.release(used));
     }
 
     /// A thread that uses the first registration once, if it finds it.
-    fn user(&self) -> thread::JoinHandle<Option<EntryId>> {
+    fn user(&self) -> thread::JoinHandle<Option<Ended>> {
         let cache = self.cache.clone();
         thread::spawn(move || cache.use_once(0))
     }
@@ -98,9 +100,9 @@ impl Owner {
     }
 
     /// Retires what a last use said.
-    fn retire(&mut self, last: Option<EntryId>) {
-        if let Some(id) = last {
-            assert!(self.table.retire(id), "it was not the last use");
+    fn retire(&mut self, last: Option<Ended>) {
+        if let Some(ended) = last {
+            assert!(self.table.retire(ended), "it was not the last use");
             self.deregister();
         }
     }
@@ -111,7 +113,7 @@ fn one_that_is_found_is_made() {
     loom::model(|| {
         let mut owner = Owner::new();
         let user = owner.user();
-        owner.add(0).unwrap();
+        let _ = owner.add(0).unwrap();
         assert_eq!(user.join().unwrap(), None, "it is live");
     });
 }
