@@ -31,15 +31,14 @@ pub struct InFlight<S, Requests> {
     base: WorkId,
     /// The oldest request that is not retired.
     tail: u64,
-    /// The first request there is no room for: the depth, which is at most the table's length,
-    /// behind the oldest.
-    end: u64,
     /// The oldest request that is not posted.
     posted: u64,
     /// The next request.
     head: u64,
     /// Behind the last request that was staged with slots: no request from here on has any.
     slots_end: u64,
+    /// How many requests there is room for: at most the table's length.
+    depth: u32,
     owned: PhantomData<S>,
 }
 
@@ -148,10 +147,10 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
             requests,
             base,
             tail: start,
-            end: start.wrapping_add(depth.into()),
             posted: start,
             head: start,
             slots_end: start,
+            depth,
             owned: PhantomData,
         })
     }
@@ -175,9 +174,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     /// How many are not posted of as many as the table is deep.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
     pub const fn missing(&self) -> u32 {
-        self.end.wrapping_sub(self.posted) as u32
+        self.depth.wrapping_sub(self.posted())
     }
 
     /// The id of the request at a position of this table.
@@ -219,9 +217,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     /// How many more can be staged.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
     pub const fn room(&self) -> u32 {
-        self.end.wrapping_sub(self.head) as u32
+        self.depth.wrapping_sub(self.in_flight())
     }
 
     /// How many places its storage has: the depth, rounded up to a power of two.
@@ -234,7 +231,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     #[must_use]
     #[inline]
     pub const fn vacancy(&mut self) -> Option<Vacancy<'_, S, Requests>> {
-        if self.head == self.end {
+        if self.room() == 0 {
             None
         } else {
             Some(Vacancy { table: self })
@@ -244,7 +241,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     /// Stages a request without slots where there is a vacancy, which the caller knows of.
     #[inline]
     pub const fn stage_vacant(&mut self) -> (Ticket, WorkId) {
-        debug_assert!(self.head != self.end, "there is no vacancy");
+        debug_assert!(self.room() != 0, "there is no vacancy");
         let position = self.head;
         self.head = position.wrapping_add(1);
         (Ticket(position), self.base.forward(position))
@@ -254,7 +251,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     #[inline]
     pub const fn stage_vacant_to(&mut self, end: Ticket) {
         debug_assert!(
-            end.0.wrapping_sub(self.head) <= self.end.wrapping_sub(self.head),
+            end.0.wrapping_sub(self.head) <= self.room() as u64,
             "there is no room"
         );
         self.head = end.0;
@@ -275,7 +272,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     #[inline(always)]
     pub fn stage<const N: usize>(&mut self, slots: [S; N]) -> Result<(Ticket, WorkId), [S; N]> {
         let position = self.head;
-        if position == self.end {
+        if self.room() == 0 {
             return Err(slots);
         }
         self.stage_at(Ticket(position), slots);
@@ -354,20 +351,21 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     /// Retires everything up to the posted request that `work_id` names, as [`InFlight::retire`] does, and returns the ticket of that
     /// request. `None` if it names none, and nothing is retired.
     #[inline(always)]
-    pub fn retire_found<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, mut each: F) -> Option<Ticket> {
+    pub fn retire_found<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, each: F) -> Option<Ticket> {
         let Some(last) = self.find(work_id) else {
-            return self.retire_missed(work_id, &mut each);
+            self.note_missed();
+            return None;
         };
         self.retire_to(last, each);
         Some(Ticket(last))
     }
 
-    /// Looks once more.
+    /// Notes nothing.
     // Apart, and with all of the table: so a loop over completions keeps nothing of it in registers, which costs more than it spares.
     #[cold]
     #[cfg_attr(not(doorbell_in_line), inline(never))]
-    fn retire_missed<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, each: &mut F) -> Option<Ticket> {
-        self.retire(work_id, each).ok().map(|range| range.last)
+    fn note_missed(&mut self) {
+        core::hint::black_box(self);
     }
 
     /// Retires everything up to this posted request.
@@ -376,7 +374,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         let first = self.tail;
         let end = last.wrapping_add(1);
         // Noted before `each` is called, which may panic.
-        self.move_tail(end);
+        self.tail = end;
         if self.slots_end > first {
             let rest = Rest {
                 requests: self.requests.as_mut(),
@@ -414,7 +412,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
             return None;
         }
         let slot = request.0[0].take()?;
-        self.move_tail(tail.wrapping_add(1));
+        self.tail = tail.wrapping_add(1);
         Some(slot)
     }
 
@@ -426,7 +424,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         for request in self.requests.as_mut() {
             request.0.iter_mut().filter_map(Option::take).for_each(&mut each);
         }
-        self.move_tail(self.head);
+        self.tail = self.head;
         self.posted = self.head;
     }
 
@@ -446,13 +444,6 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         let is_ours = work_id.at(0) == self.base;
         (is_ours && offset < self.posted.wrapping_sub(self.tail)).then(|| self.tail.wrapping_add(offset))
     }
-
-    #[inline]
-    const fn move_tail(&mut self, tail: u64) {
-        let retired = tail.wrapping_sub(self.tail);
-        self.tail = tail;
-        self.end = self.end.wrapping_add(retired);
-    }
 }
 
 impl<Requests: AsRef<[Request<Infallible>]> + AsMut<[Request<Infallible>]>> InFlight<Infallible, Requests> {
@@ -463,7 +454,7 @@ impl<Requests: AsRef<[Request<Infallible>]> + AsMut<[Request<Infallible>]>> InFl
     pub const fn retire_next(&mut self) -> bool {
         let is_posted = self.tail != self.posted;
         if is_posted {
-            self.move_tail(self.tail.wrapping_add(1));
+            self.tail = self.tail.wrapping_add(1);
         }
         is_posted
     }
@@ -543,7 +534,7 @@ impl<S, Requests> fmt::Debug for InFlight<S, Requests> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InFlight")
             .field("of", &self.base)
-            .field("depth", &self.end.wrapping_sub(self.tail))
+            .field("depth", &self.depth)
             .field("tail", &self.tail)
             .field("posted", &self.posted)
             .field("head", &self.head)

@@ -151,11 +151,16 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     #[inline(always)]
     fn put_back(&mut self, message: MessageSlot) -> Result<(), Slot> {
         let Origin { queue, sequence } = message.origin();
-        if queue == self.ledger.queue() && self.ring.has_lent(sequence) {
-            forget(message);
-            // SAFETY: No other value had this origin, so the slot is the one that the ring gave for it, and it is given up.
-            unsafe { self.ring.put_back() };
-            return Ok(());
+        if self.ring.has_lent(sequence) {
+            if queue == self.ledger.queue() {
+                forget(message);
+                // SAFETY: No other value had this origin, so the slot is the one that the ring gave for it, and it is given up.
+                unsafe { self.ring.put_back() };
+                return Ok(());
+            }
+            // It is of another queue, and is staged in front of the message that was lent. Noted here, so that the two looks stay
+            // apart: put together they take longer.
+            self.ring.unlend();
         }
         self.restage_apart(message.into())
     }

@@ -207,15 +207,16 @@ impl ReceiveRing {
     /// completion. Its slot may be put back where it was if there were `full` receives, as many as there are places.
     #[inline(always)]
     pub(crate) fn retire_oldest(&mut self, work_id: WorkId, sequence: u64, full: u32) -> Option<Retired<'_>> {
-        let place = Self::place(&self.places, self.positions.oldest());
-        let is_round = self.positions.in_flight() == full;
+        let oldest = self.positions.oldest();
+        let place = Self::place(&self.places, oldest);
         // The place has its id while it is posted.
         if place.id.get() != work_id || !self.positions.retire_next() {
             return None;
         }
-        if is_round {
+        let next = oldest.forward(full.into());
+        if next == self.positions.end() {
             // All places had receives, so the next one that is staged comes here.
-            let next = self.positions.work_id(self.positions.end());
+            let next = self.positions.work_id(next);
             // SAFETY: the receive was posted until now, so it is neither staged nor posted now. The ring is borrowed exclusively.
             unsafe { place.set_id(next) };
             self.lent = sequence;

@@ -68,7 +68,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[inline]
     pub(super) fn poll<C: Receives<P>>(
         &mut self,
-        table: &mut [ChannelEntry<C>],
+        table: &mut Vec<ChannelEntry<C>>,
         arena: &mut P::Arena,
         statistics: &Arc<Statistics>,
         mut due: impl FnMut(u32, &mut Listed),
@@ -120,7 +120,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[inline]
     pub(super) fn poll_early<C: Receives<P>>(
         &mut self,
-        table: &mut [ChannelEntry<C>],
+        table: &mut Vec<ChannelEntry<C>>,
         arena: &mut P::Arena,
         statistics: &Arc<Statistics>,
         due: impl FnMut(u32, &mut Listed),
@@ -136,7 +136,7 @@ impl<P: Provider> ReceiveSide<P> {
     #[cold]
     fn take_early<C: Receives<P>>(
         &mut self,
-        table: &mut [ChannelEntry<C>],
+        table: &mut Vec<ChannelEntry<C>>,
         arena: &mut P::Arena,
         statistics: &Arc<Statistics>,
         mut due: impl FnMut(u32, &mut Listed),
@@ -255,36 +255,16 @@ fn take_other<P: Provider, C: Receives<P>>(
     if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), shared) {
         return shared.take(completion, around, due, each);
     }
-    let Some(entry) = around.table.get(id.channel_among(WorkKind::Receive)) else {
+    let Some((entry, others)) = apart(around.table, id.channel_among(WorkKind::Receive)) else {
         return keep_or_orphan(completion, false, around.early, around.statistics);
     };
-    if entry.channel.is_none() {
-        let is_early = entry.awaits_admission();
+    let is_early = entry.awaits_admission();
+    let Some((listed, channel)) = entry.split() else {
         return keep_or_orphan(completion, is_early, around.early, around.statistics);
-    }
-    take_own(completion, interrupted, around, due, each);
-    true
-}
-
-/// Takes a receive of a channel's own queue that brought no message or one in several slots, or is not the next one.
-#[inline]
-fn take_own<P: Provider, C: Receives<P>>(
-    completion: Lent<'_, P::Completion>,
-    interrupted: &mut Option<u32>,
-    around: Around<'_, P, C>,
-    due: &mut impl FnMut(u32, &mut Listed),
-    each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
-) {
-    let id = completion.work_id();
-    let place = listed_apart(around.table, id.channel_among(WorkKind::Receive));
-    let Some((listed, channel, others)) = place else {
-        // The caller found it.
-        around.statistics.orphaned.add_from_any(1);
-        return;
     };
     let Some((arrival, slot)) = channel.receive_half().retire(completion) else {
         around.statistics.rejected.add_from_any(1);
-        return;
+        return true;
     };
     let mut memory = slot.map(Taken::<P>::from);
     let owed = OnUnwind::new(|| *interrupted = Some(id.channel()));
@@ -310,7 +290,7 @@ fn take_own<P: Provider, C: Receives<P>>(
             if let Some(event) = reported {
                 each(Turn::new(channel, others, around.arena), event);
             }
-            return;
+            return true;
         }
         each(Turn::new(channel, others, around.arena), event);
     }
@@ -318,6 +298,7 @@ fn take_own<P: Provider, C: Receives<P>>(
         look_after(id.channel(), around, due, each);
     }
     owed.disarm();
+    true
 }
 
 /// Posts the receives that are missing of a channel's own queue, and has them announced where that is due. A refusal of the device is
