@@ -22,7 +22,7 @@ const PROFILE_BYTES_MAX: u64 = 16 << 20;
 /// Run a verbs program in a sandbox, with the RDMA devices that a policy allows
 ///
 /// The program needs no change. It runs without privileges in its own user and mount namespaces, in which /dev/infiniband is empty.
-/// The broker opens the devices that the policy allows, and passes the descriptors to the program, which sees no other devices. The
+/// The broker opens the devices that the policy allows, and passes the descriptors to the program, which can use no other devices. The
 /// broker also rings the doorbells of Soft-RoCE: the kernel accepts them only from a process that opened the device itself.
 ///
 /// The policy is a TOML file with `devices`, a list of names that may end in *, and `contexts`, the maximum number of open
