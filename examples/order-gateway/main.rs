@@ -18,7 +18,7 @@
 //! | answered | yes | by its deadline |
 //! | late | yes | answered after its deadline: nobody waited for it any more |
 //! | lost | yes | no answer came. The gateway may have carried it out |
-//! | rejected | no | back-pressure: it can be offered again, or elsewhere |
+//! | rejected | no | backpressure: it can be offered again, or elsewhere |
 //!
 //! **Open or closed loop.** `--in-flight N` sends an order when one of N has been answered: how fast the gateway
 //! can be used. `--rate R` offers orders by the clock, at any pace of the gateway, and counts their latency from when each was due. So a

@@ -29,7 +29,7 @@ pub(crate) struct Traded {
     pub(crate) answered: u64,
     pub(crate) late: u64,
     pub(crate) lost: u64,
-    /// By back-pressure: never sent.
+    /// By backpressure: never sent.
     pub(crate) rejected: u64,
     pub(crate) wrong: u64,
     pub(crate) unasked: u64,
@@ -247,7 +247,7 @@ impl Display for Traded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}: {} orders, {} answered in time, {} late, {} lost, {} rejected by back-pressure; {} answers a second",
+            "{}: {} orders, {} answered in time, {} late, {} lost, {} rejected by backpressure; {} answers a second",
             self.load, self.offered, self.answered, self.late, self.lost, self.rejected, self.answers_per_s
         )?;
         match &self.latency {

@@ -405,7 +405,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// [`SessionEvent::Unknown`](crate::link::SessionEvent::Unknown) names it by what is returned.
     ///
     /// # Errors
-    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are back-pressure: poll, and try again. [`PushRefusal::Over`] gives the
+    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are backpressure: poll, and try again. [`PushRefusal::Over`] gives the
     /// reason of a link's end, also after the event of that end. Once another link has ended at its place, the error is
     /// [`PushRefusal::Closing`], as for a link that never existed.
     pub fn send(&mut self, id: LinkId, message: &[u8]) -> Result<Sequence, PushRefusal> {

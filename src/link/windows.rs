@@ -39,7 +39,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// returned value. Requests without an end yet may be done in any order.
     ///
     /// # Errors
-    /// [`RequestRefusal::Full`] is back-pressure: poll, and try again. [`RequestRefusal::Over`] says why the link is over, for as long as
+    /// [`RequestRefusal::Full`] is backpressure: poll, and try again. [`RequestRefusal::Over`] says why the link is over, for as long as
     /// [`Links::send`] does.
     pub fn request(
         &mut self,

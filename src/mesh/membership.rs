@@ -366,7 +366,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// Takes a message of two parts to be sent to a member; later polls send it, and again where it is lost on its way.
     ///
     /// # Errors
-    /// [`MeshSendError::WouldBlock`] is back-pressure; the others say why none goes.
+    /// [`MeshSendError::WouldBlock`] is backpressure; the others say why none goes.
     pub fn send(&mut self, to: Rank, header: &[u8], payload: &[u8]) -> Result<(), MeshSendError> {
         self.state.send(to, header, payload)
     }

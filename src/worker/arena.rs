@@ -80,7 +80,7 @@ impl<P: Provider> Arena<P> {
         }
     }
 
-    /// Leases memory, the first slot first; `None` is back-pressure. Its length is zero, its bytes
+    /// Leases memory, the first slot first; `None` is backpressure. Its length is zero, its bytes
     /// are as they were.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {

@@ -45,7 +45,7 @@ impl ChannelId {
 
 /// A send that failed: the item that was not sent, and the reason.
 ///
-/// [`SendErrorKind::WouldBlock`] is back-pressure: poll the Worker and try again.
+/// [`SendErrorKind::WouldBlock`] is backpressure: poll the Worker and try again.
 #[derive(Debug)]
 pub struct SendError<T> {
     /// Why.

@@ -168,7 +168,7 @@ pub struct ChannelConfig {
     /// the peer; announcements in flight count towards this number.
     pub send_depth: u32,
     /// Receives kept posted; there must be slots for all of them. A peer sends no more messages than are posted, which is its
-    /// back-pressure. Default 128, as many as a peer of default depth has in flight: with half of it, a stream of messages stood
+    /// backpressure. Default 128, as many as a peer of default depth has in flight: with half of it, a stream of messages stood
     /// still half the time. On a Worker with shared receives it is the channel's share of them.
     pub receive_depth: u32,
     /// Maximum number of gather elements of a request, 1..=4. Default 4, the most: a header and the pages behind it.

@@ -394,7 +394,7 @@ impl<P: Provider> Worker<P> {
         self.sends.submissions.class_counts(class)
     }
 
-    /// Leases a slot. `None` is back-pressure: every slot that is not a receive is in flight or held by the application, and one
+    /// Leases a slot. `None` is backpressure: every slot that is not a receive is in flight or held by the application, and one
     /// becomes free when a request completes or a message is released. This does not last forever, as long as
     /// [`Worker::leases_max`] is not 0 and [`Worker::not_destroyed`] is 0.
     #[inline]

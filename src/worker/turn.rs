@@ -30,7 +30,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
         }
     }
 
-    /// Leases memory; `None` is back-pressure, as of [`Worker::lease`](crate::Worker::lease).
+    /// Leases memory; `None` is backpressure, as of [`Worker::lease`](crate::Worker::lease).
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })

@@ -1,4 +1,4 @@
-//! Channels over the simulated fabric: messages, one-sided access, back-pressure, failure, close.
+//! Channels over the simulated fabric: messages, one-sided access, backpressure, failure, close.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -551,7 +551,7 @@ fn a_request_gathers_from_memory_of_two_sizes() {
     }
     let [one, other] = [headers.lease().unwrap(), headers.lease().unwrap()];
     assert_ne!(one.index(), other.index());
-    assert!(headers.lease().is_none(), "back-pressure");
+    assert!(headers.lease().is_none(), "backpressure");
     headers.release(one);
     assert!(headers.lease().is_some());
     // The memory of a lease outlives what it is from.

@@ -72,7 +72,7 @@ pub trait Arena: Send + Sized + 'static {
     /// Handle with which other threads make slots of detached ones.
     type Attacher: Attacher<Slot = Self::Slot>;
 
-    /// Takes a slot from the free list, its length set to zero. `None` is back-pressure.
+    /// Takes a slot from the free list, its length set to zero. `None` is backpressure.
     fn lease(&mut self) -> Option<Self::Slot>;
 
     /// Puts a slot back, cheaper than dropping it. One of another arena goes to its own.

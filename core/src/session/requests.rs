@@ -92,7 +92,7 @@ pub enum RequestEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestRefusal {
-    /// There are as many as may be: back-pressure.
+    /// There are as many as may be: backpressure.
     Full,
     /// The peer has granted no such window, or withdrawn it.
     NoWindow,

@@ -19,7 +19,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// the transfer is open: what is copied in meanwhile may arrive or not.
     ///
     /// # Errors
-    /// [`TransferRefusal::Full`] is back-pressure. Otherwise the link or the region does not allow it.
+    /// [`TransferRefusal::Full`] is backpressure. Otherwise the link or the region does not allow it.
     pub fn offer(
         &mut self,
         node: &Node<P, N>,
@@ -101,7 +101,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// at the end of the link, or if the device does not register the memory.
     ///
     /// # Errors
-    /// [`TransferRefusal::LoansFull`] is back-pressure. Otherwise the link or the region does not allow it.
+    /// [`TransferRefusal::LoansFull`] is backpressure. Otherwise the link or the region does not allow it.
     ///
     /// [`TransferEnd::Done`]: crate::link::TransferEnd::Done
     pub fn lend(
@@ -129,7 +129,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// READ and atomics also need the right in [`ChannelConfig::remote`](crate::ChannelConfig::remote) of this side's channels.
     ///
     /// # Errors
-    /// [`TransferRefusal::LoansFull`] is back-pressure: loans, or windows of the link. Otherwise the link or the region does not allow it.
+    /// [`TransferRefusal::LoansFull`] is backpressure: loans, or windows of the link. Otherwise the link or the region does not allow it.
     pub fn lend_window(
         &mut self,
         node: &Node<P, N>,

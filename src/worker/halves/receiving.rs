@@ -95,7 +95,7 @@ impl<P: Provider> ReceiveWorker<P> {
         self.prepare(|half| half.poll(&mut each))
     }
 
-    /// Leases memory that is received into; `None` is back-pressure.
+    /// Leases memory that is received into; `None` is backpressure.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })

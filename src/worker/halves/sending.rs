@@ -188,7 +188,7 @@ impl<P: Provider> SendWorker<P> {
         &self.context
     }
 
-    /// Leases memory; `None` is back-pressure.
+    /// Leases memory; `None` is backpressure.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease()

@@ -58,7 +58,7 @@ impl<P: Provider> Submitter<P> {
         })
     }
 
-    /// Leases memory; `None` is back-pressure: all of it is under way, or failed and not taken.
+    /// Leases memory; `None` is backpressure: all of it is under way, or failed and not taken.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         let Self {

@@ -138,7 +138,7 @@ pub enum Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushRefusal {
-    /// The peer has not acknowledged enough: back-pressure.
+    /// The peer has not acknowledged enough: backpressure.
     Full,
     /// There is no rail at the moment.
     Recovering,
@@ -260,7 +260,7 @@ pub enum SessionEvent {
         /// The last fragment.
         through: Sequence,
     },
-    /// The peer's transport answers, but its process takes no messages: back-pressure.
+    /// The peer's transport answers, but its process takes no messages: backpressure.
     Stalled,
     /// The peer's process takes messages again.
     Resumed,

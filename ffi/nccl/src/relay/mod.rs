@@ -7,7 +7,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`frame`] | the messages by which links become circuits |
-//! | [`credit`] | back-pressure of one link |
+//! | [`credit`] | backpressure of one link |
 //! | [`search`] | a link that leads to a process, directly or by relays |
 //! | [`circuits`] | the circuits of a relay: all that it decides |
 //! | [`service`] | the thread of a host that is a relay |

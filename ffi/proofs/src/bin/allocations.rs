@@ -74,7 +74,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     traffic.run(half)?;
     let calls = CALLS.get().wrapping_sub(before);
     println!(
-        "{calls} calls of the allocator, {} requests, {} times back-pressure",
+        "{calls} calls of the allocator, {} requests, {} times backpressure",
         traffic.requests().saturating_add(apart.requests()),
         traffic.would_block().saturating_add(apart.would_block())
     );

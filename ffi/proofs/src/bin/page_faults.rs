@@ -91,7 +91,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         count(after).wrapping_sub(count(before))
     });
     println!(
-        "{minor} minor page faults, {major} major, {} requests, {} times back-pressure",
+        "{minor} minor page faults, {major} major, {} requests, {} times backpressure",
         traffic.requests().saturating_add(apart.requests()),
         traffic.would_block().saturating_add(apart.would_block())
     );
