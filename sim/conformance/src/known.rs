@@ -29,8 +29,9 @@ const NO_ON_DEMAND: Deviation = Deviation {
     case: "s26_memory_is_paged_on_demand",
     observed: "made: cannot provide the required on-demand paging: the device has none for SEND, WRITE, READ, atomics",
     providers: RXE,
-    source: "On-demand paging came to Soft-RoCE with Linux 6.15: rxe_odp.c. It drops the offset in a page: on 7.2, 100 bytes \
-             for offset 100 lay at 0, and those for offset 12238 at 8192. So doorbell takes it for a device without.",
+    source: "Soft-RoCE supports on-demand paging from Linux 6.15 on: rxe_odp.c. It ignores the offset in a page: on 7.2, 100 \
+             bytes for offset 100 were written at 0, and those for offset 12238 at 8192. So doorbell treats it as a device \
+             without on-demand paging.",
     ..NONE
 };
 
@@ -42,8 +43,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "to SQD: done, SQD; posted there: nothing; back: done, RTS; then: nothing; \
                    behind another: SUCCESS SUCCESS; received: later last",
         providers: RXE,
-        source: "Nothing runs the requester where a queue pair goes from SQD to RTS: rxe_qp.c, rxe_qp_from_attr. Requests \
-                 posted meanwhile go with the next doorbell.",
+        source: "Nothing runs the requester when a queue pair moves from SQD to RTS: rxe_qp.c, rxe_qp_from_attr. Requests that \
+                 were posted in SQD are sent with the next doorbell.",
         ..NONE
     },
     Deviation {
@@ -67,8 +68,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s02_a_bad_modify_changes_nothing",
         observed: "bad: path_mtu; good: INIT RTR RTS",
         providers: RXE_AND_FAKE,
-        source: "A path MTU may be larger than the port's: rxe_qp.c, rxe_qp_chk_attr compares it with what a port can \
-                 have at most, 4096. The fake libibverbs has the same limit.",
+        source: "A path MTU may be larger than the MTU of the port: rxe_qp.c, rxe_qp_chk_attr compares it only with the \
+                 maximum of all ports, 4096. The fake libibverbs has the same limit.",
         ..NONE
     },
     Deviation {
@@ -76,7 +77,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s03_a_send_posted_in_error_is_flushed",
         observed: "sent: nothing",
         providers: &[SimulatedMlx5],
-        source: "A request that is posted in ERR makes no completion: told of mlx5 by google/rdma-unit-test. It was not \
+        source: "A request that is posted in ERR has no completion. google/rdma-unit-test reports this of mlx5; it was not \
                  observed here.",
         ..NONE
     },
@@ -85,8 +86,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s03_a_receive_posted_in_error_is_flushed",
         observed: "those before: WR_FLUSH_ERR; received: nothing",
         providers: RXE,
-        source: "A receive that is posted in ERR stays where it is: rxe_verbs.c, rxe_post_recv is not called by a \
-                 library that posts without a system call, so nothing runs the responder.",
+        source: "A receive that is posted in ERR stays in its queue. The library posts without a system call, so it does not \
+                 call rxe_verbs.c, rxe_post_recv, and nothing runs the responder.",
         ..NONE
     },
     Deviation {
@@ -125,7 +126,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s09_a_refused_write_with_immediate_fails_the_receive",
         observed: "sent: REM_ACCESS_ERR; received: REM_ACCESS_ERR WR_FLUSH_ERR; states: ERR ERR",
         providers: RXE,
-        source: "The receive ends with the requester's word: rxe_resp.c, RESPST_ERR_RKEY_VIOLATION.",
+        source: "The receive completes with the requester's status: rxe_resp.c, RESPST_ERR_RKEY_VIOLATION.",
         ..NONE
     },
     NO_ON_DEMAND,
@@ -151,7 +152,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s11_a_receive_of_another_domain_fails_both",
         observed: "sent: REM_OP_ERR; received: LOC_QP_OP_ERR; states: ERR ERR",
         providers: RXE,
-        source: "A receive whose memory may not be used is malformed: rxe_resp.c, RESPST_ERR_MALFORMED_WQE.",
+        source: "A receive whose memory may not be used is reported as malformed: rxe_resp.c, RESPST_ERR_MALFORMED_WQE.",
         ..NONE
     },
     Deviation {
@@ -161,8 +162,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         providers: &[Rxe],
         until: LINUX_7_2,
         is_a_race: true,
-        source: "The retransmission timer runs on while a receiver is not ready. If it runs out while the request \
-                 is under way once more, the device counts a peer that did not answer: rxe_comp.c, rxe_completer.",
+        source: "The retransmission timer continues while a receiver is not ready. If it expires while the retransmitted \
+                 request is in flight, the device counts a retry as if the peer had not answered: rxe_comp.c, rxe_completer.",
         ..NONE
     },
     Deviation {
@@ -171,7 +172,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "meanwhile: RETRY_EXC_ERR; then: nothing",
         providers: &[SimulatedRxe, SimulatedRxeRepeating],
         until: LINUX_7_2,
-        source: "In the simulator it always counts.",
+        source: "In the simulator the device always counts so.",
         ..NONE
     },
     Deviation {
@@ -179,7 +180,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s13_seven_retries_end_too",
         observed: "to RTS: EINVAL",
         providers: &[Rxe],
-        source: "rxe_comp.c, COMPST_ERROR_RETRY does not count down from 7. `ffi` refuses it there.",
+        source: "rxe_comp.c, COMPST_ERROR_RETRY does not count down from 7. So `ffi` refuses 7 there.",
         ..NONE
     },
     Deviation {
@@ -187,7 +188,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s13_seven_retries_end_too",
         observed: "to RTS: done; sent: nothing",
         providers: &[SimulatedRxe, SimulatedRxeRepeating],
-        source: "rxe_comp.c, COMPST_ERROR_RETRY does not count down from 7. `ffi` refuses it there.",
+        source: "rxe_comp.c, COMPST_ERROR_RETRY does not count down from 7. So `ffi` refuses 7 there.",
         ..NONE
     },
     Deviation {
@@ -244,7 +245,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "events: nothing",
         providers: RXE,
         until: LINUX_6_12,
-        source: "rxe_resp.c has no QP_LAST_WQE_REACHED yet.",
+        source: "rxe_resp.c does not report QP_LAST_WQE_REACHED yet.",
         ..NONE
     },
     Deviation {
@@ -253,7 +254,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "flushed: 0",
         providers: RXE,
         from: LINUX_6_12,
-        source: "A completion that is flushed notifies nobody who is armed for solicited ones: rxe_resp.c, flush_recv_wqe.",
+        source: "A flushed completion does not notify a completion queue that is armed for solicited completions: rxe_resp.c, \
+                 flush_recv_wqe.",
         ..NONE
     },
     Deviation {
@@ -261,8 +263,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s27_an_atomic_must_be_aligned",
         observed: "atomic: refused when posted, RTS RTS; words: 0 0",
         providers: &[Rxe],
-        source: "The library refuses it before the device could: rdma-core, providers/rxe/rxe.c, validate_send_wr. \
-                 The simulator has no such library.",
+        source: "The library refuses the request before the device can: rdma-core, providers/rxe/rxe.c, validate_send_wr. The \
+                 simulator has no such library.",
         ..NONE
     },
     Deviation {
@@ -270,7 +272,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s28_a_requester_without_depth_stalls",
         observed: "WRITE: SUCCESS LOC_QP_OP_ERR; READ: nothing; state: ERR; when failed: nothing",
         providers: &[Fake],
-        source: "The fake libibverbs fails what could never begin.",
+        source: "The fake libibverbs fails a request that could never start.",
         ..NONE
     },
     Deviation {
@@ -278,7 +280,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s30_the_first_packet_of_a_queue_pair_in_rtr_is_told",
         observed: "sent: SUCCESS SUCCESS; events: nothing; state: RTR",
         providers: RXE_AND_FAKE,
-        source: "There is no COMM_EST in the driver, nor in the fake libibverbs.",
+        source: "Neither the driver nor the fake libibverbs reports COMM_EST.",
         ..NONE
     },
     Deviation {
@@ -287,7 +289,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "sent: REM_ACCESS_ERR; events: nothing",
         providers: RXE,
         until: LINUX_7_2,
-        source: "rxe_resp.c has no QP_ACCESS_ERR yet.",
+        source: "rxe_resp.c does not report QP_ACCESS_ERR yet.",
         ..NONE
     },
     Deviation {
@@ -295,7 +297,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s30_a_refused_request_is_told",
         observed: "sent: REM_INV_REQ_ERR; events: nothing",
         providers: RXE,
-        source: "There is no QP_REQ_ERR in the driver.",
+        source: "The driver does not report QP_REQ_ERR.",
         ..NONE
     },
     Deviation {
@@ -303,8 +305,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s30_a_send_queue_that_drained_is_told",
         observed: "meanwhile: nothing SQ_DRAINED; sent: nothing; events: nothing",
         providers: RXE,
-        source: "A request that is to be tried again counts as posted and not as under way: rxe_req.c, req_retry. So it \
-                 waits in SQD, and the send queue has drained.",
+        source: "A request that is to be retried counts as posted, not as in flight: rxe_req.c, req_retry. So it waits in SQD, \
+                 and the send queue is reported as drained.",
         ..NONE
     },
     Deviation {
@@ -312,8 +314,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         case: "s30_a_device_that_breaks_is_told",
         observed: "device: nothing",
         providers: &[Rxe],
-        source: "There is no DEVICE_FATAL in the driver. The kernel tells it of a device that is removed under those who have it open, but \
-                 of one whose driver has no disassociate_ucontext it waits until nobody has: \
+        source: "The driver does not report DEVICE_FATAL. The kernel reports it if an open device is removed. If the driver \
+                 has no disassociate_ucontext, the kernel waits instead until no process has the device open: \
                  drivers/infiniband/core/uverbs_main.c, ib_uverbs_remove_one.",
         ..NONE
     },
@@ -335,9 +337,9 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "sent: SUCCESS; received: hello of 5 bytes; from: its queue pair, its GID; to: our GID; class: 0x28; \
                    hops: 64",
         providers: &[Rxe],
-        source: "The kernel asks its routes for the hop limit, whatever an address handle says: \
-                 drivers/infiniband/core/verbs.c, ib_resolve_unicast_gid_dmac. Datagrams go by the kernel's copy of \
-                 the handle: rxe_av.c, rxe_get_av. The simulator has no such kernel.",
+        source: "The kernel takes the hop limit from its routes, not from the address handle: drivers/infiniband/core/verbs.c, \
+                 ib_resolve_unicast_gid_dmac. Datagrams use the kernel's copy of the handle: rxe_av.c, rxe_get_av. The \
+                 simulator has no such kernel.",
         ..NONE
     },
     Deviation {
@@ -347,9 +349,9 @@ pub const DEVIATIONS: &[Deviation] = &[
                    state: ERR",
         providers: RXE,
         until: LINUX_6_12,
-        source: "rxe_resp.c, check_length does not compare a datagram with its receive yet, so more than fits is \
-                 EINVAL to rxe_mr.c, copy_data, and the receive is malformed, as on connections. Later, as \
-                 rxe_resp_check_length, it does, and RESPST_ERR_LENGTH drops the datagram.",
+        source: "rxe_resp.c, check_length does not compare the length of a datagram with its receive yet. So for a longer \
+                 datagram rxe_mr.c, copy_data returns EINVAL, and the receive is malformed, as on connections. In later \
+                 kernels rxe_resp_check_length compares them, and RESPST_ERR_LENGTH drops the datagram.",
         ..NONE
     },
 ];
@@ -360,9 +362,9 @@ const REPEATING: Deviation = Deviation {
     observed: "received: once once once once; state: ERR",
     from: LINUX_6_4,
     until: LINUX_7_2,
-    source: "If a queue pair fails while a packet completes, its message is delivered again into every receive that \
-             is posted: rxe_resp.c, since 49dc9c1f0c7e and until it was corrected in July 2026, as in Debian's 6.12.117. \
-             It is a race, which the lab's 6.12.95 did not show.",
+    source: "If a queue pair fails while a packet completes, its message is delivered again into every posted receive: \
+             rxe_resp.c, from 49dc9c1f0c7e until it was corrected in July 2026, as in Debian's 6.12.117. It is a race, which \
+             did not occur on 6.12.95 in the lab.",
     ..NONE
 };
 
@@ -372,8 +374,8 @@ const FOREIGN_GATHER: Deviation = Deviation {
     observed: "sent: LOC_QP_OP_ERR; state: ERR; peer: nothing",
     providers: RXE,
     until: LINUX_6_12,
-    source: "A key that may not be used is EINVAL to rxe_mr.c, copy_data, and rxe_req.c, rxe_requester takes only \
-             EFAULT for a protection error.",
+    source: "For a key that may not be used, rxe_mr.c, copy_data returns EINVAL. rxe_req.c, rxe_requester reports only EFAULT \
+             as a protection error.",
     ..NONE
 };
 
@@ -383,54 +385,55 @@ const FOREIGN_GATHER_FLUSHED: Deviation = Deviation {
     observed: "sent: WR_FLUSH_ERR; state: ERR; peer: nothing",
     providers: RXE,
     from: LINUX_6_12,
-    source: "The cause is lost: rxe_req.c, rxe_requester brings the queue pair to ERR, and rxe_comp.c, \
-             rxe_completer then flushes all requests, the one that failed among them.",
+    source: "The cause is lost: rxe_req.c, rxe_requester moves the queue pair to ERR. Then rxe_comp.c, rxe_completer flushes \
+             all requests, including the failed one.",
     ..NONE
 };
 
 const SEND_ERROR: Deviation = Deviation {
     providers: RXE,
-    source: "There is no SQE: rxe_req.c, rxe_requester brings a queue pair of datagrams to ERR, too, and the request \
-             that failed it ends as on a connection (S8).",
+    source: "There is no SQE state: rxe_req.c, rxe_requester moves a datagram queue pair to ERR, too. The failed request \
+             completes as on a connection (S8).",
     ..NONE
 };
 
 const WAITED_FOR: Deviation = Deviation {
     providers: &[SimulatedMlx5],
-    source: "A request for a queue pair in ERR makes no completion: told of mlx5 by google/rdma-unit-test. It was not observed here.",
+    source: "A request for a queue pair in ERR has no completion. google/rdma-unit-test reports this of mlx5; it was not \
+             observed here.",
     ..NONE
 };
 
 const LEFT_ALONE: Deviation = Deviation {
     name: "not_disturbed_here",
     providers: &[Fake],
-    source: "There are no packets in the fake libibverbs that could be lost or come again.",
+    source: "The fake libibverbs has no packets that could be lost or duplicated.",
     ..NONE
 };
 
 const FORBIDDEN: Deviation = Deviation {
     providers: RXE,
-    source: "An access that the queue pair's flags forbid is no refused access: rxe_resp.c, check_op_valid gives \
-             RESPST_ERR_UNSUPPORTED_OPCODE.",
+    source: "An access that the flags of the queue pair forbid is not reported as an access error: rxe_resp.c, check_op_valid \
+             returns RESPST_ERR_UNSUPPORTED_OPCODE.",
     ..NONE
 };
 
 const SHORT: Deviation = Deviation {
     providers: RXE,
-    source: "More than is left of a receive is EINVAL to rxe_mr.c, copy_data, and rxe_resp.c, send_data_in takes only ENOSPC \
-             for a length: the receive is malformed.",
+    source: "If a message is longer than its receive, rxe_mr.c, copy_data returns EINVAL. rxe_resp.c, send_data_in reports \
+             only ENOSPC as a length error, so the receive is malformed.",
     ..NONE
 };
 
 const OVERRUN: Deviation = Deviation {
-    source: "A completion that does not fit is dropped, CQ_ERR reports it, and the queue works on. Only the \
-             responder of the queue pair fails: rxe_cq.c, rxe_cq_post, and rxe_resp.c, RESPST_ERR_CQ_OVERFLOW. In the fake \
+    source: "A completion that does not fit is dropped, CQ_ERR reports it, and the completion queue continues to work. Only \
+             the responder of the queue pair fails: rxe_cq.c, rxe_cq_post, and rxe_resp.c, RESPST_ERR_CQ_OVERFLOW. In the fake \
              libibverbs no queue pair fails.",
     ..NONE
 };
 
 const PORT: Deviation = Deviation {
     providers: &[Fake],
-    source: "The fake libibverbs stands on a network device of this machine, which is left alone.",
+    source: "The fake libibverbs uses a network device of this host, which the test does not change.",
     ..NONE
 };

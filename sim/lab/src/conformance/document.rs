@@ -92,12 +92,12 @@ const HEAD: &str = "\
 
 This page is for readers who compare devices. After it you know the promises of verbs, row by row, and the behaviour of each provider that was run.
 
-`cargo lab conformance` writes this file; `cargo lab conformance --check` fails where it would write another, and so does `cargo lab test`. The cases
-and the deviations are in `sim/conformance`. `same` is word for word the text of the book, a name is a deviation
-described below, and nothing else passes. `sometimes` is a race in the device, where the book's words pass, too.
+`cargo lab conformance` writes this file. `cargo lab conformance --check` and `cargo lab test` fail if it would write a different one. The cases and the
+deviations are in `sim/conformance`. In the table, `same` means that the observation is exactly the text of the book. A name is a deviation that is described
+below. Any other observation fails. `sometimes` means that the deviation is a race in the device, so the text of the book passes, too.
 
-The kernels behind `rxe` are those that booted; behind `simulator as rxe`, those whose quirks the simulator had. A range of
-kernels begins and ends with those that were run: `before 7.2` was seen on 6.12 and not on 7.2. A range that was seen on the simulator alone is that of its source.
+The kernels named after `rxe` were booted. For the kernels named after `simulator as rxe` the simulator had the quirks of that kernel. A range of kernels begins and
+ends with tested kernels: `before 7.2` was observed on 6.12 and not on 7.2. If a range was observed only on the simulator, it comes from its source.
 ";
 
 /// The whole document.
