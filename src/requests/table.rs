@@ -270,14 +270,15 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Whether a request that has no end yet was sent over another channel than this one.
+    /// Whether this request has no end yet and was sent over another channel than this one.
     #[inline]
     fn is_over_another(&self, id: CorrelationId, channel: Option<ChannelId>) -> bool {
         let index = u32::try_from(id.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         let entry = self.entries.get(index as usize);
-        let over = entry
-            .filter(|entry| entry.waiting.is_some())
-            .and_then(|entry| entry.over);
+        // The entry may have a later request by now.
+        let is_open =
+            |entry: &&RequestEntry<T>| entry.waiting.is_some() && entry.generation == (id.0 >> 32) as u32;
+        let over = entry.filter(is_open).and_then(|entry| entry.over);
         over.zip(channel).is_some_and(|(over, channel)| over != channel)
     }
 

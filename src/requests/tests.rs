@@ -136,6 +136,14 @@ fn an_answer_over_another_channel_ends_nothing() {
         requests.hear_over(Some(channel(2)), &first),
         Heard::Late(id, &b"made up"[..])
     );
+    // Its entry has a request over the next channel, and the late answer of a correct server is no answer that was made up.
+    for _ in 0..2 {
+        let next = requests.begin(at(10), "next").unwrap();
+        requests.note_sent(next, channel(2));
+    }
+    let late = requests.hear_over(Some(channel(1)), &first);
+    assert_eq!(late, Heard::Late(id, &b"made up"[..]));
+    assert_eq!((requests.counts().late, requests.counts().unasked), (2, 1));
 }
 
 #[test]
