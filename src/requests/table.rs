@@ -237,15 +237,22 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Handles a message of the peer.
+    /// Handles a message of the peer that came over a link, or another way of the caller's own. An answer ends its request whichever channel
+    /// the request was sent over. For a message of a channel call [`Requests::hear_from`].
     #[inline]
     pub fn hear<'m>(&mut self, message: &'m [u8]) -> Heard<'m, T> {
         self.hear_over(None, message)
     }
 
-    /// Takes a message that came over a channel, if that is known. It answers no request that was sent over another one.
+    /// Handles a message of the peer that came over a channel. An answer ends no request that was sent over another one. Channels of different
+    /// Workers may have equal ids: keep the requests of each Worker in a table of their own.
     #[inline]
-    pub(super) fn hear_over<'m>(&mut self, channel: Option<ChannelId>, message: &'m [u8]) -> Heard<'m, T> {
+    pub fn hear_from<'m>(&mut self, channel: ChannelId, message: &'m [u8]) -> Heard<'m, T> {
+        self.hear_over(Some(channel), message)
+    }
+
+    #[inline]
+    fn hear_over<'m>(&mut self, channel: Option<ChannelId>, message: &'m [u8]) -> Heard<'m, T> {
         match RequestHeader::parse(message) {
             Ok((RequestKind::Answer, id, _)) if self.is_over_another(id, channel) => {
                 self.counts.unasked = self.counts.unasked.wrapping_add(1);
