@@ -616,7 +616,7 @@ mod tests {
         Theirs,
         /// The peer begins it, and one too many is turned away.
         TurnedAway,
-        /// It is begun here, and the peer ends it over a rail that takes nothing.
+        /// This side begins it, and the peer ends it over a rail that takes nothing.
         Ours,
     }
 
