@@ -6,8 +6,8 @@ use std::sync::Arc;
 /// How many free buffers are looked at for one that no link shares.
 const LOOKS: usize = 4;
 
-/// Buffers that the mesh does not use now. Each is made when no free one is found, so there are about as many as ever waited at a time, and
-/// were shared by links at that time.
+/// Buffers that the mesh does not use now. Each is made when no free one of its size is found, so there are about as many of each size as
+/// ever waited at a time, and were shared by links at that time.
 ///
 /// A buffer has at most twice the bytes of its frame. So a link whose peer acknowledges nothing holds twice the bytes of its fragments, however
 /// short its frames are.
