@@ -182,7 +182,8 @@ impl Trader<'_> {
             ..
         } = self;
         let count = worker.poll(|mut turn, event| match event {
-            Event::Received { message, .. } => match requests.hear(message.payload()) {
+            Event::Received { message, .. } => match requests.hear_from(turn.channel.id(), message.payload())
+            {
                 Heard::Answer(sent, answer) => orders.note_answer(Instant::now(), sent, answer),
                 Heard::Late(_, answer) => orders.note_late(Instant::now(), answer),
                 _ => orders.unasked += 1,

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::frame::SHORT_BYTES_MAX;
+
 /// How many free buffers are looked at for one that no link shares.
 const LOOKS: usize = 4;
 
-/// Buffers that the mesh does not use now. Each is made when no free one is found, so there are about as many as ever waited at a time, and
-/// were shared by links at that time.
+/// Buffers that the mesh does not use now. Each is made when no free one of its size is found, so there are about as many of each size as
+/// ever waited at a time, and were shared by links at that time.
 ///
 /// A buffer has at most twice the bytes of its frame. So a link whose peer acknowledges nothing holds twice the bytes of its fragments, however
 /// short its frames are.
@@ -19,10 +21,11 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) const fn new(frame_bytes: usize) -> Self {
+    /// A pool for messages whose frames have so many bytes at most, and for frames that are no messages.
+    pub(super) fn new(frame_bytes: usize) -> Self {
         Self {
             free: Vec::new(),
-            frame_bytes,
+            frame_bytes: frame_bytes.max(SHORT_BYTES_MAX as usize),
         }
     }
 
@@ -74,12 +77,19 @@ fn class(bytes: usize) -> usize {
 mod tests {
     use std::sync::Arc;
 
+    use doorbell_core::rank::Rank;
+    use doorbell_core::route::{ANNOUNCEMENT_BYTES, RELAY_HEADER_BYTES};
+
     use super::Pool;
+    use crate::mesh::config::MeshConfig;
+
+    fn free(pool: &Pool) -> usize {
+        pool.free.iter().map(|free| free.len()).sum()
+    }
 
     #[test]
     fn a_buffer_is_filled_again_once_no_link_shares_it() {
         let mut pool = Pool::new(8);
-        let free = |pool: &Pool| pool.free.iter().map(|free| free.len()).sum::<usize>();
         let frame = pool.fill(&[b"one", b"two"]);
         let shared = Arc::clone(&frame);
         pool.give_back(frame);
@@ -110,10 +120,20 @@ mod tests {
             }
             frames.into_iter().for_each(|frame| pool.give_back(frame));
         }
-        assert_eq!(
-            pool.free.iter().map(|free| free.len()).sum::<usize>(),
-            6,
-            "each was used again"
-        );
+        assert_eq!(free(&pool), 6, "each was used again");
+    }
+
+    #[test]
+    fn a_frame_that_is_no_message_is_filled_again_however_short_messages_are() {
+        let mut config = MeshConfig::new(Rank::new(0).unwrap(), 2, 1);
+        for message_bytes_max in 1..=4 {
+            config.message_bytes_max = message_bytes_max;
+            let mut pool = Pool::new(config.frame_bytes_max());
+            for _ in 0..3 {
+                let frame = pool.fill(&[&[7; RELAY_HEADER_BYTES], &[7; ANNOUNCEMENT_BYTES]]);
+                pool.give_back(frame);
+            }
+            assert_eq!(free(&pool), 1, "{message_bytes_max}");
+        }
     }
 }

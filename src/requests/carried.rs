@@ -146,9 +146,9 @@ impl<T> Requests<T> {
     }
 
     /// Takes what a poll reports of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
-    /// An answer ends a request only if that was sent over this channel, or began by [`Requests::begin`].
+    /// An answer ends a request only if the request was sent over this channel, or began by [`Requests::begin`].
     /// A failure ends the requests that were sent over that channel, and those that [`Requests::begin`] began.
-    /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear`] instead.
+    /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear_from`] instead.
     #[inline]
     pub fn take<'m, P: Provider>(
         &mut self,
@@ -158,7 +158,7 @@ impl<T> Requests<T> {
     ) -> Option<Event<'m, P>> {
         match event {
             Event::Received { message, immediate } => {
-                match self.hear_over(Some(turn.channel.id()), message.payload()) {
+                match self.hear_from(turn.channel.id(), message.payload()) {
                     Heard::Answer(context, body) => each(context, Ended::Answered(body)),
                     Heard::Late(..) | Heard::Unasked => {}
                     Heard::Request(..) | Heard::Other(_) => {

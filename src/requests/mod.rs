@@ -11,7 +11,7 @@
 //! | failed | [`Ended::Failed`], with the cause: the channel failed, the peer closed it, or the link is over |
 //! | cancelled | what [`Requests::cancel`] returns |
 //!
-//! An answer that comes after the end is dropped and counted ([`RequestCounts::late`]); [`Requests::hear`] shows its body ([`Heard::Late`]). An
+//! An answer that comes after the end is dropped and counted ([`RequestCounts::late`]); [`Requests::hear_from`] shows its body ([`Heard::Late`]). An
 //! answer to no request is dropped and counted, too ([`RequestCounts::unasked`]). A hostile peer ends none but its own requests, and none twice.
 //!
 //! [`Asked`] is the answerer's side: a request in the memory that it came in, which the answer goes in.

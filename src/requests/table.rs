@@ -237,15 +237,22 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Handles a message of the peer.
+    /// Handles a message of the peer that came over a link, or another way of the caller's own. An answer ends its request whichever channel
+    /// the request was sent over. For a message of a channel call [`Requests::hear_from`].
     #[inline]
     pub fn hear<'m>(&mut self, message: &'m [u8]) -> Heard<'m, T> {
         self.hear_over(None, message)
     }
 
-    /// Takes a message that came over a channel, if that is known. It answers no request that was sent over another one.
+    /// Handles a message of the peer that came over a channel. An answer ends no request that was sent over another one. Channels of different
+    /// Workers may have equal ids: keep the requests of each Worker in a table of their own.
     #[inline]
-    pub(super) fn hear_over<'m>(&mut self, channel: Option<ChannelId>, message: &'m [u8]) -> Heard<'m, T> {
+    pub fn hear_from<'m>(&mut self, channel: ChannelId, message: &'m [u8]) -> Heard<'m, T> {
+        self.hear_over(Some(channel), message)
+    }
+
+    #[inline]
+    fn hear_over<'m>(&mut self, channel: Option<ChannelId>, message: &'m [u8]) -> Heard<'m, T> {
         match RequestHeader::parse(message) {
             Ok((RequestKind::Answer, id, _)) if self.is_over_another(id, channel) => {
                 self.counts.unasked = self.counts.unasked.wrapping_add(1);
@@ -270,14 +277,15 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Whether a request that has no end yet was sent over another channel than this one.
+    /// Whether this request has no end yet and was sent over another channel than this one.
     #[inline]
     fn is_over_another(&self, id: CorrelationId, channel: Option<ChannelId>) -> bool {
         let index = u32::try_from(id.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         let entry = self.entries.get(index as usize);
-        let over = entry
-            .filter(|entry| entry.waiting.is_some())
-            .and_then(|entry| entry.over);
+        // The entry may have a later request by now.
+        let is_open =
+            |entry: &&RequestEntry<T>| entry.waiting.is_some() && entry.generation == (id.0 >> 32) as u32;
+        let over = entry.filter(is_open).and_then(|entry| entry.over);
         over.zip(channel).is_some_and(|(over, channel)| over != channel)
     }
 

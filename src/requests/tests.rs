@@ -125,17 +125,25 @@ fn an_answer_over_another_channel_ends_nothing() {
     let own = requests.begin(at(10), "own").unwrap();
     requests.note_sent(id, channel(1));
     let (first, said) = (answer(id, b"made up"), answer(own, b""));
-    assert_eq!(requests.hear_over(Some(channel(2)), &first), Heard::Unasked);
+    assert_eq!(requests.hear_from(channel(2), &first), Heard::Unasked);
     assert_eq!((requests.in_flight(), requests.counts().unasked), (2, 1));
-    let heard = requests.hear_over(Some(channel(1)), &first);
+    let heard = requests.hear_from(channel(1), &first);
     assert_eq!(heard, Heard::Answer("asked", &b"made up"[..]));
     // The table does not know the channel of the other one.
-    let heard = requests.hear_over(Some(channel(2)), &said);
+    let heard = requests.hear_from(channel(2), &said);
     assert_eq!(heard, Heard::Answer("own", &b""[..]));
     assert_eq!(
-        requests.hear_over(Some(channel(2)), &first),
+        requests.hear_from(channel(2), &first),
         Heard::Late(id, &b"made up"[..])
     );
+    // Its entry has a request over the next channel, and the late answer of a correct server is no answer that was made up.
+    for _ in 0..2 {
+        let next = requests.begin(at(10), "next").unwrap();
+        requests.note_sent(next, channel(2));
+    }
+    let late = requests.hear_from(channel(1), &first);
+    assert_eq!(late, Heard::Late(id, &b"made up"[..]));
+    assert_eq!((requests.counts().late, requests.counts().unasked), (2, 1));
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Peers that are right in all but a frame of long messages: the frame is refused, or the link ends with a reason. Nothing of another
 //! link changes.
 
-use doorbell::link::{Epoch, FinalReason, LinkId, Sequence, SessionId, Violation};
+use doorbell::link::{Epoch, FinalReason, LinkId, Sequence, SessionId, TransferId, TransferRole, Violation};
 use doorbell::provider::{Rkey, Window as _};
 use doorbell::wire::{
-    Attach, AttachParameters, Lend, LendFrame, PLACED_BYTES_MAX, Placed, PlacedFrame, RemoteWindow,
-    Resumption, SessionFrame, SessionHeader,
+    Attach, AttachParameters, Lend, LendFrame, Open, OpenFrame, PLACED_BYTES_MAX, Placed, PlacedFrame,
+    RemoteWindow, Resumption, SessionFrame, SessionHeader,
 };
-use doorbell::{Connection, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, WindowConfig};
+use doorbell::{Connection, Event, Lease, Operation, PostFlags, RemoteAccess, RemoteAddress, WindowConfig};
+
+use doorbell_core::transfer::Pieces;
+use doorbell_sim::Host;
 
 use crate::fabric::small;
 use crate::placed::{LONG, later, lent, send_and_settle, two_with, with_places};
@@ -27,6 +30,8 @@ struct Hostile {
     /// The link as B names it.
     link: LinkId,
     heard: Vec<Vec<u8>>,
+    /// If it gives no memory of messages back, the messages that it keeps.
+    kept: Option<Vec<Lease<Host>>>,
     /// Whether its connection has failed.
     is_cut: bool,
     /// The number of its next fragment.
@@ -73,6 +78,7 @@ impl Hostile {
             at: at.unwrap(),
             link: own.unwrap(),
             heard: Vec::new(),
+            kept: None,
             is_cut: false,
             next: 0,
         };
@@ -124,13 +130,19 @@ impl Hostile {
             process,
             at,
             heard,
+            kept,
             is_cut,
             ..
         } = self;
         let until = later(two, ms);
         two.run(until, |_| {
             let polled = process.workers[at.worker].poll_tending(|_, event| match event {
-                Event::Received { message, .. } => heard.push(message.payload().to_vec()),
+                Event::Received { message, .. } => {
+                    heard.push(message.payload().to_vec());
+                    if let Some(kept) = kept {
+                        kept.push(message.keep());
+                    }
+                }
                 Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => {
                     *is_cut = true
                 }
@@ -447,5 +459,29 @@ fn memory_that_has_no_place_is_not_used() {
         "{sent:?}"
     );
     assert_eq!(hostile.told(), []);
+    hostile.others_are_well();
+}
+
+#[test]
+fn a_peer_that_takes_no_ends_of_its_transfers_ends_the_link() {
+    let mut hostile = Hostile::new();
+    hostile.kept = Some(Vec::new());
+    let ended = (0..1300).find_map(|number| {
+        let open = Open {
+            epoch: epoch(),
+            transfer: TransferId(2 * number),
+            pieces: Pieces::new(1, 4096).unwrap(),
+            tag: 0,
+            role: TransferRole::Giver,
+        };
+        let frame = OpenFrame::new(&open).to_bytes();
+        // The memory for a lease is among what it keeps.
+        let channel = hostile.process.workers[hostile.at.worker].channel(hostile.at.channel);
+        let posted = channel.unwrap().post_inline(Operation::Send, &frame);
+        assert!(posted.is_ok(), "{posted:?}");
+        hostile.pass(1);
+        hostile.told().pop()
+    });
+    assert_eq!(ended, Some(Beside::End(OUT_OF_PLACE)));
     hostile.others_are_well();
 }

@@ -214,7 +214,7 @@ fn one_that_says_nothing_is_not_guessed_at() {
     );
 }
 
-/// By it the peer would have the link lead to a process that it is not: one that would be let in as this side's peer.
+/// If it were taken, the peer could lead the link to another process, which would be let in as this side's peer.
 #[test]
 fn an_announcement_that_names_another_process_is_refused() {
     let mut two = Two::waiting(1, "at 60ms link a-b down for 250ms");

@@ -4,8 +4,10 @@
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 use core::ptr::null_mut;
+use core::time::Duration;
 use std::sync::Mutex;
 use std::thread;
+use std::time::Instant;
 
 use doorbell_nccl::abi::properties::{NetAttributes, PropertiesV8, PropertiesV12, VirtualDeviceV12};
 use doorbell_nccl::abi::{Logger, NcclResult, PTR_CUDA, PTR_HOST, Profiler};
@@ -22,6 +24,9 @@ const CONTEXTS_MAX: usize = 2;
 
 /// Bytes that are registered, again and again. They stay, whatever is closed.
 const BYTES: usize = 1 << 20;
+
+/// The longest that anything takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Receives of one request in the arrays of a call, which may name one more than is possible.
 const PLACES: usize = 9;
@@ -469,6 +474,57 @@ fn close_all(pool: &Pool) {
     }
 }
 
+/// Makes an object of each kind: a pair of comms with memory, and a receive.
+fn make_one_of_each(caller: &Caller<'_>) {
+    let (mut context, mut listener, mut given) = (null_mut(), null_mut(), [0_u8; 128]);
+    let none = (null_mut(), Profiler(None));
+    let made = call!(V12, init, &raw mut context, 7, none.0, logger(), none.1);
+    assert_eq!(made, OK);
+    let listens = call!(
+        V12,
+        listen,
+        context,
+        0,
+        given.as_mut_ptr().cast(),
+        &raw mut listener
+    );
+    assert_eq!(listens, OK);
+    let (mut sends, mut receives): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
+    let mut handle = given;
+    let began = Instant::now();
+    while sends.is_null() || receives.is_null() {
+        assert!(began.elapsed() < PATIENCE, "no pair of comms");
+        let to = handle.as_mut_ptr().cast();
+        if sends.is_null() && call!(V12, connect, context, 0, to, &raw mut sends, null_mut()) != OK {
+            // The attempt took longer than it may.
+            (handle, receives) = (given, null_mut());
+        }
+        if receives.is_null() {
+            call!(V12, accept, listener, &raw mut receives, null_mut());
+        }
+    }
+    let (mut memory, data): (*mut c_void, _) =
+        (null_mut(), core::ptr::with_exposed_provenance_mut(caller.data));
+    let registered = call!(V12, reg_mr, receives, data, BYTES, PTR_HOST, &raw mut memory);
+    assert_eq!(registered, OK);
+    let mut request: *mut c_void = null_mut();
+    let (mut data, mut size, mut tag) = (data, 4096, 0);
+    let (at, to) = (&raw mut data, &raw mut request);
+    while request.is_null() {
+        assert!(began.elapsed() < PATIENCE, "no receive");
+        let (size, tag, memory) = (&raw mut size, &raw mut tag, &raw mut memory);
+        let received = call!(V12, irecv, receives, 1, at, size, tag, memory, null_mut(), to);
+        assert_eq!(received, OK);
+    }
+    let made = [context, listener, sends, receives, memory, request];
+    made.into_iter()
+        .enumerate()
+        .for_each(|(kind, made)| caller.keep(kind, made));
+    let mut pool = caller.pool.lock().unwrap();
+    pool.handles.push(given);
+    pool.contexts += 1;
+}
+
 #[test]
 fn every_call_returns_whatever_it_is_given() {
     let path = doorbell_fake::library_path().unwrap();
@@ -484,6 +540,11 @@ fn every_call_returns_whatever_it_is_given() {
         .as_mut_ptr()
         .expose_provenance();
     let pool = Mutex::new(Pool::default());
+    make_one_of_each(&Caller {
+        random: 1,
+        pool: &pool,
+        data,
+    });
     thread::scope(|scope| {
         for number in 0..THREADS {
             let random = (seed * THREADS + number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -43,7 +43,8 @@ pub struct TransferConfig {
     /// [`SessionConfig::dead_after`](crate::link::SessionConfig::dead_after): that is so from 2 Mbit/s on, by default.
     pub pieces_ahead: u32,
     /// Maximum number of open transfers of a link: one limit for transfers that this side began, and the same for those that the
-    /// peer began. Default 16. Each has some 8 KiB of memory here, and in the peer.
+    /// peer began. Default 16. Each has some 8 KiB of memory here, and in the peer. Choose it alike on both sides: transfers beyond
+    /// the other side's limit are turned away. The link ends if more than 1,024 ends, beside twice the limit, find no room at the peer.
     pub transfers_max: u32,
     /// Minimum time between two progress events of a transfer. Default 100 ms.
     pub progress_every: Duration,

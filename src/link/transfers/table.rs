@@ -35,7 +35,8 @@ const ANSWERS_MAX: usize = 64;
 /// Transfers that are kept for the peer alone, until it answers their end, at most: the oldest gives way.
 const UNANSWERED_MAX: usize = 64;
 
-/// Ends that the peer leaves no room for, at most, beside those of as many transfers as may be open. An honest peer takes what it is sent.
+/// Ends that the peer leaves no room for, of its transfers and of ours, at most, beside those of as many as both sides may have open. An honest
+/// peer takes what it is sent.
 const UNSAID_MAX: usize = 1024;
 
 /// An answer about no transfer that there is. It goes over the connection of the question: if that is lost, the peer asks again.
@@ -185,12 +186,13 @@ impl<P: Provider> Transfers<P> {
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
-    /// How many are kept only since their end is yet to be posted.
-    fn unsaid(&self) -> usize {
+    /// Whether more transfers than an honest peer leaves are kept only since their end is yet to be posted.
+    pub(in super::super) fn owes_too_many(&self) -> bool {
+        let open_max = (self.config.transfers_max as usize).saturating_mul(2);
+        let most = UNSAID_MAX.saturating_add(open_max);
         let machines = self.entries.iter().map(|entry| &entry.machine);
-        machines
-            .filter(|machine| machine.is_reported() && machine.owes_end())
-            .count()
+        let is_unsaid = |machine: &&Transfer<_>| machine.is_reported() && machine.owes_end();
+        self.entries.len() > most && machines.filter(is_unsaid).count() > most
     }
 
     /// The pace of a rail.
@@ -391,9 +393,6 @@ impl<P: Provider> Transfers<P> {
             self.answer((rail, open.epoch), open.transfer, false);
             return Ok(());
         }
-        if self.unsaid() > UNSAID_MAX.saturating_add(self.config.transfers_max as usize) {
-            return Err(Violation::OutOfPlace);
-        }
         let mut entry = TransferEntry::new(Transfer::offered(open), Memory::None, false, now);
         if is_full {
             entry.turn_away(EndReason::TOO_MANY, self.config.drain_by(now));
@@ -588,12 +587,17 @@ fn memory_for<P: Provider>(
 #[cfg(test)]
 mod tests {
     use doorbell_core::Instant;
-    use doorbell_core::session::{Epoch, Role, Violation};
+    use doorbell_core::provider::PlacementConfig;
+    use doorbell_core::session::{Epoch, Role};
     use doorbell_core::transfer::{Pieces, TransferId, TransferRole};
     use doorbell_core::wire::{End, EndReason, Open, SessionFrame};
-    use doorbell_sim::Host;
+    use doorbell_sim::{Fabric, Host};
 
-    use super::{Numbers, TransferConfig, Transfers, UNSAID_MAX};
+    use super::{Numbers, TransferConfig, TransferOptions, Transfers, UNSAID_MAX};
+    use crate::connect::node::Node;
+    use crate::machine::makers::Whom;
+    use crate::trust::Trust;
+    use crate::worker::config::WorkerConfig;
 
     #[test]
     fn a_number_is_new_once_in_whatever_order_they_come() {
@@ -605,46 +609,76 @@ mod tests {
         assert!(note(u32::MAX) && !note(u32::MAX) && !note(131));
     }
 
-    /// How many transfers a peer begins that leaves no room for any answer, until its link ends. It ends each of them, or none.
-    fn begun_in_vain(ends: bool) -> usize {
+    /// How a transfer ends whose end the peer leaves no room for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum InVain {
+        /// The peer begins it and ends it.
+        Theirs,
+        /// The peer begins it, and one too many is turned away.
+        TurnedAway,
+        /// This side begins it, and the peer ends it over a rail that takes nothing.
+        Ours,
+    }
+
+    /// How many transfers there are until the link ends.
+    fn begun_in_vain(how: InVain) -> usize {
         let (now, epoch) = (Instant::from_ns(0), Epoch::from_wire(1));
         let config = TransferConfig::default();
+        let most = UNSAID_MAX + 2 * config.transfers_max as usize;
+        let [host] = Fabric::new().hosts().unwrap();
+        let node = Node::simulated(host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let region = node.region(&workers, 4096, &PlacementConfig::default()).unwrap();
         let mut transfers = Transfers::<Host>::new(config, Role::Responder);
         for count in 0..4 * UNSAID_MAX {
-            let open = Open {
-                epoch,
-                transfer: TransferId(2 * count as u32),
-                pieces: Pieces::new(1, 4096).unwrap(),
-                tag: 0,
-                role: TransferRole::Giver,
-            };
-            let end = End {
-                epoch,
-                transfer: open.transfer,
-                reason: EndReason::CANCELLED,
-                is_answer: false,
-            };
-            match transfers.hear(0, &SessionFrame::Open(open), now) {
-                Ok(()) => {}
-                Err(violation) => {
-                    assert_eq!(violation, Violation::OutOfPlace);
-                    assert!(transfers.entries.len() <= UNSAID_MAX + 2 * config.transfers_max as usize + 1);
-                    return count;
+            let transfer = match how {
+                InVain::Ours => {
+                    let by = (now, node.makers(), Whom::All);
+                    let options = TransferOptions::default();
+                    let giver = (TransferRole::Giver, 1);
+                    let transfer = transfers.begin(giver, (&region, 0), &options, by).unwrap();
+                    let (place, on) = (transfers.entries.len() - 1, (0, epoch));
+                    let open = transfers.word_for(place, on, 0).unwrap();
+                    transfers.entries[place].machine.said(&open, on);
+                    transfer
                 }
-            }
-            if ends {
-                transfers.hear(0, &SessionFrame::End(end), now).unwrap();
+                InVain::Theirs | InVain::TurnedAway => {
+                    let open = Open {
+                        epoch,
+                        transfer: TransferId(2 * count as u32),
+                        pieces: Pieces::new(1, 4096).unwrap(),
+                        tag: 0,
+                        role: TransferRole::Giver,
+                    };
+                    transfers.hear(0, &SessionFrame::Open(open), now).unwrap();
+                    open.transfer
+                }
+            };
+            if how != InVain::TurnedAway {
+                let end = End {
+                    epoch,
+                    transfer,
+                    reason: EndReason::CANCELLED,
+                    is_answer: false,
+                };
+                transfers.hear(1, &SessionFrame::End(end), now).unwrap();
             }
             transfers.report(now, |_, _| {});
+            if transfers.owes_too_many() {
+                return transfers.entries.len();
+            }
+            assert!(transfers.entries.len() <= most + config.transfers_max as usize);
         }
         panic!("{} transfers are kept", transfers.entries.len());
     }
 
     #[test]
-    fn a_peer_that_takes_no_end_of_its_transfers_ends_the_link() {
+    fn a_peer_that_takes_no_ends_ends_the_link_whoever_began_the_transfers() {
         let open_max = TransferConfig::default().transfers_max as usize;
-        assert_eq!(begun_in_vain(true), UNSAID_MAX + open_max + 1);
+        let most = UNSAID_MAX + 2 * open_max;
+        assert_eq!(begun_in_vain(InVain::Theirs), most + 1);
+        assert_eq!(begun_in_vain(InVain::Ours), most + 1);
         // As many as may be stay open.
-        assert_eq!(begun_in_vain(false), UNSAID_MAX + 2 * open_max + 1);
+        assert_eq!(begun_in_vain(InVain::TurnedAway), most + open_max + 1);
     }
 }

@@ -414,10 +414,13 @@ impl State {
         }
     }
 
-    /// Whether one more comm of a link may wait to be accepted: those of one link are never more than there is room for.
+    /// Whether one more comm of a link may wait to be accepted: those of one link, and those that it has not taken the end of, are never
+    /// more than there is room for.
     fn may_wait(&self, link: LinkId, listener: Key) -> bool {
         let is_of_link = |key: &&Key| self.comms.get(**key).is_some_and(|comm| comm.link == link);
-        let (mut here, mut waiting, mut own) = (0, 0_usize, 0_usize);
+        let comms = self.comms.iter().map(|(_, comm)| comm);
+        let closing = comms.filter(|comm| comm.link == link && comm.stage == Stage::Closing);
+        let (mut here, mut waiting, mut own) = (0, 0_usize, closing.count());
         for (key, listening) in self.listeners.iter() {
             let of_link = listening.backlog.iter().filter(is_of_link).count();
             own = own.saturating_add(of_link);
@@ -591,7 +594,12 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::may_owe;
+    use std::sync::Arc;
+
+    use doorbell::link::{LinkConfig, LinkId, Links};
+    use doorbell::{Node, Trust, WorkerConfig};
+
+    use super::{Key, Listener, PLACES_MAX, Stage, State, may_owe};
 
     #[test]
     fn a_link_takes_nothing_of_the_room_of_another() {
@@ -601,5 +609,48 @@ mod tests {
             [may(1, 2), may(1, 3), may(2, 1), may(2, 2), may(3, 1)],
             [false, true, false, true, true]
         );
+    }
+
+    /// Two links to a process that never answers.
+    fn links() -> [LinkId; 2] {
+        let path = doorbell_fake::library_path().unwrap();
+        // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+        unsafe { rdma_sys::load_from(&path) }.unwrap();
+        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let mut links = Links::new(&node, &workers, &LinkConfig::default()).unwrap();
+        let any = "0.0.0.0:0".parse().unwrap();
+        let handle = links.listen_polled(&node, &workers, any).unwrap();
+        [(); 2].map(|()| links.connect(&node, &workers, &handle).unwrap())
+    }
+
+    /// Listeners may be closed before they are accepted, and others opened. Their places are free once the peer takes their ends.
+    #[test]
+    fn comms_whose_end_a_peer_does_not_take_leave_room_for_those_of_others() {
+        let [hostile, honest] = links();
+        let mut state = State::new(false);
+        let open = |state: &mut State, link, listener| {
+            state.may_wait(link, listener) && state.open(link, listener, Key::NONE).is_some()
+        };
+        let mut rounds = 0;
+        while rounds < 16 {
+            let listener = state.listeners.add(Listener::default()).unwrap();
+            while open(&mut state, hostile, listener) {}
+            let backlog = state.listeners.remove(listener).unwrap().backlog;
+            if backlog.is_empty() {
+                break;
+            }
+            for key in backlog {
+                state.comms.get_mut(key).unwrap().stage = Stage::Closing;
+            }
+            rounds += 1;
+        }
+        assert_eq!((rounds, state.comms.count()), (4, PLACES_MAX / 2));
+        let listener = state.listeners.add(Listener::default()).unwrap();
+        assert!(open(&mut state, honest, listener));
+        let taken: Vec<_> = state.comms.iter().map(|(key, _)| key).collect();
+        drop(state.comms.remove(taken[0]));
+        drop(state.comms.remove(taken[1]));
+        assert!(open(&mut state, hostile, listener));
     }
 }

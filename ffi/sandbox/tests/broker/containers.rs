@@ -168,11 +168,30 @@ impl Listener {
         runtime
     }
 
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// Waits until the listener has reported so many refusals. Returns them.
+    fn refusals(&self, count: usize) -> Vec<String> {
+        let begun = Instant::now();
+        loop {
+            let text = self.log();
+            let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let refusals: Vec<_> = lines.filter(|line| line.contains("REFUSED ")).collect();
+            if refusals.len() >= count {
+                return refusals.into_iter().map(ToOwned::to_owned).collect();
+            }
+            assert!(begun.elapsed() < PATIENCE, "{count} refusals are not in {text}");
+            std::thread::sleep(core::time::Duration::from_millis(2));
+        }
+    }
+
     /// Waits until the listener reports this.
     fn reports(&self, expected: &str) {
         let begun = Instant::now();
         loop {
-            let text = fs::read_to_string(self.folder.path().join("log")).unwrap();
+            let text = self.log();
             if text.contains(expected) {
                 return;
             }
@@ -303,13 +322,20 @@ fn a_listener_keeps_no_descriptor_of_messages_that_it_refuses() {
     let null = File::open("/dev/null").unwrap();
     // One more than there is room for, as many as there is, and one.
     let heaps = [17, 16, 1].map(|count| vec![null.as_fd(); count]);
-    listener.reports("REFUSED the runtime closed the connection");
+    // The connection that looked whether it listens.
+    listener.refusals(1);
     let before = descriptors(id);
     let socket = listener.socket();
     for round in 0..60 {
         let text = ["{\"fds\": 7}", "{", " ", &state("a", "")][round % 4].to_owned();
         send(&socket, &text, &heaps[round % 3]);
+        listener.refusals(round + 2);
     }
+    let refusals = listener.refusals(61);
+    assert_eq!(refusals.len(), 61, "{refusals:?}");
+    // Each was read, and not refused for lack of a place.
+    let is_read = |refusal: &String| !refusal.contains("which is the limit");
+    assert!(refusals.iter().all(is_read), "{refusals:?}");
     let begun = Instant::now();
     while descriptors(id) > before {
         assert!(begun.elapsed() < PATIENCE, "{} of {before}", descriptors(id));

@@ -30,7 +30,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {
     let node = || Node::open(Trust::unauthenticated_on_purpose());
-    let told = match env::args().nth(1).as_deref() {
+    let report = match env::args().nth(1).as_deref() {
         None => format!("server and clients: {:?}", simulated().await?),
         Some("serve") => {
             // A signal that cannot be awaited ends it, too.
@@ -43,7 +43,7 @@ async fn main() -> Outcome<()> {
             format!("client: {answered}")
         }
     };
-    println!("{told}");
+    println!("{report}");
     Ok(())
 }
 
@@ -53,8 +53,8 @@ async fn simulated() -> Outcome<(u32, u32, u32)> {
     let node = |host| Node::with_provider(host, Trust::unauthenticated_on_purpose());
     let (server, first, second) = (Arc::new(node(server)?), node(first)?, node(second)?);
     let ((send, handle), (end, ended)) = (channel(), channel());
-    let tell = |handle: &_| send.send(*handle).unwrap_or_default();
-    let serving = serve(&server, tell, async { drop(ended.await) });
+    let publish = |handle: &_| send.send(*handle).unwrap_or_default();
+    let serving = serve(&server, publish, async { drop(ended.await) });
     let calls = async {
         let handle = handle.await?;
         let answered = tokio::try_join!(call(&first, &handle), call(&second, &handle))?;

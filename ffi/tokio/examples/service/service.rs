@@ -9,15 +9,15 @@ use super::{Outcome, PATIENCE};
 
 pub(crate) const MESSAGES: u32 = 100;
 
-/// Gives its handle to `tell`, and sends back each message until `end` comes. Returns how many were sent back.
+/// Gives its handle to `publish`, and sends back each message until `end` comes. Returns how many were sent back.
 pub(crate) async fn serve<P: Watched>(
     node: &Arc<Node<P>>,
-    tell: impl FnOnce(&Handle),
+    publish: impl FnOnce(&Handle),
     end: impl Future<Output = ()>,
 ) -> Outcome<u32> {
     let (mut worker, mut echoed) = (AsyncWorker::open(node, &WorkerConfig::default())?, 0);
     let port = worker.listen(node, "[::]:0".parse()?, &ChannelConfig::default())?;
-    tell(port.handle());
+    publish(port.handle());
     tokio::pin!(end);
     loop {
         let next = tokio::select! {
