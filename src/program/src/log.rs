@@ -55,6 +55,16 @@ pub(crate) fn say(line: &str) {
     LINES.put(format!("{line}\n").as_bytes());
 }
 
+/// Puts the last line of a program on standard error: by the thread of the lines before, if there is one.
+pub(crate) fn say_last(line: &str) {
+    let has_thread = LINES.lock().has_thread;
+    if has_thread {
+        say(line);
+    } else {
+        eprintln!("{line}");
+    }
+}
+
 /// Waits a second at most until all lines of [`say`] and of [`start_unhindered`] are written.
 pub(crate) fn finish() {
     LINES.finish(WRITTEN_WITHIN);
