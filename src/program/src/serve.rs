@@ -255,7 +255,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(board) = &board {
         log::say(&format!("metrics at http://{}/metrics", board.address()));
     }
-    tell("READY=1");
+    let mut is_told = tell("READY=1");
     let mut known = vec![Known::default(); arguments.nodes.len()];
     let mut is_stopped = false;
     while !is_stopped {
@@ -269,12 +269,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Err(error) => log::say(&outlived(*number, error, server.counts().attached)?),
             }
         }
-        let mut time = if has_files { LOOK_EVERY } else { A_WHILE };
+        let mut time = if has_files || !is_told {
+            LOOK_EVERY
+        } else {
+            A_WHILE
+        };
         if let Some(board) = &mut board {
             metrics::note(board, &mut server, arguments.metrics_jobs);
             time = time.min(NOTE_EVERY);
         }
         is_stopped = server.run_until(stop.as_fd(), within(time))?;
+        is_told = is_told || ready::tell("READY=1").is_ok();
     }
     tell("STOPPING=1");
     if server.is_replaced() {
@@ -397,11 +402,13 @@ fn said<T>(error: &dyn core::error::Error) -> Option<T> {
     None
 }
 
-/// Tells the service manager something, if there is one that asked for it.
-fn tell(what: &str) {
-    if let Err(error) = ready::tell(what) {
+/// Tells the service manager something, if there is one that asked for it. Returns whether nothing is left to tell.
+fn tell(what: &str) -> bool {
+    let told = ready::tell(what);
+    if let Err(error) = &told {
         log::say(&format!("doorbell: {what} for the service manager: {error}"));
     }
+    told.is_ok()
 }
 
 /// Listens for other nodes, and says by which handle.
