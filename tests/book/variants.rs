@@ -90,3 +90,51 @@ fn every_variant_has_an_entry_of_its_full_name() {
         }
     }
 }
+
+/// The variants that a line of the page names in brackets: `` (`Enum::Variant`) ``.
+fn named(line: &str) -> impl Iterator<Item = &str> {
+    let quoted = line
+        .split("(`")
+        .skip(1)
+        .filter_map(|behind| behind.split_once("`)"));
+    quoted.map(|(name, _)| name).filter(|name| {
+        name.split_once("::")
+            .is_some_and(|(_, of)| of.starts_with(char::is_uppercase))
+    })
+}
+
+/// A line of the page that names a variant, and is not the only one of its item that does, at its end.
+fn glued(page: &str) -> Option<&str> {
+    // Variants of the item so far; none may stand outside of items.
+    let mut variants = None;
+    page.lines().find(|line| {
+        if line.starts_with("- ") {
+            variants = Some(0);
+        } else if line.starts_with("  - ") || !(line.is_empty() || line.starts_with("  ")) {
+            variants = None;
+        }
+        named(line).any(|name| {
+            let before = variants.replace(1);
+            before != Some(0) || !line.ends_with(&format!("(`{name}`)"))
+        })
+    })
+}
+
+#[test]
+fn each_variant_ends_the_text_of_an_item() {
+    assert_eq!(glued(ERRORS), None);
+}
+
+#[test]
+fn a_variant_within_the_item_of_another_would_be_found() {
+    let page = "- `a` (`Error::A`)\n  - Cause: (`b::c`)\n- ```text\n  b\n  ```\n  (`Error::B`)\n";
+    assert_eq!(glued(page), None);
+    for line in [
+        "  x `c` (`Error::C`)",
+        "  - Cause: (`Error::C`)",
+        "(`Error::C`)",
+        "- (`Error::C`) c",
+    ] {
+        assert_eq!(glued(&format!("{page}{line}\n")), Some(line));
+    }
+}

@@ -147,7 +147,16 @@ impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Policy(error) => error.fmt(f),
-            Self::Socket { path, error } => write!(f, "cannot listen at {}: {error}", path.display()),
+            Self::Socket { path, error } => {
+                write!(f, "cannot listen at {}: {error}", path.display())?;
+                f.write_str(match error.kind() {
+                    io::ErrorKind::AddrInUse => "; a process listens there: end it, or name another path",
+                    io::ErrorKind::AlreadyExists => {
+                        "; the file there is no socket, and is not replaced: name another path, or remove it"
+                    }
+                    _ => "",
+                })
+            }
             Self::Host(error) => write!(f, "cannot listen: {error}"),
         }
     }
@@ -234,13 +243,16 @@ struct Bound<'p> {
 
 impl<'p> Bound<'p> {
     fn new(path: &'p Path) -> io::Result<Self> {
+        // The system reports the same for a file as for a socket.
+        if std::fs::metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
         let listener = match UnixListener::bind(path) {
             // A socket that nobody listens at was left by a process that was killed.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let is_left = UnixStream::connect(path)
                     .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-                let is_socket = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket());
-                if !is_left || !is_socket {
+                if !is_left {
                     return Err(error);
                 }
                 std::fs::remove_file(path)?;
@@ -322,14 +334,22 @@ impl<R: Fn(Event)> Shared<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::Bound;
+    use super::{Bound, ListenError};
 
     #[test]
     fn a_file_that_is_no_socket_stays_where_runtimes_are_to_be_served() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, "kept").unwrap();
-        assert!(Bound::new(&path).is_err());
+        let error = Bound::new(&path).err().unwrap();
+        let error = ListenError::Socket {
+            path: path.clone(),
+            error,
+        };
+        assert!(
+            error.to_string().contains("the file there is no socket"),
+            "{error}"
+        );
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
         std::fs::remove_file(&path).unwrap();
         // A process that was killed leaves its socket behind.

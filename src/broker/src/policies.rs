@@ -123,18 +123,20 @@ impl Policy {
             path: path.to_owned(),
             error,
         };
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         let file = File::open(path).map_err(at)?;
         let mut file = file.take(POLICY_BYTES_MAX.saturating_add(1));
-        file.read_to_string(&mut text).map_err(at)?;
+        file.read_to_end(&mut bytes).map_err(at)?;
         // A part of a policy may be another policy.
-        if text.len() as u64 > POLICY_BYTES_MAX {
+        if bytes.len() as u64 > POLICY_BYTES_MAX {
             return Err(at(io::Error::new(
                 io::ErrorKind::FileTooLarge,
                 format!("a policy has {POLICY_BYTES_MAX} bytes at most"),
             )));
         }
-        let checked = Self::parse(&text).and_then(|policy| policy.check().map(|()| policy));
+        let text = core::str::from_utf8(&bytes);
+        let text = text.map_err(|error| at(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+        let checked = Self::parse(text).and_then(|policy| policy.check().map(|()| policy));
         checked.map_err(|error| PoliciesError::Policy {
             path: path.to_owned(),
             error,
@@ -180,6 +182,12 @@ mod tests {
         assert_eq!(of_file.choose("").unwrap().1.devices, ["mlx5_0"]);
         let error = of_file.choose("train").unwrap_err().to_string();
         assert!(error.contains("no folder of policies"), "{error}");
-        assert!(Policies::new(&policies.join("bad.toml")).is_err());
+        let error = Policies::new(&policies.join("bad.toml")).unwrap_err().to_string();
+        assert!(error.ends_with("name one in `devices`"), "{error}");
+        // The limit is within the last character.
+        let long = "#".repeat(super::POLICY_BYTES_MAX as usize) + "\u{20ac}";
+        fs::write(policies.join("long.toml"), long).unwrap();
+        let error = of_folder.choose("long").unwrap_err().to_string();
+        assert!(error.ends_with("1048576 bytes at most"), "{error}");
     }
 }

@@ -86,9 +86,7 @@ impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax(text) => f.write_str(text.trim_end()),
-            Self::NoDevice => {
-                f.write_str("the policy allows no device; name one in `devices` of its file, or by --device")
-            }
+            Self::NoDevice => f.write_str("the policy allows no device; name one in `devices`"),
             Self::Wildcard(name) => write!(f, "device {name:?}: a * may stand only at the end"),
             Self::Unheld(field) => {
                 let instead = UNHELD.iter().find(|(name, _)| name == field);
@@ -180,10 +178,7 @@ mod tests {
     #[test]
     fn an_invalid_policy_is_an_error_that_says_why() {
         for (text, said) in [
-            (
-                "",
-                "allows no device; name one in `devices` of its file, or by --device",
-            ),
+            ("", "allows no device; name one in `devices`"),
             ("devices = []", "allows no device"),
             ("devices = ['m*5']", "\"m*5\""),
             ("devices = ['a']\ncontexts = 0", "0 contexts: not 1 to 512"),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use doorbell_sandbox::{LaunchError, Step};
 
+use crate::containers::ListenError;
 use crate::limits::LimitsError;
 use crate::policies::PoliciesError;
 use crate::policy::{Policy, PolicyError};
@@ -49,6 +50,10 @@ fn each_failure_of_the_broker_has_an_entry() {
         PoliciesError::Name("a/b".to_owned()),
         PoliciesError::OneForAll("train".to_owned()),
     ];
+    let sockets = [errno(98), io::ErrorKind::AlreadyExists.into()].map(|error| {
+        let path = PathBuf::from("/run/doorbell-broker.sock");
+        ListenError::Socket { path, error }
+    });
     let steps = [
         (Step::Cgroup, 13),
         (Step::Pinned, 1),
@@ -105,5 +110,6 @@ fn each_failure_of_the_broker_has_an_entry() {
         .chain(others);
     let mut printed: Vec<_> = carried.map(|error| error.to_string()).collect();
     printed.extend(files.map(|error| error.to_string()));
+    printed.extend(sockets.map(|error| error.to_string()));
     page::compare(ERRORS, "The broker", &printed);
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use doorbell::Rdma;
 use doorbell_broker::{
-    Counts, End, Event, Listening, Network, Policy, Profile, Program, Report, container_profile, listen,
-    run as supervise, write_topology,
+    Counts, End, Event, Listening, Network, Policy, PolicyError, Profile, Program, Report, container_profile,
+    listen, run as supervise, write_topology,
 };
 use doorbell_operation::Topology;
 
@@ -130,7 +130,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let policy = policy(arguments)?;
     if let Some(folder) = &arguments.write_topology {
-        policy.check()?;
         return Ok(write_topology(&policy, folder, &snapshot(&policy)?)?);
     }
     let network = match arguments.network {
@@ -159,7 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The policy of the file, as options change it.
+/// The policy of the file, as options change it. It is valid.
 fn policy(arguments: &Arguments) -> Result<Policy, Failure> {
     let mut policy = match &arguments.policy {
         Some(path) => Policy::read(path)?,
@@ -170,7 +169,11 @@ fn policy(arguments: &Arguments) -> Result<Policy, Failure> {
     }
     policy.contexts = arguments.contexts.unwrap_or(policy.contexts);
     policy.topology = arguments.topology.clone().or(policy.topology);
-    Ok(policy)
+    match policy.check() {
+        // A file has one: there is none.
+        Err(error @ PolicyError::NoDevice) => Err(format!("{error}, or by --device").into()),
+        checked => Ok(checked.map(|()| policy)?),
+    }
 }
 
 /// The document of `doorbell topo --save`, of the devices that a policy allows.

@@ -36,6 +36,10 @@ pub(crate) fn commands() -> Vec<Shown> {
     for path in paths {
         let text = fs::read_to_string(&path).unwrap();
         let document = path.strip_prefix(root).unwrap().display().to_string();
+        // A quotation that goes on in the next line would not be found.
+        if let Some(line) = torn_line(&text) {
+            panic!("{document}:{line}: a quotation has no end in its line");
+        }
         for (is_shell, command) in in_blocks(&text).chain(in_line(&text)) {
             let command = command.split(" #").next().unwrap();
             for command in command.split("; ") {
@@ -55,7 +59,7 @@ pub(crate) fn commands() -> Vec<Shown> {
 fn in_blocks(text: &str) -> impl Iterator<Item = (bool, &str)> {
     let mut language = None;
     text.lines().filter_map(move |line| {
-        if let Some(of) = line.trim_start().strip_prefix("```") {
+        if let Some(of) = fence(line) {
             language = if language.is_none() { Some(of) } else { None };
             return None;
         }
@@ -65,9 +69,40 @@ fn in_blocks(text: &str) -> impl Iterator<Item = (bool, &str)> {
     })
 }
 
+/// The text behind the fence of a block in this line, which may begin an item of a list.
+fn fence(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    line.strip_prefix("- ").unwrap_or(line).strip_prefix("```")
+}
+
+/// Whether a quotation of this line has no end in it: one ends at as many backticks as it begins with.
+fn is_torn(line: &str) -> bool {
+    let runs = line.split(|character| character != '`');
+    let mut open = None;
+    for run in runs.map(str::len).filter(|length| *length > 0) {
+        open = match open {
+            None => Some(run),
+            Some(opened) if opened == run => None,
+            opened => opened,
+        };
+    }
+    open.is_some()
+}
+
+/// The number of the first line outside blocks in which a quotation has no end.
+pub(crate) fn torn_line(text: &str) -> Option<usize> {
+    let mut is_block = false;
+    let torn = text.lines().position(|line| {
+        let is_fence = fence(line).is_some();
+        is_block ^= is_fence;
+        !is_fence && !is_block && is_torn(line)
+    });
+    torn.map(|at| at + 1)
+}
+
 /// The text between backticks in a line.
 fn in_line(text: &str) -> impl Iterator<Item = (bool, &str)> {
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with("```"));
+    let lines = text.lines().filter(|line| fence(line).is_none());
     let quoted = lines.flat_map(|line| line.split('`').skip(1).step_by(2));
     quoted.map(|quoted| (false, quoted))
 }

@@ -98,18 +98,20 @@ pub fn main() -> ExitCode {
         Err(error) => return not_parsed(&words, &error),
     };
     let ended = run(command);
-    log::finish();
-    let Err(error) = ended else {
-        return ExitCode::SUCCESS;
-    };
-    if !error.is::<report::Reported>() {
+    let unreported = |error: &&report::Failure| !error.is::<report::Reported>();
+    if let Some(error) = ended.as_ref().err().filter(unreported) {
         if wants_json {
             report::print_error(name, &error.to_string());
         } else {
-            eprintln!("doorbell: {error}");
+            log::say_last(&format!("doorbell: {error}"));
         }
     }
-    ExitCode::FAILURE
+    log::finish();
+    if ended.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn run(command: Command) -> Result<(), report::Failure> {

@@ -55,6 +55,16 @@ pub(crate) fn say(line: &str) {
     LINES.put(format!("{line}\n").as_bytes());
 }
 
+/// Puts the last line of a program on standard error: by the thread of the lines before, if there is one.
+pub(crate) fn say_last(line: &str) {
+    let has_thread = LINES.lock().has_thread;
+    if has_thread {
+        say(line);
+    } else {
+        eprintln!("{line}");
+    }
+}
+
 /// Waits a second at most until all lines of [`say`] and of [`start_unhindered`] are written.
 pub(crate) fn finish() {
     LINES.finish(WRITTEN_WITHIN);
@@ -129,27 +139,23 @@ impl Lines {
     }
 
     /// Writes lines as they come, for ever.
-    fn write_all(&self, mut write: impl FnMut(&[u8])) {
+    fn write_all(&self, mut write: impl FnMut(&[u8]) -> usize) {
+        let mut written = Written::default();
         loop {
-            write(&self.next());
+            let (lines, dropped) = self.next();
+            written.write(lines, dropped, &mut write);
         }
     }
 
-    /// Waits for lines, and takes them. The number of lines that had no room stands behind those that had.
-    fn next(&self) -> Vec<u8> {
+    /// Waits for lines, and takes them, with the number of lines behind them that had no room.
+    fn next(&self) -> (Vec<u8>, u64) {
         let mut waiting = self.lock();
         waiting.is_writing = false;
         self.changed.notify_all();
         let waits = self.changed.wait_while(waiting, |waiting| waiting.is_empty());
         let mut waiting = waits.unwrap_or_else(PoisonError::into_inner);
         waiting.is_writing = true;
-        let mut bytes = take(&mut waiting.bytes);
-        let dropped = take(&mut waiting.dropped);
-        if dropped > 0 {
-            let count = format!("doorbell: {dropped} lines are missing here: nobody read standard error\n");
-            bytes.extend_from_slice(count.as_bytes());
-        }
-        bytes
+        (take(&mut waiting.bytes), take(&mut waiting.dropped))
     }
 
     fn finish(&self, patience: Duration) {
@@ -173,19 +179,69 @@ impl Waiting {
     }
 }
 
-/// Writes by the descriptor alone: a lock of `std` would hold up the whole program. A standard error that fails takes no line, and ends
-/// nobody.
-fn write_to_stderr(mut bytes: &[u8]) {
+/// The state of what was written.
+#[derive(Debug, Default)]
+struct Written {
+    /// Lines that a failed write lost, and whose number is not written yet.
+    lost: u64,
+    /// Whether only a part of the last line is written.
+    is_torn: bool,
+}
+
+impl Written {
+    /// Writes lines between the numbers of those missing before and behind them. `write` returns how many bytes it wrote. After a failure
+    /// the rest is lost.
+    fn write(&mut self, lines: Vec<u8>, dropped: u64, mut write: impl FnMut(&[u8]) -> usize) {
+        let lost = take(&mut self.lost);
+        let mut before = missing(lost, "standard error failed");
+        if self.is_torn {
+            before.insert(0, b'\n');
+        }
+        let behind = missing(dropped, "nobody read standard error");
+        for (bytes, count) in [(before, lost), (lines, 0), (behind, dropped)] {
+            let has_failed = self.lost > 0;
+            let written = if has_failed || bytes.is_empty() {
+                0
+            } else {
+                write(&bytes)
+            };
+            let (done, rest) = bytes.split_at(written.min(bytes.len()));
+            if let Some(last) = done.last() {
+                self.is_torn = *last != b'\n';
+            }
+            if !rest.is_empty() {
+                let ends = rest.iter().filter(|byte| **byte == b'\n').count();
+                // A number stands for its lines.
+                let lines = if count > 0 { count } else { ends as u64 };
+                self.lost = self.lost.saturating_add(lines);
+            }
+        }
+    }
+}
+
+/// The line that stands for so many. Nothing if there are none.
+fn missing(lines: u64, why: &str) -> Vec<u8> {
+    if lines == 0 {
+        return Vec::new();
+    }
+    format!("doorbell: {lines} lines are missing here: {why}\n").into_bytes()
+}
+
+/// Writes by the descriptor alone: a lock of `std` would hold up the whole program. A standard error that fails ends nobody. Returns how many
+/// bytes it took.
+fn write_to_stderr(bytes: &[u8]) -> usize {
     let stderr = io::stderr();
-    while !bytes.is_empty() {
-        match write(&stderr, bytes) {
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match write(&stderr, rest) {
+            Ok(count) => rest = rest.get(count..).unwrap_or_default(),
             Err(Errno::INTR) => {}
             // Another process made it non-blocking.
             Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None)),
-            Err(_) => return,
+            Err(_) => break,
         }
     }
+    bytes.len().saturating_sub(rest.len())
 }
 
 #[cfg(test)]
@@ -194,7 +250,7 @@ mod tests {
     use std::sync::mpsc::{channel, sync_channel};
     use std::thread;
 
-    use super::{Lines, WAITING_BYTES_MAX};
+    use super::{Lines, WAITING_BYTES_MAX, Written};
 
     #[test]
     fn lines_without_room_are_counted_in_their_place() {
@@ -205,15 +261,38 @@ mod tests {
         }
         // Short enough, but out of order.
         lines.lock().take(b"behind\n");
-        let taken = lines.next();
-        assert!(taken.starts_with(&[b'x'; WAITING_BYTES_MAX]));
-        let text = String::from_utf8(taken[WAITING_BYTES_MAX..].to_vec()).unwrap();
-        assert_eq!(
-            text,
-            "doorbell: 3 lines are missing here: nobody read standard error\n"
-        );
+        assert_eq!(lines.next(), (vec![b'x'; WAITING_BYTES_MAX], 3));
         lines.lock().take(b"next\n");
-        assert_eq!(lines.next(), b"next\n");
+        assert_eq!(lines.next(), (b"next\n".to_vec(), 0));
+    }
+
+    #[test]
+    fn lines_of_a_failed_write_are_counted_before_the_next() {
+        let (mut written, mut file) = (Written::default(), String::new());
+        let mut write = |lines: &str, dropped: u64, room: usize| {
+            let mut room = room;
+            written.write(lines.into(), dropped, |bytes: &[u8]| {
+                let count = bytes.len().min(room);
+                room -= count;
+                file.push_str(core::str::from_utf8(&bytes[..count]).unwrap());
+                count
+            });
+            core::mem::take(&mut file)
+        };
+        // Torn in its second line of three.
+        assert_eq!(write("1\n2 is torn\n3\n", 0, 6), "1\n2 is");
+        // No room for the number of lines, but for the end of the line.
+        assert_eq!(write("4\n", 0, 1), "\n");
+        assert_eq!(write("5\n", 7, 0), "");
+        assert_eq!(
+            write("6\n", 0, 1000),
+            "doorbell: 11 lines are missing here: standard error failed\n6\n"
+        );
+        assert_eq!(
+            write("7\n", 3, 1000),
+            "7\ndoorbell: 3 lines are missing here: nobody read standard error\n"
+        );
+        assert_eq!((written.lost, written.is_torn), (0, false));
     }
 
     #[test]
@@ -222,7 +301,12 @@ mod tests {
         lines.lock().has_thread = true;
         // A reader that takes one batch of lines whenever this test does.
         let (give, read) = sync_channel::<Vec<u8>>(0);
-        thread::spawn(move || lines.write_all(|bytes| give.send(bytes.to_vec()).unwrap_or_default()));
+        thread::spawn(move || {
+            lines.write_all(|bytes| {
+                give.send(bytes.to_vec()).unwrap_or_default();
+                bytes.len()
+            });
+        });
         lines.put(b"0\n");
         let mut put = 1;
         while lines.lock().dropped < 3 {

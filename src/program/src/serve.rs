@@ -3,10 +3,11 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::fs;
+use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, sync_channel};
 use std::thread;
 
 use doorbell::link::LinkConfig;
@@ -255,7 +256,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(board) = &board {
         log::say(&format!("metrics at http://{}/metrics", board.address()));
     }
-    tell("READY=1");
+    let mut is_told = tell("READY=1");
     let mut known = vec![Known::default(); arguments.nodes.len()];
     let mut is_stopped = false;
     while !is_stopped {
@@ -269,12 +270,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Err(error) => log::say(&outlived(*number, error, server.counts().attached)?),
             }
         }
-        let mut time = if has_files { LOOK_EVERY } else { A_WHILE };
+        let mut time = if has_files || !is_told {
+            LOOK_EVERY
+        } else {
+            A_WHILE
+        };
         if let Some(board) = &mut board {
             metrics::note(board, &mut server, arguments.metrics_jobs);
             time = time.min(NOTE_EVERY);
         }
         is_stopped = server.run_until(stop.as_fd(), within(time))?;
+        is_told = is_told || ready::tell("READY=1").is_ok();
     }
     tell("STOPPING=1");
     if server.is_replaced() {
@@ -397,11 +403,13 @@ fn said<T>(error: &dyn core::error::Error) -> Option<T> {
     None
 }
 
-/// Tells the service manager something, if there is one that asked for it.
-fn tell(what: &str) {
-    if let Err(error) = ready::tell(what) {
+/// Tells the service manager something, if there is one that asked for it. Returns whether nothing is left to tell.
+fn tell(what: &str) -> bool {
+    let told = ready::tell(what);
+    if let Err(error) = &told {
         log::say(&format!("doorbell: {what} for the service manager: {error}"));
     }
+    told.is_ok()
 }
 
 /// Listens for other nodes, and says by which handle.
@@ -412,9 +420,18 @@ fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
     if let Some(path) = &arguments.handle_file {
         let file = path.clone();
         let named = |error| Failure::from(format!("{}: {error}", path.display()));
-        match in_time(FIRST_READ_WITHIN, move || handle_file::leave(&file, &handle))? {
-            None => log::say(&format!("doorbell: {}: not written yet", path.display())),
-            Some(Ok(())) => {}
+        let name = path.display().to_string();
+        let work = move || handle_file::leave(&file, &handle);
+        let late = move |written: Option<io::Result<()>>| {
+            let state = match written {
+                None => "not written yet".to_owned(),
+                Some(Ok(())) => "written now".to_owned(),
+                Some(Err(error)) => error.to_string(),
+            };
+            log::say(&format!("doorbell: {name}: {state}"));
+        };
+        match in_time(FIRST_READ_WITHIN, work, late)? {
+            None | Some(Ok(())) => {}
             Some(Err(error)) if arguments.replace => drop(said::<()>(&*named(error))),
             Some(Err(error)) => return Err(named(error)),
         }
@@ -422,15 +439,27 @@ fn listen(arguments: &Arguments, nodes: &mut Nodes) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does something that a file system may hold up, on a thread of its own. `None` if it takes longer than this: it goes on.
+/// Does something that a file system may hold up, on a thread of its own. `None` if it takes longer than this: `late` has that, and then
+/// the outcome.
 fn in_time<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
+    late: impl Fn(Option<T>) + Clone + Send + 'static,
 ) -> Result<Option<T>, Failure> {
-    let (give, take) = sync_channel(1);
-    let run = move || drop(give.send(work()));
+    // Without room an outcome is either taken or given back.
+    let (give, take) = sync_channel(0);
+    let of_thread = late.clone();
+    let run = move || {
+        if let Err(SendError(outcome)) = give.send(work()) {
+            of_thread(Some(outcome));
+        }
+    };
     thread::Builder::new().name("handle-file".into()).spawn(run)?;
-    Ok(take.recv_timeout(patience).ok())
+    let outcome = take.recv_timeout(patience).ok();
+    if outcome.is_none() {
+        late(None);
+    }
+    Ok(outcome)
 }
 
 /// The handle of a node, as its file had it last.
@@ -519,11 +548,16 @@ mod tests {
 
     #[test]
     fn a_file_system_that_does_not_answer_is_waited_for_no_longer() {
-        let (give, take) = channel::<()>();
-        let stuck = in_time(Duration::from_millis(1), move || take.recv());
-        assert!(matches!(stuck, Ok(None)));
-        drop(give);
-        assert_eq!(in_time(Duration::from_secs(3600), || 7).unwrap(), Some(7));
+        let (give, take) = channel();
+        let (say, said) = channel();
+        let late = move |outcome| say.send(outcome).unwrap();
+        let stuck = in_time(Duration::from_millis(1), move || take.recv().ok(), late.clone());
+        assert_eq!((stuck.unwrap(), said.recv()), (None, Ok(None)));
+        give.send(8).unwrap();
+        assert_eq!(said.recv(), Ok(Some(Some(8))), "it goes on");
+        let done = in_time(Duration::from_secs(3600), || Some(7), late);
+        assert_eq!(done.unwrap(), Some(Some(7)));
+        assert!(said.recv().is_err(), "nothing is late");
     }
 
     #[test]

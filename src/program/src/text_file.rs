@@ -11,13 +11,13 @@ use crate::report::Failure;
 /// # Errors
 /// The file cannot be read, is no text, or is longer.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> Result<String, Failure> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = File::open(path)?;
-    file.take(bytes_max.saturating_add(1)).read_to_string(&mut text)?;
-    if u64::try_from(text.len()).is_ok_and(|bytes| bytes > bytes_max) {
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|count| count > bytes_max) {
         return Err(format!("more than {bytes_max} bytes, which is the limit of such a file").into());
     }
-    Ok(text)
+    Ok(String::from_utf8(bytes)?)
 }
 
 #[cfg(test)]
@@ -39,7 +39,11 @@ mod tests {
         let path = folder.path().join("text");
         std::fs::write(&path, "12345").unwrap();
         assert_eq!(read(&path, 5).unwrap(), "12345");
-        assert!(read(&path, 4).is_err());
+        for text in ["12345", "123\u{20ac}"] {
+            std::fs::write(&path, text).unwrap();
+            let error = read(&path, 4).unwrap_err().to_string();
+            assert!(error.starts_with("more than 4 bytes"), "{text}: {error}");
+        }
         std::fs::write(&path, [0xff]).unwrap();
         assert!(read(&path, 5).is_err());
     }

@@ -32,18 +32,19 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 ///
 /// The file cannot be read, or is no scenario: the message begins with `FILE:LINE:` and shows the line.
 pub(crate) fn load(path: &Path) -> Result<Scenario> {
-    let mut text = String::new();
-    let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut bytes = Vec::new();
+    let unread = || format!("cannot read {}", path.display());
+    let file = std::fs::File::open(path).with_context(unread)?;
     file.take(TEXT_BYTES_MAX.saturating_add(1))
-        .read_to_string(&mut text)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
+        .read_to_end(&mut bytes)
+        .with_context(unread)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
         bail!(
             "{}: a scenario has {TEXT_BYTES_MAX} bytes at most",
             path.display()
         );
     }
-    parse(path, &text)
+    parse(path, core::str::from_utf8(&bytes).with_context(unread)?)
 }
 
 /// [`load`] for a text at hand.

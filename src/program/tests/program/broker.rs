@@ -89,7 +89,7 @@ fn a_program_that_cannot_start_and_a_policy_that_is_none_are_errors() {
     for (words, expected) in [
         (
             &["broker", "--", "true"][..],
-            "doorbell: the policy allows no device",
+            "doorbell: the policy allows no device; name one in `devices`, or by --device\n",
         ),
         (
             &["broker", "--policy", "/nonexistent", "--", "true"],

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::shown::{Shown, commands};
+use crate::shown::{Shown, commands, torn_line};
 use crate::started::{Running, ended, program};
 
 /// How a command is run.
@@ -234,6 +234,15 @@ fn a_command_without_a_row_would_be_found() {
     ] {
         assert!(how(unknown).is_none(), "{unknown:?}");
     }
+}
+
+#[test]
+fn a_quotation_without_an_end_in_its_line_would_be_found() {
+    let torn = "`doorbell bw\n--size 8`\n";
+    let text = "- ```text\n  a ` alone\n  ```\n```sh\necho `\n```\n``a ` b``\n";
+    assert_eq!(torn_line(text), None);
+    assert_eq!(torn_line(torn), Some(1));
+    assert_eq!(torn_line(&format!("`one`\n{torn}")), Some(2));
 }
 
 fn root() -> PathBuf {

@@ -34,19 +34,25 @@ pub(crate) fn ended(mut command: Command, out: Stdio) -> (Option<i32>, String) {
         let mut said = String::new();
         errors.read_to_string(&mut said).map(|_| said)
     });
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = started.0.try_wait().unwrap() {
-            break status;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the program does not end");
-        thread::sleep(Duration::from_millis(5));
-    };
-    (status.code(), reads.join().unwrap().unwrap())
+    (started.code(), reads.join().unwrap().unwrap())
 }
 
 /// One that is ended when it is dropped.
 pub(crate) struct Started(pub(crate) Child);
+
+impl Started {
+    /// The code by which it ends, by the time there is patience for.
+    pub(crate) fn code(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(begun.elapsed() < PATIENCE, "the program does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
 
 impl Drop for Started {
     fn drop(&mut self) {

@@ -172,15 +172,3 @@ fn a_table_takes_the_place_of_the_one_before_on_a_terminal_alone() {
     node.answers(3);
     told(&shown, "");
 }
-
-#[test]
-fn the_error_of_an_absent_daemon_is_shown_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("s".repeat(80));
-    let running = Running::start(program(&["status", "--socket", socket.to_str().unwrap()]));
-    let lost = running.said().next();
-    assert!(
-        lost.ends_with("or name its socket with --socket; asking again"),
-        "{lost}"
-    );
-}

@@ -75,6 +75,29 @@ fn systemd_is_told_once_the_daemon_serves_and_when_it_ends() {
     assert_eq!(told(), "STOPPING=1");
 }
 
+#[test]
+fn systemd_that_reads_nothing_for_a_while_is_told_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, notify] = ["socket", "notify"].map(|name| folder.path().join(name));
+    let manager = UnixDatagram::bind(&notify).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let fills = || {
+        let filler = UnixDatagram::unbound()?;
+        filler.set_nonblocking(true)?;
+        filler.send_to(b"STATUS=busy", &notify)
+    };
+    // Each from a socket of its own, whose room does not end first.
+    while fills().is_ok() {}
+    let mut command = program(&["serve", "--socket", socket.to_str().unwrap()]);
+    command.env("NOTIFY_SOCKET", &notify);
+    let daemon = Running::start(command);
+    daemon.line_with("READY=1 for the service manager");
+    assert!(is_listening(&socket), "it serves");
+    let mut told = [0; 64];
+    while manager.recv(&mut told).unwrap() != "READY=1".len() {}
+    assert!(told.starts_with(b"READY=1"));
+}
+
 fn is_listening(socket: &Path) -> bool {
     let kind = rustix::net::SocketType::SEQPACKET;
     let connection = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();

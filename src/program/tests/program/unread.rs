@@ -11,7 +11,7 @@ use std::process::Stdio;
 use doorbell::within;
 use doorbell_daemon::{Client, DaemonStatus, EndpointEvent};
 use rustix::net::{SendFlags, send};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::serve::{at, attach, report};
 use crate::started::{PATIENCE, Started, program};
@@ -53,7 +53,7 @@ fn a_log_and_metrics_that_nobody_reads_hold_up_no_process() {
     let mut command = program(&[&words[..], &more].concat());
     command.stdout(output.reopen().unwrap());
     command.stderr(OwnedFd::from(stderr.try_clone().unwrap()));
-    let daemon = Started(command.spawn().unwrap());
+    let mut daemon = Started(command.spawn().unwrap());
     let mut log = BufReader::new(log);
     let mut until = |words: &str| {
         loop {
@@ -90,12 +90,26 @@ fn a_log_and_metrics_that_nobody_reads_hold_up_no_process() {
     // The end waits for no reader either.
     let pid = Pid::from_raw(i32::try_from(daemon.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(daemon.code(), Some(0));
     let report = report(output.path());
     assert_eq!(
         (&report["attached"], &report["local_messages"]),
         (&3.into(), &5.into())
     );
     drop(scrapers);
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_ends_by_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, handle] = ["socket", "absent/handle"].map(|name| folder.path().join(name));
+    let words = ["serve", "--socket", socket.to_str().unwrap(), "--log", "warn"];
+    let more = ["--listen", "127.0.0.1:0", "--unauthenticated", "--handle-file"];
+    let (_log, stderr) = UnixStream::pair().unwrap();
+    fill(&stderr);
+    let mut command = program(&[&words[..], &more, &[handle.to_str().unwrap()]].concat());
+    command.stdout(Stdio::null()).stderr(OwnedFd::from(stderr));
+    assert_eq!(Started(command.spawn().unwrap()).code(), Some(1));
 }
 
 #[test]
@@ -123,7 +137,7 @@ fn a_log_that_nobody_reads_holds_up_no_container_runtime() {
     let (log, stderr) = UnixStream::pair().unwrap();
     let mut command = program(&[&words[..], &["--policy", policy.to_str().unwrap()]].concat());
     command.stderr(OwnedFd::from(stderr.try_clone().unwrap()));
-    let broker = Started(command.spawn().unwrap());
+    let mut broker = Started(command.spawn().unwrap());
     let mut first = String::new();
     BufReader::new(&log).read_line(&mut first).unwrap();
     assert!(first.contains("serves container runtimes at "), "{first}");
@@ -144,6 +158,5 @@ fn a_log_that_nobody_reads_holds_up_no_container_runtime() {
     }
     let pid = Pid::from_raw(i32::try_from(broker.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
-    assert_eq!(status.exit_status(), Some(0));
+    assert_eq!(broker.code(), Some(0));
 }

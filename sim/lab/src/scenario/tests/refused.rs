@@ -27,6 +27,18 @@ fn a_file_without_end() {
 }
 
 #[test]
+fn a_long_file_with_a_character_at_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.toml");
+    std::fs::write(&path, "#".repeat(1 << 20) + "\u{20ac}").unwrap();
+    let error = check::load(&path).unwrap_err().to_string();
+    assert!(
+        error.ends_with(": a scenario has 1048576 bytes at most"),
+        "{error}"
+    );
+}
+
+#[test]
 fn an_unknown_field() {
     assert_eq!(
         refused(&format!("{STEP}exit = 1")),
