@@ -475,6 +475,26 @@ fn as_many_uses_as_can_be_counted_and_one_more() {
 }
 
 #[test]
+fn buffers_in_a_row_are_found_without_the_lock() {
+    for power in 6..=30 {
+        let bytes = 1_usize << power;
+        let uses = marks(1024);
+        let limits = Limits {
+            entries: 1024,
+            bytes: u64::MAX,
+        };
+        let slots = (0..1024).map(|_| Slot::new()).collect();
+        let mut table = Index::new(slots, Arc::clone(&uses), limits);
+        let keys = (1..=1024).map(|place| key(place * bytes, bytes));
+        for key in keys.clone() {
+            let _ = add(&mut table, key, 1);
+        }
+        let found = keys.filter(|key| uses.look_up(key).is_some()).count();
+        assert_eq!(found, 1024, "{bytes} bytes each");
+    }
+}
+
+#[test]
 fn each_field_of_the_key_distinguishes() {
     let mut table = table(Limits {
         entries: 4,

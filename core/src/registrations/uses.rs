@@ -284,7 +284,8 @@ pub(super) fn bucket_of(key: &Key, buckets: usize) -> usize {
     // An odd constant near 2^64 divided by the golden ratio spreads neighbours over the upper bits.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (start, end) = (key.range.start as u64, key.range.end as u64);
-    let hash = start.wrapping_add(end.wrapping_mul(8)).wrapping_mul(SPREAD);
+    // By this factor, buffers in a row whose length is a power of two share a bucket with at most three others.
+    let hash = start.wrapping_add(end.wrapping_mul(4)).wrapping_mul(SPREAD);
     let bucket = (u128::from(hash).wrapping_mul(buckets as u128) >> 64) as u64;
     // It is below a number of buckets.
     usize::try_from(bucket).unwrap_or(0)
