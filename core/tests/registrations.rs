@@ -453,13 +453,13 @@ fn as_many_uses_as_can_be_counted_and_one_more() {
     let mut table = Index::new((0..4).map(|_| Slot::new()).collect(), Arc::clone(&uses), LIMITS);
     let one = key(0x10, 8);
     let first = add(&mut table, one, 1);
-    // 2^11 uses that began without the lock: the next one begins under it, and all are counted.
+    // 2^19 uses that began without the lock: the next one begins under it, and all are counted.
     let mut hits = 0_u64;
     while let Some((used, _)) = uses.look_up(&one) {
         assert_eq!(uses.release(used), None);
         hits += 1;
     }
-    assert_eq!((hits, table.counts().hits), (1 << 11, 1 << 11));
+    assert_eq!((hits, table.counts().hits), (1 << 19, 1 << 19));
     assert!(table.look_up(&one).is_some());
     assert!(uses.look_up(&one).is_some(), "it goes on without the lock");
     assert_eq!(table.counts().hits, hits + 2);
