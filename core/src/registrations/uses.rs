@@ -255,6 +255,7 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
         let mark = self.marks().get(index as usize)?;
         mark.registered.read();
         let known = mark.word.fetch_sub(USER, REGISTRATION_END.get());
+        debug_assert!(known & USERS != 0, "a use of other marks");
         (known & (USERS | UNLINKED) == (USER | UNLINKED)).then_some(Ended { index })
     }
 
