@@ -360,7 +360,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         Some(Ticket(last))
     }
 
-    /// Notes nothing.
+    /// Does nothing: the compiler is to believe that it reads the table.
     // Apart, and with all of the table: so a loop over completions keeps nothing of it in registers, which costs more than it spares.
     #[cold]
     #[cfg_attr(not(doorbell_in_line), inline(never))]

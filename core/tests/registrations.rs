@@ -453,13 +453,13 @@ fn as_many_uses_as_can_be_counted_and_one_more() {
     let mut table = Index::new((0..4).map(|_| Slot::new()).collect(), Arc::clone(&uses), LIMITS);
     let one = key(0x10, 8);
     let first = add(&mut table, one, 1);
-    // 2^11 uses that began without the lock: the next one begins under it, and all are counted.
+    // 2^19 uses that began without the lock: the next one begins under it, and all are counted.
     let mut hits = 0_u64;
     while let Some((used, _)) = uses.look_up(&one) {
         assert_eq!(uses.release(used), None);
         hits += 1;
     }
-    assert_eq!((hits, table.counts().hits), (1 << 11, 1 << 11));
+    assert_eq!((hits, table.counts().hits), (1 << 19, 1 << 19));
     assert!(table.look_up(&one).is_some());
     assert!(uses.look_up(&one).is_some(), "it goes on without the lock");
     assert_eq!(table.counts().hits, hits + 2);
@@ -472,6 +472,26 @@ fn as_many_uses_as_can_be_counted_and_one_more() {
     assert!(table.look_up(&one).is_none());
     assert_eq!(uses.release(first), None);
     assert!(table.look_up(&one).is_some() && table.look_up(&one).is_none());
+}
+
+#[test]
+fn buffers_in_a_row_are_found_without_the_lock() {
+    for power in 6..=30 {
+        let bytes = 1_usize << power;
+        let uses = marks(1024);
+        let limits = Limits {
+            entries: 1024,
+            bytes: u64::MAX,
+        };
+        let slots = (0..1024).map(|_| Slot::new()).collect();
+        let mut table = Index::new(slots, Arc::clone(&uses), limits);
+        let keys = (1..=1024).map(|place| key(place * bytes, bytes));
+        for key in keys.clone() {
+            let _ = add(&mut table, key, 1);
+        }
+        let found = keys.filter(|key| uses.look_up(key).is_some()).count();
+        assert_eq!(found, 1024, "{bytes} bytes each");
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ type DomainHold = Hold<Arc<ProtectionDomain>, &'static Service>;
 /// A cache of registrations in one protection domain, which are kept after their use. Clones share the cache, on any thread.
 ///
 /// A use of a kept registration takes no lock and makes one system call; without the call if the
-/// memory is promised to stay ([`LentMemory::IS_KEPT`]). Overlapping regions are registered apart.
+/// memory is promised to stay ([`LentMemory::IS_KEPT`]). One use in 524,288 takes the lock, to count the others. Overlapping regions are registered apart.
 ///
 /// Once the last clone is dropped, registrations that nobody uses are deregistered. Each other one is deregistered when
 /// its last use ends.

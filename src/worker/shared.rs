@@ -60,7 +60,7 @@ struct Opened {
 
 /// State of a Worker beside the receives, which polling them needs.
 pub(super) struct Around<'w, P: Provider, C> {
-    // Not its places: so a poll in vain does not look them up.
+    // The table, and not a slice of it: a poll in vain then reads neither pointer nor length.
     pub(super) table: &'w mut Vec<ChannelEntry<C>>,
     pub(super) arena: &'w mut P::Arena,
     /// Channels whose peers used receives that are not granted again for want of spare ones.

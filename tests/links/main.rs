@@ -2,6 +2,7 @@
 //! shipped handshake. Each message once, in order, and with an end.
 
 mod accepting;
+mod announced;
 mod answers;
 mod anything;
 mod classes;

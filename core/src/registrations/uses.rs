@@ -6,8 +6,8 @@
 //!
 //! | bits of a word | field |
 //! |---|---|
-//! | 63..32 | generation of the place |
-//! | 31..20 | uses that lookups began since these were counted last |
+//! | 63..40 | generation of the place, its lower bits |
+//! | 39..20 | uses that lookups began since these were counted last |
 //! | 19 | unlinked: no lookup may find it |
 //! | 18..0 | users |
 //!
@@ -27,14 +27,14 @@ const USERS: u64 = (1 << 19) - 1;
 const USERS_GUARD: u64 = 1 << 18;
 const UNLINKED: u64 = 1 << 19;
 const BEGUN_SHIFT: u32 = 20;
-const BEGUN: u64 = ((1 << 12) - 1) << BEGUN_SHIFT;
-const BEGUN_GUARD: u64 = 1 << 31;
+const BEGUN: u64 = ((1 << 20) - 1) << BEGUN_SHIFT;
+const BEGUN_GUARD: u64 = 1 << 39;
 /// Bits by which a lookup without the lock leaves a word alone.
 const CLOSED: u64 = USERS_GUARD | UNLINKED | BEGUN_GUARD;
-const GENERATION_SHIFT: u32 = 32;
+const GENERATION_SHIFT: u32 = 40;
 
-/// Steps of a lookup without the lock, behind the first entry of its bucket. It may miss one that is there.
-const STEPS_MAX: u32 = 4;
+/// Entries of its bucket that a lookup without the lock looks at: three behind the first entry. It may miss one that is there.
+const ENTRIES_MAX: u32 = 4;
 
 /// One place as lookups without the lock read it, and the head of one bucket: one line of a processor's cache.
 #[repr(align(64))]
@@ -73,7 +73,7 @@ impl Mark {
     }
 
     fn word(&self) -> u64 {
-        // Relaxed: under the lock of the table, which orders all but the counts of users.
+        // Relaxed: under the lock, or as a hint.
         self.word.load(Ordering::Relaxed)
     }
 
@@ -210,12 +210,15 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
     #[cold]
     #[inline(never)]
     fn look_further(&self, key: Key, mut index: u32) -> Option<(Use, u32)> {
-        for _ in 0..STEPS_MAX {
+        let mut entries = 0_u32;
+        while entries < ENTRIES_MAX {
             if let Some(found) = self.take_up(&key, index) {
                 return Some(found);
             }
             let mark = self.marks().get(index as usize)?;
+            // An open one of the key is tried again: another thread changed its counts meanwhile.
             if !mark.has_key(&key) || mark.word() & CLOSED != 0 {
+                entries = entries.saturating_add(1);
                 index = mark.next.load(Ordering::Relaxed);
             }
         }
@@ -252,6 +255,7 @@ impl<Marks: AsRef<[Mark]>> Uses<Marks> {
         let mark = self.marks().get(index as usize)?;
         mark.registered.read();
         let known = mark.word.fetch_sub(USER, REGISTRATION_END.get());
+        debug_assert!(known & USERS != 0, "a use of other marks");
         (known & (USERS | UNLINKED) == (USER | UNLINKED)).then_some(Ended { index })
     }
 
@@ -284,7 +288,8 @@ pub(super) fn bucket_of(key: &Key, buckets: usize) -> usize {
     // An odd constant near 2^64 divided by the golden ratio spreads neighbours over the upper bits.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (start, end) = (key.range.start as u64, key.range.end as u64);
-    let hash = start.wrapping_add(end.wrapping_mul(8)).wrapping_mul(SPREAD);
+    // By this factor, buffers in a row whose length is a power of two share a bucket with at most three others.
+    let hash = start.wrapping_add(end.wrapping_mul(4)).wrapping_mul(SPREAD);
     let bucket = (u128::from(hash).wrapping_mul(buckets as u128) >> 64) as u64;
     // It is below a number of buckets.
     usize::try_from(bucket).unwrap_or(0)

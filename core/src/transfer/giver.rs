@@ -302,16 +302,16 @@ impl<T: AsRef<[PieceState]> + AsMut<[PieceState]>> Giver<T> {
             self.base = self.base.wrapping_add(1);
         }
         // Nearly all of them are zero: a taker lacks few of the pieces in front of others that it has.
-        let is_any_ahead = progress.set != [0; TRANSFER_WINDOW as usize / 8];
-        let ahead = progress.set.iter().filter(|_| is_any_ahead);
-        for (at, byte) in (0_u32..).zip(ahead).filter(|(_, byte)| **byte != 0) {
-            let first = progress.base.wrapping_add(at.wrapping_mul(8));
-            for piece in (0..8).filter(|bit| byte >> bit & 1 != 0) {
-                let piece = first.wrapping_add(piece);
-                if piece >= self.next {
-                    return Err(Broken);
+        if progress.set != [0; TRANSFER_WINDOW as usize / 8] {
+            for (at, byte) in (0_u32..).zip(&progress.set).filter(|(_, byte)| **byte != 0) {
+                let first = progress.base.wrapping_add(at.wrapping_mul(8));
+                for piece in (0..8).filter(|bit| byte >> bit & 1 != 0) {
+                    let piece = first.wrapping_add(piece);
+                    if piece >= self.next {
+                        return Err(Broken);
+                    }
+                    self.land(piece);
                 }
-                self.land(piece);
             }
         }
         if progress.question > self.answered {

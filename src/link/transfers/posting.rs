@@ -103,11 +103,12 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Posts pieces, on each rail of the best state there is, until the rail has as many under way as it may.
     pub(in crate::link) fn post_pieces(&mut self, workers: &mut [Worker<P>], moment: Moment) {
-        let mut is_any = false;
+        let mut givers = 0_u32;
         for entry in &mut self.transfers.entries {
             entry.not_before = None;
-            is_any |= entry.machine.role() == TransferRole::Giver;
+            givers = givers.saturating_add(u32::from(entry.machine.role() == TransferRole::Giver));
         }
+        let mut is_any = givers > 0;
         if !is_any {
             return;
         }
@@ -124,13 +125,15 @@ impl<P: Provider, N: Network> Link<P, N> {
         'rounds: while is_any {
             is_any = false;
             let mut rails = count(self);
-            let is_alone = rails == 1;
+            let is_alone = rails == 1 && givers == 1;
+            let frames = u32::from(unsaid.is_some());
             for rail in self.rails() {
                 if is_best(self, rail) {
-                    if let Some((place, pieces)) = self.post_piece(rail, rails, workers, moment) {
+                    if let Some((place, pieces)) = self.post_piece(rail, (rails, frames), workers, moment) {
                         is_any = true;
                         rails = rails.saturating_sub(1);
-                        // Pieces that go on in a row are announced together, behind the last WRITE. Over several rails they do not go on.
+                        // Pieces that go on in a row are announced together, behind the last WRITE. Over several rails they do not go on, and
+                        // an announcement does not wait for the WRITE of another transfer.
                         if pieces > 1 && is_alone {
                             unsaid = Some(rail);
                         } else {
@@ -198,12 +201,12 @@ impl<P: Provider, N: Network> Link<P, N> {
         ready.min_by_key(|(turn, _)| *turn).map(|(_, next)| next)
     }
 
-    /// Posts the next pieces of a transfer on a rail, to be announced there. So many rails share what is left. Returns the place of the transfer
-    /// and how many pieces were posted, if any was.
+    /// Posts the next pieces of a transfer on a rail, to be announced there. So many rails share what is left, and there is still room for so many
+    /// frames. Returns the place of the transfer and how many pieces were posted, if any was.
     fn post_piece(
         &mut self,
         rail: u8,
-        rails: u32,
+        (rails, frames): (u32, u32),
         workers: &mut [Worker<P>],
         moment: Moment,
     ) -> Option<(usize, u16)> {
@@ -238,7 +241,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             true => bytes.div_ceil(parts_max).max(PART_BYTES_MIN),
             false => bytes,
         };
-        let outcome = self.write((rail, at), &next, part_bytes, workers, moment);
+        let outcome = self.write((rail, at), &next, (part_bytes, frames), workers, moment);
         if matches!(outcome, Posted::Failed) {
             // It would fail again: by its length, or by its memory.
             self.transfers.refused(id, EndReason::NOT_POSTED, now);
@@ -276,12 +279,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         is_done.then_some((place, next.pieces))
     }
 
-    /// Posts pieces as one WRITE, or a piece as WRITEs of parts, in order. The outcome is that of the last part.
+    /// Posts pieces as one WRITE, or a piece as WRITEs of parts, in order, and leaves room for so many frames. The outcome is that of the last
+    /// part.
     fn write(
         &mut self,
         (rail, at): (u8, At),
         next: &NextPiece,
-        part_bytes: u32,
+        (part_bytes, frames): (u32, u32),
         workers: &mut [Worker<P>],
         moment: Moment,
     ) -> Posted {
@@ -293,7 +297,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             let is_last = done.saturating_add(length) >= bytes;
             let part = (next.offset.saturating_add(done.into()), length);
             // All parts, and the frame that announces the piece, or none.
-            let room = if done == 0 && count > 1 { count } else { 0 };
+            let room = match (done, count) {
+                (0, 2..) => count,
+                (0, _) => frames,
+                _ => 0,
+            };
             let outcome = self.write_part(next.place, (at, next.window), part, room, workers);
             match outcome {
                 outcome if is_last && (done == 0 || matches!(outcome, Posted::Done(_))) => return outcome,
