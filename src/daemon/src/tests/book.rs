@@ -120,6 +120,7 @@ fn each_failure_of_a_server_has_an_entry() {
     };
     let failures = [
         ("Listen", listen(io::ErrorKind::AddrInUse.into())),
+        ("Listen", listen(io::ErrorKind::AlreadyExists.into())),
         ("Listen", listen(io::ErrorKind::TimedOut.into())),
         ("Listen", listen(io::ErrorKind::PermissionDenied.into())),
         ("Listen", listen(io::Error::from_raw_os_error(2))),
