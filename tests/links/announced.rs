@@ -3,7 +3,7 @@
 use doorbell::link::{TransferId, TransferOptions};
 use doorbell::wire::{Landed, SessionFrame};
 
-use crate::processes::{A, B, Two, ms};
+use crate::processes::{A, B, Process, Two, config, ms, ports};
 use crate::transfers::{end_of, join, offer, offered, region};
 
 /// Bytes of one piece, and of the checksum behind each packet.
@@ -48,7 +48,10 @@ fn sent(two: &Two) -> Vec<Sent> {
 
 /// Gives transfers of so many pieces and such priorities at once over one rail. Returns their names and what was sent.
 fn given(all: &[(usize, u8)]) -> (Vec<TransferId>, Vec<Sent>) {
-    let mut two = Two::with(1, "", Some(10_000));
+    given_by(Two::with(1, "", Some(10_000)), all)
+}
+
+fn given_by(mut two: Two, all: &[(usize, u8)]) -> (Vec<TransferId>, Vec<Sent>) {
     two.connected(1);
     let ids: Vec<_> = all
         .iter()
@@ -98,4 +101,19 @@ fn an_announcement_waits_for_no_write_of_another_transfer() {
         both.clone().all(|(first, second)| first == second),
         "{ids:?}: {sent:?}"
     );
+}
+
+#[test]
+fn a_write_leaves_room_for_the_announcement_of_the_one_before_it() {
+    let mut two = Two::apart([A, B].map(|at| ports(at, 1, 10_000)), "", Some(10_000));
+    let mut config = config();
+    // The announcement of the first piece is still there as two WRITEs could go.
+    config.channel.send_depth = 3;
+    two.processes[A] = Some(Process::on(&two.hosts[A], &config, false));
+    two.begin();
+    let (_, sent) = given_by(two, &[(17, 0)]);
+    let is_write = |sent: &Sent| matches!(sent, Sent::Write(_));
+    let both = sent.windows(2).filter(|pair| pair.iter().all(is_write));
+    assert_eq!(both.count(), 0, "{sent:?}");
+    assert_eq!(sent.iter().filter(|sent| is_write(sent)).count(), 5, "{sent:?}");
 }
