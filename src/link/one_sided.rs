@@ -487,10 +487,6 @@ impl<P: Provider, N: Network> Link<P, N> {
             self.post_requests(workers, moment);
         }
         self.go_on_with_transfers(workers, moment);
-        // All ends that the rails take are posted by now.
-        if self.transfers.owes_too_many() {
-            self.session.fail(FinalReason::Violation(Violation::OutOfPlace));
-        }
         self.go_on_with_placing(workers, makers, moment);
         let OneSided { ours, seen, .. } = &mut self.one_sided;
         ours.forget(seen);

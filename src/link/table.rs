@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{DomainId, Provider};
-use doorbell_core::session::{Action, FinalReason, PushRefusal, Sequence, SessionEvent};
+use doorbell_core::session::{Action, FinalReason, PushRefusal, Sequence, SessionEvent, Violation};
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
@@ -336,14 +336,23 @@ impl<P: Provider, N: Network> Core<P, N> {
             routes,
             closing,
         };
-        while let Some(action) = link.session.poll_action(now, random) {
-            act((id, link), &action, around, Moment { now, random });
+        loop {
+            while let Some(action) = link.session.poll_action(now, random) {
+                act((id, link), &action, around, Moment { now, random });
+            }
+            if let Some(handle) = link.one_sided.moved.take() {
+                link.reroute(node, around.workers, &handle, now);
+            }
+            link.put_question(node, Moment { now, random }, around.config);
+            let beside = (moved.as_ref(), node.makers());
+            link.go_on_beside(around.workers, beside, Moment { now, random });
+            // All ends that the rails take are posted by now.
+            if !link.transfers.owes_too_many() || link.session.over().is_some() {
+                return;
+            }
+            // Its rails are shut before its requests and transfers end.
+            link.session.fail(FinalReason::Violation(Violation::OutOfPlace));
         }
-        if let Some(handle) = link.one_sided.moved.take() {
-            link.reroute(node, workers, &handle, now);
-        }
-        link.put_question(node, Moment { now, random }, config);
-        link.go_on_beside(workers, (moved.as_ref(), node.makers()), Moment { now, random });
     }
 
     /// Reports the events of a link.
