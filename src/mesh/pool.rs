@@ -8,8 +8,8 @@ use super::frame::SHORT_BYTES_MAX;
 /// How many free buffers are looked at for one that no link shares.
 const LOOKS: usize = 4;
 
-/// Buffers that the mesh does not use now. One is made when no free one of its size is found, and free ones of other sizes are dropped for it.
-/// So all together have about as many bytes as ever waited at a time, and were shared by links at that time.
+/// Buffers that the mesh does not use now. Each is made when no free one of its size is found, so there are about as many of each size as
+/// ever waited at a time, and were shared by links at that time. None is dropped: frames of mixed sizes would then allocate for ever.
 ///
 /// A buffer has at most twice the bytes of its frame. So a link whose peer acknowledges nothing holds twice the bytes of its fragments, however
 /// short its frames are.
@@ -35,10 +35,9 @@ impl Pool {
             .iter()
             .fold(0_usize, |sum, part| sum.saturating_add(part.len()));
         let bytes = length.next_power_of_two().min(self.frame_bytes);
-        let mut frame = self.unshared(bytes).unwrap_or_else(|| {
-            self.drop_others(bytes);
-            Arc::new(Vec::with_capacity(bytes))
-        });
+        let mut frame = self
+            .unshared(bytes)
+            .unwrap_or_else(|| Arc::new(Vec::with_capacity(bytes)));
         let buffer = Arc::make_mut(&mut frame);
         buffer.clear();
         parts.iter().for_each(|part| buffer.extend_from_slice(part));
@@ -56,20 +55,6 @@ impl Pool {
             free.push_back(frame);
         }
         None
-    }
-
-    /// Drops free buffers of other sizes, those of the fullest one first, until they had as many bytes or none is left.
-    fn drop_others(&mut self, bytes: usize) {
-        let mut left = bytes;
-        while left > 0 {
-            let all = self.free.iter_mut().enumerate();
-            let others = all.filter(|(other, _)| *other != class(bytes));
-            let fullest = others.max_by_key(|(_, free)| free.len());
-            let Some(dropped) = fullest.and_then(|(_, free)| free.pop_front()) else {
-                return;
-            };
-            left = left.saturating_sub(dropped.capacity());
-        }
     }
 
     pub(super) fn give_back(&mut self, frame: Arc<Vec<u8>>) {
@@ -114,22 +99,6 @@ mod tests {
         drop(shared);
         assert_eq!(pool.fill(&[b"again"])[..], *b"again");
         assert_eq!(free(&pool), 0);
-    }
-
-    #[test]
-    fn frames_of_one_size_after_another_hold_no_more_than_the_longest() {
-        let mut pool = Pool::new(16 << 10);
-        let all = vec![7; 16 << 10];
-        let mut most = 0;
-        for power in (6..=14).chain((6..14).rev()) {
-            let length = 1 << power;
-            let frames: Vec<_> = (0..64).map(|_| pool.fill(&[&all[..length]])).collect();
-            frames.into_iter().for_each(|frame| pool.give_back(frame));
-            most = most.max(64 * length);
-            let free = pool.free.iter().flatten();
-            let bytes: usize = free.map(|frame| frame.capacity()).sum();
-            assert!(bytes <= most, "{bytes} at {length}");
-        }
     }
 
     #[test]
