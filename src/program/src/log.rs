@@ -4,6 +4,8 @@
 //! holds up that thread alone. Lines without room are dropped and counted.
 
 use core::mem::take;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,6 +26,9 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 /// The lines of this program.
 static LINES: Lines = Lines::new();
 
+/// Whether no line of this program waits for a reader, the last included.
+static UNHINDERED: AtomicBool = AtomicBool::new(false);
+
 /// Starts the log, from this level on, until the program ends. The thread that logs writes.
 pub(crate) fn start(level: LogLevel) {
     start_with(level, BoxMakeWriter::new(io::stderr));
@@ -31,6 +36,7 @@ pub(crate) fn start(level: LogLevel) {
 
 /// Starts the log, from this level on, until the program ends. No thread that logs waits for a reader.
 pub(crate) fn start_unhindered(level: LogLevel) {
+    UNHINDERED.store(true, Relaxed);
     start_with(level, BoxMakeWriter::new(|| Line));
 }
 
@@ -55,10 +61,9 @@ pub(crate) fn say(line: &str) {
     LINES.put(format!("{line}\n").as_bytes());
 }
 
-/// Puts the last line of a program on standard error: by the thread of the lines before, if there is one.
+/// Puts the last line of a program on standard error. The thread of [`say`] writes it if the log was started unhindered, or that thread is there.
 pub(crate) fn say_last(line: &str) {
-    let has_thread = LINES.lock().has_thread;
-    if has_thread {
+    if UNHINDERED.load(Relaxed) || LINES.lock().has_thread {
         say(line);
     } else {
         eprintln!("{line}");

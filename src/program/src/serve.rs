@@ -280,7 +280,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             time = time.min(NOTE_EVERY);
         }
         is_stopped = server.run_until(stop.as_fd(), within(time))?;
-        is_told = is_told || ready::tell("READY=1").is_ok();
+        is_told = is_told || !is_busy(&ready::tell("READY=1"));
     }
     tell("STOPPING=1");
     if server.is_replaced() {
@@ -409,7 +409,13 @@ fn tell(what: &str) -> bool {
     if let Err(error) = &told {
         log::say(&format!("doorbell: {what} for the service manager: {error}"));
     }
-    told.is_ok()
+    !is_busy(&told)
+}
+
+/// Whether the service manager takes what it is told later. One that is not there never does.
+fn is_busy(told: &io::Result<()>) -> bool {
+    told.as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Listens for other nodes, and says by which handle.

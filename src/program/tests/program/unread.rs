@@ -7,8 +7,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
 
-use doorbell::within;
+use doorbell::{now, within};
 use doorbell_daemon::{Client, DaemonStatus, EndpointEvent};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process};
@@ -102,14 +104,25 @@ fn a_log_and_metrics_that_nobody_reads_hold_up_no_process() {
 #[test]
 fn a_daemon_whose_log_nobody_reads_ends_by_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let [socket, handle] = ["socket", "absent/handle"].map(|name| folder.path().join(name));
-    let words = ["serve", "--socket", socket.to_str().unwrap(), "--log", "warn"];
-    let more = ["--listen", "127.0.0.1:0", "--unauthenticated", "--handle-file"];
+    let socket = folder.path().join("socket");
+    let words = ["serve", "--socket", socket.to_str().unwrap()];
+    let daemon = || {
+        let mut command = program(&words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let _first = Started(daemon().spawn().unwrap());
+    let deadline = within(PATIENCE);
+    while DaemonStatus::ask(&socket, deadline).is_err() {
+        assert!(!deadline.has_passed(now()), "the first daemon does not serve");
+        sleep(Duration::from_millis(10));
+    }
+    // The error is the first line of the second, which cannot listen there.
     let (_log, stderr) = UnixStream::pair().unwrap();
     fill(&stderr);
-    let mut command = program(&[&words[..], &more, &[handle.to_str().unwrap()]].concat());
-    command.stdout(Stdio::null()).stderr(OwnedFd::from(stderr));
-    assert_eq!(Started(command.spawn().unwrap()).code(), Some(1));
+    let mut second = daemon();
+    second.stderr(OwnedFd::from(stderr));
+    assert_eq!(Started(second.spawn().unwrap()).code(), Some(1));
 }
 
 #[test]
