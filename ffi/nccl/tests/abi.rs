@@ -474,6 +474,40 @@ fn close_all(pool: &Pool) {
     }
 }
 
+/// Tries to make a pair of comms with memory of the one that receives, and a receive.
+fn one_pair(
+    caller: &Caller<'_>,
+    context: *mut c_void,
+    listener: *mut c_void,
+    mut handle: [u8; 128],
+) -> Option<(*mut c_void, *mut c_void, *mut c_void, *mut c_void)> {
+    let (mut sends, mut receives): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
+    let began = Instant::now();
+    while sends.is_null() || receives.is_null() {
+        assert!(began.elapsed() < PATIENCE, "no pair of comms");
+        let to = handle.as_mut_ptr().cast();
+        if sends.is_null() && call!(V12, connect, context, 0, to, &raw mut sends, null_mut()) != OK {
+            return None;
+        }
+        if receives.is_null() {
+            call!(V12, accept, listener, &raw mut receives, null_mut());
+        }
+    }
+    let (mut memory, mut data): (*mut c_void, _) =
+        (null_mut(), core::ptr::with_exposed_provenance_mut(caller.data));
+    let registered = call!(V12, reg_mr, receives, data, BYTES, PTR_HOST, &raw mut memory);
+    let (mut request, mut size, mut tag): (*mut c_void, _, _) = (null_mut(), 4096, 0);
+    while registered == OK && request.is_null() {
+        assert!(began.elapsed() < PATIENCE, "no receive");
+        let (at, size, tag, memory) = (&raw mut data, &raw mut size, &raw mut tag, &raw mut memory);
+        let to = &raw mut request;
+        if call!(V12, irecv, receives, 1, at, size, tag, memory, null_mut(), to) != OK {
+            return None;
+        }
+    }
+    (!request.is_null()).then_some((sends, receives, memory, request))
+}
+
 /// Makes an object of each kind: a pair of comms with memory, and a receive.
 fn make_one_of_each(caller: &Caller<'_>) {
     let (mut context, mut listener, mut given) = (null_mut(), null_mut(), [0_u8; 128]);
@@ -489,33 +523,14 @@ fn make_one_of_each(caller: &Caller<'_>) {
         &raw mut listener
     );
     assert_eq!(listens, OK);
-    let (mut sends, mut receives): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
-    let mut handle = given;
     let began = Instant::now();
-    while sends.is_null() || receives.is_null() {
+    // A comm of an attempt that took longer than it may, which may be the one that was accepted, takes no receive.
+    let (sends, receives, memory, request) = loop {
         assert!(began.elapsed() < PATIENCE, "no pair of comms");
-        let to = handle.as_mut_ptr().cast();
-        if sends.is_null() && call!(V12, connect, context, 0, to, &raw mut sends, null_mut()) != OK {
-            // The attempt took longer than it may.
-            (handle, receives) = (given, null_mut());
+        if let Some(pair) = one_pair(caller, context, listener, given) {
+            break pair;
         }
-        if receives.is_null() {
-            call!(V12, accept, listener, &raw mut receives, null_mut());
-        }
-    }
-    let (mut memory, data): (*mut c_void, _) =
-        (null_mut(), core::ptr::with_exposed_provenance_mut(caller.data));
-    let registered = call!(V12, reg_mr, receives, data, BYTES, PTR_HOST, &raw mut memory);
-    assert_eq!(registered, OK);
-    let mut request: *mut c_void = null_mut();
-    let (mut data, mut size, mut tag) = (data, 4096, 0);
-    let (at, to) = (&raw mut data, &raw mut request);
-    while request.is_null() {
-        assert!(began.elapsed() < PATIENCE, "no receive");
-        let (size, tag, memory) = (&raw mut size, &raw mut tag, &raw mut memory);
-        let received = call!(V12, irecv, receives, 1, at, size, tag, memory, null_mut(), to);
-        assert_eq!(received, OK);
-    }
+    };
     let made = [context, listener, sends, receives, memory, request];
     made.into_iter()
         .enumerate()
