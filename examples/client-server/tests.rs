@@ -364,7 +364,7 @@ fn misuse_is_told_at_once() {
             let error = client.ask(server, &[7; MOST + 1], long(node)).unwrap_err();
             let told = error.to_string();
             assert!(
-                told.starts_with("peer 0: a body of 8193 bytes, where 8192 fit"),
+                told.starts_with("peer 0: a body of 8193 bytes, but only 8192 fit"),
                 "{told}"
             );
             assert!(client.ask(server, &[7; MOST], short(node)).is_err());
