@@ -1,11 +1,13 @@
 //! Peers that are right in all but a frame of long messages: the frame is refused, or the link ends with a reason. Nothing of another
 //! link changes.
 
-use doorbell::link::{Epoch, FinalReason, LinkId, Sequence, SessionId, TransferId, TransferRole, Violation};
+use doorbell::link::{
+    Epoch, FinalReason, LinkId, Request, Sequence, SessionId, TransferId, TransferRole, Violation,
+};
 use doorbell::provider::{Rkey, Window as _};
 use doorbell::wire::{
-    Attach, AttachParameters, Lend, LendFrame, Open, OpenFrame, PLACED_BYTES_MAX, Placed, PlacedFrame,
-    RemoteWindow, Resumption, SessionFrame, SessionHeader,
+    Attach, AttachParameters, End, EndFrame, EndReason, Grant, Granted, Lend, LendFrame, Open, OpenFrame,
+    PLACED_BYTES_MAX, Placed, PlacedFrame, RemoteWindow, Resumption, SessionFrame, SessionHeader,
 };
 use doorbell::{Connection, Event, Lease, Operation, PostFlags, RemoteAccess, RemoteAddress, WindowConfig};
 
@@ -465,23 +467,53 @@ fn memory_that_has_no_place_is_not_used() {
 #[test]
 fn a_peer_that_takes_no_ends_of_its_transfers_ends_the_link() {
     let mut hostile = Hostile::new();
+    let memory = hostile.process.workers[hostile.at.worker]
+        .window(&WindowConfig::new(8, RemoteAccess::READ))
+        .unwrap();
+    let granted = Granted {
+        epoch: epoch(),
+        number: 0,
+        window: Some((memory.remote(), RemoteAccess::READ)),
+    };
+    hostile.say(&Grant::new(&granted).to_bytes());
     hostile.kept = Some(Vec::new());
-    let ended = (0..1300).find_map(|number| {
+    let (mut asked, mut answered) = (Vec::new(), Vec::new());
+    let over = (0..1300).find_map(|number| {
+        let (epoch, transfer) = (epoch(), TransferId(2 * number));
         let open = Open {
-            epoch: epoch(),
-            transfer: TransferId(2 * number),
+            epoch,
+            transfer,
             pieces: Pieces::new(1, 4096).unwrap(),
             tag: 0,
             role: TransferRole::Giver,
         };
-        let frame = OpenFrame::new(&open).to_bytes();
+        let end = End {
+            epoch,
+            transfer,
+            reason: EndReason::CANCELLED,
+            is_answer: false,
+        };
         // The memory for a lease is among what it keeps.
         let channel = hostile.process.workers[hostile.at.worker].channel(hostile.at.channel);
-        let posted = channel.unwrap().post_inline(Operation::Send, &frame);
-        assert!(posted.is_ok(), "{posted:?}");
+        let channel = channel.unwrap();
+        let (open, end) = (OpenFrame::new(&open).to_bytes(), EndFrame::new(&end).to_bytes());
+        for frame in [&open[..], &end] {
+            let posted = channel.post_inline(Operation::Send, frame);
+            assert!(posted.is_ok(), "{posted:?}");
+        }
+        // The last of these is under way when the link ends.
+        let (b, link) = (hostile.two.process_mut(B), hostile.link);
+        asked.push(b.links.request(&b.node, link, (0, 0), &Request::Read(8)).unwrap());
         hostile.pass(1);
-        hostile.told().pop()
+        hostile.told().into_iter().find_map(|told| match told {
+            Beside::Request(request) => {
+                answered.push(request);
+                None
+            }
+            told => Some(told),
+        })
     });
-    assert_eq!(ended, Some(Beside::End(OUT_OF_PLACE)));
+    assert_eq!(over, Some(Beside::End(OUT_OF_PLACE)));
+    assert_eq!(answered, asked);
     hostile.others_are_well();
 }

@@ -69,6 +69,8 @@ pub(crate) enum Aside {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     Message(Vec<u8>),
+    /// A request has its end.
+    Request(RequestId),
     End(FinalReason),
 }
 
@@ -311,6 +313,9 @@ impl Process {
                 (Some(beside), event) if own.is_some_and(|own| own != id) => match event {
                     LinkEvent::Received { message } => beside.push(Beside::Message(message.to_vec())),
                     LinkEvent::Session(SessionEvent::Final { reason }) => beside.push(Beside::End(reason)),
+                    LinkEvent::Fetched { request, .. } | LinkEvent::Ended { request, .. } => {
+                        beside.push(Beside::Request(request));
+                    }
                     _ => {}
                 },
                 (_, event) => take(id, event),
