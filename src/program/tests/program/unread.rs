@@ -1,5 +1,6 @@
 //! Readers that stop: of the log and the metrics of the node daemon, and of the log of the broker. Processes and containers go on.
 
+use core::time::Duration;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::thread::sleep;
-use std::time::Duration;
 
 use doorbell::{now, within};
 use doorbell_daemon::{Client, DaemonStatus, EndpointEvent};
