@@ -156,14 +156,7 @@ fn another_process_at_an_address_that_a_rail_has_left_ends_no_link() {
         other.links.handshakes().begun == 2
     });
     assert!(is_asked);
-    let Process {
-        links,
-        workers,
-        node,
-        link,
-        ..
-    } = two.process_mut(A);
-    assert!(links.reroute(node, workers, link.unwrap(), &handles[1]));
+    assert!(two.process_mut(A).reroute(&handles[1]));
     let until = two.fabric.now().to_ns() / 1_000_000 + 100;
     two.run(ms(until), |two| {
         other.poll(two.fabric.now());

@@ -81,14 +81,7 @@ fn who_goes_by_an_older_handle_again_is_told_anew_on_the_next_connection() {
     two.sends_every = [Some(ms(1)), Some(ms(1))];
     refreshed(&mut two);
     assert!(two.run(ms(5000), |two| ups(two, 0) == 2));
-    let Process {
-        links,
-        workers,
-        node,
-        link,
-        ..
-    } = two.process_mut(A);
-    assert!(links.reroute(node, workers, link.unwrap(), &old));
+    assert!(two.process_mut(A).reroute(&old));
     // Its connection is lost, and there is none at the old address.
     two.run(ms(8000), |_| false);
     assert_eq!((ups(&two, 0), ups(&two, 1)), (2, 1));
@@ -114,15 +107,9 @@ fn a_link_that_is_over_by_another_handle_wakes_who_polls() {
     Arc::get_mut(node).unwrap().set_rail_filter(filter);
     two.process_mut(A).connect(&partial.finish().unwrap());
     let now = two.fabric.now();
-    let Process {
-        links,
-        workers,
-        node,
-        link,
-        ..
-    } = two.process_mut(A);
-    assert!(links.reroute(node, workers, link.unwrap(), &whole));
-    assert!(links.wake(now).unwrap().has_passed(now));
+    let process = two.process_mut(A);
+    assert!(process.reroute(&whole));
+    assert!(process.links.wake(now).unwrap().has_passed(now));
     two.run(ms(5), |two| two.process(A).over.is_some());
     assert_eq!(two.process(A).over, Some(FinalReason::Unreachable));
 }
@@ -202,11 +189,9 @@ fn one_that_says_nothing_is_not_guessed_at() {
     // By its handle, that has come another way, it is found all the same; by that of another process it is not.
     let handle = refreshed(&mut two);
     let stranger = Process::on(&two.hosts[A], &config(), true);
-    let Process {
-        links, workers, node, ..
-    } = two.process_mut(A);
-    assert!(!links.reroute(node, workers, link, &stranger.handle.unwrap()));
-    assert!(links.reroute(node, workers, link, &handle));
+    let process = two.process_mut(A);
+    assert!(!process.reroute(&stranger.handle.unwrap()));
+    assert!(process.reroute(&handle));
     assert!(
         two.run(ms(8000), |two| ups(two, 0) == 2),
         "{:?}",

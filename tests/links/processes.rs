@@ -161,6 +161,12 @@ impl Process {
         self.link = Some(self.links.connect(&self.node, &self.workers, handle).unwrap());
     }
 
+    /// Takes another handle of the peer for its link. Returns whether it was taken.
+    pub(crate) fn reroute(&mut self, handle: &Handle) -> bool {
+        let link = self.link.unwrap();
+        self.links.reroute(&self.node, &self.workers, link, handle)
+    }
+
     /// Sends the next message, if it is taken.
     pub(crate) fn send(&mut self) -> Result<(), PushRefusal> {
         let Some(link) = self.link else {

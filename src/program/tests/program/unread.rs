@@ -24,6 +24,15 @@ fn fill(stderr: &UnixStream) {
     while send(stderr, b"x", SendFlags::DONTWAIT).is_ok() {}
 }
 
+/// Waits until a daemon, whose log is not read, serves at a socket.
+fn await_daemon(socket: &Path) {
+    let deadline = within(PATIENCE);
+    while DaemonStatus::ask(socket, deadline).is_err() {
+        assert!(!deadline.has_passed(now()), "no daemon");
+        sleep(Duration::from_millis(10));
+    }
+}
+
 /// Sends a message to itself.
 fn exchange(client: &mut Client) {
     client.send(at(client.address().endpoint), b"to itself").unwrap();
@@ -112,11 +121,7 @@ fn a_daemon_whose_log_nobody_reads_ends_by_an_error() {
         command
     };
     let _first = Started(daemon().spawn().unwrap());
-    let deadline = within(PATIENCE);
-    while DaemonStatus::ask(&socket, deadline).is_err() {
-        assert!(!deadline.has_passed(now()), "the first daemon does not serve");
-        sleep(Duration::from_millis(10));
-    }
+    await_daemon(&socket);
     // The error is the first line of the second, which cannot listen there.
     let (_log, stderr) = UnixStream::pair().unwrap();
     fill(&stderr);
@@ -134,10 +139,7 @@ fn a_log_that_takes_nothing_ends_no_daemon() {
     command.stdout(Stdio::null());
     command.stderr(File::options().write(true).open("/dev/full").unwrap());
     let _daemon = Started(command.spawn().unwrap());
-    let deadline = within(PATIENCE);
-    while DaemonStatus::ask(&socket, deadline).is_err() {
-        assert!(!deadline.has_passed(doorbell::now()), "no daemon");
-    }
+    await_daemon(&socket);
     attached(&socket, 0).detach().unwrap();
 }
 
