@@ -1,4 +1,4 @@
-//! Several requests for one doorbell.
+//! Batches: several requests that are posted with one doorbell.
 
 use core::fmt;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ impl<'q, P: Provider> Batch<'q, P> {
             })
     }
 
-    /// Stages one request whose bytes are copied when the doorbell rings.
+    /// Stages one inline request. The bytes are borrowed until the doorbell rings, and are copied then.
     ///
     /// # Errors
-    /// The bytes are the caller's still.
+    /// The request was not staged; [`SendErrorKind`] has the reason.
     #[inline]
     pub fn push_inline(
         &mut self,
@@ -59,8 +59,8 @@ impl<'q, P: Provider> Batch<'q, P> {
             .map_err(|reason| self.notice.note_refused(reason))
     }
 
-    /// Stages one message of these bytes, which are copied into a cell of the channel; see
-    /// [`Channel::send`](crate::Channel::send).
+    /// Stages one message with a copy of these bytes in a cell of the channel. Unlike [`Channel::send`](crate::Channel::send), a
+    /// batch does not send short messages inline.
     ///
     /// # Errors
     /// As for [`Batch::claim`].
@@ -78,27 +78,27 @@ impl<'q, P: Provider> Batch<'q, P> {
         self.inner.staged()
     }
 
-    /// Rings the doorbell once; says how many requests were posted.
+    /// Rings the doorbell once. Returns how many requests were posted.
     ///
     /// # Errors
-    /// The device took only part; the leases of the rest went home to the Worker.
+    /// The device took only a part of the requests. The leases of the rest return to the Worker.
     #[inline(always)]
     pub fn ring(self) -> Result<u32, PostError> {
         self.inner.ring().inspect_err(|_| self.notice.note_not_posted())
     }
 
-    /// Rings the doorbell once; says how many requests were posted.
+    /// Rings the doorbell once, and passes the leases of refused requests to `unposted`. Returns how many requests were posted.
     ///
     /// # Errors
-    /// The device took only part. `unposted` gets the leases of the rest, in order, each
-    /// with the ticket its request would have had.
+    /// The device took only a part of the requests. `unposted` gets the leases of the rest, in order, each with the ticket that
+    /// its request had when it was staged.
     ///
     /// # Panics
-    /// If `unposted` does. The leases it did not get go home to the Worker, and credits and counts are right.
+    /// If `unposted` panics. The remaining leases return to the Worker, and credits and counters stay correct.
     #[inline(always)]
     pub fn ring_returning(self, mut unposted: impl FnMut(Ticket, Lease<P>)) -> Result<u32, PostError> {
         let notice = self.notice;
-        // Before the first lease is handed out: what is behind a panic is not reached.
+        // Noted before the first lease is handed out, since `unposted` may panic.
         let outcome = self.inner.ring_returning(|ticket, slot| {
             notice.note_not_posted();
             unposted(ticket, Lease { slot });

@@ -20,12 +20,12 @@ use crate::worker::peer::Peer;
 
 /// One reliable connection to a peer, on the Worker that made it.
 pub struct Channel<P: Provider = Rdma> {
-    // Goes first: the queue pair is the other half's.
+    // Dropped first: the sending half owns the queue pair.
     pub(crate) receive: ReceiveHalf<P>,
     pub(crate) send: SendHalf<P>,
 }
 
-/// Identifies a channel of a Worker. After the channel is closed the id is invalid, and no later channel has it.
+/// Identifies a channel of a Worker. The id is invalid after the channel is closed, and no later channel gets the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelId {
     pub(crate) index: u32,
@@ -34,8 +34,9 @@ pub struct ChannelId {
 }
 
 impl ChannelId {
-    /// Returns the index of the channel on its Worker: below [`WorkerConfig::channels_max`](crate::WorkerConfig::channels_max), so
-    /// that the application may have an array by it. A channel that is opened later may have the place of one that is closed.
+    /// Returns the index of the channel on its Worker. The index is below
+    /// [`WorkerConfig::channels_max`](crate::WorkerConfig::channels_max), so the application may use it as an array index. After
+    /// the channel is closed, a later channel may get the same index.
     #[must_use]
     #[inline]
     pub const fn index(self) -> usize {
@@ -48,10 +49,10 @@ impl ChannelId {
 /// [`SendErrorKind::WouldBlock`] is backpressure: poll the Worker and try again.
 #[derive(Debug)]
 pub struct SendError<T> {
-    /// Why.
+    /// The reason.
     pub kind: SendErrorKind,
-    /// The item, handed back. `None` where the device refused without saying which
-    /// request: it may have it, and the memory stays with it until its queue pair is gone.
+    /// The item, handed back. `None` if the device refused the post without naming the failed request. The device may still have
+    /// the request then, so the memory returns to its Worker only when the request is retired or the queue pair is destroyed.
     pub item: Option<T>,
 }
 
@@ -59,29 +60,29 @@ pub struct SendError<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendErrorKind {
-    /// As many requests are in flight as the queue holds, or as many messages as the peer has
-    /// receives for: poll the Worker and try again. See [`Channel::room`] and [`Channel::credits`].
+    /// Backpressure: the send queue is full, or there is no credit for a message. Poll the Worker and try again. See
+    /// [`Channel::room`] and [`Channel::credits`].
     WouldBlock,
-    /// Caller misuse, or a queue pair that failed.
+    /// Caller misuse, or the queue pair failed.
     Refused(PushError),
-    /// Caller misuse: more bytes than each of the peer's receives holds ([`Peer::message_bytes_max`]), than its ring's cell,
-    /// than the message's memory, or than the port carries in one request.
+    /// Caller misuse: the message exceeds a limit. The limits are the peer's receives ([`Peer::message_bytes_max`]), a cell of
+    /// the peer's ring, the cell or lease that the message is sent from, and the largest request of the port.
     TooLong {
-        /// The bytes there were.
+        /// The size of the message in bytes.
         bytes: usize,
-        /// The most there may be.
+        /// The limit that it exceeds.
         bytes_max: usize,
     },
     /// The device refused the post.
     Post(PostError),
-    /// No memory is free now: every slot that may be leased is in flight, or in the application's hands. Poll the Worker and
-    /// try again; see [`Worker::lease`](crate::Worker::lease).
+    /// No slot is free now: every slot that may be leased is in flight or held by the application. Poll the Worker and try again;
+    /// see [`Worker::lease`](crate::Worker::lease).
     NoMemory,
-    /// There is no memory to lease while these channels live: their receives take every slot of the Worker
-    /// ([`Worker::leases_max`](crate::Worker::leases_max) is 0), since its
+    /// No slot can be leased while the Worker has these channels: their receives take every slot
+    /// ([`Worker::leases_max`](crate::Worker::leases_max) is 0), because
     /// [`lease_share_percent`](crate::WorkerConfig::lease_share_percent) is 0.
     NoLeases,
-    /// There is no such channel any more: it was closed.
+    /// The Worker has no open channel with this id: the channel was closed.
     Closed,
     /// The peer closed the channel: see [`Event::PeerClosed`](crate::Event::PeerClosed).
     PeerClosed,
@@ -132,7 +133,7 @@ impl<T> fmt::Display for SendError<T> {
 impl<T: fmt::Debug> core::error::Error for SendError<T> {}
 
 impl<T> From<SendError<T>> for SendErrorKind {
-    /// Lets go of what was to be sent: memory goes home.
+    /// Drops the item that was to be sent, so a lease returns to its Worker.
     fn from(error: SendError<T>) -> Self {
         error.kind
     }
@@ -188,13 +189,13 @@ impl<P: Provider> Channel<P> {
         self.receive.user = user;
     }
 
-    /// Returns the number of its port on the device, from 1.
+    /// Returns the port number of the channel on its device, from 1.
     #[must_use]
     pub const fn port(&self) -> u8 {
         self.send.port
     }
 
-    /// Returns its traffic class, as an index into [`WorkerConfig::classes`](crate::WorkerConfig::classes).
+    /// Returns the traffic class of the channel, as an index into [`WorkerConfig::classes`](crate::WorkerConfig::classes).
     #[must_use]
     pub const fn class(&self) -> u8 {
         self.send.class
@@ -245,8 +246,9 @@ impl<P: Provider> Channel<P> {
         self.receive.receives_posted()
     }
 
-    /// How many receives have their memory, and wait for others to be posted with them: fewer than
-    /// [`ChannelConfig::repost_batch`](crate::ChannelConfig::repost_batch). None of shared ones.
+    /// Returns how many receives have memory and wait to be posted together with others. The number is below
+    /// [`ChannelConfig::repost_batch`](crate::ChannelConfig::repost_batch), unless the device refuses receives. With shared
+    /// receives, returns 0.
     #[must_use]
     pub fn receives_staged(&self) -> u32 {
         self.receive.receives_staged()
@@ -262,17 +264,19 @@ impl<P: Provider> Channel<P> {
     /// ([`ChannelConfig::inline_alone_bytes_max`](crate::ChannelConfig::inline_alone_bytes_max)), else into a cell of the channel.
     ///
     /// # Errors
-    /// [`SendErrorKind::TooLong`]: they are more than a cell has ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)), or
-    /// than the peer takes. [`Channel::send_lease`] sends longer ones. Else as for [`Channel::post`].
+    /// [`SendErrorKind::TooLong`]: the message fits neither inline nor into a cell
+    /// ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)), or it exceeds the peer's receives.
+    /// [`Channel::send_lease`] sends messages that are longer than a cell. Other errors are as for [`Channel::post`].
     #[inline(always)]
     pub fn send(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         self.send.send(bytes)
     }
 
-    /// Lends the memory that the next message of so many bytes goes out from: it is written in place, and nothing is copied.
+    /// Lends `len_bytes` bytes of the next cell of the send queue, so that the application writes the message in place without a
+    /// copy.
     ///
-    /// The message could be sent now: room and credit are there. Receives that are to be announced beside it are announced by
-    /// themselves here.
+    /// Succeeds only if the send queue has room and the peer granted a credit. If an announcement of receives is due with the
+    /// next send, this call posts it first, with its own doorbell.
     ///
     /// ```
     /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
@@ -284,14 +288,16 @@ impl<P: Provider> Channel<P> {
     /// ```
     ///
     /// # Errors
-    /// [`SendErrorKind::WouldBlock`]: there is no room or no credit. [`SendErrorKind::TooLong`]: a cell has fewer bytes
-    /// ([`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes)).
+    /// [`SendErrorKind::WouldBlock`]: there is no room or no credit. [`SendErrorKind::TooLong`]: the length exceeds
+    /// [`ChannelConfig::cell_bytes`](crate::ChannelConfig::cell_bytes).
     #[inline(always)]
     pub fn claim(&mut self, len_bytes: usize) -> Result<Claim<'_, P>, SendErrorKind> {
         self.send.claim(len_bytes)
     }
 
-    /// Sends one message from a lease, without a copy. Use it for messages that are longer than a cell, or already in a lease.
+    /// Sends one message from a lease, without a copy. Use this call for messages that are longer than a cell, or already in a
+    /// lease. A message of up to [`ChannelConfig::inline_alone_bytes_max`](crate::ChannelConfig::inline_alone_bytes_max) bytes
+    /// goes inline.
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
@@ -302,14 +308,14 @@ impl<P: Provider> Channel<P> {
 
     /// Posts one request of any kind, with its own doorbell.
     ///
-    /// A READ fetches as many bytes as its lease has ([`Lease::set_len_bytes`]). A lease without a length, as
-    /// [`Worker::lease`](crate::Worker::lease) gives it, takes all that the address was made for
-    /// ([`RemoteAddress::within`](crate::RemoteAddress::within)), as far as that fits into it. An atomic takes a lease of
-    /// any length, that holds eight bytes.
+    /// A READ fetches as many bytes as the length of its lease ([`Lease::set_len_bytes`]). With a length of 0, as in a new lease
+    /// of [`Worker::lease`](crate::Worker::lease), the READ fetches the whole range of the address
+    /// ([`RemoteAddress::within`](crate::RemoteAddress::within)), at most the capacity of the lease. An atomic ignores the length
+    /// of its lease, which must have a capacity of at least eight bytes.
     ///
     /// # Errors
-    /// [`SendError`] hands the lease back. A request that the peer or the device would refuse is refused here: the book has the
-    /// table of it (`docs/posting.md`).
+    /// [`SendError`] hands the lease back. A request that the peer or the device would refuse is rejected here; `docs/posting.md`
+    /// has the table of these checks.
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -320,29 +326,30 @@ impl<P: Provider> Channel<P> {
         self.send.post(operation, lease, flags)
     }
 
-    /// Queues one request for the next poll of the Worker, which posts it in one doorbell together with the other requests queued
-    /// for the channel. Requests submitted here go first and in order, then those of [`Submitter`](crate::worker::Submitter)s.
-    /// Within a poll, the poll under way posts it, so that all answers given during that poll are one doorbell. A request submitted
-    /// in response to [`Event::Unsent`](crate::Event::Unsent) or [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused)
-    /// goes with the poll after that.
+    /// Queues one request for the next poll of the Worker. The poll posts all requests queued for the channel with one doorbell:
+    /// first the requests submitted by this call, in order, then the requests of [`Submitter`](crate::worker::Submitter)s. If a
+    /// callback of a poll calls this, the same poll posts the request, so all answers of one poll share one doorbell. A request
+    /// submitted in response to [`Event::Unsent`](crate::Event::Unsent) or
+    /// [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused) is posted by the poll after that.
     ///
-    /// The poll waits for no further requests: a short request that is alone goes inline and by itself. A message that lacks
-    /// credits or room waits, and so do the requests submitted here behind it. Requests of submitters go meanwhile if they can,
-    /// and go first next time if they were left over. [`Channel::send`], [`Channel::post`] and batches ring at once, and so go
-    /// in front. [`Channel::room`], [`Channel::credits`] and [`Channel::in_flight`] do not count waiting requests.
+    /// A poll does not wait for more requests: a short request that is alone goes inline, with its own doorbell. A message
+    /// without credits or room waits, and so do the later requests submitted by this call. Requests of submitters may overtake
+    /// them meanwhile. If requests of this call left no room for those of submitters, the submitters' requests go first at the
+    /// next poll. [`Channel::send`], [`Channel::post`] and batches ring at once, so they overtake waiting requests.
+    /// [`Channel::room`], [`Channel::credits`] and [`Channel::in_flight`] do not count waiting requests.
     ///
-    /// Once posted it is like any other request, with a ticket that is not known before the request ends. A message that cannot
-    /// be posted comes back by [`Event::Unsent`](crate::Event::Unsent). Requests that wait when the Worker is dropped are
-    /// dropped with it, without an event.
+    /// A posted request is like any other, but its ticket is unknown until an event names it. A request that cannot be posted
+    /// comes back by [`Event::Unsent`](crate::Event::Unsent). If the Worker is dropped, waiting requests are dropped without an
+    /// event.
     ///
-    /// On a Worker that never had a submitter no other thread shares a doorbell: the request is posted at once, as by
+    /// On a Worker that never had a submitter, no other thread shares a doorbell, so the request is posted at once, as by
     /// [`Channel::post`].
     ///
     /// # Errors
-    /// [`SendError`] returns the lease. The peer or the device would refuse the request, or it was posted at once and failed as
-    /// by [`Channel::post`]. [`SendErrorKind::WouldBlock`]: as many requests wait as the queue takes.
-    /// [`SendErrorKind::PeerClosed`]: the peer closed the channel. [`SendErrorKind::Refused`]: the channel is being closed, and
-    /// was failed for it.
+    /// [`SendError`] returns the lease. The peer or the device would refuse the request, or the request was posted at once and
+    /// failed as by [`Channel::post`]. [`SendErrorKind::WouldBlock`]: the queue of waiting requests is full.
+    /// [`SendErrorKind::PeerClosed`]: the peer closed the channel. [`SendErrorKind::Refused`]: the channel is being closed and
+    /// accepts no more requests.
     #[inline]
     pub fn submit(
         &mut self,
@@ -353,21 +360,22 @@ impl<P: Provider> Channel<P> {
         self.send.submit(operation, lease, flags)
     }
 
-    /// Posts one request whose bytes are copied into it: no lease is needed, and they may
-    /// be reused at once. At most [`QueuePairLimits::inline_bytes_max`] of them.
+    /// Posts one inline request with a copy of these bytes, which may be reused at once. No lease is needed. The limit is
+    /// [`QueuePairLimits::inline_bytes_max`].
     ///
     /// # Errors
-    /// The bytes are the caller's still.
+    /// As for [`Channel::post`].
     #[inline]
     pub fn post_inline(&mut self, operation: Operation, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         self.send.post_inline(operation, bytes)
     }
 
-    /// Asks the peer's device, and not its process, for a sign of life: a WRITE of no bytes to the word in which receives are
-    /// announced to it. It changes nothing and needs no receive. Without an answer the request fails, and the channel with it,
-    /// once the transport has retried. [`ChannelConfig::timeout`](crate::ChannelConfig::timeout) and
-    /// [`ChannelConfig::retry_count`](crate::ChannelConfig::retry_count) set how long that takes. So a side that only receives
-    /// learns that its peer is dead.
+    /// Probes whether the peer's device is alive, by a WRITE of zero bytes to the peer's credit word. The WRITE changes no memory
+    /// and needs no receive. The peer's device acknowledges it, whatever the peer's process does. Without an acknowledgement the
+    /// request fails after the retransmissions, and the channel fails with it.
+    /// [`ChannelConfig::timeout`](crate::ChannelConfig::timeout) and
+    /// [`ChannelConfig::retry_count`](crate::ChannelConfig::retry_count) set how long that takes. A side that only receives can
+    /// detect a dead peer this way.
     ///
     /// # Errors
     /// As for [`Channel::post_inline`].
@@ -375,10 +383,10 @@ impl<P: Provider> Channel<P> {
         self.send.probe()
     }
 
-    /// Fails the queue pair, so that everything posted is flushed and comes back by polling.
+    /// Moves the queue pair to ERR. All posted requests are flushed, and polling reports them.
     ///
     /// # Errors
-    /// The device refused.
+    /// The device refused the change of state.
     pub fn shut(&mut self) -> Result<(), ProviderError> {
         self.send.shut()
     }
@@ -408,14 +416,14 @@ impl<P: Provider> Sends<P> for Channel<P> {
         if self.is_reported() {
             return Lost::Reported;
         }
-        // A failure once it is being closed is a consequence of that.
+        // A failure of a channel that is being closed is a consequence of the closing.
         if self.send.is_closed {
             return Lost::No;
         }
         let ChannelState::Failed { cause } = self.state() else {
             return Lost::No;
         };
-        // A peer that found no receive for its last message left its word.
+        // A peer that has no credit for its farewell writes the farewell into the credit word instead.
         let event = match self.receive.farewell_found() {
             Some(false) if !is_emptied => return Lost::Soon,
             Some(all_arrived) => {
@@ -430,7 +438,7 @@ impl<P: Provider> Sends<P> for Channel<P> {
 }
 
 impl<P: Provider> Channel<P> {
-    /// Whether its end was reported to the application, by either half.
+    /// Whether either half reported the end of the channel to the application.
     pub(crate) const fn is_reported(&self) -> bool {
         self.send.ending.is_reported || self.receive.ending.is_reported
     }
@@ -447,7 +455,7 @@ impl<P: Provider> Receives<P> for Channel<P> {
         &mut self.receive
     }
     fn refuse(&mut self) {
-        // If the device refuses even that, the channel counts as failed all the same.
+        // If the device refuses, the channel counts as failed anyway.
         let _ = self.send.shut();
     }
     fn note_peer_closed(&mut self) -> bool {
@@ -458,7 +466,7 @@ impl<P: Provider> Receives<P> for Channel<P> {
         !is_reported
     }
     fn note_failed(&mut self) -> Option<Event<'static, P>> {
-        // Reported once both queues were polled: the cause may be in the other.
+        // The failure is reported after both queues were polled, since the cause may be in the send queue.
         self.send.notice.note_lost();
         None
     }

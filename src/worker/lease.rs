@@ -1,4 +1,4 @@
-//! A piece of registered memory, lent to the application.
+//! Leases: slots of registered memory that the application holds.
 
 use core::fmt;
 
@@ -7,19 +7,18 @@ use doorbell_ffi::Rdma;
 
 /// A slot of registered memory that the application owns until it sends or drops it.
 ///
-/// Its length is what is meant of it: what will be sent, or what arrived. Dropping it sends
-/// it home to its Worker from any thread; [`crate::Worker::release`] is the cheaper way on
-/// the Worker's own.
+/// The length of the lease is the length of the message that will be sent or that was received. Dropping a lease, on any thread,
+/// returns the slot to its arena. On the Worker's thread [`crate::Worker::release`] is cheaper.
 pub struct Lease<P: Provider = Rdma> {
     pub(crate) slot: P::Slot,
 }
 
-/// Error: more bytes than a lease holds.
+/// Error: the bytes do not fit into the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
-    /// The bytes there were.
+    /// The number of bytes to copy.
     pub bytes: usize,
-    /// The bytes a lease holds.
+    /// The capacity of the lease in bytes.
     pub capacity_bytes: usize,
 }
 
@@ -36,7 +35,7 @@ impl fmt::Display for TooLong {
 impl core::error::Error for TooLong {}
 
 impl<P: Provider> Lease<P> {
-    /// Which slot it is of the memory it is from, from 0, in the order they lie in.
+    /// Returns the index of the slot in its arena, from 0, in the order of addresses.
     #[must_use]
     #[inline]
     pub fn index(&self) -> u32 {
@@ -57,7 +56,7 @@ impl<P: Provider> Lease<P> {
         self.slot.len_bytes()
     }
 
-    /// Sets the length of the message, at most the capacity.
+    /// Sets the length of the message. A length above the capacity is cut to the capacity.
     #[inline]
     pub fn set_len_bytes(&mut self, bytes: usize) {
         self.slot.set_len_bytes(bytes);
@@ -76,10 +75,10 @@ impl<P: Provider> Lease<P> {
         self.slot.buffer_mut()
     }
 
-    /// Copies `bytes` in, and sets the length to theirs.
+    /// Copies `bytes` into the slot, and sets the length to their number.
     ///
     /// # Errors
-    /// They do not fit; the lease is as it was.
+    /// The bytes exceed the capacity; the lease is unchanged.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         let capacity_bytes = self.slot.capacity_bytes();
