@@ -1,4 +1,4 @@
-//! A message that is written in place: in the cell of the send queue that it goes out from.
+//! Claims: messages that are written in place, in a cell of the send queue.
 
 use core::fmt;
 
@@ -12,10 +12,10 @@ use crate::worker::batch::Batch;
 use crate::worker::channel::SendErrorKind;
 use crate::worker::half::{SendHalf, unposted};
 
-/// Bytes of a channel's next cell, to be written and then sent. Dropping it sends nothing.
+/// The channel's next cell, lent to the application to write a message and send it. Dropping a claim sends nothing.
 ///
-/// Its bytes are undefined at first: those of an earlier message. Nobody else reaches them until it is sent, and then
-/// nobody until the request is done:
+/// The cell first has the bytes of an earlier message. Only the claim reaches the bytes before the message is sent. Afterwards
+/// the cell belongs to the device until the request is done, so the claim cannot be used again:
 /// ```compile_fail,E0382
 /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut claim = channel.claim(64)?;
@@ -24,7 +24,7 @@ use crate::worker::half::{SendHalf, unposted};
 /// # Ok(())
 /// # }
 /// ```
-/// nor may the bytes be kept:
+/// The borrowed bytes cannot be used after the message was sent:
 /// ```compile_fail,E0505
 /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut claim = channel.claim(64)?;
@@ -34,7 +34,7 @@ use crate::worker::half::{SendHalf, unposted};
 /// # Ok(())
 /// # }
 /// ```
-/// nor may the channel be used meanwhile:
+/// The channel cannot be used while it has a claim:
 /// ```compile_fail,E0499
 /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
 /// let claim = channel.claim(64)?;
@@ -51,13 +51,13 @@ pub struct Claim<'c, P: Provider = Rdma> {
 }
 
 impl<P: Provider> Claim<'_, P> {
-    /// The bytes, as many as were claimed.
+    /// Returns the bytes of the message, as many as were claimed.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         part(self.cell.bytes(), self.len_bytes)
     }
 
-    /// Writes these bytes, for which the claim was made.
+    /// Copies the message into the cell. The claim was made for its length.
     #[inline(always)]
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         copy(self.cell.bytes(), bytes);
@@ -69,16 +69,16 @@ impl<P: Provider> Claim<'_, P> {
         self.len_bytes = shorter(self.len_bytes, len_bytes);
     }
 
-    /// Sends the message by itself.
+    /// Sends the message with its own doorbell.
     ///
     /// # Errors
-    /// The device refused: the cell is the next message's. Or the peer takes no message as long.
+    /// The message exceeds the peer's receives, or the device refused the post. The next message uses the same cell then.
     #[inline(always)]
     pub fn send(self) -> Result<Ticket, SendErrorKind> {
         self.post(Operation::Send, PostFlags::empty())
     }
 
-    /// Posts the bytes by a request of any kind that carries bytes to the peer.
+    /// Posts the bytes by a SEND or a WRITE, with or without immediate.
     ///
     /// # Errors
     /// As for [`Claim::send`], and what [`Channel::post`](crate::Channel::post) refuses.
@@ -99,7 +99,8 @@ impl<P: Provider> fmt::Debug for Claim<'_, P> {
     }
 }
 
-/// A claim within a batch: it is staged with what was pushed before. Dropping it stages nothing. See [`Claim`].
+/// A claim within a batch: the message is staged after the requests that were pushed before. Dropping a claim stages nothing. See
+/// [`Claim`].
 #[must_use = "a claim that is dropped sends nothing"]
 pub struct BatchClaim<'b, 'q, P: Provider = Rdma> {
     batch: &'b mut Batch<'q, P>,
@@ -107,13 +108,13 @@ pub struct BatchClaim<'b, 'q, P: Provider = Rdma> {
 }
 
 impl<P: Provider> BatchClaim<'_, '_, P> {
-    /// The bytes, as many as were claimed.
+    /// Returns the bytes of the message, as many as were claimed.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         part(self.batch.inner.claimed(), self.len_bytes)
     }
 
-    /// Writes these bytes, for which the claim was made.
+    /// Copies the message into the cell. The claim was made for its length.
     #[inline(always)]
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         copy(self.batch.inner.claimed(), bytes);
@@ -134,7 +135,7 @@ impl<P: Provider> BatchClaim<'_, '_, P> {
         self.push(Operation::Send, PostFlags::empty())
     }
 
-    /// Stages a request of any kind that carries bytes to the peer.
+    /// Stages the bytes as a SEND or a WRITE, with or without immediate.
     ///
     /// # Errors
     /// As for [`Batch::push_inline`].
@@ -156,7 +157,7 @@ impl<P: Provider> fmt::Debug for BatchClaim<'_, '_, P> {
 }
 
 impl<P: Provider> SendHalf<P> {
-    /// Lends the memory of the next message; see [`Channel::claim`](crate::Channel::claim).
+    /// Lends the next cell of the send queue; see [`Channel::claim`](crate::Channel::claim).
     ///
     /// # Errors
     /// As for [`Channel::claim`](crate::Channel::claim).
@@ -176,7 +177,7 @@ impl<P: Provider> SendHalf<P> {
 }
 
 impl<'q, P: Provider> Batch<'q, P> {
-    /// Lends the memory that the next message of so many bytes goes out from; see [`Channel::claim`](crate::Channel::claim).
+    /// Lends `len_bytes` bytes of the next cell, to be staged in this batch; see [`Channel::claim`](crate::Channel::claim).
     ///
     /// # Errors
     /// As for [`Channel::claim`](crate::Channel::claim).
@@ -193,7 +194,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     }
 }
 
-/// The length of a message that a cell of so many bytes has room for.
+/// Returns the length of a message, if it fits into a cell of `bytes_max` bytes.
 #[inline(always)]
 fn fitting(bytes: usize, bytes_max: u32) -> Result<u32, SendErrorKind> {
     match u32::try_from(bytes) {
@@ -205,19 +206,19 @@ fn fitting(bytes: usize, bytes_max: u32) -> Result<u32, SendErrorKind> {
     }
 }
 
-/// The lesser of both lengths.
+/// Returns the lesser of both lengths.
 #[inline]
 fn shorter(len_bytes: u32, asked: usize) -> u32 {
     u32::try_from(asked).map_or(len_bytes, |asked| asked.min(len_bytes))
 }
 
-/// The first bytes of a cell, which has as many.
+/// Returns the first `len_bytes` bytes of a cell. The cell has as many.
 #[inline(always)]
 fn part(cell: &mut [u8], len_bytes: u32) -> &mut [u8] {
     cell.get_mut(..len_bytes as usize).unwrap_or_default()
 }
 
-/// Copies bytes that a cell has room for: no branch of it can panic.
+/// Copies bytes into a cell that has room for them. No branch can panic.
 #[inline(always)]
 fn copy(cell: &mut [u8], bytes: &[u8]) {
     if let Some(cell) = cell.get_mut(..bytes.len()) {

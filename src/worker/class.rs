@@ -1,4 +1,4 @@
-//! Classes of service: which traffic goes first, its share, its limit, and its marks on the wire.
+//! Traffic classes: priority, share, rate limit, and marks on the wire.
 
 use core::num::NonZeroU64;
 
@@ -13,13 +13,14 @@ pub const CLASSES_MAX: usize = 8;
 pub struct Class {
     /// Strict priority: classes of lower priority wait as long as this class has anything to send. Default 0.
     pub priority: u8,
-    /// The share of the class among those of its priority that have something to send, in bytes. Default 1, and 0 counts as 1.
+    /// Weight of the class. Classes of equal priority that have something to send share the bytes in proportion to their weights.
+    /// Default 1; 0 counts as 1.
     pub weight: u16,
     /// Rate limit of the class in bytes per second: for all links together, and for all submitted requests on a Worker. Default: no
     /// limit.
     pub bytes_per_second_max: Option<NonZeroU64>,
-    /// The bytes that a class with such a limit may send at once after a pause. A request more may go beyond it, and is paid
-    /// back. Default 0: the bytes of 10 ms.
+    /// Burst size for [`Class::bytes_per_second_max`]: the bytes that the class may send at once after a pause. The last request
+    /// of a burst may exceed the size; the class then waits for the excess. Default 0, which stands for the bytes of 10 ms.
     pub burst_bytes: u32,
     /// The IP traffic class of its channels: DSCP in the upper six bits. Default 0.
     pub traffic_class: u8,
@@ -49,15 +50,17 @@ impl Default for Class {
     }
 }
 
-/// The classes of a Worker. A class is named by its place in the table; numbers from [`CLASSES_MAX`] on name the last one.
+/// The traffic classes of a Worker. The number of a class is its index in the table; numbers from [`CLASSES_MAX`] on mean the
+/// last class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Classes {
     /// The classes. Default: all are [`Class::DEFAULT`].
     pub table: [Class; CLASSES_MAX],
-    /// A link or a channel posts only while fewer bytes of its own and of higher priorities are under way on a Worker. So a message of a
-    /// high class waits on the port for no more than this, and one request, of each lower priority. Default 128 KiB, which
-    /// 100 Gbit/s carry in 10 us. Fewer bytes than the port carries in a round trip, polls included, leave it idle in between.
+    /// Limit on the bytes in flight on a Worker: a link or a channel posts only while its own and all higher priorities together
+    /// have fewer bytes in flight. So a message of a high priority waits on the port for at most this many bytes plus one request
+    /// of each lower priority. Default 128 KiB, which 100 Gbit/s carry in 10 us. If the port carries more bytes than this in a
+    /// round trip, polls included, it is idle part of the time.
     pub bytes_ahead_max: u32,
 }
 
@@ -71,25 +74,26 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// The place of a class in tables.
+    /// Returns the index of a class in the table.
     pub(crate) fn place(class: u8) -> usize {
         usize::from(class).min(CLASSES_MAX.saturating_sub(1))
     }
 
-    /// The bytes of a piece of a transfer at most: a power of two, and a quarter of what may be under way.
+    /// Returns the maximum bytes of one piece of a transfer: a quarter of the bytes that may be in flight, rounded down to a
+    /// power of two.
     pub(crate) fn piece_bytes_max(&self) -> u32 {
         let quarter = self.bytes_ahead_max / 4;
         1 << quarter.checked_ilog2().unwrap_or(0)
     }
 
-    /// Returns the class of this number.
+    /// Returns the class with this number.
     #[must_use]
     pub fn class(&self, class: u8) -> &Class {
         self.table.get(Self::place(class)).unwrap_or(&Class::DEFAULT)
     }
 
-    /// The class in which a peer's channel is accepted that announced these marks: this one, if it has the marks, or else the first
-    /// that has, or else this one.
+    /// Returns the class in which to accept the channel of a peer that announced these marks. The result is `class` if its marks
+    /// match, else the first class whose marks match, else `class`.
     pub(crate) fn accepted(&self, class: u8, peer: &EndpointParameters) -> u8 {
         if self.class(class).is_marked_as(peer) {
             return class;

@@ -14,87 +14,89 @@ use crate::worker::submission::SubmissionError;
 /// An event of a channel, which a poll passes to its callback.
 #[non_exhaustive]
 pub enum Event<'m, P: Provider = Rdma> {
-    /// A message arrived: once and in order, as long as the queue pair works. As that fails, Soft-RoCE of Linux 6.4 and later
-    /// delivers the last message again, into every receive that is posted (corrected in July 2026). Nothing but its bytes reports:
-    /// who must not take a message twice there has to number them.
+    /// A message arrived. While the queue pair works, each message arrives once and in order. When the queue pair fails,
+    /// Soft-RoCE of Linux 6.4 and later delivers the last message again into every posted receive (fixed in July 2026). The
+    /// completions do not show the duplicates. An application that must not process a message twice has to number its messages.
     Received {
-        /// The message, lent as long as the call that gets it. [`Message::keep`] keeps its memory.
+        /// The message, which is lent for the duration of the callback. [`Message::keep`] keeps its memory longer.
         message: Message<'m, P>,
-        /// The word the peer sent with it.
+        /// The immediate of the message, if the peer sent one.
         immediate: Option<u32>,
     },
     /// The peer wrote into a window of this side by WRITE with immediate.
     Written {
-        /// How many bytes it wrote.
+        /// The number of bytes written.
         payload_bytes: u32,
-        /// The word that came with the message.
+        /// The immediate of the WRITE.
         immediate: u32,
     },
     /// A READ or an atomic into leases is done, and its data is here.
     Fetched {
         /// The request.
         ticket: Ticket,
-        /// The data: what was read, or the eight bytes there were before the atomic.
+        /// The data: the bytes of the READ, or the eight bytes that the word had before the atomic.
         data: Lease<P>,
     },
     /// All requests up to and including this one are done.
     Done {
-        /// The last of them.
+        /// The last of these requests.
         through: Ticket,
     },
-    /// A request failed, and the queue pair with it; all before it are done. The channel gives
-    /// the first cause.
+    /// A request failed or was flushed, and the queue pair is in ERR. Each earlier request is done, or had its own event of this
+    /// kind. [`Channel::state`](crate::Channel::state) has the first cause.
     Failed {
-        /// The request; what it held went back to the Worker, or to the [`Submitter`](crate::worker::Submitter) it
-        /// is of.
+        /// The request. Its memory returned to the Worker, or to the [`Submitter`](crate::worker::Submitter) that submitted it.
         ticket: Ticket,
-        /// How it ended: a flush where another request is the cause.
+        /// The status of the request; a flush if another request is the cause.
         status: WcStatus,
     },
-    /// A message that was submitted by [`Channel::submit`](crate::Channel::submit) was not posted.
+    /// A request that was submitted by [`Channel::submit`](crate::Channel::submit) was not posted.
     Unsent {
-        /// The message, as it was. `None` where the device refused without saying which request of a doorbell: it may
-        /// have any of them, and their memory stays with it until they end, or their queue pair is gone.
+        /// The lease of the request, unchanged. `None` if the device refused the doorbell without naming the failed request. The
+        /// device may then have any of the doorbell's requests, so their memory returns only when they are retired or the queue
+        /// pair is destroyed.
         lease: Option<Lease<P>>,
-        /// Why.
+        /// The reason.
         error: SubmissionError,
     },
-    /// The device refused to take receives. Every poll reports it until the device takes them. The channel starves meanwhile.
+    /// The device refused a post of receives. Every poll retries and reports a refusal again. Until a post succeeds the peer gets
+    /// no new credits.
     ReceivesRefused {
         /// The device's error.
         error: PostError,
     },
-    /// The device refused to take an announcement of receives. Every poll reports it until the device takes one. The peer may not
-    /// send meanwhile.
+    /// The device refused a post that announces receives. Every poll retries and reports a refusal again. Until a post succeeds
+    /// the peer gets no new credits.
     AnnouncementRefused {
         /// The device's error.
         error: PostError,
     },
-    /// The peer sent more than it had receives for, and so took a receive of another channel. This happens only with shared
-    /// receives. The message is dropped, and the queue pair failed. On a split Worker the sending half fails it at its next poll.
+    /// The peer sent more messages than it had credits, and so used a receive that was granted to another channel. This happens
+    /// only with shared receives. The message is dropped, and the Worker moves the queue pair to ERR. On a split Worker the
+    /// sending half does so at its next poll.
     Overdrawn,
-    /// The peer closed the channel, or its Worker was dropped. The event comes once, behind all messages of the peer. Sends are
-    /// refused from then on ([`SendErrorKind::PeerClosed`](crate::SendErrorKind::PeerClosed)).
+    /// The peer closed the channel, or its Worker was dropped. The event comes once, after all messages of the peer that arrived.
+    /// From then on sends are refused with [`SendErrorKind::PeerClosed`](crate::SendErrorKind::PeerClosed).
     ///
-    /// The Worker then closes the channel by itself and takes its place and its memory back, unless
+    /// The Worker then closes the channel and releases its index and its memory, unless
     /// [`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost) is off.
     PeerClosed {
-        /// Whether all that the peer had sent on the channel has arrived.
+        /// Whether all messages that the peer sent on the channel have arrived.
         all_arrived: bool,
     },
-    /// The channel failed. The event comes once, with the first cause, in place of the failure of each receive. Each request of the
-    /// application in flight comes back by an [`Event::Failed`] of its own, in the same poll or a later one. Messages that had arrived
-    /// may still come, too.
+    /// The channel failed. The event comes once, with the first cause, and stands for all flushed receives. Each request of the
+    /// application in flight is reported by its own [`Event::Failed`], in the same poll or a later one. Messages that arrived
+    /// before the failure may still be reported after this event.
     ///
-    /// The Worker then closes the channel by itself, as after [`Event::PeerClosed`]. Each half of a split Worker reports the cause in
-    /// its own queue, which is a flush if the other half's queue has the cause.
+    /// The Worker then closes the channel, as after [`Event::PeerClosed`]. Each half of a split Worker reports the first cause in
+    /// its own completion queue. The cause is a flush if the real cause is in the other half's queue.
     ChannelFailed {
-        /// The completion that says why.
+        /// The first completion with an error other than a flush, or a flush if there is no other.
         cause: FirstCause,
     },
 }
 
-/// A derived one would ask for a provider that can be printed.
+/// Not derived, since a derived implementation would require `P: Debug`.
 impl<P: Provider> fmt::Debug for Event<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -145,7 +147,7 @@ impl<P: Provider> fmt::Debug for Event<'_, P> {
 }
 
 impl<P: Provider> Event<'_, P> {
-    /// Keeps the memory of a message, so that the event can be stored.
+    /// Keeps the memory of a message, so that the event can be stored beyond the callback.
     #[must_use]
     pub fn keep(self) -> Event<'static, P> {
         match self {
@@ -181,13 +183,13 @@ pub enum ChannelState {
     Open,
     /// The channel's queue pair failed.
     Failed {
-        /// The completion that says why; a flush where the cause was not seen, as when the
-        /// channel was closed.
+        /// The first completion with an error other than a flush. If there is none, for example since this side closed the
+        /// channel, a flush.
         cause: FirstCause,
     },
-    /// The peer closed it.
+    /// The peer closed the channel.
     PeerClosed {
-        /// Whether all that the peer had sent has arrived.
+        /// Whether all messages that the peer sent have arrived.
         all_arrived: bool,
     },
 }

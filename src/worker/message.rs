@@ -1,4 +1,4 @@
-//! A message that came, and its memory.
+//! Received messages and their memory.
 
 use core::borrow::Borrow as _;
 use core::fmt;
@@ -8,9 +8,9 @@ use doorbell_ffi::{Loan, Rdma};
 
 use crate::worker::lease::Lease;
 
-/// A received message. When it is dropped, its memory becomes a receive again.
+/// A received message. When it is dropped, its memory is used for a receive again.
 ///
-/// It is lent for the length of the call that gets it:
+/// The message is lent for the duration of the callback and cannot be stored:
 /// ```compile_fail,E0521
 /// # use doorbell::{Event, Message, Rdma, Worker};
 /// # fn f(worker: &mut Worker, kept: &mut Vec<Message<'static, Rdma>>) {
@@ -21,7 +21,7 @@ use crate::worker::lease::Lease;
 /// }).ok();
 /// # }
 /// ```
-/// [`Message::keep`] keeps its memory for longer:
+/// [`Message::keep`] turns the message into a lease, which can be stored:
 /// ```
 /// # use doorbell::{Event, Lease, Worker};
 /// # fn f(worker: &mut Worker, kept: &mut Vec<Lease>) {
@@ -36,7 +36,7 @@ pub struct Message<'m, P: Provider = Rdma>(Memory<'m, P>);
 
 /// The memory of a message.
 enum Memory<'m, P: Provider> {
-    /// It goes back to its receive.
+    /// Memory that returns to the receive queue.
     Lent(Loan<'m, Taken<P>>),
     Kept(Lease<P>),
 }
@@ -72,10 +72,10 @@ impl<'m, P: Provider> Message<'m, P> {
         self.slot().len_bytes()
     }
 
-    /// Keeps its memory: to hold on to it, or to send it on without a copy. Other memory of the Worker takes its place among the
-    /// receives; where there is none, the peer may send one message less until there is some.
+    /// Turns the message into a lease, to keep it or to forward it without a copy. Another slot of the Worker replaces its memory
+    /// in the receive queue. If no slot is free, the peer has one credit less until a slot is released.
     ///
-    /// It allocates nothing.
+    /// The call allocates nothing.
     #[must_use]
     #[inline(always)]
     pub fn keep(self) -> Lease<P> {
@@ -89,7 +89,7 @@ impl<'m, P: Provider> Message<'m, P> {
 }
 
 impl<P: Provider> From<Lease<P>> for Message<'_, P> {
-    /// A message in memory that is kept, whose bytes are what is meant of it.
+    /// Makes a message of a lease, with the bytes and the length of the lease.
     fn from(lease: Lease<P>) -> Self {
         Self(Memory::Kept(lease))
     }

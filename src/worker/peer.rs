@@ -1,4 +1,4 @@
-//! The peer at the other end of a channel, and what was agreed.
+//! The peer of a channel, and the parameters negotiated with it.
 
 use core::net::IpAddr;
 
@@ -8,7 +8,7 @@ use doorbell_core::wire::{InstanceId, KeyId, PrivateData, Resumption};
 use doorbell_core::{Gid, Mtu, Qpn, Rkey};
 
 /// The other end of a channel.
-// Each channel has one: of what was established, it keeps no more than is asked of it.
+// Each channel has a `Peer`, so the struct keeps only the parameters that its methods return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     gid: Gid,
@@ -21,7 +21,7 @@ pub struct Peer {
     instance: InstanceId,
     session: Option<Resumption>,
     wire_version: u8,
-    /// The address at which receives are announced to it.
+    /// The address of the peer's credit word, to which this side announces its receives.
     credit_address: u64,
     credit_rkey: Rkey,
     private_data: PrivateData,
@@ -95,26 +95,27 @@ impl Peer {
         self.key
     }
 
-    /// Returns the number of the peer's process, random for each start of it: another one is another process.
+    /// Returns the instance number of the peer's process. Each process draws a random number at its start, so another number
+    /// means another process.
     #[must_use]
     pub const fn instance(&self) -> InstanceId {
         self.instance
     }
 
-    /// The session that it said the connection carries on.
+    /// Returns the peer's state of the session that the connection resumes, if the peer sent one.
     #[must_use]
     pub const fn session(&self) -> Option<Resumption> {
         self.session
     }
 
-    /// The version of the wire format that both speak: the lower of their newest
-    /// ([`VERSION_TRANSFERS`](crate::wire::VERSION_TRANSFERS) and its like).
+    /// Returns the wire version in use: the lower of both sides' newest versions (for example
+    /// [`VERSION_TRANSFERS`](crate::wire::VERSION_TRANSFERS)).
     #[must_use]
     pub const fn wire_version(&self) -> u8 {
         self.wire_version
     }
 
-    /// The address at which receives are announced to it.
+    /// Returns the address of the peer's credit word, to which this side announces its receives.
     pub(crate) const fn announcements(&self) -> RemoteAddress {
         RemoteAddress::new(self.credit_address, self.credit_rkey)
     }

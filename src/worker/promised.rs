@@ -1,4 +1,4 @@
-//! Resources of a Worker that are promised to a connection before it exists.
+//! Resources of a Worker that are reserved for a connection before its queue pair exists.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use doorbell_hotpath::{Grants, Share, WindowWord};
 
 use super::Reservation;
 
-/// Resources that a Worker promised to a channel, on its own thread; the queue pair may be made on another. Dropped, they are
-/// free again.
+/// Resources that a Worker reserved for a channel. The Worker's thread reserves them; another thread may make the queue pair.
+/// Dropping the value releases them.
 pub(crate) struct Promised<P: Provider> {
     pub(crate) sends: <P::CompletionQueue as CompletionQueue>::Claim,
     pub(crate) receives: ReceivesClaim<P>,
     pub(crate) word: WindowWord<Arc<P::Window>>,
-    /// The word, as it is sent to the peer.
+    /// Address and key of the credit word, as the handshake sends them to the peer.
     pub(crate) credit: CreditWord,
-    // Goes last: then the place may be another's.
+    // Dropped last: from then on the index may go to another channel.
     pub(crate) reservation: Arc<Reservation>,
 }
 
-/// The receives that a peer may use from the start.
+/// The receives that a peer may use from the start of the connection.
 pub(crate) struct Supply<P: Provider> {
     pub(crate) grants: Arc<Grants>,
     pub(crate) receives: Supplied<P>,
@@ -28,8 +28,8 @@ pub(crate) struct Supply<P: Provider> {
 
 /// Source of a channel's receives.
 pub(crate) enum Supplied<P: Provider> {
-    /// Memory for as many as the queue pair's own queue is deep, to be posted.
+    /// Slots for the queue pair's own receive queue, one for each entry, still to be posted.
     Own(Vec<P::Slot>),
-    /// They are posted.
+    /// A share of the shared receives, which are posted already.
     Shared(Share<Arc<Grants>>),
 }

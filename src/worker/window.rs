@@ -1,4 +1,4 @@
-//! Memory of a Worker's that peers may reach.
+//! Windows: registered memory that peers may access.
 
 use core::fmt;
 
@@ -8,11 +8,11 @@ use doorbell_ffi::Rdma;
 
 use crate::machine::reaper::{Reaped, Reaper};
 
-/// Memory that peers may reach, until the device has taken the right away from them.
+/// Registered memory that peers may access until it is deregistered.
 ///
-/// Dropped, it returns in bounded time: the device takes the right away on another thread, and lets go of the memory
-/// then. If requests of this host that name ranges of it are in flight, the last of them to be done does that
-/// instead. [`Node::settle`](crate::Node::settle) waits for that; [`LocalWindow::revoke`] does it at once.
+/// Dropping a window returns in bounded time: another thread deregisters the memory and then frees it. If requests of this host
+/// that name ranges of the window are in flight, the completion of the last one deregisters the memory instead.
+/// [`Node::settle`](crate::Node::settle) waits for the other thread. [`LocalWindow::revoke`] deregisters at once.
 pub struct LocalWindow<P: Provider = Rdma>(Reaped<P::Window>);
 
 impl<P: Provider> LocalWindow<P> {
@@ -20,14 +20,15 @@ impl<P: Provider> LocalWindow<P> {
         Self(reaper.keep(window))
     }
 
-    /// Takes the right away on this thread, which may take milliseconds: once this returns `Ok`, no peer reaches the
-    /// memory by this window's key.
+    /// Deregisters the memory on this thread, which may take milliseconds. Once this returns `Ok`, no peer can access the memory
+    /// by the key of this window.
     ///
     /// # Errors
-    /// Requests of this host that name ranges of the window are in flight, and nothing was taken away. Poll until they are done,
-    /// and try again. Leases without bytes that such requests gave back count, too.
+    /// Requests of this host that name ranges of the window are in flight, so the window stays registered. Poll until they are
+    /// done, and try again. Leases without bytes that a refused batch returned for such ranges
+    /// ([`Batch::push_ranges`](crate::worker::Batch::push_ranges)) count as well; drop them first.
     pub fn revoke(self) -> Result<(), Self> {
-        // It stays so: only a window makes ranges.
+        // No new range can appear meanwhile: only a borrow of the window makes ranges.
         if self.0.is_in_flight() {
             return Err(self);
         }
@@ -35,10 +36,10 @@ impl<P: Provider> LocalWindow<P> {
         Ok(())
     }
 
-    /// Names bytes of it, for requests of this host: [`Channel::post_ranges`](crate::Channel::post_ranges). They are checked when
-    /// they are posted.
+    /// Returns a range of the window for requests of this host, such as [`Channel::post_ranges`](crate::Channel::post_ranges).
+    /// The bounds are checked when the request is posted.
     ///
-    /// A range does not outlive its window:
+    /// A range cannot outlive its window:
     /// ```compile_fail,E0505
     /// # fn f(channel: &mut doorbell::Channel, window: doorbell::LocalWindow) {
     /// let range = window.range(0, 8);
@@ -56,7 +57,7 @@ impl<P: Provider> LocalWindow<P> {
         }
     }
 
-    /// The provider's own window.
+    /// Returns the window of the provider.
     pub(crate) fn inner(&self) -> &P::Window {
         &self.0
     }
