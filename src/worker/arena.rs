@@ -1,4 +1,4 @@
-//! Registered memory beside a Worker's own: of other sizes, or an engine's own mapping.
+//! Arenas: registered memory in addition to a Worker's own, with other slot sizes or in a mapping of the application.
 
 use core::fmt;
 
@@ -10,12 +10,10 @@ use crate::worker::lease::Lease;
 
 /// Registered memory divided into slots, for all channels of its Worker.
 ///
-/// A slot that was sent comes home once the request is known done; until then nobody has it.
-/// [`Arena::lease`] then finds it again with its bytes as they were, and [`Lease::index`] says which
-/// of them it is.
+/// A sent slot returns to the arena when a completion retires its request; until then it belongs to the device. After that
+/// [`Arena::lease`] can return the slot again, with its bytes unchanged. [`Lease::index`] tells which slot a lease has.
 ///
-/// An engine keeps its pages in a mapping of its own, and sends one behind a header of the
-/// Worker's memory, both by one request:
+/// In this example an engine has its pages in its own mapping. One request sends a header from the Worker's memory and a page:
 ///
 /// ```no_run
 /// use core::ptr::NonNull;
@@ -61,7 +59,7 @@ use crate::worker::lease::Lease;
 /// # }
 /// ```
 pub struct Arena<P: Provider = Rdma> {
-    /// There until the drop.
+    /// `Some` until the drop.
     pub(crate) inner: Option<P::Arena>,
     slots: u32,
     slot_bytes: u32,
@@ -80,15 +78,15 @@ impl<P: Provider> Arena<P> {
         }
     }
 
-    /// Leases memory, the first slot first; `None` is backpressure. Its length is zero, its bytes
-    /// are as they were.
+    /// Leases a slot, in a new arena in the order of addresses; `None` is backpressure. The length of the lease is zero, and its
+    /// bytes are as they were left.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         let slot = self.inner.as_mut()?.lease()?;
         Some(Lease { slot })
     }
 
-    /// Gives memory back, cheaper than dropping it. A lease of elsewhere goes where it is from.
+    /// Returns a lease to this arena, which is cheaper than dropping it. A lease of another arena returns to that arena.
     #[inline]
     pub fn release(&mut self, lease: Lease<P>) {
         if let Some(arena) = &mut self.inner {
@@ -108,8 +106,8 @@ impl<P: Provider> Arena<P> {
         self.slot_bytes
     }
 
-    /// How its memory was placed: what was asked of the machine, what it gave, and why not more. For an engine's own memory
-    /// nothing is asked of the machine.
+    /// Returns how the slots were placed in memory: what was requested, what was provided, and the reason for any difference. For
+    /// memory of the caller ([`Worker::adopt`](crate::Worker::adopt)) nothing was requested.
     #[must_use]
     pub const fn placement(&self) -> Placement {
         self.placement
@@ -117,7 +115,7 @@ impl<P: Provider> Arena<P> {
 }
 
 impl<P: Provider> Drop for Arena<P> {
-    /// Returns in bounded time: the device lets go of the memory on another thread.
+    /// Returns in bounded time: another thread deregisters the memory.
     fn drop(&mut self) {
         if let Some(arena) = self.inner.take() {
             self.reaper.take(arena);

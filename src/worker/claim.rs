@@ -15,7 +15,7 @@ use crate::worker::half::{SendHalf, unposted};
 /// The channel's next cell, lent to the application to write a message and send it. Dropping a claim sends nothing.
 ///
 /// The cell first has the bytes of an earlier message. Only the claim reaches the bytes before the message is sent. Afterwards
-/// the cell belongs to the device until the request is done, so the claim cannot be used again:
+/// the cell belongs to the device until the request is done, so the claim cannot be used again.
 /// ```compile_fail,E0382
 /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut claim = channel.claim(64)?;
@@ -24,7 +24,7 @@ use crate::worker::half::{SendHalf, unposted};
 /// # Ok(())
 /// # }
 /// ```
-/// The borrowed bytes cannot be used after the message was sent:
+/// The borrowed bytes cannot be used after the message was sent.
 /// ```compile_fail,E0505
 /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut claim = channel.claim(64)?;
@@ -34,7 +34,7 @@ use crate::worker::half::{SendHalf, unposted};
 /// # Ok(())
 /// # }
 /// ```
-/// The channel cannot be used while it has a claim:
+/// The channel cannot be used while it has a claim.
 /// ```compile_fail,E0499
 /// # fn f(channel: &mut doorbell::Channel) -> Result<(), Box<dyn std::error::Error>> {
 /// let claim = channel.claim(64)?;

@@ -1,4 +1,4 @@
-//! Memory beside a Worker's own slots: further arenas, and memory that an engine lends.
+//! Registered memory in addition to a Worker's own slots: more arenas, windows, and memory that the application lends.
 
 use doorbell_core::provider::{
     ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, RemoteAccess, Window,
@@ -14,21 +14,20 @@ impl<P: Provider> Worker<P> {
     /// Registers more memory in addition to the Worker's own, for example with another slot size.
     ///
     /// # Errors
-    /// The sizes are zero, the device refused, or what is required of its placement cannot be
-    /// had.
+    /// A size is zero, the device refused, or a required placement is not available.
     pub fn arena(&self, config: &ArenaConfig) -> Result<Arena<P>, MemoryError> {
         Ok(Arena::new(self.domain.arena(config)?, self.table.reaper.clone()))
     }
 
-    /// Registers the memory of a window once more, with a key and rights of its own. The window may be another Worker's, of another
-    /// device of this host, so that several devices reach one memory.
+    /// Registers the memory of a window once more, with a separate key and separate access rights. The window may belong to
+    /// another Worker, on another device of this host, so several devices can access one memory.
     ///
-    /// Each window of the memory is revoked by itself ([`LocalWindow::revoke`]): give each peer one, and the others keep their
-    /// rights. The memory lives until the last window of it is gone. Every registration counts its pages once more towards the limit
-    /// on locked memory. With [`RemoteAccess::NONE`] no peer reaches the memory, and requests of this host do.
+    /// Each window of the memory is revoked separately ([`LocalWindow::revoke`]). So give each peer its own window: revoking one
+    /// leaves the others valid. The memory is freed after its last window is gone. Each registration counts its pages again
+    /// towards the limit on locked memory. With [`RemoteAccess::NONE`] only requests of this host can use the window.
     ///
     /// # Errors
-    /// The device refused. The window is of another host of a simulation (`EINVAL`).
+    /// The device refused, or the window belongs to another host of a simulation (`EINVAL`).
     pub fn window_of(
         &self,
         window: &LocalWindow<P>,
@@ -42,30 +41,33 @@ impl<P: Provider> Worker<P> {
 }
 
 impl Worker<Rdma> {
-    /// Makes a cache of registrations in the Worker's protection domain, for memory that the engine lends and takes
-    /// back. The cache may be used on any thread, and after the Worker is dropped.
+    /// Makes a registration cache in the Worker's protection domain, for memory that the application lends and takes back. The
+    /// cache may be used on any thread, also after the Worker was dropped.
     #[must_use]
     pub fn registration_cache(&self, config: &RegistrationCacheConfig) -> RegistrationCache {
         RegistrationCache::new(&self.domain, config)
     }
 
     /// Registers the caller's memory, divided into slots that are leased and sent like the Worker's own. One request may gather
-    /// from both. It is given back, by its drop, when the arena is gone and all its leases are home.
+    /// from both. After the arena is dropped and all its leases have returned, the memory is deregistered and `memory` is
+    /// dropped.
     ///
-    /// Slots begin at multiples of 64 bytes, as the first does; `slot_bytes` is rounded up to one.
+    /// Slots begin at multiples of 64 bytes: the first slot at the first such address, and `slot_bytes` is rounded up to a
+    /// multiple of 64.
     ///
     /// # Errors
-    /// Not one slot fits (`EINVAL`), or the device refused.
+    /// The memory has no room for a slot or is to be paged on demand (`EINVAL`), or the device refused.
     pub fn adopt(&self, memory: impl StableMemory, slot_bytes: u32) -> Result<Arena, ProviderError> {
         let arena = self.domain.adopt_arena(memory, slot_bytes)?;
         Ok(Arena::new(arena, self.table.reaper.clone()))
     }
 
-    /// Registers the caller's memory as a window that peers may access once they have its key. It is given back, by its drop, when
-    /// the device has let go of it.
+    /// Registers the caller's memory as a window that peers may access once they have its key. After the memory is deregistered,
+    /// `memory` is dropped.
     ///
     /// # Errors
-    /// It is empty (`EINVAL`), or the device refused.
+    /// The memory is empty (`EINVAL`), the device does not support the on-demand paging that the memory asks for (`EOPNOTSUPP`), or
+    /// the device refused.
     pub fn adopt_window(
         &self,
         memory: impl StableMemory,

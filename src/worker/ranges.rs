@@ -1,4 +1,4 @@
-//! Requests of ranges of windows: their bytes go out of large registered memory and come into it, without a lease.
+//! Requests on ranges of windows, which transfer bytes from and to large registered memory without a lease.
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{Operation, PostFlags, Provider, WindowRange};
@@ -8,15 +8,16 @@ use crate::worker::channel::{Channel, SendErrorKind};
 use crate::worker::half::{SendHalf, unposted};
 
 impl<P: Provider> Channel<P> {
-    /// Posts one request of up to four ranges of windows by itself: see [`LocalWindow::range`](crate::LocalWindow::range).
+    /// Posts one request on up to four ranges of windows, with its own doorbell; see
+    /// [`LocalWindow::range`](crate::LocalWindow::range).
     ///
-    /// SEND and WRITE take their bytes from the ranges, in order, and READ writes into them. An atomic takes one range of eight
-    /// bytes, and leaves there what its word was before. The windows are of the channel's Worker.
+    /// SEND and WRITE gather their bytes from the ranges, in order. READ scatters into them. An atomic takes one range of eight
+    /// bytes, and stores the previous value of the remote word there. The windows must belong to the channel's Worker.
     ///
-    /// The bytes go out as they are while the device reads them, so leave them alone until the request is done. Every request of
-    /// ranges ends by [`Event::Done`](crate::Event::Done) or [`Event::Failed`](crate::Event::Failed): what a READ or an atomic
-    /// brought back is in the window. The memory stays registered until then, even if the window is dropped; the poll that ends
-    /// the request then makes the system call that deregisters it.
+    /// The device reads the bytes at any time before the request is done, so do not change them until then. Each request on
+    /// ranges ends with [`Event::Done`](crate::Event::Done) or [`Event::Failed`](crate::Event::Failed). After `Done` the data of
+    /// a READ or an atomic is in the window. The memory stays registered until the request ends, even if the window is dropped.
+    /// In that case the poll that ends the request deregisters the memory, which is a system call.
     ///
     /// ```
     /// use doorbell::worker::SendErrorKind;
@@ -31,7 +32,7 @@ impl<P: Provider> Channel<P> {
     /// ```
     ///
     /// # Errors
-    /// Nothing was posted. A request that the peer or the device would refuse is refused here, as by [`Channel::post`].
+    /// The request was not posted. A request that the peer or the device would refuse is rejected here, as by [`Channel::post`].
     #[inline]
     pub fn post_ranges<const N: usize>(
         &mut self,
@@ -44,7 +45,7 @@ impl<P: Provider> Channel<P> {
 }
 
 impl<P: Provider> SendHalf<P> {
-    /// Posts one request of ranges of windows by itself; see [`Channel::post_ranges`].
+    /// Posts one request on ranges of windows, with its own doorbell; see [`Channel::post_ranges`].
     ///
     /// # Errors
     /// As for [`Channel::post_ranges`].
@@ -62,8 +63,8 @@ impl<P: Provider> SendHalf<P> {
 }
 
 impl<P: Provider> Batch<'_, P> {
-    /// Stages one request of ranges of windows; see [`Channel::post_ranges`]. If the device refuses it,
-    /// [`Batch::ring_returning`] returns a lease without bytes for each range.
+    /// Stages one request on ranges of windows; see [`Channel::post_ranges`]. If the device refuses the request,
+    /// [`Batch::ring_returning`] returns an empty lease for each range, with a capacity of 0.
     ///
     /// # Errors
     /// As for [`Channel::post_ranges`].

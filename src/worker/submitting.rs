@@ -1,4 +1,4 @@
-//! Making submitters: on a whole Worker, or on the half of one that sends.
+//! Creation of submitters, on a Worker or on the sending half of a split Worker.
 
 use doorbell_core::provider::{MemoryError, Provider};
 
@@ -11,7 +11,7 @@ use crate::worker::config::SubmitterConfig;
 use crate::worker::submission::Submitter;
 
 impl<'w, P: Provider> Maker<'w, P> {
-    /// Borrows the resources of a Worker, or of its sending half, and the submissions that new submitters join.
+    /// Borrows the resources that new submitters are made from, and the submissions that they join.
     fn of(
         sends: &'w mut SendSide<P>,
         domain: &'w P::ProtectionDomain,
@@ -34,9 +34,9 @@ impl<'w, P: Provider> Maker<'w, P> {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Makes a submitter for another thread, with memory and a ring of its own.
+    /// Makes a submitter for another thread, with its own memory and its own ring.
     ///
-    /// The remains of submitters that are gone are released when the next one is made.
+    /// The ring and the memory of a dropped submitter are released when the next submitter is made, or with the Worker.
     ///
     /// # Errors
     /// A setting is out of its range ([`SubmitterConfig::check`]), the device refused, or what is required of the placement
@@ -46,11 +46,11 @@ impl<P: Provider> Worker<P> {
         submissions.add_one(&mut self.table.entries, &maker)
     }
 
-    /// Makes so many submitters, 1,024 at most, that share one ring: each for a thread of its own, with memory of its own.
-    /// Polling looks at one ring for all of them.
+    /// Makes `count` submitters that share one ring, 1 to 1,024. Each is for its own thread and has its own memory. A poll looks
+    /// at only one ring for all of them.
     ///
     /// # Errors
-    /// As for [`Worker::submitter`], and for another number of them ([`MemoryError::Setting`]).
+    /// As for [`Worker::submitter`], and if `count` is out of range ([`MemoryError::Setting`]).
     pub fn submitters(
         &mut self,
         count: usize,
@@ -71,7 +71,7 @@ impl<P: Provider> SendWorker<P> {
         submissions.add_one(&mut self.table.entries, &maker)
     }
 
-    /// Makes so many submitters that share one ring; see [`Worker::submitters`].
+    /// Makes `count` submitters that share one ring; see [`Worker::submitters`].
     ///
     /// # Errors
     /// As for [`Worker::submitters`].

@@ -1,18 +1,19 @@
-//! Waking a Worker that sleeps, by those who submit to it.
+//! Wake-up of a sleeping Worker by the threads that submit to it.
 
 use core::fmt;
 
 use doorbell_core::provider::{CompletionQueue, Provider, Waker};
 use doorbell_hotpath::SleepFlag;
 
-/// Wakes a Worker, where it announced that it sleeps.
+/// Wakes a Worker that announced a sleep.
 pub(crate) struct Bell<P: Provider> {
     flag: SleepFlag,
     waker: <P::CompletionQueue as CompletionQueue>::Waker,
 }
 
 impl<P: Provider> Bell<P> {
-    /// For who sleeps at a queue; `None` where it was made without notification, so that nobody does.
+    /// Makes a bell for the thread that sleeps at this queue. `None` if the queue was made without notification, so no thread can
+    /// sleep.
     pub(crate) fn new(queue: &P::CompletionQueue) -> Option<Self> {
         Some(Self {
             flag: SleepFlag::new(),
@@ -20,12 +21,12 @@ impl<P: Provider> Bell<P> {
         })
     }
 
-    /// The flag, for who sleeps.
+    /// Returns the flag that the sleeping thread sets.
     pub(crate) const fn flag(&self) -> &SleepFlag {
         &self.flag
     }
 
-    /// Wakes who announced a sleep. Called once something is in a ring.
+    /// Wakes the Worker if it announced a sleep. Called after a request was pushed into a ring.
     #[inline]
     pub(super) fn ring(&self) {
         if self.flag.must_wake() {

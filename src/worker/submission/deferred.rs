@@ -1,5 +1,5 @@
-//! Requests that the thread of a Worker submits to a channel. They wait at the channel, so that the next poll posts them in one
-//! doorbell with submitters' requests.
+//! Requests that the Worker's own thread submits to a channel. They wait at the channel, and the next poll posts them in one
+//! doorbell with the requests of submitters.
 
 use core::fmt;
 use std::sync::Arc;
@@ -14,34 +14,37 @@ use crate::worker::Due;
 pub(crate) struct DeferredRequest<P: Provider> {
     pub(crate) operation: Operation,
     pub(crate) flags: PostFlags,
-    /// There until it is staged, and again where it comes back.
+    /// `Some` until the request is staged, and again if the device refuses the request.
     pub(crate) slot: Option<P::Slot>,
-    /// Why it comes back, where it was not staged.
+    /// The reason why the request comes back, if it was not posted.
     pub(crate) refused: Option<SubmissionError>,
 }
 
 /// The requests of one channel, the oldest first.
 pub(crate) struct Deferred<P: Provider> {
-    /// A power of two of places.
+    /// A ring; its length is a power of two.
     places: Box<[Option<DeferredRequest<P>>]>,
-    /// Positions, which count on and wrap: of the oldest request, of the oldest that waits, and behind the youngest. Requests
-    /// in front of `waiting` were staged, or come back.
+    /// Wrapping positions: `first` of the oldest request, `waiting` of the oldest request that still waits, and `end` after the
+    /// youngest. Requests from `first` to `waiting` were staged, or come back to the application.
     first: u32,
     waiting: u32,
     end: u32,
-    /// The first request of the last doorbell. A callback that panicked may have left requests of earlier doorbells in front.
+    /// The position of the first request of the last doorbell. If a callback panicked, requests of earlier doorbells may precede
+    /// it.
     doorbell: u32,
-    /// While the device gives back what it did not take: the position behind the last, and how many were staged up to it.
+    /// Used while the device's refused requests are returned: the position after the last returned request, and how many requests
+    /// were staged up to that position.
     given_back: Option<(u32, u64)>,
-    /// Error of the last doorbell of which the device did not take all; of an earlier one where that named no request.
+    /// Error of the last doorbell that the device did not take completely. An earlier error that named no request is kept until
+    /// it is reported.
     refusal: Option<PostError>,
     channel: u32,
-    /// The Worker's, that notifies it of the channel: a channel does not know its Worker.
+    /// The Worker's list of channels with submissions. A channel has no reference to its Worker, so it reports itself here.
     due: Arc<Due>,
 }
 
 impl<P: Provider> Deferred<P> {
-    /// For the channel of this index, with room for so many at least, in memory that was touched.
+    /// Makes a queue for the channel with this index, with room for at least `count` requests. The memory is touched here.
     pub(crate) fn new(channel: u32, count: u32, due: &Arc<Due>) -> Self {
         let length = (count as usize).next_power_of_two();
         let mut places: Box<[_]> = (0..length).map(|_| None).collect();
@@ -59,7 +62,7 @@ impl<P: Provider> Deferred<P> {
         }
     }
 
-    /// Puts a request behind the others.
+    /// Adds a request at the end.
     ///
     /// # Errors
     /// There is no room; the slot is handed back.
@@ -86,19 +89,19 @@ impl<P: Provider> Deferred<P> {
         Ok(())
     }
 
-    /// Whether it notifies this Worker: not where channels of two were exchanged.
+    /// Whether this queue reports this channel to this Worker. The answer is `false` if the application swapped channels of two Workers.
     #[inline]
     pub(crate) fn notifies(&self, due: &Arc<Due>, channel: u32) -> bool {
         self.channel == channel && Arc::ptr_eq(&self.due, due)
     }
 
-    /// How many wait.
+    /// Returns how many requests wait.
     #[inline]
     pub(crate) const fn waiting(&self) -> u32 {
         self.end.wrapping_sub(self.waiting)
     }
 
-    /// The oldest that waits.
+    /// Returns the oldest request that waits.
     #[inline]
     pub(crate) fn oldest(&mut self) -> Option<&mut DeferredRequest<P>> {
         if self.waiting() == 0 {
@@ -107,19 +110,19 @@ impl<P: Provider> Deferred<P> {
         self.at(self.waiting)?.as_mut()
     }
 
-    /// The requests that wait are about to be staged for a doorbell, as far as there is room.
+    /// Begins a doorbell: notes the position of its first request.
     #[inline]
     pub(crate) const fn begin_doorbell(&mut self) {
         self.doorbell = self.waiting;
     }
 
-    /// The oldest does not wait any more: it was staged, or comes back.
+    /// Ends the wait of the oldest request, which was staged or comes back.
     #[inline]
     pub(crate) const fn pass(&mut self) {
         self.waiting = self.waiting.wrapping_add(1);
     }
 
-    /// All that wait come back.
+    /// Makes all waiting requests come back with this error.
     #[cold]
     pub(crate) fn refuse(&mut self, error: SubmissionError) {
         while let Some(request) = self.oldest() {
@@ -128,15 +131,15 @@ impl<P: Provider> Deferred<P> {
         }
     }
 
-    /// The device did not take one of those that were staged last: here is its slot. So many were staged before it;
-    /// it is one behind those that it was said of before.
+    /// Returns the slot of a staged request that the device did not take. `before` is how many requests of the doorbell were
+    /// staged before it. Requests are returned in order, so each call goes on from the position of the previous one.
     #[cold]
     pub(crate) fn return_one(&mut self, before: u64, slot: P::Slot) {
         let (mut position, mut staged) = self.given_back.unwrap_or((self.doorbell, 0));
         while position != self.waiting {
             let request = self.at(position).and_then(Option::as_mut);
             position = position.wrapping_add(1);
-            // A request that was refused by itself was not staged.
+            // A request that was refused when it was pushed was not staged.
             let Some(request) = request.filter(|request| request.refused.is_none()) else {
                 continue;
             };
@@ -149,8 +152,8 @@ impl<P: Provider> Deferred<P> {
         self.given_back = Some((position, staged));
     }
 
-    /// The device did not take all of a doorbell in which some of these were staged: those come back that it named,
-    /// and where it named none, this is reported.
+    /// Notes that the device did not take all requests of a doorbell with requests of this queue. The named requests come back
+    /// with the error. If the device named none, the error itself is reported.
     #[cold]
     pub(crate) fn note_refusal(&mut self, error: PostError) {
         let mut position = self.doorbell;
@@ -162,15 +165,15 @@ impl<P: Provider> Deferred<P> {
             }
             position = position.wrapping_add(1);
         }
-        // A refusal of an earlier doorbell that named none may not be reported yet.
+        // An earlier refusal that named no request is not overwritten, since it may still have to be reported.
         if self.refusal.as_ref().is_none_or(|before| before.unposted != 0) {
             self.refusal = Some(error);
         }
         self.given_back = None;
     }
 
-    /// Forgets those that were posted; takes the oldest that comes back, with the reason. At last the refusal of the
-    /// device, where that is of none that could be distinguished.
+    /// Drops the entries of posted requests, and takes the oldest request that comes back, with the reason. After the last one it
+    /// returns a refusal that named no request, without a slot.
     #[inline]
     pub(crate) fn take_refused(&mut self) -> Option<(Option<P::Slot>, SubmissionError)> {
         while self.first != self.waiting {

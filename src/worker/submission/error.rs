@@ -1,4 +1,4 @@
-//! Errors of requests that were not submitted, or not executed.
+//! Errors of requests that were not submitted, or that failed after submission.
 
 use core::fmt;
 
@@ -12,9 +12,9 @@ use crate::worker::lease::Lease;
 
 /// A request that was not submitted, with its lease handed back.
 pub struct SubmitError<P: Provider = Rdma> {
-    /// Why.
+    /// The reason.
     pub kind: SubmitErrorKind,
-    /// The lease. It is there.
+    /// The lease of the request. Always `Some`.
     pub lease: Option<Lease<P>>,
 }
 
@@ -22,36 +22,36 @@ pub struct SubmitError<P: Provider = Rdma> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubmitErrorKind {
-    /// Back-pressure: the ring to the Worker is full. Try again once it was polled.
+    /// Backpressure: the ring to the Worker is full. Try again after the Worker was polled.
     WouldBlock,
-    /// The Worker is gone.
+    /// The Worker was dropped.
     WorkerGone,
-    /// Caller misuse: the lease is not of this submitter's memory.
+    /// Caller misuse: the lease is not from this submitter.
     OtherMemory,
-    /// Caller misuse: the operation brings data back, which nobody here would get.
+    /// Caller misuse: the operation brings data back (READ or an atomic), and a submitter gets no data.
     BringsDataBack,
-    /// Caller misuse: the request runs past the range of the peer's window that its address was made for, or past the
-    /// 2^31 bytes of any request.
+    /// Caller misuse: the request exceeds the range of the peer's window that its address covers, or the 2^31 bytes that a
+    /// request may have.
     OutOfWindow {
-        /// The bytes there were.
+        /// The bytes of the request.
         bytes: usize,
         /// The bytes of the range.
         bytes_max: u32,
     },
-    /// Caller misuse: the peer's window does not grant what the operation does.
+    /// Caller misuse: the peer's window does not grant the operation.
     NotGranted,
 }
 
 /// A request that was submitted and failed.
 pub struct Submission<P: Provider = Rdma> {
-    /// The channel it was for.
+    /// The channel of the request.
     pub channel: ChannelId,
-    /// Which slot of the submitter's memory it was of, as [`Lease::index`] said.
+    /// The index of the slot in the submitter's memory, equal to [`Lease::index`].
     pub index: u32,
-    /// Why.
+    /// The reason.
     pub error: SubmissionError,
-    /// The data to be sent, unchanged. `None` if the device had it when its queue pair was destroyed
-    /// ([`SubmissionError::Unknown`]): the memory returns by itself.
+    /// The lease with the data, unchanged. `None` if the request was in flight when its queue pair was destroyed
+    /// ([`SubmissionError::Unknown`]). The slot then returns to the submitter without a further report.
     pub lease: Option<Lease<P>>,
 }
 
@@ -59,31 +59,30 @@ pub struct Submission<P: Provider = Rdma> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubmissionError {
-    /// There is no such channel: it was closed before the request was posted, or never was on that
-    /// Worker.
+    /// The Worker has no such channel. The channel was closed before the request was posted, or never existed on this Worker.
     NoChannel,
-    /// The channel had failed before the request was posted: this is the first cause, or a flush
-    /// where it is not known.
+    /// The channel had failed before the request was posted. The value is the status of the first cause, or a flush if the cause
+    /// is not known.
     ChannelFailed(WcStatus),
-    /// Caller misuse: more bytes than the channel takes inline, as was asked for.
+    /// Caller misuse: [`PostFlags::INLINE`](crate::PostFlags) was set, and the request exceeds the inline limit of the channel.
     InlineTooLong {
-        /// The bytes there were.
+        /// The bytes of the request.
         bytes: u32,
-        /// The most there may be.
+        /// The inline limit.
         bytes_max: u32,
     },
-    /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
+    /// Caller misuse: the request exceeds the size of the peer's receives, or the largest request of the port.
     TooLong {
-        /// The bytes there were.
+        /// The bytes of the request.
         bytes: u32,
-        /// The most there may be.
+        /// The limit.
         bytes_max: u32,
     },
     /// The queue pair was in a state that takes no requests.
     State(QpState),
-    /// The device refused the post, with this error number.
+    /// The device refused the post.
     Post {
-        /// The number, as of `errno(3)`.
+        /// The error number, see `errno(3)`.
         errno: i32,
     },
     /// The request was posted, and failed with this status: a flush if another request is the cause.
@@ -92,12 +91,12 @@ pub enum SubmissionError {
     Unknown,
     /// The Worker was dropped before the request was posted.
     WorkerGone,
-    /// The channel refused it for a reason that is not known here.
+    /// The channel refused the request for another reason, which this type does not carry.
     Refused,
 }
 
 impl SubmissionError {
-    /// A kind and a word, that go through a ring.
+    /// Packs the error into a kind and a word, which fit into a ring descriptor.
     pub(super) fn pack(self) -> (u16, u64) {
         match self {
             Self::NoChannel => (0, 0),

@@ -1,4 +1,4 @@
-//! The ring through which requests come to a Worker, with the return paths of those that push into it.
+//! The ring through which requests reach a Worker, and the return paths of the submitters that push into it.
 
 use core::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::return_path::{ReturnPath, ring_slots};
 type OwnRing = Arc<SpscRing<Box<[Slot]>>>;
 type SharedRing = Arc<MpscRing<Box<[Slot]>>>;
 
-/// A ring of one submitter's own, or one that several share.
+/// A ring for one submitter, or a ring that several submitters share.
 #[derive(Clone, Debug)]
 pub(crate) enum RequestRing {
     Own(OwnRing),
@@ -25,7 +25,7 @@ pub(crate) enum RequestRing {
 }
 
 impl RequestRing {
-    /// One for so many requests at least; `None` where there is no ring as large.
+    /// Makes a ring for at least `depth` requests; `None` if rings cannot be that large.
     pub(crate) fn new(depth: u32, is_shared: bool) -> Option<Self> {
         let slots = ring_slots((depth as usize).max(1));
         Some(if is_shared {
@@ -42,7 +42,7 @@ impl RequestRing {
         })
     }
 
-    /// Makes a producer for the ring; a ring of its own has only one.
+    /// Makes a producer for the ring. A ring for one submitter has only one producer.
     pub(crate) fn producer(&self, last: &Arc<LastOfAll>) -> Result<RequestProducer, ClaimError> {
         Ok(match self {
             Self::Own(ring) => RequestProducer::Own(Some(SpscProducer::claim(Arc::clone(ring))?)),
@@ -53,7 +53,7 @@ impl RequestRing {
     }
 }
 
-/// Closes a shared ring when the last of those that push into it is gone.
+/// Closes a shared ring when its last producer is dropped.
 #[derive(Debug)]
 pub(crate) struct LastOfAll(pub(crate) RequestRing);
 
@@ -65,10 +65,10 @@ impl Drop for LastOfAll {
     }
 }
 
-/// The end at which requests are pushed.
+/// The producing end of a request ring.
 #[derive(Debug)]
 pub(crate) enum RequestProducer {
-    /// There until the drop.
+    /// `Some` until the drop.
     Own(Option<SpscProducer<OwnRing>>),
     Shared(
         MpscProducer<SharedRing>,
@@ -87,7 +87,7 @@ impl RequestProducer {
         }
     }
 
-    /// Whether the Worker takes nothing more.
+    /// Whether the Worker closed the ring, so it takes no more requests.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
         match self {
@@ -107,7 +107,7 @@ impl Drop for RequestProducer {
     }
 }
 
-/// The end at which requests are taken.
+/// The consuming end of a request ring.
 #[derive(Debug)]
 pub(crate) enum RequestConsumer {
     Own(Consumer<OwnRing>),
@@ -132,7 +132,7 @@ impl RequestConsumer {
     }
 }
 
-/// A ring with the return paths of those that push into it, by the numbers that requests carry.
+/// A ring, with the return paths of its submitters by their index ([`Request::who`]).
 pub(crate) struct Intake<P: Provider> {
     pub(crate) ring: RequestRing,
     pub(crate) return_paths: Box<[Arc<ReturnPath<P>>]>,
@@ -141,18 +141,18 @@ pub(crate) struct Intake<P: Provider> {
 }
 
 impl<P: Provider> Intake<P> {
-    /// Gives back what is in the ring.
+    /// Returns all requests in the ring to their submitters.
     pub(crate) fn return_all(&self, requests: &mut RequestConsumer) {
         while let Ok(request) = requests.take() {
             self.return_one(&request);
         }
     }
 
-    /// Gives back what got into the ring while the Worker closed it, once that is done.
+    /// Returns requests that entered the ring while the Worker closed it.
     #[cold]
     pub(super) fn return_late(&self) {
         let each = |item| self.return_one(&Request::of(item));
-        // By reference: a count of either ring, let go of here, could be the last.
+        // By reference: dropping a counted handle here could free the ring on this thread.
         match &self.ring {
             RequestRing::Own(ring) => take_late(&**ring, each),
             RequestRing::Shared(ring) => take_late(&**ring, each),
@@ -160,7 +160,7 @@ impl<P: Provider> Intake<P> {
     }
 
     fn return_one(&self, request: &Request) {
-        // Every producer has a return path.
+        // A producer has a return path in any case.
         if let Some(return_path) = self.return_paths.get(request.who()) {
             return_path.returned(request);
         }
@@ -168,7 +168,8 @@ impl<P: Provider> Intake<P> {
 }
 
 impl<P: Provider> Drop for Intake<P> {
-    /// Neither the Worker nor a submitter is there: what is left goes home with the return paths.
+    /// Returns the requests that are left in the ring. Neither the Worker nor a submitter exists any more, so their slots return
+    /// to the arenas.
     fn drop(&mut self) {
         if let Ok(mut requests) = self.ring.consumer() {
             self.return_all(&mut requests);

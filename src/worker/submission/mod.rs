@@ -1,26 +1,29 @@
-//! Requests that a Worker's poll posts, from other threads and from its own: the shared state, and the side that
-//! submits. The Worker's side is `worker::submissions`.
+//! Submission: requests that a Worker's poll posts for other threads and for its own thread. This module has the shared state and
+//! the submitting side. The Worker's side is in `worker::submissions`.
 //!
-//! # The way of a request
-//! A submitter pushes words that name the detached slot, the channel and the operation. The poll takes at most
-//! `submissions_per_poll` requests out of the rings, and posts those of each channel as one doorbell. They go behind
-//! requests that waited, and behind those of the polling thread (`deferred`). The last request of each doorbell is
-//! signaled: a submitter whose memory is all in flight could not post a signaled request behind it.
+//! # Path of a request
+//! A submitter pushes a descriptor into a ring. The descriptor names the detached slot, the channel and the operation. A poll
+//! takes at most `submissions_per_poll` requests out of the rings, and posts the requests of each channel with one doorbell. New
+//! requests are posted after requests that waited before, and after those of the polling thread (`deferred`). In a doorbell with
+//! submitters' requests the last request is signaled. Otherwise a submitter with all its memory in flight could wait for a
+//! completion that never comes.
 //!
-//! A request that completes sends its slot home, and reports nothing more. A failed request comes back by a ring that has
-//! as many places as there are slots, so the ring is never full. `record` keeps the submitter of each request in flight;
-//! it is written at posting and read at a failure, so success costs nothing. A request in flight when its queue pair goes
-//! is reported as unknown before its slot can come home.
+//! When a request completes, its slot returns to the submitter's arena without a report. A failed request returns through a ring
+//! with one entry for each slot, so that ring is never full. `record` stores the submitter of each request in flight. A record is
+//! written at posting and read only at a failure, so a success costs no look-up. If a queue pair is destroyed with requests in
+//! flight, they are reported as unknown before their slots can return.
 //!
 //! # Order and fairness
-//! Neither the polling thread nor the submitters starve the other. If requests of the polling thread left submitters'
-//! requests over, those have room and credits first the next time. A request of its own that waits for credits holds up
-//! none of theirs that needs none. `Channel::send` and `Batch` ring at once, in front of waiting requests.
+//! Neither the polling thread nor the submitters can starve the other. If requests of the polling thread leave no room for
+//! submitters' requests, the submitters' requests get room and credits first at the next poll. A request of the polling thread
+//! that waits for credits does not delay a submitter's request that needs none. `Channel::send` and `Batch` ring at once, ahead
+//! of waiting requests.
 //!
-//! # Going
-//! Worker and submitters may go in any order. Requests of a submitter that is gone are still sent, since the attacher keeps
-//! its memory. A Worker that goes closes the rings and gives back their requests. Submitters find requests that enter a
-//! ring at that moment. A Worker without submitters has none of this: such a request is posted at once.
+//! # Dropping
+//! A Worker and its submitters may be dropped in any order. Requests of a dropped submitter are still sent, since the attacher
+//! keeps their memory registered. A Worker that is dropped closes the rings and returns the requests in them. If a request enters
+//! a ring during the close, its submitter takes it out again. On a Worker that never had a submitter, `Channel::submit` posts at
+//! once.
 
 mod bell;
 mod deferred;

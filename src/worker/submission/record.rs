@@ -1,5 +1,5 @@
-//! Whose a channel's requests in flight are: noted where a submitted one is posted, and looked at where
-//! one fails.
+//! Records of the submitters of a channel's requests in flight. A record is written when a submitted request is posted, and read
+//! when a request fails.
 
 use core::fmt;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ pub(crate) struct Record {
     slot: u32,
 }
 
-/// The records of a channel. Requests that nobody submitted leave none.
+/// The records of a channel. Only requests of submitters have records.
 ///
-/// Dropped, it reports of each request that is still in flight that its end is unknown. So it stands in front
-/// of the queue, which gives the slots back.
+/// The drop reports each submitted request that is still in flight as unknown (`SubmissionError::Unknown`). A channel therefore
+/// drops its records before its send queue, which returns the slots.
 pub(crate) struct Records<P: Provider> {
-    /// A power of two of them, no fewer than the queue is deep; none while there are no submitters.
+    /// A power of two of entries, at least the depth of the queue; empty while there are no submitters.
     entries: Box<[Record]>,
-    /// All before this position ended, and were reported.
+    /// All requests before this position ended, and need no report.
     settled: u64,
     channel: ChannelId,
     registry: Option<Arc<Registry<P>>>,
 }
 
 impl<P: Provider> Records<P> {
-    /// For a channel to which nothing is submitted.
+    /// Makes empty records for a channel without submitters.
     pub(crate) fn none(channel: ChannelId) -> Self {
         Self {
             entries: Box::default(),
@@ -43,7 +43,7 @@ impl<P: Provider> Records<P> {
         }
     }
 
-    /// Makes room for what a queue of this depth has in flight, in memory that was touched.
+    /// Makes room for all requests that a queue of this depth has in flight. The memory is touched here.
     pub(crate) fn make_room(&mut self, depth: u32, registry: &Arc<Registry<P>>) {
         if self.entries.is_empty() {
             let length = (depth as usize).next_power_of_two();
@@ -53,7 +53,7 @@ impl<P: Provider> Records<P> {
         }
     }
 
-    /// A submitted request is staged.
+    /// Records the submitter of a staged request.
     #[inline]
     pub(crate) fn note(&mut self, ticket: Ticket, number: u64, slot: u32) {
         if let Some(record) = self.at(ticket) {
@@ -65,13 +65,13 @@ impl<P: Provider> Records<P> {
         }
     }
 
-    /// All requests up to this one ended.
+    /// Notes that all requests up to this one ended.
     #[inline]
     pub(crate) const fn settle(&mut self, through: Ticket) {
         self.settled = through.position().wrapping_add(1);
     }
 
-    /// Takes the record of a request, where it was submitted.
+    /// Takes the record of a request; `None` if no submitter submitted the request.
     #[cold]
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Record> {
         let record = self.at(ticket)?;

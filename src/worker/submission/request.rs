@@ -1,15 +1,15 @@
-//! A request as it goes through a ring.
+//! Encoding of a request in a ring descriptor.
 //!
-//! | of the descriptor | holds |
+//! | field of the descriptor | contents |
 //! |---|---|
-//! | first word | the channel: its index, its generation |
-//! | second word | of the slot the bytes that are meant, and the tag |
-//! | third word | the remote address; of a SEND with immediate, that |
-//! | index | the slot |
-//! | kind | operation 2 bits, flags 4 bits, who of those that share the ring 10 bits |
+//! | first word | index and generation of the channel |
+//! | second word | length in bytes and tag of the slot |
+//! | third word | the remote address of a WRITE, or the immediate of a SEND |
+//! | index | the index of the slot |
+//! | kind | operation 2 bits, flags 4 bits, index of the submitter in its ring 10 bits |
 //!
-//! The key of a remote address, and the immediate that goes with one, do not fit: they stand in a word
-//! that the slot has for it.
+//! The key of a remote address, and the immediate of a WRITE, do not fit into the descriptor. They are stored in a word that the
+//! return path has for each slot.
 
 use doorbell_core::Rkey;
 use doorbell_core::provider::{DetachedSlot, Operation, PostFlags, RemoteAddress};
@@ -17,7 +17,7 @@ use doorbell_hotpath::ring::Descriptor;
 
 use crate::worker::channel::ChannelId;
 
-/// Submitters that share a ring at most.
+/// Maximum number of submitters that share a ring.
 pub(crate) const SHARING_MAX: usize = 1 << 10;
 
 const SEND: u16 = 0;
@@ -29,13 +29,13 @@ const FLAGS_SHIFT: u32 = 2;
 const FLAGS_MASK: u16 = 0xf;
 const WHO_SHIFT: u32 = 6;
 
-/// A request, as the Worker has it.
+/// A request in the form of a ring descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Request(Descriptor);
 
 impl Request {
-    /// Packs a request; and the word that its slot keeps for it, where it has one. `None` where the
-    /// operation brings data back.
+    /// Packs a request into a descriptor. Returns the request, and the detail word of its slot if the operation needs one. `None`
+    /// if the operation brings data back.
     pub(super) fn pack(
         who: u16,
         channel: ChannelId,
@@ -83,7 +83,7 @@ impl Request {
         (self.0.kind >> WHO_SHIFT) as usize
     }
 
-    /// The channel it is for.
+    /// Returns the channel of the request.
     #[inline]
     pub(crate) const fn channel(&self) -> ChannelId {
         let [channel, ..] = self.0.words;
@@ -103,13 +103,13 @@ impl Request {
         }
     }
 
-    /// Whether it needs a receive of the peer.
+    /// Whether the request uses a receive of the peer, and so a credit.
     #[inline]
     pub(crate) const fn takes_receive(&self) -> bool {
         self.0.kind & OPERATION_MASK != WRITE
     }
 
-    /// Operation of the request; `detail` is the word that its slot keeps for it.
+    /// Returns the operation of the request. `detail` returns the detail word of its slot.
     #[inline]
     pub(crate) fn operation(&self, detail: impl FnOnce() -> u64) -> Operation {
         let [_, _, word] = self.0.words;
@@ -129,7 +129,7 @@ impl Request {
         }
     }
 
-    /// How.
+    /// Returns the posting flags.
     #[inline]
     pub(crate) fn flags(&self) -> PostFlags {
         let [bits, _] = (self.0.kind >> FLAGS_SHIFT & FLAGS_MASK).to_le_bytes();
@@ -137,13 +137,13 @@ impl Request {
     }
 }
 
-/// A word of two halves.
+/// Combines two halves into a word.
 #[inline]
 pub(super) const fn pair(high: u32, low: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
-/// The halves of a word.
+/// Splits a word into its high and its low half.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! State that a Worker and one submitter share: the way back of failed requests, and a word for each slot.
+//! State that a Worker and one submitter share: the ring that returns failed requests, and a detail word for each slot.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,29 +16,29 @@ use crate::worker::lease::Lease;
 
 type FailureRing = Arc<MpscRing<Box<[Slot]>>>;
 
-/// The end of a submitter at which failures are taken.
+/// The submitter's end of the failure ring.
 pub(super) type Taker<P> = FailureTaker<FailureRing, Box<[Option<Lease<P>>]>>;
 
-/// Return path for failures: the Worker reports them, and so does the thread that destroys its channels.
+/// Return path for failed requests. The Worker's thread and the thread that destroys its channels report failures here.
 pub(crate) struct ReturnPath<P: Provider> {
-    /// Distinguishes it from all others of the process; not zero.
+    /// Unique number of this return path in the process; never zero.
     number: u64,
     ring: FailureRing,
     failures: Failures<FailureRing, Box<[AtomicU32]>>,
-    /// Keeps the submitter's memory for what is under way, though the submitter is gone.
+    /// Keeps the submitter's memory registered for requests in flight after the submitter is dropped.
     attacher: <P::Arena as Arena>::Attacher,
-    /// For each slot, the part of its request that does not fit into a descriptor.
+    /// The detail word of each slot: the part of its request that does not fit into a descriptor.
     details: Box<[AtomicU64]>,
 }
 
-/// Number that distinguishes a return path from all others; numbers are never reused.
+/// Returns a new number for a return path. Numbers are never reused.
 fn fresh_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: only the number matters.
+    // Relaxed: the counter orders no other memory.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Slots of a ring of at least so many, in memory that was touched.
+/// Makes the slots of a ring for at least `count` items. The memory is touched here.
 pub(super) fn ring_slots(count: usize) -> Box<[Slot]> {
     let mut slots: Box<[_]> = (0..count.next_power_of_two()).map(|_| Slot::new()).collect();
     in_place::put(&mut slots, Slot::new);
@@ -46,7 +46,7 @@ pub(super) fn ring_slots(count: usize) -> Box<[Slot]> {
 }
 
 impl<P: Provider> ReturnPath<P> {
-    /// For a submitter with this memory; `None` where there is no ring as large.
+    /// Makes the return path of a submitter with this arena; `None` if rings cannot be that large.
     pub(crate) fn new(arena: &P::Arena) -> Option<Self> {
         let slots = arena.slots() as usize;
         let mut details: Box<[_]> = (0..slots).map(|_| AtomicU64::new(0)).collect();
@@ -63,19 +63,19 @@ impl<P: Provider> ReturnPath<P> {
         })
     }
 
-    /// The number that distinguishes it from others.
+    /// Returns the unique number of this return path.
     #[inline]
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Failures reported so far.
+    /// Returns the failure ring.
     #[inline]
     pub(super) const fn failures(&self) -> &Failures<FailureRing, Box<[AtomicU32]>> {
         &self.failures
     }
 
-    /// The end at which it is taken, with a place for each slot.
+    /// Makes the submitter's end of the failure ring; `None` if there is one already.
     pub(super) fn taker(&self) -> Option<Taker<P>> {
         let mut set_aside: Box<[_]> = self.details.iter().map(|_| None).collect();
         in_place::put(&mut set_aside, || None);
@@ -87,30 +87,30 @@ impl<P: Provider> ReturnPath<P> {
         &self.attacher
     }
 
-    /// Makes a slot of what a request carried.
+    /// Makes the slot of a request again from its detached form.
     #[inline]
     pub(crate) fn attach(&self, request: &Request) -> Option<P::Slot> {
         self.attacher.attach(request.slot())
     }
 
-    /// Keeps the word of a slot whose request is about to be pushed.
+    /// Stores the detail word of a slot whose request is about to be pushed.
     #[inline]
     pub(super) fn keep_detail(&self, index: u32, detail: u64) {
         if let Some(word) = self.details.get(index as usize) {
-            // Relaxed, as the load: the request goes through a ring behind it. The next owner of the slot writes the word
-            // again, and that slot came home behind the load.
+            // Relaxed, like the load: pushing and taking the request order this store before the load. The word is stored again
+            // only by the next owner of the slot, and the slot returns after the load.
             word.store(detail, Ordering::Relaxed);
         }
     }
 
-    /// The word of a slot whose request was taken.
+    /// Returns the detail word of a slot whose request was taken out of the ring.
     #[inline]
     pub(crate) fn detail(&self, index: u32) -> u64 {
         let word = self.details.get(index as usize);
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Makes a failure of what came through the ring.
+    /// Makes a failed submission from a descriptor of the failure ring.
     pub(super) fn submission(&self, failure: Descriptor) -> Submission<P> {
         let [_, _, word] = failure.words;
         let words = Request::of(failure);
@@ -122,7 +122,7 @@ impl<P: Provider> ReturnPath<P> {
         }
     }
 
-    /// A request failed whose slot is here.
+    /// Reports a failed request, with its slot.
     #[cold]
     pub(crate) fn failed(&self, channel: ChannelId, slot: P::Slot, error: SubmissionError) {
         let slot = slot.detach();
@@ -138,7 +138,7 @@ impl<P: Provider> ReturnPath<P> {
         }));
     }
 
-    /// A request is given back as it came, the Worker being gone.
+    /// Returns a request that was not posted, since the Worker was dropped.
     pub(super) fn returned(&self, request: &Request) {
         let Descriptor { words, index, .. } = request.descriptor();
         let [channel, slot, _] = words;
@@ -150,18 +150,18 @@ impl<P: Provider> ReturnPath<P> {
         }));
     }
 
-    /// A request was posted, and its queue pair is about to go. Called before its slot can come home.
+    /// Reports a posted request whose queue pair is about to be destroyed. Called before the slot can return to its arena.
     pub(super) fn unknown(&self, channel: ChannelId, index: u32) {
         let (kind, word) = SubmissionError::Unknown.pack();
         self.note_reported(self.failures.report_apart(Descriptor {
-            // Nothing is detached to zero.
+            // No detached slot has the words zero, so the submitter sees that the report has no slot.
             words: [pair(channel.index, channel.generation), 0, word],
             index,
             kind,
         }));
     }
 
-    /// Handles the outcome of a report. If the submitter is gone, nobody takes the report, and the slot returns to its arena.
+    /// Handles the outcome of a report. If the submitter was dropped, the report is refused, and the slot returns to its arena.
     fn note_reported(&self, outcome: Result<(), PushError>) {
         if let Err(refused) = outcome {
             drop(self.attach(&Request::of(refused.into_item())));
@@ -170,7 +170,8 @@ impl<P: Provider> ReturnPath<P> {
 }
 
 impl<P: Provider> Drop for ReturnPath<P> {
-    /// Slots of failures that nobody took return to their arena. No report follows: every reporter held this.
+    /// Returns the slots of failures that were not taken to their arena. No later report is possible, since each reporter holds a
+    /// reference to the return path.
     fn drop(&mut self) {
         if let Ok(mut failures) = Consumer::claim(&*self.ring) {
             while let Ok(failure) = failures.take() {
@@ -186,10 +187,10 @@ impl<P: Provider> fmt::Debug for ReturnPath<P> {
     }
 }
 
-/// The return paths of a Worker, for whatever destroys its channels.
+/// The return paths of a Worker, for the thread that destroys its channels.
 #[derive(Debug)]
 pub(crate) struct Registry<P: Provider> {
-    /// Locked to make a submitter, and for requests that are in flight when their channel goes.
+    /// Locked when a submitter is made, and when a channel with submitted requests in flight is destroyed.
     return_paths: Mutex<Vec<Weak<ReturnPath<P>>>>,
 }
 
@@ -200,14 +201,14 @@ impl<P: Provider> Registry<P> {
         }
     }
 
-    /// Enters a return path.
+    /// Adds a return path.
     pub(crate) fn enter(&self, return_path: &Arc<ReturnPath<P>>) {
         let mut return_paths = self.lock();
         return_paths.retain(|return_path| return_path.strong_count() > 0);
         return_paths.push(Arc::downgrade(return_path));
     }
 
-    /// The return path of this number, where anyone has it still.
+    /// Returns the return path with this number, if it still exists.
     pub(super) fn find(&self, number: u64) -> Option<Arc<ReturnPath<P>>> {
         let return_paths = self.lock();
         return_paths
@@ -217,7 +218,7 @@ impl<P: Provider> Registry<P> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<ReturnPath<P>>>> {
-        // Nothing that is done with it leaves it half done.
+        // No operation leaves the list inconsistent, so a poisoned lock can be used.
         self.return_paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,28 +18,29 @@ use crate::worker::lease::Lease;
 
 /// Submits requests to a [`Worker`](crate::Worker) from another thread, without a lock.
 ///
-/// It has memory of its own. Its requests go through a ring; the Worker posts it when it is polled, the
-/// requests of one channel in the order in which they were submitted, as one doorbell. A request that
-/// cannot go yet, for want of credits or room, waits at the Worker and holds up no other channel.
+/// A submitter has its own registered memory. Its requests go through a ring to the Worker. When the Worker is polled, it posts
+/// the requests of one channel with one doorbell, in the order of submission. A request without credits or room waits at the
+/// Worker and delays no other channel.
 ///
-/// A request that is done sends its memory home, to be leased again: nothing else reports it. A request that failed comes back
-/// through [`Submitter::failure`], and its memory is taken until then. So a caller that runs out of memory looks there.
+/// When a request completes, its slot returns to the submitter and can be leased again; nothing else reports the completion. A
+/// failed request comes back through [`Submitter::failure`], and its slot stays in use until that call takes it. So call
+/// [`Submitter::failure`] when [`Submitter::lease`] returns `None`.
 ///
-/// It may go at any time: what it submitted is still sent. Dropped, it returns in bounded time: memory that goes with
-/// it, its own or that of another that shared its ring, is let go of on another thread.
+/// A submitter may be dropped at any time; its submitted requests are still sent. The drop returns in bounded time: another
+/// thread deregisters and frees the memory.
 pub struct Submitter<P: Provider = Rdma> {
     requests: RequestProducer,
     failures: Taker<P>,
     arena: Arena<P>,
-    /// Which of those that share the ring it is.
+    /// Index among the submitters that share the ring.
     who: u16,
-    // The last to let go of these frees memory that the device has: so they go to the reaper.
+    // The last owner of these deregisters memory, which takes long, so the reaper drops them.
     return_path: Reaped<Arc<ReturnPath<P>>>,
     intake: Reaped<Arc<Intake<P>>>,
 }
 
 impl<P: Provider> Submitter<P> {
-    /// One of those of an intake; `None` where there is one of this number.
+    /// Makes the submitter with index `who` of an intake; `None` if there is no such index, or the index already has a submitter.
     pub(crate) fn new(
         intake: &Arc<Intake<P>>,
         last: &Arc<LastOfAll>,
@@ -58,7 +59,8 @@ impl<P: Provider> Submitter<P> {
         })
     }
 
-    /// Leases memory; `None` is backpressure: all of it is under way, or failed and not taken.
+    /// Leases a slot. `None` is backpressure: every slot is leased, waiting or in flight, or belongs to a failure that
+    /// [`Submitter::failure`] has not taken yet.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         let Self {
@@ -70,7 +72,7 @@ impl<P: Provider> Submitter<P> {
         failures.lend(return_path.failures(), || arena.lease(), Lease::index)
     }
 
-    /// Gives memory back, cheaper than dropping it. A lease of elsewhere goes where it is from.
+    /// Returns a lease to this submitter, which is cheaper than dropping it. A lease of another arena returns to that arena.
     #[inline]
     pub fn release(&mut self, lease: Lease<P>) {
         self.arena.release(lease);
@@ -131,7 +133,7 @@ impl<P: Provider> Submitter<P> {
                 }
             }
         };
-        // Nobody else knows of these words.
+        // No other thread has seen the words of the detached slot, so the slot is made from them again.
         let slot = self.return_path.attacher().attach(slot);
         Err(SubmitError {
             kind,
@@ -139,14 +141,14 @@ impl<P: Provider> Submitter<P> {
         })
     }
 
-    /// Takes a request that failed, the earliest reported first; `None` where there is none now.
+    /// Takes the earliest reported failure; `None` if there is none now.
     ///
-    /// When the Worker is gone, what it did not post comes back here, too.
+    /// Requests that a dropped Worker had not posted come back here, too.
     pub fn failure(&mut self) -> Option<Submission<P>> {
         let (failure, home) = match self.failures.take(self.return_path.failures()) {
             Ok(taken) => taken,
             Err(_) => {
-                // A look first: who claims the ring writes where the Worker reads.
+                // Checked first, since claiming the ring writes a cache line that the Worker reads.
                 if !self.requests.is_closed() {
                     return None;
                 }
@@ -172,15 +174,15 @@ impl<P: Provider> Submitter<P> {
         self.arena.slot_bytes()
     }
 
-    /// How its memory was placed; see [`Worker::placement`](crate::Worker::placement).
+    /// Returns how the slots were placed in memory; see [`Worker::placement`](crate::Worker::placement).
     #[must_use]
     pub const fn placement(&self) -> Placement {
         self.arena.placement()
     }
 }
 
-/// Whether so many bytes lie in the range that the address of a WRITE was made for. The Worker knows everything else of
-/// a request.
+/// Checks that the bytes of a WRITE fit into the range of its remote address. The Worker makes all other checks when it posts the
+/// request.
 #[inline]
 fn reaches(operation: Operation, bytes: usize) -> Result<(), SubmitErrorKind> {
     let (Operation::Write(remote) | Operation::WriteWithImmediate(remote, _)) = operation else {
@@ -209,7 +211,7 @@ impl<P: Provider> fmt::Debug for Submitter<P> {
 }
 
 impl<P: Provider> Drop for Submitter<P> {
-    /// Its requests are still sent; what failed goes home with its memory.
+    /// Closes the failure ring, so slots of failed requests return to the arena from now on. Submitted requests are still sent.
     fn drop(&mut self) {
         self.failures.close();
     }
