@@ -1,4 +1,4 @@
-//! The two halves of a channel, one for sending and one for receiving. They may be on different threads.
+//! The sending half and the receiving half of a channel, which may be on different threads.
 
 use core::fmt;
 use std::sync::Arc;
@@ -24,24 +24,24 @@ use crate::worker::peer::Peer;
 use crate::worker::submission::{Deferred, Records, SubmissionError};
 use crate::worker::{Notice, Reservation};
 
-/// A send queue with its signaling and its credits.
+/// A send queue with its signaling policy and its credits.
 pub(crate) type Sending<P> =
     Sender<<P as Provider>::SendQueue, Box<[u8]>, Arc<<P as Provider>::Window>, Arc<Grants>, Arc<Statistics>>;
 
-/// The receives of a channel's messages.
+/// The source of a channel's receives.
 pub(crate) enum Receiving<P: Provider> {
-    /// In a receive queue of its own, that keeps itself filled.
+    /// The channel's own receive queue, which is kept filled.
     Own(Receiver<P::ReceiveQueue, Arc<Grants>, Arc<Statistics>>),
-    /// In one that the channels of its Worker share.
+    /// A share of the receive queue that all channels of the Worker share.
     Shared {
         share: Share<Arc<Grants>>,
-        /// Whether the device said that the failed queue pair takes no more receives.
+        /// Whether the device reported that the failed queue pair takes no more receives (`IBV_EVENT_QP_LAST_WQE_REACHED`).
         has_ended: bool,
     },
 }
 
 impl<P: Provider> Receiving<P> {
-    /// Why the queue pair failed, as far as this half knows.
+    /// Returns the first cause of the queue pair's failure that this half knows.
     pub(crate) const fn cause(&self) -> Option<FirstCause> {
         match self {
             Self::Own(receiver) => receiver.cause(),
@@ -49,7 +49,7 @@ impl<P: Provider> Receiving<P> {
         }
     }
 
-    /// Whether receives are to be announced to the peer by themselves.
+    /// Whether receives are to be announced to the peer without waiting for another send.
     #[inline]
     pub(crate) fn is_announcement_due(&self) -> bool {
         match self {
@@ -58,7 +58,7 @@ impl<P: Provider> Receiving<P> {
         }
     }
 
-    /// How many messages came, as the peer counts them.
+    /// Returns how many messages arrived, as a count that is comparable with the peer's count of sent messages.
     pub(crate) fn received(&self) -> u32 {
         match self {
             Self::Own(receiver) => receiver.received(),
@@ -66,17 +66,17 @@ impl<P: Provider> Receiving<P> {
         }
     }
 
-    /// Takes the memory of a message back. Says whether its own queue is to be looked after.
+    /// Takes the memory of a message back. Returns whether receives of the channel's own queue are to be posted or announced.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, message: Option<Taken<P>>, arena: &mut P::Arena) -> bool {
         match self {
             Self::Own(receiver) => receiver.put_back(message, arena),
-            // The Worker does, for all of them.
+            // The Worker reposts shared receives for all channels.
             Self::Shared { .. } => false,
         }
     }
 
-    /// Posts the receives that are missing of its own queue; says whether none is left to post.
+    /// Posts missing receives of the own queue. Returns whether less than a batch is missing now, and an error of the device.
     pub(crate) fn repost(&mut self, arena: &mut P::Arena) -> (bool, Option<PostError>) {
         match self {
             Self::Own(receiver) => {
@@ -99,26 +99,26 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
 
 /// The half of a channel that sends, on a [`SendWorker`](crate::worker::SendWorker).
 pub struct SendHalf<P: Provider = Rdma> {
-    // Goes first: what is in flight is reported before it goes home.
+    // Dropped first: requests in flight are reported before their slots return to an arena.
     pub(crate) records: Records<P>,
-    /// The submissions that wait for the Worker's poll; there once the Worker has submitters.
+    /// Requests that wait for the Worker's poll; `Some` once the Worker has submitters.
     pub(crate) deferred: Option<Box<Deferred<P>>>,
-    /// Whether it is on its way out, so that nothing may wait any more.
+    /// Whether the channel is being closed, so that no request may wait any more.
     pub(crate) is_closed: bool,
-    /// Whether the receives of the Worker's channels take all memory that it leases from.
+    /// Whether the receives of the Worker's channels use all slots, so that none can be leased.
     pub(crate) is_without_leases: bool,
-    // The queue goes before the control side: the order in which nothing is left to fail.
+    // Dropped before the control side. The last part that is dropped destroys the queue pair, so any order is sound.
     pub(crate) sender: Sending<P>,
     pub(crate) control: P::QueuePair,
     pub(crate) notice: Notice,
     pub(crate) reservation: Arc<Reservation>,
     pub(crate) peer: Peer,
-    /// The port of the device that it is on.
+    /// The device port of the queue pair.
     pub(crate) port: u8,
     pub(crate) class: u8,
-    /// A message that is posted by itself goes inline up to this length.
+    /// A request that is alone in its doorbell goes inline up to this length.
     pub(crate) inline_alone_bytes_max: u16,
-    /// The application's own.
+    /// The word of the application.
     pub(crate) user: u64,
     pub(crate) ending: Ending,
     pub(crate) care: Care,
@@ -127,73 +127,72 @@ pub struct SendHalf<P: Provider = Rdma> {
 /// The half of a channel that receives, on a [`ReceiveWorker`](crate::worker::ReceiveWorker).
 pub struct ReceiveHalf<P: Provider = Rdma> {
     pub(crate) receiver: Receiving<P>,
-    /// The word in which the peer says farewell.
+    /// The credit word, in which the peer writes its farewell.
     pub(crate) farewell: FarewellWord<Arc<P::Window>>,
     pub(crate) ending: Ending,
     pub(crate) reservation: Arc<Reservation>,
-    /// The application's own.
+    /// The word of the application.
     pub(crate) user: u64,
 }
 
 impl<P: Provider> SendHalf<P> {
-    /// The channel's name, on either half.
+    /// Returns the channel's id, which both halves share.
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.reservation.id
     }
 
-    /// The application's own word, on this half; see [`Channel::user`](crate::Channel::user).
+    /// Returns the word that the application attached to this half; see [`Channel::user`](crate::Channel::user).
     #[must_use]
     #[inline]
     pub const fn user(&self) -> u64 {
         self.user
     }
 
-    /// Sets the application's own word, on this half alone.
+    /// Attaches a word of the application to this half. The other half keeps its own word.
     #[inline]
     pub const fn set_user(&mut self, user: u64) {
         self.user = user;
     }
 
-    /// The peer at the other end, and what was agreed.
+    /// Returns the peer, and the parameters negotiated with it.
     #[must_use]
     pub const fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// The limits that the queue pair was granted.
+    /// Returns the limits that the device granted to the queue pair.
     #[must_use]
     pub fn limits(&self) -> QueuePairLimits {
         self.control.limits()
     }
 
-    /// Whether it can still be used, and if not, why, as far as this half polled.
+    /// Returns whether the channel can be used, or the reason why not, as of this half's last poll.
     #[must_use]
     pub fn state(&self) -> ChannelState {
         ChannelState::of(self.ending.peer_closed, [self.sender.cause()])
     }
 
-    /// How many messages may be sent now: receives the peer posted and announced that were not
-    /// used. SENDs and WRITEs with immediate use one each.
+    /// Returns the credits: how many messages may be sent now; see [`Channel::credits`](crate::Channel::credits).
     #[must_use]
     pub fn credits(&self) -> u32 {
         self.sender.credits()
     }
 
-    /// How many requests are in flight.
+    /// Returns how many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.sender.in_flight()
     }
 
-    /// How many more requests can be posted now. Messages take [`SendHalf::credits`] too.
-    /// A poll may take one of them to announce receives to the peer.
+    /// Returns how many more requests can be posted now. Messages also need [`SendHalf::credits`]. A poll may use one request to
+    /// announce receives to the peer.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.sender.room()
     }
 
-    /// Begins a batch: push requests, then ring the doorbell once.
+    /// Begins a batch: stage requests with it, then ring the doorbell once.
     #[inline]
     pub fn batch(&mut self) -> Batch<'_, P> {
         Batch {
@@ -202,7 +201,7 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// Sends one message of these bytes by itself; see [`Channel::send`](crate::Channel::send).
+    /// Sends one message with a copy of these bytes; see [`Channel::send`](crate::Channel::send).
     ///
     /// # Errors
     /// As for [`Channel::send`](crate::Channel::send).
@@ -219,7 +218,7 @@ impl<P: Provider> SendHalf<P> {
         claim.send()
     }
 
-    /// Sends one message that is longer than a cell: inline, if it may.
+    /// Sends one message that is longer than a cell: inline, if it fits.
     #[cold]
     fn send_without_cell(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         let inline_bytes_max = self.limits().inline_bytes_max;
@@ -232,7 +231,7 @@ impl<P: Provider> SendHalf<P> {
         })
     }
 
-    /// Sends one message of leased memory by itself.
+    /// Sends one message from a lease; see [`Channel::send_lease`](crate::Channel::send_lease).
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
@@ -241,7 +240,7 @@ impl<P: Provider> SendHalf<P> {
         self.post(Operation::Send, message, PostFlags::empty())
     }
 
-    /// Posts one request of any kind by itself.
+    /// Posts one request of any kind, with its own doorbell; see [`Channel::post`](crate::Channel::post).
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
@@ -266,7 +265,7 @@ impl<P: Provider> SendHalf<P> {
             })
     }
 
-    /// Submits one request to the poll of its Worker; see [`Channel::submit`](crate::Channel::submit).
+    /// Queues one request for the next poll of the Worker; see [`Channel::submit`](crate::Channel::submit).
     ///
     /// # Errors
     /// As for [`Channel::submit`](crate::Channel::submit).
@@ -304,7 +303,7 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// Whether something waits for the poll.
+    /// Whether submitted requests wait for the poll.
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         self.deferred
@@ -312,7 +311,7 @@ impl<P: Provider> SendHalf<P> {
             .is_some_and(|deferred| deferred.waiting() > 0)
     }
 
-    /// The queue pair failed with this status: requests that wait for the poll come back by the poll.
+    /// Makes the next poll return the requests that wait for it, since the queue pair failed with this status.
     #[cold]
     pub(crate) fn refuse_deferred(&mut self, status: WcStatus) {
         if let Some(deferred) = &mut self.deferred {
@@ -320,17 +319,17 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// The channel goes: requests that wait come back by the next poll, and no more may wait.
+    /// Begins the end of the channel: the next poll returns waiting requests, and no new request may wait.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         self.refuse_deferred(WcStatus::WR_FLUSH_ERR);
     }
 
-    /// Posts one request whose bytes are copied into it: no lease is needed, and they may
-    /// be reused at once. At most [`QueuePairLimits::inline_bytes_max`] of them.
+    /// Posts one inline request with a copy of these bytes, which may be reused at once. No lease is needed. The limit is
+    /// [`QueuePairLimits::inline_bytes_max`].
     ///
     /// # Errors
-    /// The bytes are the caller's still.
+    /// As for [`Channel::post`](crate::Channel::post).
     #[inline]
     pub fn post_inline(&mut self, operation: Operation, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         self.sender
@@ -338,7 +337,7 @@ impl<P: Provider> SendHalf<P> {
             .map_err(|reason| unposted(&mut self.notice, reason))
     }
 
-    /// Sends one message of these bytes: inline or from a cell, and where they are too long for that from memory of this arena.
+    /// Sends one message with a copy of these bytes: inline, from a cell, or from a slot of this arena if they do not fit there.
     #[inline]
     pub(crate) fn send_bytes(&mut self, arena: &mut P::Arena, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         let in_place_bytes_max = self.limits().inline_bytes_max.max(self.sender.cell_bytes());
@@ -354,12 +353,12 @@ impl<P: Provider> SendHalf<P> {
             return Err(too_long);
         }
         let mut lease = self.lease_for(arena)?;
-        // It fits.
+        // The bytes fit: they are at most `slot_bytes`.
         lease.fill(bytes).map_err(|_| too_long)?;
         Ok(self.send_lease(lease)?)
     }
 
-    /// Leases memory of this arena for a message that could be sent now.
+    /// Leases a slot of this arena, if the channel can send a message now.
     #[inline]
     pub(crate) fn lease_for(&mut self, arena: &mut P::Arena) -> Result<Lease<P>, SendErrorKind> {
         self.sender
@@ -372,16 +371,15 @@ impl<P: Provider> SendHalf<P> {
         }
     }
 
-    /// Fails the queue pair, so that everything posted on either half is flushed and comes back
-    /// by polling.
+    /// Moves the queue pair to ERR. All requests and receives of both halves are flushed, and polling reports them.
     ///
     /// # Errors
-    /// The device refused.
+    /// The device refused the change of state.
     pub fn shut(&mut self) -> Result<(), ProviderError> {
         self.control.fail()
     }
 
-    /// Asks the peer's device for a sign of life; see [`Channel::probe`](crate::Channel::probe).
+    /// Probes whether the peer's device is alive; see [`Channel::probe`](crate::Channel::probe).
     ///
     /// # Errors
     /// As for [`SendHalf::post_inline`].
@@ -390,7 +388,7 @@ impl<P: Provider> SendHalf<P> {
         self.post_inline(Operation::Write(remote), &[])
     }
 
-    /// Notes that the peer closed the channel: no message is accepted any more.
+    /// Notes that the peer closed the channel: sends are refused from now on.
     #[cold]
     pub(crate) fn note_peer_closed(&mut self, all_arrived: bool) {
         self.ending.peer_closed = Some(all_arrived);
@@ -399,7 +397,8 @@ impl<P: Provider> SendHalf<P> {
         self.close();
     }
 
-    /// Says farewell, by whatever way there is, where the peer understands it and may still hear it.
+    /// Notifies the peer of the close, if the peer understands a farewell and the queue pair works: by a WRITE with immediate, or
+    /// in the peer's credit word if there is no credit. Returns whether the notice was posted.
     #[cold]
     pub(crate) fn part(&mut self) -> bool {
         if !self.may_part() {
@@ -409,13 +408,13 @@ impl<P: Provider> SendHalf<P> {
         said.or_else(|_| self.sender.leave_farewell()).is_ok()
     }
 
-    /// Whether farewell may be said.
+    /// Whether a farewell can still be sent.
     pub(crate) fn may_part(&self) -> bool {
         self.care.says_farewell && !self.sender.has_left() && self.sender.cause().is_none()
     }
 }
 
-/// Has the Worker notice what it is to look at, where a request was not posted by itself; why it was not.
+/// Reports a request that was not posted to the Worker if the Worker has to act on it. Returns the reason for the caller.
 #[inline]
 pub(crate) fn unposted(notice: &mut Notice, reason: UnpostedReason) -> SendErrorKind {
     match reason {
@@ -428,47 +427,47 @@ pub(crate) fn unposted(notice: &mut Notice, reason: UnpostedReason) -> SendError
 }
 
 impl<P: Provider> ReceiveHalf<P> {
-    /// The channel's name, on either half.
+    /// Returns the channel's id, which both halves share.
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.reservation.id
     }
 
-    /// The application's own word, on this half; see [`Channel::user`](crate::Channel::user).
+    /// Returns the word that the application attached to this half; see [`Channel::user`](crate::Channel::user).
     #[must_use]
     #[inline]
     pub const fn user(&self) -> u64 {
         self.user
     }
 
-    /// Sets the application's own word, on this half alone.
+    /// Attaches a word of the application to this half. The other half keeps its own word.
     #[inline]
     pub const fn set_user(&mut self, user: u64) {
         self.user = user;
     }
 
-    /// Whether it can still be used, and if not, why, as far as this half polled.
+    /// Returns whether the channel can be used, or the reason why not, as of this half's last poll.
     #[must_use]
     pub fn state(&self) -> ChannelState {
         ChannelState::of(self.ending.peer_closed, [self.receiver.cause()])
     }
 
-    /// Whether a WRITE with immediate that came last is the peer's farewell.
+    /// Whether the WRITE with immediate that arrived last is the peer's farewell.
     #[cold]
     pub(crate) fn is_farewell(&self) -> bool {
         let farewell = self.farewell.load();
-        // A device that delivers the last message again, as it fails, has nothing behind a farewell but that.
+        // After a farewell nothing arrives but repetitions of it: a failing device may deliver the last message again.
         self.ending.peer_closed.is_some()
             || farewell.is_some_and(|messages| messages.wrapping_add(1) == self.receiver.received())
     }
 
-    /// Whether the peer said farewell in its word, and then whether all that it had sent has arrived.
+    /// Looks for a farewell in the credit word. Returns whether all messages of the peer have arrived; `None` without a farewell.
     pub(crate) fn farewell_found(&self) -> Option<bool> {
-        // Devices that repeat a message make it more.
+        // Compared modulo 2^32, since a device that delivers a message again makes the count of received messages larger.
         Some(self.receiver.received().wrapping_sub(self.farewell.load()?) <= u32::MAX / 2)
     }
 
-    /// How many receives are posted for its peer; of shared ones, how many it was granted.
+    /// Returns how many receives are posted for the peer. With shared receives, returns how many the peer was granted.
     #[must_use]
     pub fn receives_posted(&self) -> u32 {
         match &self.receiver {
@@ -477,7 +476,7 @@ impl<P: Provider> ReceiveHalf<P> {
         }
     }
 
-    /// How many receives have their memory, and wait for others to be posted with them; see
+    /// Returns how many receives have memory and wait to be posted together with others; see
     /// [`Channel::receives_staged`](crate::Channel::receives_staged).
     #[must_use]
     pub fn receives_staged(&self) -> u32 {
@@ -487,12 +486,13 @@ impl<P: Provider> ReceiveHalf<P> {
         }
     }
 
-    /// Whether the queue pair failed, and the device said that it takes no more of the shared receives.
+    /// Whether the device reported that the failed queue pair takes no more shared receives.
     pub(crate) const fn has_ended(&self) -> bool {
         matches!(self.receiver, Receiving::Shared { has_ended: true, .. })
     }
 
-    /// Takes the message that a completion brought into its own queue. `None` where it is otherwise: see [`ReceiveHalf::retire`].
+    /// Takes the message of a completion on the channel's own queue. `None` for shared receives, and if the completion is no
+    /// message or out of turn; then [`ReceiveHalf::retire`] handles the completion.
     #[inline(always)]
     pub(crate) fn retire_message(
         &mut self,
@@ -504,7 +504,7 @@ impl<P: Provider> ReceiveHalf<P> {
         receiver.retire_message(completion)
     }
 
-    /// Takes the receive of its own queue that a completion names, with its memory. `None` where it names none.
+    /// Takes the receive of the own queue that a completion names, with its memory. `None` if no posted receive has that name.
     pub(crate) fn retire(
         &mut self,
         completion: Lent<'_, P::Completion>,
@@ -516,7 +516,7 @@ impl<P: Provider> ReceiveHalf<P> {
     }
 }
 
-/// A receive that ended and brought no message, as an event. `is_farewell` is asked of what looks like one.
+/// Makes an event of a receive that completed without a message. `is_farewell` is called for what looks like a farewell.
 #[inline]
 pub(crate) fn event_of<P: Provider>(
     arrival: &Arrival,
@@ -544,41 +544,42 @@ pub(crate) fn event_of<P: Provider>(
     }
 }
 
-/// A channel in a Worker's place, or the half of one.
+/// A channel in a Worker's table, or one half of a channel.
 pub(crate) trait Held {
-    /// The promise to the channel.
+    /// Returns the reservation of the channel's place in the table.
     fn reservation(&self) -> &Arc<Reservation>;
-    /// Whether nothing failed and the peer did not close it, as far as is known here.
+    /// Whether the channel has not failed and the peer has not closed it, as far as this side knows.
     fn is_open(&self) -> bool;
-    /// Says farewell where it is dropped; says whether it did.
+    /// Notifies the peer that the channel is dropped. Returns whether a notice was posted.
     fn part(&mut self) -> bool {
         false
     }
 }
 
-/// A channel, or its half that sends.
+/// A channel, or its sending half.
 pub(crate) trait Sends<P: Provider>: Held {
     fn send_half(&mut self) -> &mut SendHalf<P>;
-    /// Whether receives of a channel that was listed are still to be announced by themselves,
-    /// as far as can be known here.
+    /// Whether receives of a listed channel still have to be announced without another send. The sending half does not know, and
+    /// answers `true`.
     fn is_announcement_due(&self) -> bool;
-    /// The event that reports a lost channel to the application, once; `is_emptied` says that nothing more is to come of it.
+    /// Returns the event that reports the end of a channel to the application, once. `is_emptied` says that the last poll found
+    /// no receive completion, so no earlier event of the channel is left.
     fn ending(&mut self, is_emptied: bool) -> Lost<P>;
 }
 
-/// The knowledge of a channel that may be lost.
+/// State of the report of a channel's end.
 pub(crate) enum Lost<P: Provider> {
-    /// It is not, or is being closed here.
+    /// The channel works, or this side is closing it.
     No,
-    /// Events from before its end are still to be delivered.
+    /// The channel is lost, but events from before its end are still to be delivered.
     Soon,
-    /// The event of its end is to be delivered now.
+    /// The event of the end is to be delivered now.
     Now(Event<'static, P>),
-    /// The event of its end was delivered.
+    /// The event of the end was delivered.
     Reported,
 }
 
-/// The half that sends of a channel that can still be used.
+/// Returns the sending half of a channel that can be used.
 #[inline]
 pub(crate) fn usable<P: Provider, C: Sends<P>>(
     channel: Option<&mut C>,
@@ -593,12 +594,12 @@ pub(crate) fn usable<P: Provider, C: Sends<P>>(
     }
 }
 
-/// A channel, or its half that receives.
+/// A channel, or its receiving half.
 pub(crate) trait Receives<P: Provider>: Held {
     fn receive_half(&mut self) -> &mut ReceiveHalf<P>;
-    /// Fails the queue pair, or has the sending half fail it. The channel is then to be entered in the list of that half.
+    /// Moves the queue pair to ERR, or asks the sending half to do so. The caller then reports the channel to the sending half.
     fn refuse(&mut self);
-    /// Notes the peer's farewell, which stands behind all that it sent; returns whether the application is to get the event.
+    /// Notes the peer's farewell, which is the peer's last message. Returns whether the application is to get the event.
     fn note_peer_closed(&mut self) -> bool;
     /// Notes that a receive failed; returns the event for the application, if one is due at once.
     fn note_failed(&mut self) -> Option<Event<'static, P>>;
@@ -651,7 +652,7 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
     fn receive_half(&mut self) -> &mut Self {
         self
     }
-    /// The queue pair is the other half's to fail, when it is notified of the channel.
+    /// Leaves a note for the sending half, which owns the queue pair and fails it when the channel is reported to it.
     fn refuse(&mut self) {
         self.reservation.refuse();
     }
@@ -665,7 +666,7 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
         if core::mem::replace(&mut self.ending.is_reported, true) {
             return None;
         }
-        // Its own receives end behind the messages that came.
+        // With its own receive queue, flushed receives complete after all messages that arrived.
         if let Some(all_arrived) = self.farewell_found() {
             self.ending.peer_closed = Some(all_arrived);
             self.reservation.note_peer_closed(all_arrived);
