@@ -1,4 +1,4 @@
-//! Memory for the cells of a Worker's channels: blocks that are registered once each, and serve channel after channel.
+//! Memory for the cells of a Worker's channels. Each block is registered once, and later channels use it again.
 
 use core::iter;
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +8,10 @@ use doorbell_core::provider::{
     Arena, ArenaConfig, MemoryError, Pages, PlacementConfig, ProtectionDomain, Provider, SendQueue,
 };
 
-/// The least size of a block: many channels of little depth share a registration.
+/// The minimum size of a block, so that channels with few cells share a registration.
 pub(crate) const BLOCK_BYTES: u32 = 1 << 16;
 
-/// The blocks of a Worker. Cells come home to them when their queue pair is destroyed, on whichever thread.
+/// The blocks of a Worker. The cells of a channel return to their block when the queue pair is destroyed, on any thread.
 pub(crate) struct Cells<P: Provider> {
     blocks: Mutex<Vec<Block<P>>>,
     placement: PlacementConfig,
@@ -21,23 +21,24 @@ pub(crate) struct Cells<P: Provider> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CellCounts {
-    /// Registrations. They are used again by later channels, and are gone with the Worker.
+    /// Registered blocks. Later channels use them again; they are deregistered with the Worker.
     pub blocks: u32,
     /// Cells in all blocks.
     pub cells: u32,
-    /// Cells that channels have, and queue pairs that are being destroyed.
+    /// Cells that belong to channels, or to queue pairs that are being destroyed.
     pub in_use: u32,
 }
 
-/// A registration, cut into cells of one size.
+/// A registered block, divided into cells of one size.
 struct Block<P: Provider> {
     arena: P::Arena,
-    /// The size that was asked for, which a provider may round up.
+    /// The requested size, which a provider may round up.
     cell_bytes: u32,
 }
 
 impl<P: Provider> Cells<P> {
-    /// No block yet, each to be placed as the slots of the Worker are, on ordinary pages: a huge one would mostly be wasted.
+    /// Makes a list without blocks. Blocks get the placement of the Worker's slots, but ordinary pages: a huge page would be
+    /// mostly unused.
     pub(crate) fn new(mut placement: PlacementConfig) -> Self {
         placement.pages = Pages::Ordinary;
         Self {
@@ -46,7 +47,7 @@ impl<P: Provider> Cells<P> {
         }
     }
 
-    /// Counts what is registered now.
+    /// Counts the registered blocks and their cells.
     pub(crate) fn counts(&self) -> CellCounts {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut counts = CellCounts::default();
@@ -60,10 +61,10 @@ impl<P: Provider> Cells<P> {
         counts
     }
 
-    /// Gives a send queue of this depth its cells. It registers a block where none has room, which takes long.
+    /// Gives a send queue of this depth its cells. If no block has room, this registers a new block, which takes long.
     ///
     /// # Errors
-    /// The device refused, or what is required of the placement cannot be had.
+    /// The device refused, or a required placement is not available.
     pub(crate) fn furnish(
         &self,
         queue: &mut P::SendQueue,
@@ -75,7 +76,7 @@ impl<P: Provider> Cells<P> {
         let (Some(cells), 1..) = (cells, cell_bytes) else {
             return Ok(());
         };
-        // A block is added whole, or not.
+        // No operation leaves the list inconsistent, so a poisoned lock can be used.
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut has_room = blocks
             .iter_mut()
@@ -91,7 +92,7 @@ impl<P: Provider> Cells<P> {
             blocks.push(Block { arena, cell_bytes });
         }
         if let Some(block) = has_room.and_then(|at| blocks.get_mut(at)) {
-            // There are enough of this domain, and the queue has none yet.
+            // The block has enough cells in the right domain, and the queue has no cells yet.
             let outcome = queue.furnish(iter::from_fn(|| block.arena.lease()));
             outcome.map_err(|_| {
                 MemoryError::Unreachable("a send queue took no cells of a block that has enough")

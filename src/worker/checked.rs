@@ -1,4 +1,4 @@
-//! Ranges of settings. A value out of its range is refused before any device is asked.
+//! Ranges of settings. A value out of range is rejected before any call of a device.
 
 use doorbell_core::provider::{GATHER_MAX, SettingError};
 use doorbell_core::wire::RECEIVE_DEPTH_MAX;
@@ -7,15 +7,15 @@ use doorbell_core::work_id::{CHANNELS_MAX, SLOTS_MAX};
 use super::class::CLASSES_MAX;
 use super::config::{ChannelConfig, SubmitterConfig, WorkerConfig};
 
-/// The largest of the settings that libibverbs takes as an `int`.
+/// The maximum of settings that libibverbs takes as an `int`.
 const INT_MAX: u32 = i32::MAX as u32;
-/// Slots of a submitter and places of its ring: a ring of failures is made for as many.
+/// The maximum of a submitter's slots and of its ring's entries. The failure ring has as many entries as there are slots.
 const SUBMITTED_MAX: u32 = 1 << 24;
 const GATHER: u64 = GATHER_MAX as u64;
 const CLASS_LAST: u64 = CLASSES_MAX as u64 - 1;
 
 impl WorkerConfig {
-    /// Checks each setting by itself, as [`Node::worker`](crate::Node::worker) does before it asks the device.
+    /// Checks the range of each setting, as [`Node::worker`](crate::Node::worker) does before it calls the device.
     ///
     /// # Errors
     /// The first setting that is out of its range.
@@ -34,7 +34,7 @@ impl WorkerConfig {
 }
 
 impl ChannelConfig {
-    /// Checks each setting by itself, as connecting and listening do before anything else.
+    /// Checks the range of each setting, as connecting and listening do first.
     ///
     /// # Errors
     /// The first setting that is out of its range.
@@ -54,7 +54,7 @@ impl ChannelConfig {
 }
 
 impl SubmitterConfig {
-    /// Checks each setting by itself, as [`Worker::submitter`](crate::Worker::submitter) does before it asks the device.
+    /// Checks the range of each setting, as [`Worker::submitter`](crate::Worker::submitter) does before it calls the device.
     ///
     /// # Errors
     /// The first setting that is out of its range.

@@ -117,36 +117,36 @@ pub use window::LocalWindow;
 /// Owns a send and a receive completion queue of one device, registered memory, and all channels on these queues. It belongs to one
 /// thread. The cost of a poll does not depend on the number of idle channels.
 pub struct Worker<P: Provider = Rdma> {
-    // Channels go first: their queue pairs give their slots back to the arena.
+    // Dropped first: the queue pairs of the channels return their slots to the arena.
     table: ChannelTable<Channel<P>>,
     pub(crate) sends: SendSide<P>,
     pub(crate) receives: ReceiveSide<P>,
     pub(crate) arena: Reaped<P::Arena>,
     /// A word for each channel, in which its peer announces receives.
     pub(crate) credit_words: Arc<P::Window>,
-    /// Memory for the cells of its channels.
+    /// Registered memory for the cells of all channels.
     pub(crate) cells: Arc<Cells<P>>,
     pub(crate) domain: Arc<P::ProtectionDomain>,
     pub(crate) context: Arc<P::Context>,
     device_events: DeviceEvents,
     pub(crate) device: String,
-    /// The Node it is of: its trust domain.
+    /// The Node that made the Worker, which is its trust domain.
     pub(crate) node: InstanceId,
     channels_max: u32,
     channels_per_address: u32,
-    /// Slots that receives never take.
+    /// Slots that are reserved for leases.
     leases_kept: u32,
-    /// The classes of its channels.
+    /// The traffic classes of the channels.
     pub(crate) classes: Option<Box<Classes>>,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
     upkeep: Upkeep,
     waiting: Waiting,
-    // Goes last, and to the reaper: which so is the last to let go of any of it, and destroys it.
+    // Dropped last and handed to the reaper. So the reaper holds the last references, and destroys the objects.
     under: Reaped<Under<P>>,
 }
 
-/// The foundation of a Worker's objects.
+/// The objects that a Worker's channels and memory depend on.
 struct Under<P: Provider> {
     credit_words: Arc<P::Window>,
     cells: Arc<Cells<P>>,
@@ -168,74 +168,75 @@ impl<P: Provider> Clone for Under<P> {
 /// The size of the word in which a peer announces receives.
 const CREDIT_WORD_BYTES: usize = size_of::<u64>();
 
-/// Completions promised to a channel: all it may have posted has room in the queues.
+/// The reservation of a channel's place in the table. With it the completion queues have room for all requests that the channel
+/// may post.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
-    /// The address that the peer's stream came from, if it connected.
+    /// The source address of the peer's stream, if the peer connected to this side.
     from: Option<IpAddr>,
-    /// The news of the half that receives for the other: [`REFUSED`], [`PEER_CLOSED`], [`PEER_CLOSED_EARLY`], or nothing.
+    /// A note of the receiving half for the sending half: [`REFUSED`], [`PEER_CLOSED`], [`PEER_CLOSED_EARLY`], or 0 for none.
     news: AtomicU32,
     /// Whether the peer's handshake is finished, and the channel waits to be admitted.
     is_finished: AtomicU32,
-    /// The number of its queue pair, once that is made: on whichever thread.
+    /// The number of the channel's queue pair, once a thread has made that.
     qpn: Arc<QueuePairNumber>,
 }
 
-/// The number of a queue pair that is made while others look.
+/// The number of a queue pair, which one thread sets while the Worker's thread reads it.
 #[derive(Debug)]
 struct QueuePairNumber(AtomicU32);
 
 impl QueuePairNumber {
-    /// There is no queue pair yet: numbers have 24 bits.
+    /// No queue pair yet. The value is not a valid number, since those have 24 bits.
     const fn none() -> Self {
         Self(AtomicU32::new(u32::MAX))
     }
 
     fn is(&self, qpn: Qpn) -> bool {
-        // Relaxed: what comes on the queue pair comes after the peer learned it, by way of the network.
+        // Relaxed: the number is stored before the peer learns it, and completions follow only after that.
         self.0.load(Ordering::Relaxed) == qpn.to_u32()
     }
 }
 
-/// The peer was found out, and the queue pair is to be failed.
+/// Note: the peer used receives that it was not granted, and the sending half has to move the queue pair to ERR.
 pub(crate) const REFUSED: u32 = 1;
 
-/// The peer closed the channel, and all that it had sent has arrived.
+/// Note: the peer closed the channel, and all its messages have arrived.
 pub(crate) const PEER_CLOSED: u32 = 2;
 
-/// The peer closed the channel, and not all that it had sent has arrived.
+/// Note: the peer closed the channel, and not all its messages have arrived.
 pub(crate) const PEER_CLOSED_EARLY: u32 = 3;
 
 impl Reservation {
-    /// Says which queue pair was made for it: before the peer learns that.
+    /// Stores the number of the channel's queue pair. Called before the peer learns the number.
     pub(crate) fn note_queue_pair(&self, qpn: Qpn) {
-        // Relaxed, as the load.
+        // Relaxed, like the load.
         self.qpn.0.store(qpn.to_u32(), Ordering::Relaxed);
     }
 
-    /// Says that the peer has done its part of the handshake.
+    /// Notes that the peer has finished its part of the handshake.
     pub(crate) fn note_finished(&self) {
-        // Relaxed: a later caller that asks for a place does so by way of a lock.
+        // Relaxed: a later request for a place is ordered after this store by a lock.
         self.is_finished.store(1, Ordering::Relaxed);
     }
 
-    /// The address that the peer's stream came from, while it still has a part to do.
+    /// Returns the source address of the peer's stream while the handshake is unfinished.
     fn unfinished(&self) -> Option<IpAddr> {
-        // Relaxed, as the store.
+        // Relaxed, like the store.
         self.from
             .filter(|_| self.is_finished.load(Ordering::Relaxed) == 0)
     }
 
-    /// Says that the queue pair is to be failed; then the channel is put on the list by which the other half
-    /// is notified.
+    /// Asks the sending half to move the queue pair to ERR. The caller then puts the channel on the list of the sending half.
     #[cold]
     pub(crate) fn refuse(&self) {
-        // Relaxed: the list that names it orders it.
+        // Relaxed: the list orders this store before the load of the sending half.
         self.news.store(REFUSED, Ordering::Relaxed);
     }
 
-    /// Says that the peer closed the channel; then it is put on that list.
+    /// Notes for the sending half that the peer closed the channel. The caller then puts the channel on the list of the sending
+    /// half.
     #[cold]
     pub(crate) fn note_peer_closed(&self, all_arrived: bool) {
         let news = if all_arrived {
@@ -247,9 +248,9 @@ impl Reservation {
         self.news.store(news, Ordering::Relaxed);
     }
 
-    /// The news of the half that receives for the other, once.
+    /// Takes the note of the receiving half; 0 if there is none.
     pub(crate) fn take_news(&self) -> u32 {
-        // Relaxed, as the store; it is taken on one thread.
+        // Relaxed, like the store. Only the thread of the sending half takes notes.
         let news = self.news.load(Ordering::Relaxed);
         if news != 0 {
             self.news.store(0, Ordering::Relaxed);
@@ -258,11 +259,11 @@ impl Reservation {
     }
 }
 
-/// How many slots are kept for leases.
+/// Returns how many slots are reserved for leases.
 fn leases_kept(config: &WorkerConfig) -> u32 {
     let percent = u64::from(config.lease_share_percent);
     let kept = u64::from(config.slots).saturating_mul(percent).div_ceil(100);
-    // No more than there are slots.
+    // The conversion fails only for a percentage above 100.
     u32::try_from(kept).unwrap_or(config.slots)
 }
 
@@ -281,7 +282,7 @@ impl<P: Provider> Worker<P> {
         };
         let send_completions = context.completion_queue(&queue)?;
         let receive_completions = context.completion_queue(&CompletionQueueConfig {
-            // No more shared receives complete than there are, whichever channel used them.
+            // At most `shared.depth` shared receives complete, whichever channels used them.
             depth: config
                 .shared_receives
                 .map_or(queue.depth, |shared| queue.depth.max(shared.depth)),
@@ -315,7 +316,7 @@ impl<P: Provider> Worker<P> {
         };
         let credit_bytes = (channels_max as usize).saturating_mul(CREDIT_WORD_BYTES);
         let mut credits = WindowConfig::new(credit_bytes, RemoteAccess::WRITE);
-        // Beside the slots, and small: a huge page for it would be wasted.
+        // The window is small, so a huge page would be mostly unused.
         credits.placement = config.placement;
         credits.placement.pages = Pages::Ordinary;
         let now = context.now();
@@ -363,12 +364,12 @@ impl<P: Provider> Worker<P> {
         })
     }
 
-    /// The reaper that destroys for it.
+    /// Returns the reaper, which destroys the Worker's objects on another thread.
     pub(crate) const fn reaper(&self) -> &Reaper {
         &self.table.reaper
     }
 
-    /// Returns the name of its RDMA device.
+    /// Returns the name of the Worker's RDMA device.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
@@ -381,14 +382,14 @@ impl<P: Provider> Worker<P> {
         &self.context
     }
 
-    /// Returns the deadline this long from now, by the clock of its host.
+    /// Returns the deadline this long from now, by the clock of the Worker's host.
     #[must_use]
     pub fn within(&self, span: Duration) -> Deadline {
         self.context.within(span)
     }
 
-    /// Counts of a class, of all that submitters and the Worker's thread submitted; `None` if the Worker has no classes. Links count
-    /// theirs ([`Links::class_counts`](crate::link::Links::class_counts)).
+    /// Returns the counts of a class, for requests that submitters and the Worker's thread submitted; `None` if the Worker has no
+    /// classes. Links have separate counts ([`Links::class_counts`](crate::link::Links::class_counts)).
     #[must_use]
     pub fn class_counts(&self, class: u8) -> Option<ClassCounts> {
         self.sends.submissions.class_counts(class)
@@ -408,8 +409,8 @@ impl<P: Provider> Worker<P> {
         self.leases_kept
     }
 
-    /// Returns how many slots the receives of its channels leave for leases. It is 0 only with a
-    /// [`WorkerConfig::lease_share_percent`] of 0, and then there is no lease while these channels live.
+    /// Returns how many slots the receives of the channels leave for leases. The result is 0 only with a
+    /// [`WorkerConfig::lease_share_percent`] of 0. Then no slot can be leased while these channels exist.
     #[must_use]
     pub fn leases_max(&self) -> u32 {
         let receives = match &self.receives.shared {
@@ -450,8 +451,7 @@ impl<P: Provider> Worker<P> {
     /// Allocates and registers zeroed memory that peers may access once they have its key.
     ///
     /// # Errors
-    /// The size is zero, the device refused, or what is required of its placement cannot be
-    /// had.
+    /// The size is zero, the device refused, or a required placement is not available.
     pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
         Ok(LocalWindow::new(self.domain.window(config)?, self.reaper()))
     }
@@ -466,7 +466,7 @@ impl<P: Provider> Worker<P> {
     /// lease.
     ///
     /// # Errors
-    /// The bytes are the caller's still. [`SendErrorKind`] says what failed; [`SendErrorKind::is_temporary`] whether to poll and try again.
+    /// [`SendErrorKind`] has the reason. If [`SendErrorKind::is_temporary`], poll and try again.
     #[inline]
     pub fn send(&mut self, id: ChannelId, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         usable(self.table.named(id))?.send_bytes(&mut self.arena, bytes)
@@ -475,8 +475,8 @@ impl<P: Provider> Worker<P> {
     /// Leases a slot for a message, if the channel can send one now.
     ///
     /// # Errors
-    /// There is no room or no credit ([`SendErrorKind::WouldBlock`]), no memory now ([`SendErrorKind::NoMemory`]), none while these
-    /// channels live ([`SendErrorKind::NoLeases`]), or the channel is closed or failed.
+    /// There is no room or no credit ([`SendErrorKind::WouldBlock`]), no slot is free now ([`SendErrorKind::NoMemory`]), no slot
+    /// can be leased while these channels exist ([`SendErrorKind::NoLeases`]), or the channel is closed or failed.
     #[inline]
     pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
         usable(self.table.named(id))?.lease_for(&mut self.arena)
@@ -510,7 +510,7 @@ impl<P: Provider> Worker<P> {
         let left = table.filter(|(at, entry)| {
             !entry.is_promised() && admission::is_claimed::<P>(&self.sends.completions, *at)
         });
-        // There are no more places than channels.
+        // The table has at most `channels_max` places, so the count fits.
         u32::try_from(left.count()).unwrap_or(u32::MAX)
     }
 

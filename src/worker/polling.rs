@@ -1,4 +1,5 @@
-//! Polling a whole Worker: what was received, then what was sent. Each side is in a file of its own, and the same for the half that has it.
+//! Polling of a Worker: receive completions first, then send completions. Each side has its own file, which the halves of a split
+//! Worker use, too.
 
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
 
@@ -7,29 +8,29 @@ use super::{Turn, Worker};
 use crate::worker::event::Event;
 
 impl<P: Provider> Worker<P> {
-    /// Polls the completion queues in bulk, receives first, and posts what was submitted; `each` gets every
-    /// event with its channel. Returns how many completions there were.
+    /// Polls the completion queues in bulk, receives first, and posts submitted requests. `each` gets every event with its
+    /// channel. Returns the number of completions.
     ///
-    /// This call never waits, allocates, panics or makes a system call, as far as `each` does not. Channels that are being closed
-    /// do not advance by it. A Worker that outlives its channels is tended: by [`Worker::tend`] at times of the loop's own, or by
-    /// [`Worker::poll_tending`].
+    /// The call itself never waits, allocates, panics or makes a system call, unless a completion ends the last use of a
+    /// dropped window. Channels that are being closed do not advance. If channels are closed or lost while the Worker lives, call
+    /// [`Worker::tend`] from time to time, or poll by [`Worker::poll_tending`].
     ///
     /// # Errors
-    /// A completion queue cannot be polled; the Worker is of no further use.
+    /// A completion queue cannot be polled; the Worker cannot be used any more.
     ///
     /// # Panics
-    /// If `each` does, and loses nothing by it. The event that `each` had is delivered, and its lease goes home. Every
-    /// other event comes with the next polls, in order. Credits, counts and receives are right. Poll again before
-    /// sleeping: no descriptor announces events that are left.
+    /// If `each` panics. No event is lost: the event that `each` was given counts as delivered, and its lease returns to the
+    /// Worker. All other events come with the next polls, in order. Credits, counters and receives stay correct. Poll again
+    /// before sleeping, since no descriptor signals the events that are left.
     ///
-    /// The same holds for every call that polls: [`Worker::wait`], [`Worker::ready_to_sleep`], [`Worker::close`] and
-    /// the polls of halves, links and meshes.
+    /// The same holds for every call that polls: [`Worker::wait`], [`Worker::ready_to_sleep`], [`Worker::close`] and the polls of
+    /// halves, links and meshes.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<'_, P>)) -> Result<u32, ProviderError> {
         Ok(self.poll_queues(&mut each)?.completions())
     }
 
-    /// Polls by [`Worker::poll`], then calls [`Worker::tend`]. Returns how many completions there were.
+    /// Polls by [`Worker::poll`], then calls [`Worker::tend`]. Returns the number of completions.
     ///
     /// # Errors
     /// As for [`Worker::poll`].
@@ -41,8 +42,8 @@ impl<P: Provider> Worker<P> {
         Ok(self.poll_and_tend(&mut each)?.completions())
     }
 
-    /// Polls as [`Worker::poll_tending`] does, repeatedly until a poll finds nothing: then everything that had completed before the
-    /// call is reported. If completions never stop, it ends after twice the number that the queues hold. Returns how many there were,
+    /// Polls by [`Worker::poll_tending`] until a poll finds nothing. Then all completions from before the call are reported. If
+    /// completions keep coming, the loop ends after twice as many as the queues have entries. Returns the number of completions,
     /// and whether more may be left.
     ///
     /// # Errors
@@ -94,7 +95,8 @@ impl<P: Provider> Worker<P> {
         let early = receives.poll_early(table, arena, statistics, &mut due, each);
         let received = receives.poll(table, arena, statistics, &mut due, each)?;
         let sent = sends.poll(table, arena, statistics, each)?;
-        // One word of the Worker's own lists. Channels list themselves among those that noticed something, from any thread.
+        // The lengths of the Worker's own lists in one word, so that a poll compares once. `noticed` is separate, since other
+        // threads may add channels to it.
         let waiting = sends.waiting() | receives.unfed() | self.closing.len();
         let unsent = if waiting != 0 || !sends.noticed.is_empty() {
             self.look_at_lists(received, sent, each)
@@ -109,9 +111,9 @@ impl<P: Provider> Worker<P> {
         })
     }
 
-    /// Posts what was submitted, and looks at the lists of channels, after a poll that took so many completions. Returns how many
-    /// events there were without one.
-    // Apart, so that a poll does not set up what only this needs.
+    /// Posts submitted requests and handles the lists of channels, after a poll that took so many completions. Returns the number
+    /// of events without a completion.
+    // A separate function, so that a poll does not set up registers and stack for it.
     #[cfg_attr(not(doorbell_in_line), inline(never))]
     fn look_at_lists(
         &mut self,
@@ -135,7 +137,7 @@ impl<P: Provider> Worker<P> {
             let due = |index: u32, listed: &mut Listed| listed.note_unannounced(index, unannounced);
             receives.feed(table, arena, due, each);
         }
-        // Behind the completions, which made room.
+        // After the completions, which made room in the send queues.
         let unsent = if sends.submissions.is_used() {
             sends.submissions.run(table, arena, context, each)
         } else {
@@ -147,7 +149,7 @@ impl<P: Provider> Worker<P> {
         if !closing.is_empty() {
             upkeep.note_taken(received, sent);
         }
-        // Late, so that an answer given above carries what would go by itself here.
+        // Last, so that answers sent above can carry the announcements.
         let late = if sends.unannounced.is_empty() {
             0
         } else {
@@ -160,7 +162,7 @@ impl<P: Provider> Worker<P> {
 /// Counts of a poll.
 #[derive(Clone, Copy)]
 pub(super) struct Polled {
-    /// Completions that an earlier poll had taken out of the queue.
+    /// Completions that an earlier poll had taken out of the queue, before their channel was admitted.
     early: u32,
     received: u32,
     sent: u32,
@@ -172,11 +174,11 @@ pub(super) struct Polled {
 impl Polled {
     #[inline]
     const fn completions(self) -> u32 {
-        // No queue gives out more than 16 at once, and of those kept there are fewer than 2^31.
+        // A queue returns at most 16 completions at once, and fewer than 2^31 are kept early.
         self.early.wrapping_add(self.received).wrapping_add(self.sent)
     }
 
-    /// Events that end a wait.
+    /// Returns the number of events that end a wait.
     #[inline]
     pub(super) const fn events(self) -> u32 {
         self.completions().saturating_add(self.unsent)

@@ -1,5 +1,5 @@
-//! Polling for what was sent: completions in bulk, each to its channel, and receives announced. The same for a whole Worker and for the
-//! half of one that sends.
+//! Polling of the send completion queue, and announcement of receives. The code serves a whole Worker and the sending half of a
+//! split one.
 
 use std::sync::Arc;
 
@@ -18,23 +18,24 @@ use crate::worker::event::Event;
 use crate::worker::half::{Lost, SendHalf, Sends};
 use crate::worker::lease::Lease;
 
-/// State for polling sends: the completion queue, and the state kept between polls.
+/// The send completion queue, and the state that is kept between its polls.
 pub(crate) struct SendSide<P: Provider> {
     pub(crate) completions: Reaped<P::CompletionQueue>,
-    /// The events of a completion of READs and atomics, until they are delivered.
+    /// Events that are kept until they are delivered: those of a completion of READs and atomics, and events after a panic of a
+    /// callback.
     pub(super) undelivered: Vec<Undelivered<P>>,
-    /// How many events one completion has at most.
+    /// The maximum number of events of one completion.
     pub(super) events_max: usize,
-    /// Channels that have receives to announce, and nothing yet that goes out.
+    /// Channels with receives to announce that no send has carried yet.
     pub(super) unannounced: ChannelList,
-    /// Channels that had themselves noticed since the last poll: a message was refused for want of a credit, or the device
-    /// refused a doorbell.
+    /// Channels that reported themselves since the last poll: a message was refused for lack of a credit, the device refused a
+    /// doorbell, the channel failed, or a probe is overdue.
     pub(crate) noticed: Arc<Due>,
-    /// Channels on which a message was refused for want of a credit.
+    /// Channels on which a message was refused for lack of a credit.
     pub(super) wanting: ChannelList,
-    /// Channels that are lost, which were reported to the application, and that the Worker is to close.
+    /// Lost channels that were reported to the application, and that the Worker has to close.
     pub(super) lost: ChannelList,
-    /// Completions that polls took in this round, which ends with as many as the queue has places.
+    /// Completions taken in the current round. A round ends after as many completions as the queue has entries.
     taken: u32,
     pub(super) submissions: Submissions<P>,
 }
@@ -59,15 +60,16 @@ impl<P: Provider> SendSide<P> {
         }
     }
 
-    /// How much a poll is to look at beside completions, the noticed channels aside: 0 for nothing.
+    /// Returns a value that is 0 if a poll has nothing to do but completions and `noticed`.
     #[inline(always)]
     pub(super) fn waiting(&self) -> usize {
         self.submissions.rings() | self.unannounced.len()
     }
 
-    /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
-    /// signaled, those of whose doorbell the device took a part. Has those reported that are lost, after a poll that took so
-    /// many receives and sends; says whether the Worker is to close any, or to give a peer up.
+    /// Handles the channels that reported themselves, after a poll that took so many receives and sends. Channels that want
+    /// credits go on the list `wanting`. If the device took only a part of a channel's doorbell, the channel goes on the list
+    /// `unannounced`, for a signaled announcement. The ends of lost channels are queued as events. Returns whether the Worker has
+    /// to close a channel or to give up a peer.
     #[inline]
     pub(super) fn look_noticed<C: Sends<P>>(
         &mut self,
@@ -103,7 +105,7 @@ impl<P: Provider> SendSide<P> {
                 return;
             };
             if undelivered.len() >= undelivered.capacity() {
-                // The next poll reports its end.
+                // There is no room for its event, so the next poll reports the end.
                 noticed.notify(index);
             } else {
                 match channel.ending(received == 0) {
@@ -112,7 +114,7 @@ impl<P: Provider> SendSide<P> {
                     Lost::Now(event) => {
                         keep_undelivered(undelivered, index, event);
                         listed.note_lost(index, lost);
-                        // By which it is reported.
+                        // `announce` delivers the event.
                         listed.note_unannounced(index, unannounced);
                     }
                     Lost::Reported => listed.note_lost(index, lost),
@@ -137,8 +139,8 @@ impl<P: Provider> SendSide<P> {
         is_unanswered || !lost.is_empty()
     }
 
-    /// Announces receives of channels on which nothing went out to carry that, or to report what is undelivered. Reports first
-    /// what a callback that panicked left, and returns how much that is.
+    /// Delivers the kept events, then announces receives of the channels whose sends did not carry an announcement. Also posts a
+    /// signaled announcement where possibly no signaled request is in flight. Returns the number of kept events.
     pub(super) fn announce<C: Sends<P>>(
         &mut self,
         table: &mut [ChannelEntry<C>],
@@ -162,7 +164,7 @@ impl<P: Provider> SendSide<P> {
                 entry.listed.is_unannounced = false;
                 return false;
             };
-            // Listed still if `each` panics.
+            // If `each` panics, the channel stays listed.
             let is_due = channel.is_announcement_due() || channel.send_half().sender.has_unreported();
             listed.is_unannounced = is_due && !announce(channel, others, arena, each);
             listed.is_unannounced
@@ -170,7 +172,7 @@ impl<P: Provider> SendSide<P> {
         left
     }
 
-    /// Takes what was sent.
+    /// Polls the send completion queue. Returns the number of completions.
     #[inline]
     pub(super) fn poll<C: Sends<P>>(
         &mut self,
@@ -210,7 +212,7 @@ impl<P: Provider> SendSide<P> {
     }
 }
 
-/// State of the side that sends, for a completion that takes more.
+/// State of the sending side that [`take_other`] needs.
 struct Kept<'s, P: Provider> {
     undelivered: &'s mut Vec<Undelivered<P>>,
     events_max: usize,
@@ -218,8 +220,8 @@ struct Kept<'s, P: Provider> {
     submissions: &'s mut Submissions<P>,
 }
 
-/// Takes what failed, what brought data back, and what went out beside announcements of receives.
-// Apart, so that a poll does not set up what only this needs.
+/// Handles completions that failed, that brought data back, or that come while an announcement is in flight.
+// A separate function, so that a poll does not set up registers and stack for it.
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 fn take_other<P: Provider, C: Sends<P>>(
     completion: Lent<'_, <P::CompletionQueue as CompletionQueue>::Completion>,
@@ -243,7 +245,7 @@ fn take_other<P: Provider, C: Sends<P>>(
     };
     let half = channel.send_half();
     let success = completion.status().is_success();
-    // The slot of a failed request is kept: it may be a submitter's.
+    // The slot of a failed request is held back, since it may belong to a submitter.
     let mut failed = None;
     let outcome = half.sender.retire(
         completion,
@@ -273,7 +275,7 @@ fn take_other<P: Provider, C: Sends<P>>(
     if !success {
         channel.send_half().notice.note_lost();
     }
-    // Made where it is delivered: an event that may be none would be copied.
+    // A closure, since an `Option<Event>` made here would be copied to where it is delivered.
     let event = |through: Ticket| {
         if success || through != retired.last {
             Event::Done { through }
@@ -285,7 +287,7 @@ fn take_other<P: Provider, C: Sends<P>>(
         }
     };
     if undelivered.is_empty() {
-        // There is none of nothing but announcements.
+        // If only announcements completed, there is no event.
         if let Some(through) = through {
             each(Turn::new(channel, others, arena), event(through));
         }
@@ -306,8 +308,8 @@ fn take_other<P: Provider, C: Sends<P>>(
     deliver(delivering, table, arena, each);
 }
 
-/// Announces by itself what receives the peer does not know of, and says whether none is left to
-/// announce. A refusal of the device is reported to `each`.
+/// Announces the receives that the peer does not know of, by a separate request. Returns whether none is left to announce. If the
+/// device refuses, `each` gets the error.
 fn announce<P: Provider, C: Sends<P>>(
     channel: &mut C,
     others: Others<'_, C>,

@@ -1,4 +1,5 @@
-//! An event's turn: its channel, the Worker's others, and memory to answer from.
+//! The argument of a poll's callback that gives access to the Worker: the event's channel, the other channels, and memory for
+//! answers.
 
 use core::fmt;
 
@@ -14,7 +15,7 @@ use crate::worker::lease::Lease;
 /// Access to the Worker in the callback of a poll: the channel of the event (or the polled half of it), the other channels, and
 /// memory for answers.
 pub struct Turn<'w, P: Provider = Rdma, C = Channel<P>> {
-    /// The channel.
+    /// The channel of the event.
     pub channel: &'w mut C,
     others: Others<'w, C>,
     arena: &'w mut P::Arena,
@@ -30,7 +31,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
         }
     }
 
-    /// Leases memory; `None` is backpressure, as of [`Worker::lease`](crate::Worker::lease).
+    /// Leases a slot; `None` is backpressure. See [`Worker::lease`](crate::Worker::lease).
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })
@@ -42,8 +43,8 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
         self.arena.release(lease.slot);
     }
 
-    /// A channel of the Worker, the one that the event is for among them: to forward a message within the poll that brought it.
-    /// `None` for one that is closed.
+    /// Returns any channel of the Worker, also the channel of the event. Use it to forward a message within the same poll. `None`
+    /// if the channel is closed.
     ///
     /// ```
     /// # use doorbell::{ChannelId, Event, Worker};
@@ -68,7 +69,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
         self.others.named(id)
     }
 
-    /// All channels of the Worker but the one that the event is for, in the order of [`ChannelId::index`].
+    /// Returns all channels of the Worker except the channel of the event, in the order of [`ChannelId::index`].
     pub fn others(&mut self) -> impl Iterator<Item = &mut C> {
         self.others.all()
     }
@@ -79,7 +80,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
     reason = "a channel and its half that sends are all there are"
 )]
 impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
-    /// Sends one message of these bytes on the channel that the event is for; see [`Worker::send`](crate::Worker::send).
+    /// Sends one message with a copy of these bytes on the channel of the event; see [`Worker::send`](crate::Worker::send).
     ///
     /// # Errors
     /// As for [`Worker::send`](crate::Worker::send).
@@ -88,7 +89,7 @@ impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
         usable(Some(&mut *self.channel))?.send_bytes(self.arena, bytes)
     }
 
-    /// Sends one message of these bytes on a channel of the Worker, within the poll; see [`Worker::send`](crate::Worker::send).
+    /// Sends one message with a copy of these bytes on any channel of the Worker; see [`Worker::send`](crate::Worker::send).
     ///
     /// # Errors
     /// As for [`Worker::send`](crate::Worker::send).
@@ -98,8 +99,8 @@ impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
         half.send_bytes(arena, bytes)
     }
 
-    /// Sends one message of these bytes on every channel but the one that the event is for. Says of how many it was refused:
-    /// those without room or credit for it, and those that failed.
+    /// Sends one message with a copy of these bytes on every channel except the channel of the event. Returns how many channels
+    /// refused the message, because they had no room, no credit or no memory, or had failed.
     pub fn send_to_others(&mut self, bytes: &[u8]) -> u32 {
         let mut refused = 0_u32;
         for other in self.others.all() {
@@ -109,7 +110,7 @@ impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
         refused
     }
 
-    /// Leases memory for a message that a channel of the Worker could send now; see
+    /// Leases a slot for a message, if this channel of the Worker can send one now; see
     /// [`Worker::lease_for`](crate::Worker::lease_for).
     ///
     /// # Errors
@@ -120,7 +121,7 @@ impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
         half.lease_for(arena)
     }
 
-    /// The half of a channel that sends, and the memory to send from.
+    /// Returns the sending half of a channel that can be used, and the arena to send from.
     #[inline]
     fn sending(&mut self, id: ChannelId) -> Result<(&mut SendHalf<P>, &mut P::Arena), SendErrorKind> {
         let channel = match self.others.is_between(id) {

@@ -1,4 +1,5 @@
-//! Events that are yet to be delivered: further events of one completion, and events behind a callback that panicked.
+//! Events that are kept for delivery: those of a completion with several events, ends of channels, and events after a callback
+//! panicked.
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::Provider;
@@ -9,21 +10,21 @@ use super::channel_table::{ChannelEntry, channel_apart};
 use crate::worker::event::Event;
 use crate::worker::half::Sends;
 
-/// An event of the channel of this index that is yet to be delivered.
+/// An event that is kept for delivery, with the index of its channel.
 pub(super) struct Undelivered<P: Provider> {
     channel: u32,
     event: Event<'static, P>,
 }
 
 impl<P: Provider> Undelivered<P> {
-    /// Whether it is what this request of a channel brought back.
+    /// Whether the event has the data that this request of the channel brought back.
     pub(super) fn is_fetched_by(&self, channel: u32, request: Ticket) -> bool {
         self.channel == channel && matches!(self.event, Event::Fetched { ticket, .. } if ticket == request)
     }
 }
 
-/// Keeps an event to be delivered. Admission made room for it, so this never allocates.
-// The comparison stands beside the push, where the optimiser sees that both mean the same length.
+/// Keeps an event for delivery. Admission made room for it, so this never allocates.
+// The length is compared directly before the push, so the optimiser removes the push's own check.
 #[inline(always)]
 pub(super) fn keep_undelivered<P: Provider>(
     undelivered: &mut Vec<Undelivered<P>>,
@@ -35,8 +36,8 @@ pub(super) fn keep_undelivered<P: Provider>(
     }
 }
 
-/// Delivers events that were kept, in order. If `each` panics, the rest is kept for the next poll.
-// Apart, and by being cold: see `Sender::retire_fetched`.
+/// Delivers the kept events in order. If `each` panics, the rest is kept for the next poll.
+// `#[cold]` keeps it a separate function; see `Sender::retire_fetched`.
 #[cold]
 pub(super) fn deliver<P: Provider, C: Sends<P>>(
     delivering: Delivering<'_, P>,
@@ -53,7 +54,7 @@ pub(super) fn deliver<P: Provider, C: Sends<P>>(
     core::mem::forget(delivering);
 }
 
-/// Events that are being delivered, the next one last while it is under way: dropped, as by a panic, it keeps the rest.
+/// Events that are being delivered, in reverse order meanwhile. If a panic drops this guard, the rest is kept in order.
 pub(super) struct Delivering<'u, P: Provider> {
     pub(super) undelivered: &'u mut Vec<Undelivered<P>>,
     pub(super) events_max: usize,
@@ -63,7 +64,7 @@ pub(super) struct Delivering<'u, P: Provider> {
 impl<P: Provider> Drop for Delivering<'_, P> {
     #[cold]
     fn drop(&mut self) {
-        // The next completion has room for its own.
+        // The next completion needs room for its own events.
         self.undelivered.reserve(self.events_max);
         self.undelivered.reverse();
         if let Some(first) = self.undelivered.first() {
