@@ -1,5 +1,5 @@
-//! Closing of a channel, by polling. Posted requests complete, the rest is flushed, and the reaper destroys the queue pair away
-//! from this thread. The place is free again once the completion queues hold nothing of the channel.
+//! Closing of channels, which advances by polling. Posted requests complete, the rest is flushed, and the reaper destroys the
+//! queue pair on another thread. The index is free again once the completion queues have no completion of the channel any more.
 
 use core::fmt;
 use core::time::Duration;
@@ -20,37 +20,38 @@ use crate::worker::channel::ChannelId;
 use crate::worker::event::{ChannelState, Event};
 use crate::worker::half::Held;
 
-/// Longest time for a device to flush what is left when the deadline passes. Flushing needs no peer.
+/// Time limit for the device to flush the remaining requests of a failed queue pair. Flushing does not involve the peer.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
-/// Longest time for a failed queue pair on shared receives to finish a receive that it had begun, if the device does not report
-/// its last one. A device needs microseconds for it.
+/// Time limit for a failed queue pair to finish a shared receive that it had begun, if the device does not report the last
+/// receive. A device needs microseconds.
 const LAST_RECEIVE_MAX: Duration = Duration::from_millis(50);
 
-/// How long a queue pair is kept whose peer closed, so that the device may acknowledge its farewell.
+/// Time for which a queue pair is kept after its peer closed, so that the device can acknowledge the peer's farewell.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// A channel on its way out.
+/// A channel that is being closed.
 pub(super) struct Closing {
     reservation: Arc<Reservation>,
     stage: ClosingState,
-    /// The shared receives that its peer may have used until its queue pair was gone.
+    /// The shared receives that were granted to the peer when the reaper got the channel.
     granted: u32,
-    /// Errors so far.
+    /// The first error so far.
     outcome: Result<(), CloseError>,
-    /// Whether the Worker closes it by itself, since it is lost.
+    /// Whether the Worker closes the channel by itself, since the channel is lost.
     pub(super) is_by_itself: bool,
-    /// How the channel was when it was given to the reaper.
+    /// The state of the channel when the reaper got it.
     pub(super) state: Option<ChannelState>,
 }
 
 impl Closing {
-    /// Whether it is of this channel.
+    /// Whether this is the closing of the channel.
     pub(super) fn is_of(&self, id: ChannelId) -> bool {
         self.reservation.id == id
     }
 
-    /// Begins to close a channel that is lost, unless it is being closed.
+    /// Begins to close a lost channel, unless it is being closed already. `receives` is how many completions may be in the
+    /// receive queue.
     pub(super) fn begin_lost<P: Provider>(
         closings: &mut Vec<Self>,
         channel: &Channel<P>,
@@ -61,7 +62,7 @@ impl Closing {
             return;
         }
         let (linger, receives) = match channel.state() {
-            // The farewell came behind all messages.
+            // The farewell came after all messages, so no receive completion with a message is left.
             ChannelState::PeerClosed { .. } => (LINGER, 0),
             _ => (Duration::ZERO, receives),
         };
@@ -79,29 +80,29 @@ impl Closing {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClosingState {
-    /// Posted requests are waited for.
+    /// Waits for the posted requests.
     Draining {
         until: Deadline,
-        /// Until when the farewell waits for a receive of the peer.
+        /// Time limit for the farewell to wait for a credit.
         receive_until: Option<Deadline>,
     },
-    /// Farewell was said behind all that was posted, and is waited for.
+    /// Waits for the acknowledgement of the farewell, which was posted after all requests.
     Parting { until: Deadline },
-    /// The peer closed it, or it failed: what is in flight has until then to come back by itself, and of what had come no more is left
-    /// in the completion queue than this.
+    /// The peer closed the channel, or the channel failed. Waits until the time for requests in flight, and until polls took the
+    /// `receives` completions that may be in the receive queue.
     Lingering { until: Deadline, receives: u32 },
-    /// The queue pair failed: what is left comes back, each request with its error. On shared receives it is
-    /// waited for, too, that it takes no more of them.
+    /// The queue pair is in ERR. Waits for the flushed requests. With shared receives it also waits until the queue pair takes no
+    /// more of them.
     Flushing {
         until: Deadline,
         last_receive: Option<Deadline>,
     },
-    /// The channel's completions of shared receives are taken out of the completion queue while the channel exists: this many
-    /// at most.
+    /// Waits until polls took the channel's completions of shared receives, of which at most `receives` are left. The channel
+    /// still exists meanwhile.
     Emptying { receives: u32 },
-    /// The reaper has the channel.
+    /// The reaper has the channel, and destroys the queue pair.
     Destroying,
-    /// The queue pair is gone. Its remaining completions are taken out of the completion queues: this many at most.
+    /// The queue pair is destroyed. Waits until polls took its remaining completions, at most this many.
     Sweeping { sends: u32, receives: u32 },
 }
 
@@ -109,30 +110,32 @@ enum ClosingState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseProgress {
-    /// The channel is open, or there never was such a channel, or so many were closed since that it is forgotten.
+    /// The channel is open, or there was no such channel, or a later channel with the same index was closed.
     Unknown,
-    /// The channel is being closed: continue to poll.
+    /// The channel is being closed: continue to poll and to call [`Worker::tend`].
     UnderWay,
-    /// The channel is gone: cleanly, or with what went wrong. With [`CloseError::NotDestroyed`] it is not, and will not be.
+    /// The closing has ended, with the first error if there was one. After [`CloseError::NotDestroyed`] the queue pair still
+    /// exists.
     Closed(Result<(), CloseError>),
 }
 
 impl<P: Provider> Worker<P> {
-    /// Begins to close a channel; polling and [`Worker::tend`] advance it, and [`Worker::close_progress`] says
-    /// how far it is. Its events come as before until everything posted is done, with what was
-    /// submitted to it on this thread.
+    /// Begins to close a channel. Polling together with [`Worker::tend`] advances the closing, and [`Worker::close_progress`]
+    /// reports it. The events of the channel continue until all requests are done, including those that wait after
+    /// [`Channel::submit`](crate::Channel::submit).
     ///
-    /// Nothing here waits or destroys: what takes long happens on another thread. At the deadline, what is
-    /// not done is flushed, and each request gets its error.
+    /// The call does not block; another thread destroys the queue pair. Requests that are not done at the deadline are flushed,
+    /// and each is reported with its error.
     ///
-    /// Behind the posted requests the peer is notified: [`Event::PeerClosed`]. If the peer has no receive left, the notice
-    /// waits 20 ms for one. After that, the peer finds the channel closed when it next sends or announces something.
+    /// After the posted requests the peer is notified, and gets [`Event::PeerClosed`]. If there is no credit for the notice, the
+    /// closing waits up to 20 ms for one. After that the notice is written into the peer's credit word, and the peer finds it
+    /// when its next request or announcement fails.
     ///
-    /// A channel that is lost the Worker closes by itself ([`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost)):
-    /// then this goes on with that, or has nothing left to do.
+    /// The Worker closes lost channels by itself ([`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost)). In
+    /// that case this call takes over the closing, which may have ended already.
     ///
     /// # Errors
-    /// [`CloseError::Unknown`]: there is no such channel, or it is being closed already.
+    /// [`CloseError::Unknown`]: there is no such channel, or a caller is closing it already.
     pub fn begin_close(&mut self, id: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
         if self.take_over(id) {
             return Ok(());
@@ -174,16 +177,17 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Closes a channel and waits until it is closed, at most half a second past the deadline. `each` gets the events that come
-    /// meanwhile, of all channels.
+    /// Closes a channel and waits until it is closed, at most half a second past the deadline. `each` gets the events of all
+    /// channels that come meanwhile.
     ///
-    /// The peer is notified as by [`Worker::begin_close`]. If the peer does not understand that notice, requests posted after
-    /// the last signaled one cannot be waited for: with `unsignaled_max` set, end with a request of
-    /// [`PostFlags::SIGNALED`](crate::PostFlags).
+    /// The peer is notified as by [`Worker::begin_close`]. With a peer of handshake version 1, which gets no notice, the call
+    /// cannot wait for requests that were posted after the last signaled one. If `unsignaled_max` is set, end with a request with
+    /// [`PostFlags::SIGNALED`](crate::PostFlags) there.
     ///
     /// # Errors
-    /// Something was not done by the deadline, the device refused, or polling failed. The
-    /// channel is closed all the same, and its memory goes home, but for [`CloseError::NotDestroyed`].
+    /// Some requests were not done by the deadline, the device refused a call, or polling failed. The channel is closed anyway,
+    /// and its memory returns to the Worker, except after [`CloseError::NotDestroyed`]. If this call returns while
+    /// [`Worker::close_progress`] is still [`CloseProgress::UnderWay`], later polls with [`Worker::tend`] end the closing.
     pub fn close(
         &mut self,
         id: ChannelId,
@@ -201,7 +205,7 @@ impl<P: Provider> Worker<P> {
         match self.close_progress(id) {
             CloseProgress::Closed(outcome) => outcome,
             CloseProgress::Unknown => Err(CloseError::Unknown),
-            // The reaper has it by now, and goes on.
+            // The time is over. Later polls advance the closing.
             CloseProgress::UnderWay => Err(CloseError::TimedOut),
         }
     }
@@ -226,7 +230,7 @@ impl<P: Provider> Worker<P> {
                     let closed = self.closing.swap_remove(at);
                     let gone = closed.reservation.id;
                     let is_left = outcome == Err(CloseError::NotDestroyed);
-                    // A queue pair that is left may take the receives it was granted.
+                    // A queue pair that was not destroyed may still use the receives that it was granted.
                     if let Some(shared) = self.receives.shared.as_mut().filter(|_| !is_left) {
                         shared.release(closed.granted);
                     }
@@ -250,7 +254,7 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// The stage a closing goes on to; none where it is over.
+    /// Returns the next stage of a closing, and its outcome so far. The stage is `None` if the closing has ended.
     fn step(
         &mut self,
         reservation: &Arc<Reservation>,
@@ -307,7 +311,8 @@ impl<P: Provider> Worker<P> {
                 if is_awaited && !until.has_passed(now) {
                     return (Some(stage), outcome);
                 }
-                // All that was posted before was done: the peer finds out by itself that nobody is here.
+                // All earlier requests are done. Without the acknowledgement, the peer detects the close by its next request or
+                // probe.
                 self.end(id, now, outcome)
             }
             ClosingState::Lingering { until, receives } => {
@@ -338,9 +343,10 @@ impl<P: Provider> Worker<P> {
                 0 => (Some(self.hand_over(id)), outcome),
                 receives => (Some(ClosingState::Emptying { receives }), outcome),
             },
-            // The list of closings holds it, and the clone that the caller passed.
+            // Two references are the closing's own and the caller's clone. A third one means that the queue pair still exists.
             ClosingState::Destroying if Arc::strong_count(reservation) > 2 => (Some(stage), outcome),
-            // Its end, if it came, was before the reaper let go of the reservation, which was seen.
+            // The reaper drops the reservation after the queue pair, so a claim that is still held means that the device refused
+            // to destroy it.
             ClosingState::Destroying if self.sends.completions.is_claimed(id.index) => {
                 (None, Err(CloseError::NotDestroyed))
             }
@@ -358,7 +364,8 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Ends a channel: nothing more is waited for but what is flushed.
+    /// Moves the queue pair to ERR, so that the closing waits only for flushed requests. A channel without requests goes to the
+    /// reaper at once.
     fn end(
         &mut self,
         id: ChannelId,
@@ -373,7 +380,7 @@ impl<P: Provider> Worker<P> {
             return (Some(self.hand_over(id)), outcome);
         }
         let shut = channel.shut();
-        // The waiting events are reported by the next poll, which the channel is there for in any case.
+        // The next poll reports the waiting requests, if it comes before the next step of the closing.
         channel.send.close();
         let (flush_max, outcome) = match shut {
             Ok(()) => (FLUSH_MAX, outcome),
@@ -418,12 +425,12 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-/// The outcome of saying farewell.
+/// The outcome of sending a farewell.
 enum Parted {
     Said,
-    /// The peer has no receive for it, so far.
+    /// There is no credit or no room yet.
     NotYet,
-    /// The device refuses it.
+    /// The device refused the farewell.
     Never,
 }
 
@@ -432,7 +439,8 @@ impl<P: Provider> Channel<P> {
         self.receive.ending.peer_closed.is_some()
     }
 
-    /// Says farewell, or leaves it in the peer's word where it is `late`.
+    /// Sends a farewell as a message. If there is no credit and it is `late`, writes the farewell into the peer's credit word
+    /// instead.
     fn say_farewell(&mut self, late: bool) -> Parted {
         let said = match self.send.sender.say_farewell() {
             Err(UnpostedReason::Push(PushError::NoCredit | PushError::Full)) if !late => {
@@ -455,14 +463,14 @@ impl<P: Provider> Channel<P> {
 pub enum CloseError {
     /// There is no such channel, or it was closed already.
     Unknown,
-    /// The queue pair could not be failed.
+    /// The device refused to move the queue pair to ERR.
     Provider(ProviderError),
     /// The Worker could not be polled.
     Poll(ProviderError),
     /// Some requests were not done by the deadline.
     TimedOut,
-    /// The device would not destroy the queue pair. It is there as long as the process is, with all it may use: its memory,
-    /// which stays registered, its place on the Worker, and its room in the completion queues.
+    /// The device refused to destroy the queue pair. The queue pair stays until the process ends. Until then its memory stays
+    /// registered, and its index on the Worker and its room in the completion queues stay in use.
     NotDestroyed,
 }
 

@@ -1,23 +1,29 @@
-//! The end of a channel that was not closed here, and the probes that find a silent peer dead. The halves act on both.
+//! Ends of channels that the other side caused: farewells of peers that close, and probes that detect dead peers.
 //!
 //! # Farewell
-//! A farewell takes an ordinary credit, and the place in the send queue that announcements have. If the peer has no receive left, the
-//! farewell is written into the peer's credit word, and found there when the channel fails. The queue pair of a peer that closed is kept
-//! for a while, so that the device acknowledges the farewell. An acknowledgement that comes too late makes the other side's close last
-//! until its deadline, and no more. A peer that speaks version 1 of the handshake gets no farewell: its requests and its probes find the end.
+//! A side that closes a channel sends a farewell, a WRITE with immediate. The farewell uses a credit like a message, and the
+//! entry of the send queue that is reserved for announcements. Without a credit the farewell is a plain WRITE into the peer's
+//! credit word, where the peer finds it when the channel fails. A side whose peer closed keeps its queue pair for 10 ms, so that
+//! its device acknowledges the farewell. If the acknowledgement comes too late, the other side's close lasts until its deadline,
+//! and has no other effect. A peer that speaks version 1 of the handshake gets no farewell, and detects the end by its next
+//! request or probe.
 //!
-//! A farewell is believed as much as any message, so a hostile peer can end its own connection by one. The words of all peers of a Worker
-//! have one key. A peer that guesses it can make another's failure look like a farewell that lost messages. It can do no more, since an
-//! intact channel looks at its word only for a completion of its own.
+//! A farewell is trusted like any message, so a hostile peer can end its own connection with one. The credit words of all peers
+//! of a Worker are one window with one key, so a hostile peer can forge a farewell in the word of another peer. The forged
+//! farewell can make a failure of that channel look like a close by its peer, with lost messages. A channel that works is not
+//! affected, since it reads its word for a farewell only at a completion of its own.
 //!
 //! # Probes
-//! A side that only receives never learns from its transport that the peer died. `Worker::tend` reads the clock once in 1,024 calls and
-//! before a sleep; a loop that tends rarely reads it every 20 ms. It looks at the channels every 50 ms while anything comes, and else when
-//! the first of them is due. A look at 10,000 channels takes some 50 µs. `Worker::poll` and the halves do not probe; `SendHalf::probe` does.
+//! A side that only receives gets no error from its transport when the peer dies, so the Worker probes silent peers.
+//! `Worker::tend` reads the clock once in 1,024 calls and before a sleep. In a loop that sleeps between its polls it reads the
+//! clock about every 20 ms. All channels are checked every 50 ms while the Worker has traffic, and else when the first channel is
+//! due. A check of 10,000 channels takes some 50 µs. `Worker::poll` and the halves of a split Worker do not probe; call
+//! `SendHalf::probe` there.
 //!
-//! A probe with a timeout is given up by `Worker::tend`, once polls behind that time found the completion queue empty. As many completions as
-//! the queue has places are as good. So a loop that was away finds the answer first. A probe that the device refuses is tried again. If the
-//! device may have it all the same, an announcement goes behind it, and the retries find a dead peer.
+//! If a probe has a timeout, `Worker::tend` gives the peer up once a poll after the timeout found the send completion queue
+//! empty. The same holds once polls took as many completions as the queue has entries. So a loop that was away first finds an
+//! answer that waits in the queue. A probe that the device refuses is retried. If the device may have posted a refused probe, a
+//! signaled announcement follows it, and the transport's retries detect a dead peer.
 
 use core::time::Duration;
 
@@ -27,77 +33,78 @@ use doorbell_hotpath::FirstCause;
 use crate::worker::config::ChannelConfig;
 use crate::worker::event::ChannelState;
 
-/// The end of a channel that was not closed here.
+/// The end of a channel that this side did not close.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ending {
-    /// Whether the application got the event.
+    /// Whether the application got the event of the end.
     pub(crate) is_reported: bool,
-    /// Set once the peer closed it: whether all that it had sent has arrived.
+    /// `Some` once the peer closed the channel: whether all messages of the peer have arrived.
     pub(crate) peer_closed: Option<bool>,
 }
 
-/// The Worker's probes of a silent channel, and what it does once the channel is lost.
+/// State of a channel's probes, and settings for its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Care {
     /// Whether the peer understands farewells.
     pub(crate) says_farewell: bool,
-    /// Whether the Worker closes it once it is lost.
+    /// Whether the Worker closes the channel once it is lost.
     pub(crate) closes_when_lost: bool,
-    /// Whether it was looked at before: `seen` and `since` are of that.
+    /// Whether the channel was checked before, so that `seen` and `since` are valid.
     was_looked_at: bool,
     probed: Probed,
-    /// A probe may go without an answer for so long, in milliseconds; [`NEVER_MS`] leaves it to the device.
+    /// Time limit for the answer to a probe, in milliseconds. [`NEVER_MS`] leaves it to the device's retransmissions.
     probe_timeout_ms: u32,
-    /// With nothing heard for so long, the peer is probed; [`NEVER`] stands for none. A [`Duration`] is of twice the bytes.
+    /// Time of silence before a probe; [`NEVER`] disables probes. A [`Duration`] would take twice the bytes.
     probe_after_ns: u64,
-    /// The counts of what had come and gone at the last look, and when they were first so; or when the probe went out.
+    /// The traffic counts at the last check, and the time at which they were first seen, or at which the probe was posted.
     seen: (u32, u32),
     since: Instant,
 }
 
-/// State of the last probe, of a channel whose probes have a timeout.
+/// State of the last probe, for a channel whose probes have a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probed {
-    /// There is none, or the peer answered.
+    /// There is no probe, or the peer answered.
     No,
     /// The probe is in flight.
     Asked,
-    /// The timeout is over. The answer may lie in the completion queue.
+    /// The timeout is over. The completion of the probe may still be in the completion queue.
     Overdue,
-    /// So it is, and a round of completions began since: as many as that queue has places.
+    /// The timeout is over, and a new round of completions has begun since. A round is as many completions as the queue has
+    /// entries.
     Counted,
-    /// The timeout is over, and polls took since what lay in the completion queue then.
+    /// The timeout is over, and polls have since taken all completions that could have been in the queue then.
     Unanswered,
 }
 
-/// State of a channel at a look.
+/// Traffic of a channel, as of a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {
-    /// Counts of what had come and gone.
+    /// Counts of received messages, and of sent messages and announcements.
     pub(crate) seen: (u32, u32),
-    /// Whether a completion may be awaited.
+    /// Whether a signaled request is in flight, so that a completion has to come.
     pub(crate) is_awaited: bool,
-    /// Whether the last request that was posted is a probe, and is in flight.
+    /// Whether the request that was posted last is a probe, and is in flight.
     pub(crate) awaits_probe: bool,
 }
 
-/// Result of a look at a channel.
+/// Result of a check of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Nothing before this.
+    /// Nothing is to be done before this time.
     At(Instant),
     /// The peer is to be probed now.
     Probe,
-    /// The probe is overdue: the next poll is to look whether its answer is in the completion queue.
+    /// The probe is overdue. The next polls have to show whether its completion is in the queue.
     Await,
-    /// The peer is given up.
+    /// The peer counts as dead.
     GiveUp,
 }
 
-/// No time in nanoseconds: the last one that can be said, of 584 years.
+/// Stands for no time in nanoseconds. Longer times than 584 years count as none.
 const NEVER: u64 = u64::MAX;
 
-/// No time in milliseconds: the last one that can be said, of 49 days.
+/// Stands for no time in milliseconds. Longer times than 49 days count as none.
 const NEVER_MS: u32 = u32::MAX;
 
 impl Care {
@@ -122,7 +129,7 @@ impl Care {
         }
     }
 
-    /// With nothing heard for so long, the peer is probed.
+    /// Returns the time of silence before a probe; `None` if the peer is never probed.
     pub(crate) const fn probe_after(&self) -> Option<Duration> {
         match self.probe_after_ns {
             NEVER => None,
@@ -137,7 +144,7 @@ impl Care {
         }
     }
 
-    /// Looks at what came and went; `None` if the peer is never probed.
+    /// Checks the traffic of the channel. Returns what is to be done; `None` if the peer is never probed.
     pub(crate) fn look(&mut self, traffic: Traffic, now: Instant) -> Option<Look> {
         let span = self.probe_after()?;
         if let Some(look) = self.look_at_probe(traffic, now) {
@@ -151,8 +158,8 @@ impl Care {
         }
     }
 
-    /// Looks whether the last probe is answered. Anything that came since is as good as an answer. Requests that were posted since are
-    /// the transport's to give up, with the probe in front of them.
+    /// Checks whether the last probe was answered. Any traffic since counts as an answer. If requests were posted after the
+    /// probe, the transport's retries decide, and the timeout does not apply.
     fn look_at_probe(&mut self, traffic: Traffic, now: Instant) -> Option<Look> {
         let timeout = self.probe_timeout().filter(|_| self.probed != Probed::No)?;
         if !traffic.awaits_probe || self.seen != traffic.seen {
@@ -172,7 +179,7 @@ impl Care {
         Some(Look::Await)
     }
 
-    /// Notes what had come and gone by now; since when that is so.
+    /// Notes the traffic counts. Returns since when they have not changed.
     fn note_seen(&mut self, traffic: Traffic, now: Instant) -> Instant {
         if !self.was_looked_at || self.seen != traffic.seen || traffic.is_awaited {
             (self.seen, self.since, self.was_looked_at) = (traffic.seen, now, true);
@@ -180,7 +187,7 @@ impl Care {
         self.since
     }
 
-    /// Notes that the peer is probed now, or could not be; says when it is to be looked at again.
+    /// Notes that a probe was posted, or was refused. Returns the time of the next check.
     pub(crate) fn note_probed(&mut self, is_posted: bool, now: Instant) -> Option<Instant> {
         self.since = now;
         let timeout = self.probe_timeout().filter(|_| is_posted);
@@ -190,8 +197,8 @@ impl Care {
         Some(Deadline::after(now, timeout.or(self.probe_after())?).instant())
     }
 
-    /// Notes a poll that took so many completions of sends, and whether it ended a round: as many of them as the queue has places. Returns
-    /// whether an overdue answer can lie in the queue no more; `None` if none is overdue.
+    /// Notes a poll that took `sent` send completions. `is_round_over` says that polls took as many in this round as the queue
+    /// has entries. Returns whether an overdue answer can no longer be in the queue; `None` if no answer is overdue.
     pub(crate) fn note_poll(&mut self, sent: u32, is_round_over: bool) -> Option<bool> {
         self.probed = match self.probed {
             Probed::Overdue | Probed::Counted if sent == 0 => Probed::Unanswered,
@@ -205,7 +212,7 @@ impl Care {
 }
 
 impl ChannelState {
-    /// The state that follows from a farewell and from the known causes. A flush is the consequence of another cause.
+    /// Derives the state from a farewell and the known causes. A flush counts only if there is no other cause.
     pub(crate) fn of<const N: usize>(peer_closed: Option<bool>, causes: [Option<FirstCause>; N]) -> Self {
         if let Some(all_arrived) = peer_closed {
             return Self::PeerClosed { all_arrived };

@@ -1,30 +1,30 @@
-//! Members of classes that wait for a turn: the one whose turn is next is found in steps of the logarithm of how many wait.
+//! Members of traffic classes that wait for their turn. The next member is found in amortized logarithmic time.
 //!
-//! They are a skew heap for each class, whose branches are in an array with a place for everyone. So nothing here allocates or
-//! panics while turns are given.
+//! Each class has a skew heap. The nodes of all heaps are in one array with an entry for each member, so no operation allocates
+//! or panics after [`Waiting::make_room`].
 
 use core::mem;
 
 use super::class::{CLASSES_MAX, Classes};
 use super::schedule::{Schedule, Turn};
 
-/// Nobody's place.
+/// Index of no member: an empty heap.
 const NONE: u32 = u32::MAX;
 
-/// Members that wait.
+/// The waiting members, in a heap for each class.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     places: Vec<TurnNode>,
-    /// The first of each class.
+    /// The root of each class's heap: the member with the earliest turn.
     firsts: [u32; CLASSES_MAX],
-    /// Changes when all are let go.
+    /// Number of the current round; [`Waiting::clear`] changes it.
     round: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct TurnNode {
     turn: Turn,
-    /// In this round it waits, unless it is 0.
+    /// The round in which the member waits; 0 if it does not wait.
     round: u32,
     left: u32,
     right: u32,
@@ -39,20 +39,20 @@ impl Waiting {
         }
     }
 
-    /// Makes room for so many.
+    /// Makes room for `count` members.
     pub(crate) fn make_room(&mut self, count: usize) {
         if count > self.places.len() {
             self.places.resize(count, TurnNode::default());
         }
     }
 
-    /// Nobody waits any more.
+    /// Removes all waiting members.
     pub(crate) fn clear(&mut self) {
         self.firsts = [NONE; CLASSES_MAX];
         self.round = self.round.wrapping_add(1).max(1);
     }
 
-    /// The one in this place waits for the turn it has in its class. One that waits already keeps its turn.
+    /// Adds the member with this index to the heap of its class. A member that waits already keeps its turn.
     pub(crate) fn wait(&mut self, class: u8, turn: Turn, place: u32) {
         let round = self.round;
         let Some(own) = self
@@ -71,7 +71,7 @@ impl Waiting {
         self.put_back(class, place, NONE);
     }
 
-    /// Takes out the one whose turn is next.
+    /// Removes and returns the member whose turn is next, over all classes.
     pub(crate) fn next(&mut self, schedule: &Schedule) -> Option<u32> {
         let firsts = (0_u8..).zip(&self.firsts);
         let first = firsts.filter_map(|(class, first)| {
@@ -85,7 +85,7 @@ impl Waiting {
         Some(place)
     }
 
-    /// Puts two heaps into that of a class.
+    /// Merges two heaps into the heap of a class.
     fn put_back(&mut self, class: u8, one: u32, other: u32) {
         let merged = self.merged(one, other);
         let class = Classes::place(class);
@@ -95,7 +95,7 @@ impl Waiting {
         }
     }
 
-    /// One heap of two. Branches change sides on the way, which keeps them short on average.
+    /// Merges two heaps. The branches swap sides on the way, which keeps the amortized cost logarithmic.
     fn merged(&mut self, one: u32, other: u32) -> u32 {
         let (first, mut rest) = self.sorted(one, other);
         let mut at = first;
@@ -113,7 +113,7 @@ impl Waiting {
         first
     }
 
-    /// Two heaps, the earlier first; nobody's is last.
+    /// Returns two heaps with the earlier root first; an empty heap comes last.
     fn sorted(&self, one: u32, other: u32) -> (u32, u32) {
         let turn = |at: u32| {
             let place = self.places.get(at as usize);

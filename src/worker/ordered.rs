@@ -1,7 +1,8 @@
-//! The order of submitted requests by the classes of their channels.
+//! Scheduling of submitted requests by the traffic classes of their channels.
 //!
-//! Without classes each poll posts all that queues and credits take. With classes channels have turns, and the bytes under way of each
-//! priority and those above are bounded. A turn is one doorbell of few bytes, or of one request.
+//! Without classes each poll posts all requests for which there are room and credits. With classes the channels take turns, and
+//! the bytes in flight of each priority and the higher ones are limited. In a turn a channel posts one doorbell, which ends with
+//! the request that reaches an eighth of [`Classes::bytes_ahead_max`].
 
 use doorbell_core::provider::Provider;
 use doorbell_core::{Clock, Instant};
@@ -15,33 +16,33 @@ use crate::worker::half::{SendHalf, Sends};
 use crate::worker::in_turn::Waiting;
 use crate::worker::schedule::{Ahead, ClassCounts, Schedule, Turn};
 
-/// The order of a Worker's channels.
+/// Schedule of a Worker's channels.
 pub(super) struct Ordered {
     schedule: Schedule,
     /// By the index of the channel.
     flows: Vec<Flow>,
     /// The channels that may have more to post in this poll.
     waiting: Waiting,
-    /// The bytes of one turn: more requests follow only in a later one.
+    /// The bytes of one turn. A turn ends with the request that reaches this number.
     turn_bytes: u64,
 }
 
-/// The submitted requests of one channel that are under way.
+/// The submitted requests of one channel that are in flight.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     class: u8,
     turn: Turn,
-    /// Bytes of each request, in a ring.
+    /// The bytes of each request, in a ring.
     under_way: Box<[u64]>,
-    /// The place of the oldest, and how many there are.
+    /// The index of the oldest request in the ring, and the number of requests.
     oldest: usize,
     count: usize,
-    /// Bytes of all of these.
+    /// The bytes of all these requests.
     bytes: u64,
 }
 
 impl Flow {
-    /// No more of its requests are under way than its channel has in flight.
+    /// Drops the oldest requests until no more are left than the channel has in flight.
     fn trim(&mut self, in_flight: u32) {
         while self.count > in_flight as usize {
             self.drop_oldest();
@@ -58,7 +59,7 @@ impl Flow {
         }
     }
 
-    /// Adds a request. There are places for as many as a queue holds.
+    /// Adds a request. The ring has an entry for each request that the send queue holds.
     fn add(&mut self, bytes: u64) {
         let places = self.under_way.len();
         if self.count >= places {
@@ -74,7 +75,7 @@ impl Flow {
     }
 }
 
-/// A turn of one channel: bytes that it may post yet, and those that it did.
+/// A turn of one channel: the bytes that it may still post, and the bytes that it posted.
 struct Taking<'f> {
     flow: &'f mut Flow,
     left: u64,
@@ -89,7 +90,7 @@ impl Limit for Taking<'_> {
     }
 
     fn take(&mut self, bytes: usize) {
-        // A message of no bytes is a packet all the same.
+        // A message of zero bytes is a packet, too, so it counts as one byte.
         let bytes = (bytes as u64).max(1);
         self.left = self.left.saturating_sub(bytes);
         self.posted = self.posted.saturating_add(bytes);
@@ -107,7 +108,7 @@ impl Ordered {
         }
     }
 
-    /// Makes room for a channel, among so many.
+    /// Makes room for `channels` channels, and begins the flow of this one anew.
     pub(super) fn make_room<P: Provider>(&mut self, channels: usize, half: &SendHalf<P>) {
         self.waiting.make_room(channels);
         if channels > self.flows.len() {
@@ -122,7 +123,7 @@ impl Ordered {
         }
     }
 
-    /// Has the channels post that are listed, in the order of their classes.
+    /// Lets the listed channels post, in the order of their classes.
     #[cold]
     pub(super) fn post<P: Provider, C: Sends<P>>(
         &mut self,
@@ -157,7 +158,7 @@ impl Ordered {
             let class = flow.class;
             let may = schedule.has_room(class, &ahead) && schedule.ready_at(class, now) <= now;
             let channel = channel_apart(entries, index as usize).map(|(channel, _)| channel);
-            // Everything of a channel that failed comes back at once.
+            // Requests of a failed channel come back at once, whatever the limits.
             let channel = channel.filter(|channel| may || !channel.is_open());
             let (Some(queue), Some(channel)) = (queues.get_mut(index as usize), channel) else {
                 continue;

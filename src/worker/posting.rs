@@ -1,4 +1,4 @@
-//! Posting of submitted requests: those that wait at a channel, and those for it out of rings, as one doorbell.
+//! Posting of submitted requests. One doorbell posts the requests that wait at a channel and the requests of submitters for it.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ type Staged<'q, P> = Batch<'q, <P as Provider>::SendQueue, Arc<<P as Provider>::
 
 /// A limit on the bytes of a doorbell.
 pub(super) trait Limit {
-    /// Whether the channel's own requests and submitters' take turns, so that neither has all of the bytes.
+    /// Whether own requests and submitters' requests of the channel take turns by doorbells, so that neither uses all the bytes.
     const IS_ONE: bool;
 
-    /// Whether another request may go.
+    /// Whether another request may be staged.
     fn admits(&self) -> bool;
 
-    /// A request of so many bytes goes.
+    /// Counts a staged request of this many bytes.
     fn take(&mut self, bytes: usize);
 }
 
@@ -42,12 +42,12 @@ impl Limit for Unlimited {
     fn take(&mut self, _bytes: usize) {}
 }
 
-/// Limits on the requests that may still go into the doorbell.
+/// Limits on the requests that may still be staged for the doorbell.
 struct Left<'l, B> {
     room: u32,
     credits: u32,
     bytes: &'l mut B,
-    /// The longest inline message, if the message is alone in its doorbell.
+    /// The limit for automatic inline, if the request is alone in its doorbell.
     inline_bytes_max: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ impl<B: Limit> Left<'_, B> {
         self.credits = self.credits.saturating_sub(u32::from(takes_receive));
     }
 
-    /// Sets room and credits aside for so many requests: how much.
+    /// Reserves room and credits for up to `count` requests. Returns what was reserved.
     #[inline]
     fn set_aside(&mut self, count: u32) -> [u32; 2] {
         [&mut self.room, &mut self.credits].map(|left| {
@@ -74,7 +74,7 @@ impl<B: Limit> Left<'_, B> {
         })
     }
 
-    /// Takes back what was set aside.
+    /// Returns the reserved room and credits.
     #[inline]
     fn take_back(&mut self, [room, credits]: [u32; 2]) {
         self.room = self.room.saturating_add(room);
@@ -92,17 +92,17 @@ impl<B: Limit> Left<'_, B> {
     }
 }
 
-/// Posts the requests that wait for a channel, as far as room and credits allow, as one doorbell: first those of the channel's
-/// own thread, then those of submitters. If the own ones left no room for submitters, submitters have the room next time.
-/// Requests for an earlier channel of this place fail.
+/// Posts the requests that wait for a channel with one doorbell, as far as room and credits allow. The channel's own requests,
+/// submitted on the Worker's thread, go first, then the requests of submitters. If own requests leave no room for submitters, the
+/// submitters get room first the next time. Requests for an earlier channel with the same index fail.
 ///
-/// Own requests that come back are left with the channel, to be reported ([`Deferred::take_refused`]).
+/// Own requests that come back stay with the channel until they are reported ([`Deferred::take_refused`]).
 #[inline]
 pub(super) fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, channel: &mut C) {
     post_within(queue, inlets, channel, &mut Unlimited);
 }
 
-/// Posts as [`post`] does, as far as a limit on the bytes allows, too.
+/// Posts as [`post`] does, within a limit on the bytes.
 #[inline(always)]
 pub(super) fn post_within<P: Provider, C: Sends<P>>(
     queue: &mut Queue,
@@ -121,7 +121,7 @@ pub(super) fn post_within<P: Provider, C: Sends<P>>(
     }
 }
 
-/// Posts the submitters' requests after the device refused an own one in front of them.
+/// Posts the submitters' requests in another doorbell, after the device refused an own request ahead of them.
 #[cold]
 fn post_others<P: Provider>(
     queue: &mut Queue,
@@ -133,7 +133,8 @@ fn post_others<P: Provider>(
     ring(queue, inlets, half, id, (false, limit));
 }
 
-/// Rings one doorbell. Says whether others' requests were put back, since the device refused an own one in front of them.
+/// Stages the requests and rings one doorbell. Returns whether submitters' requests wait again, because the device refused an own
+/// request ahead of them.
 #[inline(always)]
 fn ring<P: Provider, B: Limit>(
     queue: &mut Queue,
@@ -159,7 +160,7 @@ fn ring<P: Provider, B: Limit>(
         bytes: limit,
         inline_bytes_max: is_alone.then_some(usize::from(*inline_alone_bytes_max)),
     };
-    // Looked at before anything is staged, since it may wait for many polls.
+    // Checked before anything is staged: if nothing can be posted, which may last for many polls, no batch is begun.
     let can_others = inlets
         .at(queue.head)
         .is_some_and(|(_, node)| node.request.channel() != id || left.admits(node.request.takes_receive()));
@@ -182,13 +183,13 @@ fn ring<P: Provider, B: Limit>(
     stage_others(queue, inlets, id, records, &mut batch, &mut left);
     queue.is_their_turn = own > 0 && !is_their_turn && !queue.is_empty();
     if batch.staged() > own {
-        // Submitters may have no further memory, so perhaps no later request is signaled: the last of theirs is.
+        // The last request is signaled, since submitters may have no memory left for a later one.
         batch.signal_last();
     }
     let mut unposted = Queue::EMPTY;
     let mut is_own_refused = false;
     let outcome = batch.ring_returning(|ticket, slot| {
-        // A staged request of a submitter has a record, and its place is still empty.
+        // A submitter's staged request has a record, and its node has no slot meanwhile.
         match (records.take(ticket), &mut deferred, first) {
             (Some(record), ..) => unposted.push_back(inlets, &record, slot),
             (None, Some(deferred), Some(first)) => {
@@ -209,8 +210,8 @@ fn ring<P: Provider, B: Limit>(
     }
 }
 
-/// Handles a doorbell that the device took only in part: notes the refusal for the channel's own requests. Submitters' requests
-/// fail, or are put back if an own request was refused in front of them. Returns whether submitters' requests wait again.
+/// Handles a doorbell that the device took only in part. The channel's own requests get the refusal. Submitters' requests fail,
+/// or wait again if an own request was refused ahead of them. Returns whether submitters' requests wait again.
 #[cold]
 fn give_back<P: Provider>(
     queue: &mut Queue,
@@ -232,7 +233,7 @@ fn give_back<P: Provider>(
     false
 }
 
-/// Stages what waits at the channel; the first of it.
+/// Stages the requests that wait at the channel. Returns the ticket of the first one.
 #[inline(always)]
 fn stage_own<P: Provider>(
     deferred: &mut Deferred<P>,
@@ -247,7 +248,7 @@ fn stage_own<P: Provider>(
         if !left.admits(takes_receive) {
             break;
         }
-        // It is there.
+        // A waiting request has its slot.
         if let Some(slot) = next.slot.take() {
             let bytes = slot.len_bytes();
             let flags = left.flags(operation, bytes, flags);
@@ -270,7 +271,7 @@ fn stage_own<P: Provider>(
     first
 }
 
-/// Stages what came out of rings.
+/// Stages the requests of submitters.
 #[inline(always)]
 fn stage_others<P: Provider>(
     queue: &mut Queue,
@@ -286,7 +287,7 @@ fn stage_others<P: Provider>(
         if request.channel() == id && !left.admits(takes_receive) {
             break;
         }
-        // It is there.
+        // A waiting request has its slot.
         if let Some(slot) = node.slot.take() {
             if request.channel() != id {
                 return_path.failed(request.channel(), slot, SubmissionError::NoChannel);
@@ -315,7 +316,7 @@ fn stage_others<P: Provider>(
     }
 }
 
-/// Fails all that waits for a channel that failed.
+/// Fails all requests that wait for a failed channel.
 #[cold]
 fn fail<P: Provider>(queue: &mut Queue, inlets: &mut Inlets<P>, half: &mut SendHalf<P>, id: ChannelId) {
     let cause = half.sender.cause();

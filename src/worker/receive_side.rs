@@ -1,5 +1,5 @@
-//! Polling for what was received: completions in bulk, each to its channel, and receives posted again. The same for a whole Worker
-//! and for the half of one that receives.
+//! Polling of the receive completion queue, and reposting of receives. The code serves a whole Worker and the receiving half of a
+//! split one.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use crate::worker::event::Event;
 use crate::worker::half::{Receives, event_of};
 use crate::worker::message::{Message, Taken};
 
-/// State for polling receives: the completion queue, and the state kept between polls.
+/// The receive completion queue, and the state that is kept between its polls.
 pub(crate) struct ReceiveSide<P: Provider> {
     pub(crate) completions: Reaped<P::CompletionQueue>,
-    /// Channels whose receives could not all be posted again for want of memory.
+    /// Channels whose missing receives could not all be posted, for lack of memory.
     pub(super) hungry: ChannelList,
     /// Completions of channels that are not admitted yet.
     pub(super) early: Early<P>,
-    /// The channel of whose receive a callback panicked: it is still to be posted again.
+    /// The channel whose callback panicked on a message. The message's receive still has to be reposted.
     interrupted: Option<u32>,
     /// The shared receives, if the channels share theirs.
     pub(crate) shared: Option<Box<Reaped<Shared<P>>>>,
@@ -48,7 +48,7 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Whether receives could not be posted for want of memory: nothing announces when there is some.
+    /// Whether receives wait for memory. No completion reports when memory becomes free, so a sleeping thread has to poll.
     pub(super) fn awaits_memory(&self) -> bool {
         match &self.shared {
             Some(shared) => shared.awaits_memory(),
@@ -56,7 +56,7 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Asks the device again to say when few shared receives are left, once it did and they are not few any more.
+    /// Sets the low watermark of the shared receives again, if the device reported it and enough receives are posted now.
     #[inline]
     pub(super) fn renew_limit(&mut self) {
         if let Some(shared) = self.shared.as_mut().filter(|shared| shared.is_limit_due()) {
@@ -64,7 +64,8 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Takes what was received. `due` is notified of channels that have receives to announce.
+    /// Polls the receive completion queue. Returns the number of completions. `due` is called for channels with receives to
+    /// announce.
     #[inline]
     pub(super) fn poll<C: Receives<P>>(
         &mut self,
@@ -104,7 +105,7 @@ impl<P: Provider> ReceiveSide<P> {
         Ok(count)
     }
 
-    /// A callback panicked as a message was delivered to it: its receive is posted again, and announced, with those that went without.
+    /// Lists the channel whose callback panicked as hungry, so that its receive is reposted and announced.
     #[cold]
     fn note_interrupted<C: Receives<P>>(&mut self, table: &mut [ChannelEntry<C>]) {
         let Some(index) = self.interrupted.take() else {
@@ -115,8 +116,9 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Takes what had come before its channel was there, and says of how many it is settled whose they are. It goes in
-    /// front of [`ReceiveSide::poll`]: a channel's messages keep their order, and the receive of a callback that panicked is noted.
+    /// Handles the completions that were kept because their channel was not admitted. Returns how many were handled, and so are
+    /// not kept any more. Called before [`ReceiveSide::poll`], so that the messages of a channel keep their order, and so that
+    /// the receive of a callback that panicked is noted.
     #[inline]
     pub(super) fn poll_early<C: Receives<P>>(
         &mut self,
@@ -126,7 +128,7 @@ impl<P: Provider> ReceiveSide<P> {
         due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) -> u32 {
-        // One word of both, so that a poll compares once.
+        // Both conditions in one word, so that a poll compares once.
         if self.early.len() | usize::from(self.interrupted.is_some()) == 0 {
             return 0;
         }
@@ -170,13 +172,13 @@ impl<P: Provider> ReceiveSide<P> {
         count
     }
 
-    /// How many channels went without receives, for [`ReceiveSide::feed`].
+    /// Returns how many channels lack receives, for [`ReceiveSide::feed`].
     #[inline(always)]
     pub(super) fn unfed(&self) -> usize {
         self.hungry.len()
     }
 
-    /// Posts receives for channels that went without, as far as memory came back.
+    /// Posts receives for the channels that lack some, as far as there is memory.
     #[cold]
     pub(super) fn feed<C: Receives<P>>(
         &mut self,
@@ -186,7 +188,7 @@ impl<P: Provider> ReceiveSide<P> {
         each: &mut impl FnMut(Turn<'_, P, C>, Event<'_, P>),
     ) {
         if self.shared.is_some() {
-            // These are fed with the shared receives.
+            // `Shared::tend` feeds these.
             return;
         }
         self.hungry.retain(|index| {
@@ -197,7 +199,7 @@ impl<P: Provider> ReceiveSide<P> {
                 entry.listed.is_hungry = false;
                 return false;
             };
-            // Hungry still if `each` panics.
+            // If `each` panics, the channel stays hungry.
             listed.is_hungry = !repost(channel, others, arena, each);
             if channel.receive_half().receiver.is_announcement_due() {
                 due(index, listed);
@@ -207,7 +209,7 @@ impl<P: Provider> ReceiveSide<P> {
     }
 }
 
-/// Takes a receive that ended to its channel. Says whether it is settled whose it was: not where it came early.
+/// Passes a completed receive to its channel. Returns `false` if the completion is kept, since its channel is not admitted yet.
 #[inline(always)]
 fn take<P: Provider, C: Receives<P>>(
     completion: Lent<'_, P::Completion>,
@@ -226,7 +228,7 @@ fn take<P: Provider, C: Receives<P>>(
     let Some((channel, others, (taken, immediate))) = message else {
         return take_other(completion, shared, interrupted, around.again(), due, each);
     };
-    // Should `each` panic, the next poll posts its receive again, and announces it.
+    // If `each` panics, the next poll reposts the receive and announces it.
     let owed = OnUnwind::new(|| *interrupted = Some(id.channel()));
     let mut memory = Some(taken);
     if let Some(message) = Loan::of(&mut memory).map(Message::lent) {
@@ -240,8 +242,8 @@ fn take<P: Provider, C: Receives<P>>(
     true
 }
 
-/// Takes a receive that brought no message into one slot of a channel's own queue, or is not the next one. Says whether it is settled
-/// whose it was.
+/// Handles receive completions that [`take`] does not: shared receives, failures, WRITEs with immediate, and completions that are
+/// kept. Returns `false` if the completion is kept.
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 fn take_other<P: Provider, C: Receives<P>>(
     completion: Lent<'_, P::Completion>,
@@ -284,7 +286,7 @@ fn take_other<P: Provider, C: Receives<P>>(
             if let Some(message) = memory {
                 around.arena.release(message.into());
             }
-            // The other half of a Worker taken apart is notified. Before `each` is called, which may panic.
+            // Reported to the sending half of a split Worker, before the call of `each`, which may panic.
             let reported = note_end(channel, event);
             due(id.channel(), listed);
             if let Some(event) = reported {
@@ -301,9 +303,9 @@ fn take_other<P: Provider, C: Receives<P>>(
     true
 }
 
-/// Posts the receives that are missing of a channel's own queue, and has them announced where that is due. A refusal of the device is
-/// reported to `each`.
-// Once for many messages: apart, it takes no registers from what happens for each.
+/// Posts the missing receives of a channel's own queue, and lists the channel if an announcement is due. If the device refuses,
+/// `each` gets the error.
+// Called once for many messages. A separate function, so that it takes no registers from the code that runs for each message.
 #[cfg_attr(not(doorbell_in_line), inline(never))]
 fn look_after<P: Provider, C: Receives<P>>(
     index: u32,
@@ -323,7 +325,7 @@ fn look_after<P: Provider, C: Receives<P>>(
     }
 }
 
-/// Notes how a channel ended, and what of it is to be reported to the application now.
+/// Notes the end of a channel. Returns the event for the application, if one is due now.
 #[cold]
 pub(super) fn note_end<P: Provider, C: Receives<P>>(
     channel: &mut C,
@@ -335,7 +337,7 @@ pub(super) fn note_end<P: Provider, C: Receives<P>>(
     }
 }
 
-/// Keeps a receive of a channel that is not admitted yet, and drops that of one that is gone.
+/// Keeps a completion if its channel is not admitted yet, and drops it if the channel is gone. Returns `false` if it is kept.
 #[cold]
 fn keep_or_orphan<P: Provider>(
     completion: Lent<'_, P::Completion>,
@@ -352,7 +354,7 @@ fn keep_or_orphan<P: Provider>(
     !is_kept
 }
 
-/// Posts the receives that are missing, and says whether none is left to post. A refusal of the device is reported to `each`.
+/// Posts the missing receives. Returns whether less than a batch is missing now. If the device refuses, `each` gets the error.
 #[inline]
 fn repost<P: Provider, C: Receives<P>>(
     channel: &mut C,

@@ -1,7 +1,7 @@
-//! Whose turn it is among classes: strict priorities, shares by weight, and limits.
+//! Scheduling of traffic classes: strict priorities, shares by weight, and rate limits.
 //!
-//! Shares are start-time fair queueing. Each class has a virtual time, which grows by bytes over weight, and the class with the
-//! earliest goes next. A class that was idle begins at the time of the others, so it has no credit for the past.
+//! Shares use start-time fair queueing. Each class has a virtual time that advances by bytes / weight, and the class with the
+//! earliest virtual time is next. A class that was idle continues at the virtual time of the others, so idle time earns nothing.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -10,19 +10,19 @@ use doorbell_core::Instant;
 
 use crate::worker::class::{CLASSES_MAX, Class, Classes};
 
-/// Limit on a rate: a bucket that fills by so many bytes a second, and holds a burst.
+/// Rate limit: a token bucket that fills at `bytes_per_second` and holds `burst_bytes`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     bytes_per_second: u64,
     burst_bytes: u64,
-    /// Bytes that may go now; below zero after a request that was larger.
+    /// Bytes that may be sent at the time `at`; negative after a request that exceeded the level.
     level: i64,
-    /// When that was.
+    /// The time of the level.
     at: Instant,
 }
 
 impl Bucket {
-    /// An empty one, that holds so many bytes, or those of 10 ms if that is 0.
+    /// Makes an empty bucket that holds `burst_bytes`; 0 stands for the bytes of 10 ms.
     pub(crate) const fn new(bytes_per_second: u64, burst_bytes: u32, now: Instant) -> Self {
         Self {
             bytes_per_second,
@@ -44,7 +44,7 @@ impl Bucket {
             .min(most)
     }
 
-    /// When the next request may go: now, if the level is not below zero.
+    /// Returns the time at which the next request may be sent: now, unless the level is negative.
     pub(crate) fn ready_at(&self, now: Instant) -> Instant {
         let lacks = u128::from(self.level(now).min(0).unsigned_abs());
         let rate = u128::from(self.bytes_per_second.max(1));
@@ -55,7 +55,7 @@ impl Bucket {
         now.after(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
-    /// The bytes that may go now without going beyond it.
+    /// Returns the bytes that may be sent now without exceeding the level.
     fn spare(&self, now: Instant) -> u64 {
         u64::try_from(self.level(now)).unwrap_or(0)
     }
@@ -71,31 +71,32 @@ impl Bucket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassCounts {
-    /// Requests that were posted: messages in fragments, one-sided requests and pieces of transfers.
+    /// Posts of the class. Links count each request: a fragment of a message, a one-sided request or a piece of a transfer. A
+    /// Worker counts each doorbell of submitted requests once.
     pub requests: u64,
-    /// Bytes of these, with their headers.
+    /// Bytes of these posts. Links include the headers of their messages. A Worker counts an empty request as one byte.
     pub bytes: u64,
 }
 
-/// A turn among others: what was served so far, in a virtual time that all of them share.
+/// Virtual clock that several members share: the virtual time of the service so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
     now: u128,
 }
 
-/// Virtual time at which one has its next turn.
+/// Virtual time of a member's next turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn(u128);
 
 impl Turn {
     pub(crate) const START: Self = Self(0);
 
-    /// When it is, among these: no earlier than the others are.
+    /// Returns the time of the turn on this clock: not before the clock's current time.
     pub(crate) fn among(self, turns: Turns) -> u128 {
         self.0.max(turns.now)
     }
 
-    /// It was served so many bytes, of a share by this weight.
+    /// Charges the member for `bytes` bytes at this weight, and advances the clock.
     pub(crate) fn served(&mut self, turns: &mut Turns, bytes: u64, weight: u16) {
         turns.now = self.among(*turns);
         let span = u128::from(bytes) << 16;
@@ -108,25 +109,25 @@ impl Turn {
 #[derive(Clone, Copy, Debug)]
 struct ClassState {
     weight: u16,
-    /// How many different priorities are below its own.
+    /// The number of different priorities below that of the class.
     level: usize,
     turn: Turn,
-    /// The turns of its members.
+    /// The virtual clock of the class's members.
     members: Turns,
     bucket: Option<Bucket>,
     counts: ClassCounts,
 }
 
-/// The order of classes, and how much each had.
+/// The schedule of all classes, and their counts.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     places: [ClassState; CLASSES_MAX],
-    /// The turns of each level.
+    /// The virtual clock of each level.
     turns: [Turns; CLASSES_MAX],
     bytes_ahead_max: u64,
 }
 
-/// Bytes under way, by the level of their class.
+/// Bytes in flight, by the level of their class.
 pub(crate) type Ahead = [u64; CLASSES_MAX];
 
 impl Schedule {
@@ -164,7 +165,7 @@ impl Schedule {
         self.place(class).map_or(0, |place| place.level)
     }
 
-    /// The key by which the next is chosen, the least first: of a member of a class that had this turn.
+    /// Returns the sort key of a member with this turn. The member with the least key is next.
     pub(crate) fn order(&self, class: u8, member: Turn) -> (Reverse<usize>, u128, u8, u128) {
         let Some(place) = self.place(class) else {
             return (Reverse(0), 0, class, 0);
@@ -178,32 +179,32 @@ impl Schedule {
         )
     }
 
-    /// Notes that so many more bytes of a class are under way.
+    /// Adds bytes of a class to the bytes in flight.
     pub(crate) fn note(&self, class: u8, ahead: &mut Ahead, bytes: u64) {
         if let Some(of_level) = ahead.get_mut(self.level(class)) {
             *of_level = of_level.saturating_add(bytes);
         }
     }
 
-    /// Whether a class may post where so many bytes are under way.
+    /// Whether a class may post with these bytes in flight. Only bytes of its own and of higher priorities count.
     pub(crate) fn has_room(&self, class: u8, ahead: &Ahead) -> bool {
         let own = ahead.get(self.level(class)..).unwrap_or_default();
         own.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes)) < self.bytes_ahead_max.max(1)
     }
 
-    /// When the limit of a class lets the next request go.
+    /// Returns the time at which the rate limit of a class allows the next request.
     pub(crate) fn ready_at(&self, class: u8, now: Instant) -> Instant {
         let bucket = self.place(class).and_then(|place| place.bucket);
         bucket.map_or(now, |bucket| bucket.ready_at(now))
     }
 
-    /// The bytes that the limit of a class lets go now.
+    /// Returns the bytes that the rate limit of a class allows now.
     pub(crate) fn spare(&self, class: u8, now: Instant) -> u64 {
         let bucket = self.place(class).and_then(|place| place.bucket);
         bucket.map_or(u64::MAX, |bucket| bucket.spare(now))
     }
 
-    /// A member of a class posted so many bytes.
+    /// Charges a member of a class for one post of `bytes` bytes.
     pub(crate) fn charge(&mut self, (class, member): (u8, &mut Turn), bytes: u64, now: Instant) {
         let Some(place) = self.places.get_mut(Classes::place(class)) else {
             return;

@@ -1,5 +1,5 @@
-//! Upkeep of a Worker (`Worker::tend`), beside polling: it closes channels that are lost, advances channels that are being closed, and
-//! probes peers of which nothing is heard.
+//! Upkeep of a Worker by `Worker::tend`: closing of lost channels, progress of channels that are being closed, and probes of
+//! silent peers.
 
 use core::time::Duration;
 
@@ -11,39 +11,41 @@ use crate::worker::channel::{Channel, ChannelId};
 use crate::worker::ending::{Look, Traffic};
 use crate::worker::event::ChannelState;
 
-/// Polls from one look at the clock to the next, at most: a look costs some twenty nanoseconds, and these polls take tens of microseconds.
+/// Maximum number of polls between two reads of the clock. A read costs some twenty nanoseconds, and these polls take tens of
+/// microseconds.
 const POLLS: u32 = 1024;
 
-/// As many before it is known how long a poll takes.
+/// Number of polls between two reads of the clock before the duration of a poll is known.
 const POLLS_FIRST: u32 = 16;
 
-/// A loop that sleeps between its polls makes few of them: then there are so many from one look to the next as it makes in this time.
+/// Target time between two reads of the clock, for loops that sleep between their polls. The number of polls between two reads is
+/// adapted to it.
 const LOOK_WITHIN: Duration = Duration::from_millis(20);
 
-/// While something comes or goes, channels are looked at so often for whether it did on them: a peer that is silent is probed
-/// this much late at most.
+/// Interval at which all channels are checked for traffic while the Worker has any. A silent peer is probed late by at most this
+/// time.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// When a Worker is to look at what no completion reports.
+/// Schedule of a Worker's upkeep, for conditions that no completion reports.
 #[derive(Debug)]
 pub(super) struct Upkeep {
-    /// Polls left until it looks.
+    /// Calls of `tend` left until the next upkeep.
     polls: u32,
-    /// Polls from one look to the next.
+    /// Calls of `tend` from one upkeep to the next while channels are probed.
     stride: u32,
-    /// When it looked last, where as many polls as that are made since.
+    /// The time of the last upkeep. `None` if the next one was requested early, since the time between them then says nothing.
     looked: Option<Instant>,
-    /// Whether any channel is probed.
+    /// Whether a channel of the Worker is to be probed when its peer is silent.
     is_probing: bool,
-    /// When channels are looked at next for whether anything came; at once where it is not known.
+    /// The time of the next check of all channels for traffic. `None` if it is not known; then the check is due at once.
     due: Option<Instant>,
-    /// The counts of what had come on the Worker and gone by the last look at its channels.
+    /// The Worker's traffic count at the last check of all channels.
     seen: u64,
-    /// Completions that polls took since the last look at the closings.
+    /// Completions that polls took since the closings advanced last.
     taken: TakenOfBoth,
 }
 
-/// Completions that polls took out of a completion queue since the last look at the closings.
+/// Completions that polls took out of a completion queue since the closings advanced last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
     count: u32,
@@ -57,8 +59,8 @@ impl Taken {
         self.is_empty |= count == 0;
     }
 
-    /// How many completions may be left of so many that were in the queue at the look before. An empty queue has none left:
-    /// what came since are others.
+    /// Returns how many of `before` earlier completions may still be in the queue. After a poll that found the queue empty there
+    /// are none: any completion in the queue is newer.
     pub(super) const fn left_of(self, before: u32) -> u32 {
         if self.is_empty {
             0
@@ -95,20 +97,20 @@ impl Upkeep {
         self.taken.sends.note(sent);
     }
 
-    /// Counts a call of [`Worker::tend`]; says whether there is something to look at.
+    /// Counts a call of [`Worker::tend`]. Returns whether the upkeep is due.
     #[inline]
     pub(super) const fn is_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_sub(1);
         self.polls == 0
     }
 
-    /// Has the poll that is under way look, or the next one.
+    /// Makes the upkeep due at the next call of [`Worker::tend`].
     pub(super) const fn is_wanted(&mut self) {
         self.polls = 1;
         self.looked = None;
     }
 
-    /// Notes that it looks now, and has the next look be as many polls away as take no longer than [`LOOK_WITHIN`].
+    /// Notes the time of an upkeep, and adapts the stride so that the next one follows within about [`LOOK_WITHIN`].
     fn note_look(&mut self, now: Instant) {
         if let Some(before) = self.looked {
             let took = Deadline::at(now).remaining(before).as_micros().max(1);
@@ -122,19 +124,19 @@ impl Upkeep {
         self.looked = Some(now);
     }
 
-    /// Polls until it looks again, where nothing is to be done before.
+    /// Returns the number of calls until the next upkeep, if nothing requests it earlier.
     const fn polls_to_next(&self) -> u32 {
         if self.is_probing { self.stride } else { POLLS }
     }
 
-    /// A channel came that is to be probed.
+    /// Notes that the Worker has a new channel that is to be probed.
     pub(super) const fn probe(&mut self) {
         self.is_probing = true;
         self.due = None;
         self.is_wanted();
     }
 
-    /// For how long it may sleep at most.
+    /// Returns the longest time that a thread may sleep before the next check for probes; `None` is no limit.
     pub(super) fn sleep_at_most(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
         let due = self.due.filter(|_| self.is_probing)?;
         Some(Deadline::at(due).remaining(now()))
@@ -142,12 +144,12 @@ impl Upkeep {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Does the upkeep that polling leaves out. Channels that are being closed advance, and channels that are lost begin to close.
-    /// Silent peers are probed, and a limit of shared receives that was reached is set again. It may allocate and make system calls.
+    /// Does the upkeep that polling leaves out. Channels that are being closed advance, and lost channels begin to close. Silent
+    /// peers are probed, and a reached limit of shared receives is set again. The call may allocate and make system calls.
     ///
-    /// A loop that polls by [`Worker::poll`] calls it at times of its own, every few milliseconds or more often. It may be called
-    /// after each poll, as [`Worker::poll_tending`] does: if nothing is closing or due, a call costs a few instructions, and one
-    /// in 1,024 looks at the clock.
+    /// A loop that polls by [`Worker::poll`] calls this every few milliseconds or more often, at moments that it chooses. Calling
+    /// it after each poll, as [`Worker::poll_tending`] does, is cheap: if nothing is closing or due, a call costs a few
+    /// instructions, and one call in 1,024 reads the clock. While the loop sleeps between its polls, more of them do.
     #[inline]
     pub fn tend(&mut self) {
         if self.upkeep.is_due() {
@@ -156,22 +158,22 @@ impl<P: Provider> Worker<P> {
         self.receives.renew_limit();
     }
 
-    /// Closes what is lost, as far as that goes now: a channel that nobody needs any more keeps no peer out, in a loop that never
-    /// tends either.
+    /// Advances closings and closes lost channels before a new channel is admitted. So lost channels do not keep new peers out,
+    /// even if the application never calls [`Worker::tend`].
     pub(crate) fn make_room(&mut self) {
         if !self.closing.is_empty() || !self.sends.lost.is_empty() {
             self.keep_up();
         }
     }
 
-    /// Advances all closings, by what polls took since the last time, closes what is lost, and probes.
+    /// Does the upkeep: advances all closings, begins to close lost channels, and probes silent peers.
     #[cold]
     fn keep_up(&mut self) {
         let taken = core::mem::take(&mut self.upkeep.taken);
         if !self.closing.is_empty() {
             self.advance_closings(taken);
         }
-        // Later: what was taken was so before these began to close.
+        // After the advance, since `taken` counts completions from before these closings began.
         if !self.sends.lost.is_empty() {
             self.close_lost();
         }
@@ -185,7 +187,7 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Begins to close the channels that are lost, which were reported to the application.
+    /// Begins to close the lost channels, whose ends were reported to the application.
     fn close_lost(&mut self) {
         let now = self.context.now();
         let Self {
@@ -212,7 +214,7 @@ impl<P: Provider> Worker<P> {
         });
     }
 
-    /// Takes up what the halves found out while they were apart.
+    /// Takes over the ends of channels that the halves found while the Worker was split, and the probing of channels.
     pub(super) fn take_up_lost(&mut self) {
         for entry in &mut self.table.entries {
             let Some(channel) = &mut entry.channel else {
@@ -230,7 +232,7 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Looks which channels something came on, and probes the peers of the others once it is time.
+    /// Checks which channels had traffic, and probes the peers of those that were silent for long enough.
     fn look_after(&mut self) {
         let now = self.context.now();
         self.upkeep.note_look(now);
@@ -249,11 +251,11 @@ impl<P: Provider> Worker<P> {
         }
         self.upkeep.is_probing = next.is_some();
         self.upkeep.due = next;
-        // With the probes.
+        // Read again, since probes count as traffic.
         self.upkeep.seen = self.traffic();
     }
 
-    /// A count of what has come and gone on the Worker. Messages without a completion are seen by their requests alone.
+    /// Returns a count that changes with the traffic of the Worker. Unsignaled requests count when they are posted.
     fn traffic(&self) -> u64 {
         let counts = &self.statistics;
         let came = counts.received.value().wrapping_add(counts.completions.value());
@@ -261,8 +263,8 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-/// Probes the peer of a channel where it is time, or gives it up; says when it is to be looked at again. While requests of the
-/// application are in flight the transport itself finds out a peer that is dead.
+/// Probes the peer of a channel or gives it up, if that is due. Returns the time of the next check; `None` if the channel needs
+/// none. While requests of the application are in flight, the transport's retransmissions detect a dead peer.
 fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instant> {
     if channel.state() != ChannelState::Open || channel.send.is_closed {
         return None;
@@ -276,7 +278,7 @@ fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instan
     match channel.send.care.look(traffic, now)? {
         Look::At(due) => Some(due),
         Look::Probe => {
-            // If the device refuses it, it is tried again after the same silence. It may have it all the same.
+            // A refused probe is retried after the same time of silence. The device may have posted it despite the refusal.
             let is_posted = channel.send.sender.probe().is_ok();
             if !is_posted {
                 channel.send.notice.note_not_posted();
@@ -288,7 +290,7 @@ fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instan
             Some(now)
         }
         Look::GiveUp => {
-            // If the device refuses even that, the channel counts as failed all the same.
+            // If the device refuses, the channel counts as failed anyway.
             let _ = channel.send.shut();
             channel.send.sender.note_unanswered();
             channel.send.notice.note_lost();
@@ -298,7 +300,8 @@ fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instan
 }
 
 impl<P: Provider> Worker<P> {
-    /// Whether the Worker is closing a channel by itself, or has, and nobody asked for it so far; then it is the caller's.
+    /// Takes over a closing that the Worker began by itself. Returns whether there is such a closing, finished or not, that no
+    /// caller took over before.
     pub(super) fn take_over(&mut self, id: ChannelId) -> bool {
         if let Some(closing) = self.closing.iter_mut().find(|closing| closing.is_of(id)) {
             return core::mem::take(&mut closing.is_by_itself);
