@@ -1,4 +1,4 @@
-//! Asynchronous events of the device: taken for the Worker, and reported to its callers.
+//! Asynchronous events of the device: those that the Worker handles, and those that it passes on to its callers.
 
 use std::collections::VecDeque;
 
@@ -10,16 +10,15 @@ use super::{ReceiveWorker, Worker};
 use crate::machine::log::log;
 use crate::worker::half::Receives;
 
-/// Events kept at most that nobody asked for: more than there are of one closing, and of ports that come
-/// and go for a while.
+/// Maximum number of kept events. The number exceeds the events of one closing, together with some port changes.
 const KEPT_MAX: usize = 64;
 
-/// Events that were taken while something else was looked for.
+/// Events that closings took from the device, kept for callers of `next_event`.
 #[derive(Debug)]
 pub(super) struct DeviceEvents {
-    /// The latest, and no more than [`KEPT_MAX`].
+    /// The latest events, at most [`KEPT_MAX`].
     waiting: VecDeque<AsyncEvent>,
-    /// How many there were before them that nobody asked for in time.
+    /// The number of older events that were dropped, since no caller took them in time.
     dropped: u64,
 }
 
@@ -31,7 +30,8 @@ impl DeviceEvents {
         }
     }
 
-    /// Keeps an event for later callers: the latest ones, since they give the present state.
+    /// Keeps an event for later callers. If there is no room, the oldest event is dropped, since later events show the present
+    /// state.
     fn keep(&mut self, event: AsyncEvent) {
         if self.waiting.len() >= KEPT_MAX {
             self.waiting.pop_front();
@@ -40,7 +40,7 @@ impl DeviceEvents {
         self.waiting.push_back(event);
     }
 
-    /// The next event, after it was noted where it is about what the Worker does.
+    /// Returns the next event. Events about shared receives are first handled for the Worker.
     fn next<P: Provider, C: Receives<P>>(
         &mut self,
         context: &P::Context,
@@ -63,8 +63,8 @@ impl DeviceEvents {
         Ok(event)
     }
 
-    /// Notes the waiting events, and keeps them for later callers. Events about queue pairs that take no more receives are only
-    /// noted, since they concern nobody else.
+    /// Takes all waiting events of the device, handles those about shared receives, and keeps them for later callers. Reports of
+    /// the last receive of a queue pair are not kept, since only the Worker needs them.
     pub(super) fn look<P: Provider, C: Receives<P>>(
         &mut self,
         context: &P::Context,
@@ -74,7 +74,7 @@ impl DeviceEvents {
         let Some(shared) = &mut receives.shared else {
             return;
         };
-        // A failed descriptor is reported to callers that ask for events.
+        // An error of the descriptor ends the loop here, and is reported to callers of `next_event`.
         while let Ok(Some(event)) = context.next_event().inspect(log_event) {
             shared.note(event, table);
             if !matches!(event, AsyncEvent::LastReceiveReached(_)) {
@@ -85,22 +85,22 @@ impl DeviceEvents {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Takes the next asynchronous event of the device, without blocking: `None` where none waits. One makes
-    /// the descriptor of [`Worker::context`] readable; ask after a closing, too, which may have found some.
+    /// Takes the next asynchronous event of the device, without blocking; `None` if no event waits. The descriptor of
+    /// [`Worker::context`] is readable while the device has an event. With shared receives, call this after closings, too, since
+    /// they take events from the device.
     ///
-    /// With shared receives, take the events here and not from the context: the limit is set again only after it was reported here.
-    /// The last 64 events that closings found are kept; see [`Worker::events_dropped`].
+    /// With shared receives, take the events here and not from the context, since the Worker sets the limit again only after it
+    /// saw the event. The last 64 events that closings took are kept; see [`Worker::events_dropped`].
     ///
     /// # Errors
-    /// The descriptor failed, or the device refused to set the limit of the shared receives again; then
-    /// it reports no more of it.
+    /// The descriptor failed, or the device refused to set the limit of the shared receives again. After a refusal the device
+    /// reports the limit no more.
     pub fn next_event(&mut self) -> Result<Option<AsyncEvent>, ProviderError> {
         let table = &mut self.table.entries;
         self.device_events.next(&*self.context, &mut self.receives, table)
     }
 
-    /// How many asynchronous events were dropped, closings having found more than are kept, and nobody having
-    /// asked for them.
+    /// Returns how many asynchronous events were dropped, since closings took more than are kept and no caller asked for them.
     #[must_use]
     pub const fn events_dropped(&self) -> u64 {
         self.device_events.dropped
@@ -118,7 +118,7 @@ impl<P: Provider> ReceiveWorker<P> {
     }
 }
 
-/// Logs what the device said: loudly where something of it works no more.
+/// Logs an event of the device: failures as errors, changes of ports and GIDs as warnings.
 fn log_event(event: &Option<AsyncEvent>) {
     let Some(event) = event else { return };
     match event {

@@ -1,7 +1,7 @@
-//! The Worker's side of submitters: their requests are taken out of the rings, and wait in the order of their
-//! channel until they are posted (`posting`), together with what waits at the channel itself.
+//! The Worker's side of submission. Requests are taken out of the rings, and wait in a queue for each channel until they are
+//! posted (`posting`), together with requests that wait at the channel itself.
 //!
-//! Each waiting request has the place of its own slot, so a place is always free and polling allocates nothing.
+//! The node of a waiting request belongs to its slot, so a node is always free and polling allocates nothing.
 
 use core::fmt;
 use core::time::Duration;
@@ -33,42 +33,42 @@ use crate::worker::submission::{
 };
 use crate::worker::submission::{SubmissionError, Submitter};
 
-/// No sleep is longer while something is awaited that no completion reports: credits, memory for
-/// receives, the end of a closing. About as long as a peer that found no receive waits by default.
+/// Maximum sleep while something is awaited that no completion reports: credits, memory for receives, or the end of a closing.
+/// The time is about the default RNR timer.
 pub(crate) const NAP: Duration = Duration::from_millis(1);
 
-/// All submitters of a Worker, and what they submitted and is not posted.
+/// All submitters of a Worker, and the submitted requests that are not posted yet.
 pub(crate) struct Submissions<P: Provider> {
     inlets: Inlets<P>,
     /// By the index of the channel.
     queues: Vec<Queue>,
-    /// Channels for which something waits, here or at the channel itself.
+    /// Channels for which requests wait, in `queues` or at the channel itself.
     waiting: ChannelList,
     /// The order of channels, if the Worker has classes.
     ordered: Option<Box<Ordered>>,
-    /// Channels on which something was submitted since the last poll; `None` until there are submitters.
+    /// Channels to which the Worker's thread submitted since the last poll; `None` until there are submitters.
     due: Option<Arc<Due>>,
     channels_max: u32,
-    /// Whose turn it is to be taken from first.
+    /// The ring that the next poll takes from first.
     first: usize,
-    /// Requests taken by one poll at most.
+    /// Maximum number of requests that one poll takes out of the rings.
     per_poll: u32,
-    /// Whether the last poll took as many, so that there may be more.
+    /// Whether the last poll took this maximum, so that more requests may be in the rings.
     is_behind: bool,
     registry: Arc<Registry<P>>,
-    /// There once there are submitters, and where the Worker can sleep.
+    /// `Some` once there are submitters, if the Worker can sleep.
     bell: Option<Arc<Bell<P>>>,
-    /// There once there are submitters.
+    /// `Some` once there are submitters.
     reaper: Option<Reaper>,
 }
 
-/// The rings. A place is empty once nothing comes out of it any more and nothing of it waits.
+/// The rings. An entry is `None` after its submitters are gone and all their requests were taken and posted.
 pub(super) struct Inlets<P: Provider>(Vec<Option<Inlet<P>>>);
 
-/// A ring that requests come out of.
+/// A ring of requests, with the Worker's state of its submitters.
 struct Inlet<P: Provider> {
     requests: RequestConsumer,
-    /// All that was submitted was taken, and those who did are gone.
+    /// Whether the submitters are gone and all their requests were taken.
     is_over: bool,
     states: Box<[SubmitterState<P>]>,
     intake: Arc<Intake<P>>,
@@ -77,11 +77,11 @@ struct Inlet<P: Provider> {
 /// State of one submitter.
 struct SubmitterState<P: Provider> {
     return_path: Arc<ReturnPath<P>>,
-    /// One for each slot.
+    /// One node for each slot.
     nodes: Box<[RequestNode<P>]>,
 }
 
-/// A waiting request. Its slot is there as long as the request waits.
+/// A node for a waiting request. `slot` is `Some` while the request waits.
 pub(super) struct RequestNode<P: Provider> {
     pub(super) slot: Option<P::Slot>,
     pub(super) request: Request,
@@ -89,7 +89,7 @@ pub(super) struct RequestNode<P: Provider> {
     next: Link,
 }
 
-/// Which waiting request: its inlet, its submitter there, and its slot.
+/// Reference to a waiting request: the index of its inlet, of its submitter there, and of its slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link {
     inlet: u32,
@@ -109,12 +109,12 @@ impl Link {
 #[derive(Clone, Copy)]
 pub(super) struct Queue {
     pub(super) head: Link,
-    /// The last, unless there is none.
+    /// The youngest request; meaningless if the queue is empty.
     tail: Link,
     pub(super) count: u32,
-    /// Whether its channel is on the list of those for which something waits.
+    /// Whether the channel is on the list of channels with waiting requests.
     is_listed: bool,
-    /// Whether own requests left no room for these last time, so that these have the room now.
+    /// Whether requests of the Worker's thread left no room for these last time, so that these get the room first now.
     pub(super) is_their_turn: bool,
 }
 
@@ -132,7 +132,7 @@ impl Queue {
         self.head == Link::NONE
     }
 
-    /// Puts the channel of this index on the list, if it is not there.
+    /// Puts the channel with this index on the list, if it is not listed.
     #[inline]
     fn list(&mut self, index: u32, waiting: &mut ChannelList) {
         if !self.is_listed {
@@ -140,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// Puts a request at the end that stands in its place.
+    /// Adds the request of a node at the end.
     #[inline]
     fn push<P: Provider>(&mut self, inlets: &mut Inlets<P>, link: Link) {
         if let Some((_, node)) = inlets.at(link) {
@@ -155,7 +155,7 @@ impl Queue {
         self.count = self.count.wrapping_add(1);
     }
 
-    /// Puts a request at the end whose slot came back, if its submitter is there.
+    /// Adds a request at the end whose slot the device returned, if its submitter still exists.
     #[cold]
     pub(super) fn push_back<P: Provider>(&mut self, inlets: &mut Inlets<P>, record: &Record, slot: P::Slot) {
         if let Some(link) = inlets.of(record.number, slot.index()) {
@@ -166,7 +166,7 @@ impl Queue {
         }
     }
 
-    /// Puts what is in another in front.
+    /// Inserts the requests of another queue at the front.
     #[cold]
     pub(super) fn put_in_front<P: Provider>(&mut self, inlets: &mut Inlets<P>, others: Self) {
         let Some((_, last)) = inlets.at(others.tail).filter(|_| !others.is_empty()) else {
@@ -180,7 +180,7 @@ impl Queue {
         self.count = self.count.wrapping_add(others.count);
     }
 
-    /// Takes the first request out, whose slot was taken out of its place.
+    /// Removes the first request. Its slot was taken before.
     #[inline]
     pub(super) fn pop<P: Provider>(&mut self, inlets: &mut Inlets<P>) {
         let first = inlets.at(self.head);
@@ -188,7 +188,7 @@ impl Queue {
         self.count = self.count.wrapping_sub(1);
     }
 
-    /// Fails all of them, each for the reason of the channel it is for.
+    /// Fails all requests. `error` returns the reason for a request's channel.
     #[cold]
     pub(super) fn fail<P: Provider>(
         &mut self,
@@ -211,7 +211,7 @@ impl<P: Provider> Inlets<P> {
         self.0.get_mut(at)?.as_mut()
     }
 
-    /// A waiting request, and the return path to its submitter.
+    /// Returns a waiting request, and the return path to its submitter.
     #[inline]
     pub(super) fn at(&mut self, link: Link) -> Option<(&ReturnPath<P>, &mut RequestNode<P>)> {
         let inlet = self.inlet(link.inlet as usize)?;
@@ -219,7 +219,7 @@ impl<P: Provider> Inlets<P> {
         Some((&**return_path, nodes.get_mut(link.slot as usize)?))
     }
 
-    /// The place of a slot of the submitter whose return path has this number.
+    /// Returns the link to a slot of the submitter whose return path has this number.
     #[cold]
     fn of(&self, number: u64, slot: u32) -> Option<Link> {
         (0..).zip(&self.0).find_map(|(inlet, entry)| {
@@ -233,7 +233,7 @@ impl<P: Provider> Inlets<P> {
         })
     }
 
-    /// The next request out of a ring.
+    /// Takes the next request out of a ring.
     #[inline]
     fn take(&mut self, at: usize) -> Option<Request> {
         let inlet = self.inlet(at).filter(|inlet| !inlet.is_over)?;
@@ -247,8 +247,8 @@ impl<P: Provider> Inlets<P> {
         }
     }
 
-    /// Lets go of rings whose submitters are gone, and of which nothing waits: elsewhere, since memory may
-    /// go with them.
+    /// Hands rings to the reaper whose submitters are gone and whose requests were all posted. The reaper drops them, since
+    /// dropping may deregister memory.
     fn forget_gone(&mut self, reaper: &Reaper) {
         for entry in &mut self.0 {
             let is_gone = entry.as_ref().is_some_and(|inlet| {
@@ -263,7 +263,7 @@ impl<P: Provider> Inlets<P> {
 }
 
 impl<P: Provider> Submissions<P> {
-    /// Makes submissions without submitters yet, for so many channels; one poll takes `per_poll` requests at most.
+    /// Makes submissions without submitters, for up to `channels_max` channels. One poll takes at most `per_poll` requests.
     pub(super) fn new(channels_max: u32, per_poll: u32, classes: Option<(&Classes, Instant)>) -> Self {
         Self {
             inlets: Inlets(Vec::new()),
@@ -281,34 +281,34 @@ impl<P: Provider> Submissions<P> {
         }
     }
 
-    /// Whether there ever were submitters.
+    /// Whether the Worker ever had submitters.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
         self.rings() != 0
     }
 
-    /// How many rings there ever were.
+    /// Returns the number of entries for rings. It is 0 only if there never was a submitter.
     #[inline]
     pub(super) fn rings(&self) -> usize {
         self.inlets.0.len()
     }
 
-    /// Announces a sleep, so that who submits wakes the Worker. It polls once more before.
+    /// Announces a sleep, so that submitters wake the Worker. The caller polls once more before it sleeps.
     pub(super) fn announce_sleep(&self) {
         if let Some(bell) = &self.bell {
             bell.flag().announce();
         }
     }
 
-    /// The sleep is over.
+    /// Ends an announced sleep.
     pub(super) fn withdraw_sleep(&self) {
         if let Some(bell) = &self.bell {
             bell.flag().withdraw();
         }
     }
 
-    /// Longest sleep, since some work wakes nobody: requests that a poll left in the rings or that came later, and requests
-    /// that wait for credits.
+    /// Returns the longest sleep, since some work wakes no thread: requests that a poll left in the rings, requests that the
+    /// Worker's thread submitted since, and requests that wait for credits. `None` is no limit.
     pub(super) fn sleep_at_most(&self) -> Option<Duration> {
         if self.is_behind || self.due.as_ref().is_some_and(|due| !due.is_empty()) {
             Some(Duration::ZERO)
@@ -317,7 +317,7 @@ impl<P: Provider> Submissions<P> {
         }
     }
 
-    /// Makes room for a channel among so many, as the first submitter or the channel is made.
+    /// Makes room for a channel, in tables for `channels` channels. Called when a channel or a submitter is made.
     pub(super) fn make_room(&mut self, channels: usize, half: &mut SendHalf<P>) {
         self.waiting.make_room(channels);
         if channels > self.queues.len() {
@@ -329,16 +329,17 @@ impl<P: Provider> Submissions<P> {
         let depth = half.limits().send_depth;
         half.records.make_room(depth, &self.registry);
         let index = half.id().index;
-        // One place of the queue is never the application's.
+        // One entry of the send queue is reserved for announcements.
         let own = depth.saturating_sub(1);
         let due = self.due.get_or_insert_with(|| due(self.channels_max as usize));
         half.deferred
             .get_or_insert_with(|| Box::new(Deferred::new(index, own, due)));
     }
 
-    /// Takes what was submitted, and posts what can go, each channel's as one doorbell. Requests of the Worker's own thread
-    /// that come back are reported to `each`; returns how many.
-    // Apart: a Worker without submitters has then nothing of it in its poll. By being cold: see `Sender::retire_fetched`.
+    /// Takes requests out of the rings, and posts those that have room and credits, with one doorbell for each channel. Requests
+    /// of the Worker's own thread that come back are reported to `each`. Returns how many were reported.
+    // A separate function, so that the poll of a Worker without submitters has none of this code. For `#[cold]` see
+    // `Sender::retire_fetched`.
     #[cold]
     pub(super) fn run<C: Sends<P>>(
         &mut self,
@@ -395,12 +396,12 @@ impl<P: Provider> Submissions<P> {
         reported
     }
 
-    /// Counts of a class, if the Worker has classes.
+    /// Returns the counts of a class, if the Worker has classes.
     pub(super) fn class_counts(&self, class: u8) -> Option<ClassCounts> {
         Some(self.ordered.as_ref()?.counts(class))
     }
 
-    /// Takes requests out of the rings, each time beginning with another.
+    /// Takes requests out of the rings. Each call begins with the next ring, for fairness.
     #[inline]
     fn take_in(&mut self) {
         let rings = self.inlets.0.len();
@@ -435,7 +436,7 @@ impl<P: Provider> Submissions<P> {
             waiting,
             ..
         } = self;
-        // Only a submitter of the inlet pushes a request, and the request names a detached slot: no other code makes such words.
+        // The look-ups below cannot fail: only submitters of the inlet push requests, and each request names a detached slot.
         let inlet = inlets.inlet(at);
         let Some(submitter) = inlet.and_then(|inlet| inlet.states.get_mut(request.who())) else {
             return;
@@ -453,7 +454,7 @@ impl<P: Provider> Submissions<P> {
                 .return_path
                 .failed(channel, slot, SubmissionError::NoChannel);
         };
-        // Empty: the slot was the submitter's.
+        // The node is free, since its slot belonged to the submitter until now.
         node.slot = Some(slot);
         node.request = request;
         queue.list(channel.index, waiting);
@@ -466,7 +467,7 @@ impl<P: Provider> Submissions<P> {
         queue.push(inlets, link);
     }
 
-    /// A submitted request ended with an error: reports that to its submitter.
+    /// Reports to its submitter that a posted request failed.
     #[cold]
     pub(super) fn ended(&mut self, channel: ChannelId, record: Record, slot: P::Slot, status: WcStatus) {
         let link = self.inlets.of(record.number, slot.index());
@@ -476,7 +477,7 @@ impl<P: Provider> Submissions<P> {
         }
     }
 
-    /// Makes one with a ring of its own.
+    /// Makes one submitter with its own ring.
     ///
     /// # Errors
     /// As for [`Submissions::add`].
@@ -489,7 +490,7 @@ impl<P: Provider> Submissions<P> {
         made.pop().ok_or(NOT_MADE)
     }
 
-    /// Makes submitters that share a ring, or one with a ring of its own.
+    /// Makes `count` submitters: several that share a ring, or one with its own ring.
     ///
     /// # Errors
     /// There is no memory, or a setting is out of its range.
@@ -563,7 +564,7 @@ impl<P: Provider> Submissions<P> {
 pub(super) struct Maker<'w, P: Provider> {
     pub(super) domain: &'w P::ProtectionDomain,
     pub(super) reaper: &'w Reaper,
-    /// A queue that the Worker, and its half that sends, sleeps at.
+    /// The completion queue at which the Worker, or its sending half, sleeps.
     pub(super) sleeps_at: &'w P::CompletionQueue,
     pub(super) config: &'w SubmitterConfig,
 }
@@ -581,7 +582,7 @@ impl<P: Provider> RequestNode<P> {
     }
 }
 
-/// Reports what was submitted on the channel's own thread and comes back; says how much.
+/// Reports requests of the Worker's own thread that come back. Returns how many.
 #[inline]
 fn report_refused<P: Provider, C: Sends<P>>(
     channel: &mut C,
@@ -606,7 +607,7 @@ fn report_refused<P: Provider, C: Sends<P>>(
 
 impl<P: Provider> Drop for Submissions<P> {
     /// Returns unposted requests to their submitters: first the waiting ones, then those in the rings. A request that enters a
-    /// ring while it closes is found there by its submitter.
+    /// ring during the close is taken out again by its submitter.
     fn drop(&mut self) {
         let Self {
             inlets,
@@ -622,7 +623,7 @@ impl<P: Provider> Drop for Submissions<P> {
             inlet.intake.return_all(&mut inlet.requests);
         }
         if let Some(reaper) = reaper {
-            // Memory of submitters that are gone may go with them, which takes long.
+            // Dropping the rings may deregister memory of submitters that are gone, which takes long.
             reaper.take(core::mem::take(&mut inlets.0));
         }
     }

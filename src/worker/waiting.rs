@@ -1,5 +1,5 @@
-//! Waiting for a Worker's completions: by polling, by sleeping, or in an event loop of the
-//! engine's own. The order that loses no wake-up is `doorbell_hotpath::prepare_sleep`.
+//! Waiting for a Worker's completions: by polling, by sleeping, or in an event loop of the application.
+//! `doorbell_hotpath::prepare_sleep` documents the order of calls that loses no wake-up.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -20,7 +20,7 @@ use crate::worker::config::Notify;
 use crate::worker::event::Event;
 use crate::worker::half::{SendHalf, Sends};
 
-/// State of a Worker between waits.
+/// State that a Worker keeps from one wait to the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     notify: Notify,
@@ -37,7 +37,7 @@ impl Waiting {
 }
 
 impl<P: Provider> SendSide<P> {
-    /// Looks for credits of channels that want some; says how many of them have some now.
+    /// Checks the credits of channels that want some. Returns how many of them have credits now.
     #[inline]
     pub(super) fn credits_came<C: Sends<P>>(&mut self, table: &mut [ChannelEntry<C>]) -> u32 {
         if self.wanting.is_empty() {
@@ -46,7 +46,7 @@ impl<P: Provider> SendSide<P> {
         self.find_credits(table)
     }
 
-    /// Says how many of the channels that wanted credits have some now.
+    /// Does the work of [`SendSide::credits_came`].
     #[cold]
     fn find_credits<C: Sends<P>>(&mut self, table: &mut [ChannelEntry<C>]) -> u32 {
         let Self { wanting, noticed, .. } = self;
@@ -67,7 +67,7 @@ impl<P: Provider> SendSide<P> {
         came
     }
 
-    /// Whether credits are awaited, which no completion reports.
+    /// Whether a channel may want credits. No completion reports when credits arrive.
     fn awaits_credits(&self) -> bool {
         !self.wanting.is_empty() || !self.noticed.is_empty()
     }
@@ -76,23 +76,23 @@ impl<P: Provider> SendSide<P> {
 /// A Worker, or half of one, that a thread can wait for.
 pub(super) trait Sleeper<P: Provider> {
     fn waiting(&mut self) -> &mut Waiting;
-    /// The queue that receives complete on, where it has one.
+    /// Returns the receive completion queue, unless this is the sending half.
     fn receive_completions(&mut self) -> Option<&mut P::CompletionQueue>;
-    /// The queue that sends complete on, where it has one.
+    /// Returns the send completion queue, unless this is the receiving half.
     fn send_completions(&mut self) -> Option<&mut P::CompletionQueue>;
-    /// Event sources to sleep at, and the longest sleep.
+    /// Returns the event sources to sleep at, and the longest sleep.
     fn sleep(&self) -> Sleep<'_, P>;
-    /// Submissions to it, if it takes any.
+    /// Returns the submissions, unless this is the receiving half.
     fn submissions(&self) -> Option<&Submissions<P>>;
-    /// The clock of deadlines.
+    /// Returns the clock of deadlines.
     fn clock(&self) -> &P::Context;
-    /// It is about to sleep, or to let others: what is done at times is to be looked at before.
+    /// Notes that a sleep is about to begin, so that the upkeep is done before.
     fn note_sleep(&mut self) {}
 
-    /// Waits until `poll` reports that something happened; sleeps if it may.
+    /// Waits until `poll` reports that something happened, or until the deadline. Sleeps only if `how` allows it.
     ///
     /// # Errors
-    /// The queues do not notify and it is to sleep, or a completion queue failed.
+    /// `how` allows a sleep and the queues do not notify, or a completion queue failed.
     #[inline]
     fn wait_as(
         &mut self,
@@ -106,7 +106,7 @@ pub(super) trait Sleeper<P: Provider> {
         self.wait_until(how, deadline, poll).map_err(WaitError::Provider)
     }
 
-    /// Waits until `poll` says that something happened.
+    /// Waits as [`Sleeper::wait_as`] does. The caller has checked that the queues notify, or that `how` does not sleep.
     ///
     /// # Errors
     /// A completion queue failed.
@@ -131,7 +131,7 @@ pub(super) trait Sleeper<P: Provider> {
         outcome
     }
 
-    /// Arms, polls once more, and gives leave to sleep where nothing happened.
+    /// Arms the queues and polls once more. Returns a permission to sleep if that poll found nothing.
     ///
     /// # Errors
     /// The queues do not notify, or a completion queue failed.
@@ -144,7 +144,7 @@ pub(super) trait Sleeper<P: Provider> {
         }
         let happened = prepare_sleep(&mut Waited {
             worker: &mut *self,
-            // Nothing here looks at it: the deadline is the event loop's.
+            // Not used here: the event loop has its own deadline.
             deadline: Deadline::at(Instant::from_ns(0)),
             poll,
             provider: PhantomData::<P>,
@@ -186,24 +186,23 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Polls until something happened: events came, which `each` gets as from
-    /// [`Worker::poll`], or a message that was refused for want of a credit can be sent now. Ends
-    /// at the deadline, too.
+    /// Polls until events came, or a message that was refused for lack of a credit can be sent, or the deadline passed. `each`
+    /// gets the events, as from [`Worker::poll`].
     ///
-    /// Data that only appears in memory is not waited for, and wakes nobody: messages of a [`RingChannel`](crate::worker::RingChannel)
-    /// that are reported by trailers, and requests in a ring of the engine's own. Poll for it, with [`Worker::poll`] beside it.
-    /// Or have it reported by immediates, or by a descriptor in the same event loop.
+    /// Data that only appears in memory does not end the wait and wakes no thread. Examples are messages of a
+    /// [`RingChannel`](crate::worker::RingChannel) with trailers, and requests in a ring of the application. Poll such memory
+    /// together with [`Worker::poll`], or have the data reported by immediates or by a descriptor in the same event loop.
     ///
     /// A request of a [`Submitter`](crate::worker::Submitter) does wake the Worker.
     ///
-    /// The clock is looked at once in 256 polls, and [`Wait::Busy`] makes no other call of its
-    /// own. The deadline holds however much comes. Nothing here allocates or panics, and only a sleep makes system calls.
+    /// The call reads the clock once in 256 polls and before a sleep, also while events keep coming. The call does not allocate
+    /// or panic, and makes system calls only to sleep, with the exceptions of [`Worker::poll`].
     ///
-    /// Channels that are being closed do not advance by it: that is [`Worker::wait_tending`].
+    /// Channels that are being closed do not advance; use [`Worker::wait_tending`] for that.
     ///
     /// # Errors
-    /// The Worker was made without notification and is to sleep, or a completion queue failed;
-    /// after the latter the Worker is of no further use.
+    /// `how` allows a sleep and the Worker was made without notification, or a completion queue failed. After the latter the
+    /// Worker cannot be used any more.
     #[inline]
     pub fn wait(
         &mut self,
@@ -231,9 +230,9 @@ impl<P: Provider> Worker<P> {
         self.wait_as(how, deadline, |worker| worker.poll_all(&mut each))
     }
 
-    /// Waits by [`Worker::wait_tending`] until `each` returns a value, and returns the first one; `None` at the deadline. `each` gets
-    /// every event, those behind it in the same poll too. A value for one of those is dropped: to wait for several events, collect them
-    /// in `each`, and return a value with the last one. Credits end no wait by this call.
+    /// Waits by [`Worker::wait_tending`] until `each` returns a value, and returns the first value; `None` at the deadline.
+    /// `each` also gets the later events of the same poll, and further values are dropped. To wait for several events, collect
+    /// them in `each`, and return a value with the last one. The arrival of credits does not end this wait.
     ///
     /// ```
     /// # use doorbell::{Deadline, Event, Wait, WaitError, Worker};
@@ -261,7 +260,7 @@ impl<P: Provider> Worker<P> {
                 let value = each(turn, event);
                 found = found.take().or(value);
             });
-            // A queue that failed meanwhile fails at the next call, too.
+            // The value is found. If a queue failed meanwhile, the next call fails, too.
             if found.is_some() {
                 return Ok(found);
             }
@@ -271,19 +270,18 @@ impl<P: Provider> Worker<P> {
         }
     }
 
-    /// Makes the completion queues wake the thread that sleeps at them, and polls once more. Permits to sleep, or returns
-    /// `None` if something happened meanwhile: act on it, and ask again.
+    /// Arms the completion queues, polls once more, and tends. Returns a permission to sleep, or `None` if something happened
+    /// meanwhile. After `None`, handle the events and call this again.
     ///
-    /// It is for event loops, and tends; [`Worker::wait_tending`] does it by itself. [`Worker::descriptors`] lists the descriptors to watch; ask
-    /// again after each wake-up.
+    /// Event loops call this before each sleep; [`Worker::wait_tending`] does it by itself. [`Worker::descriptors`] lists the
+    /// descriptors to watch.
     ///
     /// # Errors
     /// The Worker was made without notification, or a completion queue failed.
     ///
     /// # Ordering
-    /// The borrow keeps everybody from polling between asking and sleeping. With a loop that
-    /// is woken by edges and remembers them, as tokio's `AsyncFd`, clear what it remembers before
-    /// asking, not after.
+    /// The permission borrows the Worker, so nothing can poll between this call and the sleep. An event loop with edge-triggered
+    /// readiness that it remembers, such as tokio's `AsyncFd`, has to clear the readiness before this call, not after.
     pub fn ready_to_sleep(
         &mut self,
         mut each: impl FnMut(Turn<'_, P>, Event<'_, P>),
@@ -291,13 +289,14 @@ impl<P: Provider> Worker<P> {
         self.prepare(|worker| worker.poll_all(&mut each))
     }
 
-    /// Makes the completion queues wake the thread that sleeps at them, and takes nothing. Returns whether something is known to be
-    /// there: a queue notified since it was armed last, or a request of a [`Submitter`](crate::worker::Submitter) waits.
+    /// Arms the completion queues without polling. Returns whether work is known to wait: a queue notified since it was armed
+    /// last, or a request of a [`Submitter`](crate::worker::Submitter) waits.
     ///
-    /// It is for layers that poll by calls of their own, as [`Links`](crate::link::Links) do. After it they poll once more, and sleep
-    /// only if that poll finds nothing, [`Worker::sleep_at_most`] at the longest. [`Worker::ready_to_sleep`] does all of it.
+    /// This call is for layers that have their own polling calls, such as [`Links`](crate::link::Links). After it, poll once
+    /// more, and sleep only if that poll finds nothing, for at most [`Worker::sleep_at_most`]. [`Worker::ready_to_sleep`] does
+    /// all of this.
     ///
-    /// `false` is no leave to sleep. A completion that came before the arming notifies nobody, and a device reports it to polls alone.
+    /// `false` does not permit a sleep. A completion from before the arming does not notify, so only a poll finds it.
     ///
     /// # Errors
     /// The Worker was made without notification, or a completion queue failed.
@@ -310,7 +309,7 @@ impl<P: Provider> Worker<P> {
         self.arm_for(solicited_only)
     }
 
-    /// Arms as [`Worker::arm`] does, for every completion, or for solicited ones alone.
+    /// Arms as [`Worker::arm`] does, for all receive completions or only for solicited ones.
     pub(crate) fn arm_for(&mut self, solicited_only: bool) -> Result<bool, WaitError> {
         if self.waiting.notify == Notify::Never {
             return Err(WaitError::NeverNotified);
@@ -329,18 +328,19 @@ impl<P: Provider> Worker<P> {
         Ok(notified > 0 || submitted.is_some())
     }
 
-    /// Whether its completion queues notify.
+    /// Whether the Worker's completion queues notify.
     pub(crate) fn notifies(&self) -> bool {
         self.waiting.notify != Notify::Never
     }
 
-    /// The sleep that [`Worker::arm`] announced is over: a thread that submits need not wake anybody.
+    /// Ends the sleep that [`Worker::arm`] announced, so that submitters do not wake the Worker.
     pub(crate) fn end_sleep(&self) {
         self.sends.submissions.withdraw_sleep();
     }
 
-    /// The most a thread may sleep before it polls again, whatever the descriptors report: something is awaited that no completion
-    /// reports, as credits, memory and the end of closings. `None` is no limit.
+    /// Returns the longest time that a thread may sleep before it polls again, even if no descriptor is ready; `None` is no
+    /// limit. There is a limit while the Worker waits for something that no completion reports: credits, memory, or the end of a
+    /// closing.
     #[must_use]
     pub fn sleep_at_most(&self) -> Option<Duration> {
         let quiet = !self.sends.awaits_credits()
@@ -353,20 +353,20 @@ impl<P: Provider> Worker<P> {
         nap.into_iter().chain(submitted).chain(probed).min()
     }
 
-    /// Looks for credits of channels that want some; says how many of them have some now.
+    /// Checks the credits of channels that want some. Returns how many of them have credits now.
     pub(crate) fn find_credits(&mut self) -> u32 {
         let table = &mut self.table.entries;
         self.sends.credits_came(table)
     }
 
-    /// Polls and tends, and looks for credits of channels that want some; says whether anything happened.
+    /// Polls, tends, and checks for credits. Returns a number that is not 0 if anything happened.
     #[inline(always)]
     fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<'_, P>)) -> Result<u32, ProviderError> {
         let polled = self.poll_and_tend(each)?;
         Ok(self.or_credits(polled))
     }
 
-    /// How much polling found, or for how many channels credits came where it found nothing.
+    /// Returns the number of events of a poll, or if there are none, the number of channels that got credits.
     #[inline]
     fn or_credits(&mut self, polled: Polled) -> u32 {
         let events = polled.events();
@@ -379,11 +379,11 @@ impl<P: Provider> Worker<P> {
 }
 
 impl<P: Watched> Worker<P> {
-    /// The descriptors that become readable when the receive or the send completion queue
-    /// notifies, and when a [`Submitter`](crate::worker::Submitter) submitted something, to be watched together;
-    /// `None` where the Worker was made without notification.
+    /// Returns three descriptors to watch together. They become readable when the receive completion queue notifies, when the
+    /// send completion queue notifies, and when a [`Submitter`](crate::worker::Submitter) submits a request. `None` if the Worker
+    /// was made without notification.
     ///
-    /// They are watched for input, by levels or by edges, and read by nobody but the Worker.
+    /// Watch the descriptors for input, level-triggered or edge-triggered. Only the Worker may read from them.
     #[must_use]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 3]> {
         let sends = &self.sends.completions;
@@ -395,12 +395,12 @@ impl<P: Watched> Worker<P> {
     }
 }
 
-/// A provider with descriptors of the operating system, which an event loop watches: [`Rdma`], and a simulated host.
+/// A provider whose completion queues have file descriptors that an event loop can watch: [`Rdma`], and a simulated host.
 pub trait Watched: Provider<CompletionQueue: CompletionQueue<Descriptor: AsFd>> {}
 
 impl<P: Provider<CompletionQueue: CompletionQueue<Descriptor: AsFd>>> Watched for P {}
 
-/// Leave to sleep: the Worker's completion queues are armed, and nothing is in them.
+/// Permission to sleep: the Worker's completion queues are armed, and a poll after the arming found nothing.
 #[must_use = "the Worker is armed: sleep, or poll on"]
 pub struct Sleep<'w, P: Provider = Rdma> {
     pub(super) receive_completions: Option<&'w P::CompletionQueue>,
@@ -410,7 +410,7 @@ pub struct Sleep<'w, P: Provider = Rdma> {
 }
 
 impl<P: Provider> Sleep<'_, P> {
-    /// Sleeps until something completed or the deadline passes. It may end early.
+    /// Sleeps until a completion queue notifies, a submitter wakes the Worker, or the deadline passes. The sleep may end early.
     ///
     /// # Errors
     /// A completion queue failed.
@@ -428,8 +428,8 @@ impl<P: Provider> Sleep<'_, P> {
         }
     }
 
-    /// The most an event loop may sleep before it asks again, whatever the descriptors say:
-    /// something is awaited that no completion reports, as credits and memory. `None` is no limit.
+    /// Returns the longest time that an event loop may sleep before it polls again, even if no descriptor is ready; `None` is no
+    /// limit. See [`Worker::sleep_at_most`].
     #[must_use]
     pub const fn at_most(&self) -> Option<Duration> {
         self.at_most
@@ -444,7 +444,7 @@ impl<P: Provider> fmt::Debug for Sleep<'_, P> {
     }
 }
 
-/// A Worker as what is waited for.
+/// Adapter that makes a Worker, or a half of one, the object of a wait.
 struct Waited<'w, P, W: ?Sized, F> {
     worker: &'w mut W,
     deadline: Deadline,
@@ -507,10 +507,9 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The Worker was made without notification, so nobody may sleep at it: see
-    /// [`WorkerConfig::notify`](crate::WorkerConfig).
+    /// The Worker was made without notification, so no thread may sleep at it: see [`WorkerConfig::notify`](crate::WorkerConfig).
     NeverNotified,
-    /// A completion queue failed; the Worker is of no further use.
+    /// A completion queue failed; the Worker cannot be used any more.
     Provider(ProviderError),
 }
 
