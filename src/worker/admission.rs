@@ -1,4 +1,4 @@
-//! Admission: a channel gets a place, and room for all it may post, before it is made.
+//! Admission: a channel gets an index, and room in the completion queues for all its requests, before its queue pair is made.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -21,11 +21,12 @@ use crate::worker::config::ChannelConfig;
 use crate::worker::half::Held;
 
 impl<P: Provider> Worker<P> {
-    /// Promises a place and room for completions to a channel that is to be made; of a peer that connects, from an address.
+    /// Reserves an index and room for completions for a new channel. `from` is the source address of a peer that connects to this
+    /// side.
     ///
     /// # Errors
-    /// The completion queues, the slots or the shared receives have no room, there are too many channels, or the address has as
-    /// much as it leaves to others, and its handshakes are not finished.
+    /// The completion queues, the slots or the shared receives have no room, or there are too many channels, in all or from this
+    /// address. Or unfinished handshakes from this address already hold as much as is left for others.
     pub(crate) fn reserve(
         &mut self,
         sends: u32,
@@ -49,7 +50,7 @@ impl<P: Provider> Worker<P> {
         let is_free =
             |at: usize, entry: &ChannelEntry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
         let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
-        // Shared receives have their slots since the Worker was made.
+        // Shared receives got their slots when the Worker was made.
         let slots = if is_shared { u32::MAX } else { self.arena.slots() };
         let mut slots_left = slots.saturating_sub(self.leases_kept);
         let mut places_left = self.channels_max;
@@ -91,7 +92,7 @@ impl<P: Provider> Worker<P> {
                 (places_left, 1),
                 (sends_left, sends),
                 (receives_left, receives),
-                // Shared receives have theirs.
+                // Shared receives need no more slots.
                 (
                     self.arena.free_slots().saturating_sub(self.leases_kept),
                     if is_shared { 0 } else { receives },
@@ -129,7 +130,8 @@ impl<P: Provider> Worker<P> {
         entry.reserved = Arc::downgrade(&reservation);
         entry.room = Room { sends, receives };
         entry.is_admitted = false;
-        // One more of each than its peer may use: of shared receives it is kept, too, that a peer took more.
+        // Room for one more completion of each connection than its peer may cause. With shared receives, that one shows that a
+        // peer used more receives than it was granted.
         let on_their_way = entries.iter().filter(|entry| entry.awaits_admission());
         let early = on_their_way.fold(0_usize, |sum, entry| {
             sum.saturating_add(entry.room.receives as usize).saturating_add(1)
@@ -138,7 +140,7 @@ impl<P: Provider> Worker<P> {
         Ok(reservation)
     }
 
-    /// How many places peers have that connected from an address.
+    /// Returns how many channels and connections in progress there are from an address.
     fn channels_from(&self, from: IpAddr) -> u32 {
         let reserved = self.table.entries.iter();
         let reserved = reserved.filter_map(|entry| entry.reserved.upgrade());
@@ -146,11 +148,11 @@ impl<P: Provider> Worker<P> {
         u32::try_from(of_it.count()).unwrap_or(u32::MAX)
     }
 
-    /// Promises all that a channel is made from which only this thread may touch. It takes microseconds, and
-    /// calls no device.
+    /// Reserves the resources of a channel that only the Worker's thread may access. The call takes microseconds, and makes no
+    /// call of the device.
     ///
     /// # Errors
-    /// As for [`Worker::reserve`], or the place of a channel that was closed is not swept yet.
+    /// As for [`Worker::reserve`], or the completion queues still have completions of an earlier channel with the same index.
     pub(crate) fn promise(
         &mut self,
         config: &ChannelConfig,
@@ -173,10 +175,10 @@ impl<P: Provider> Worker<P> {
         })
     }
 
-    /// Gives the receives that a peer may use, which counts announcements from `start` on.
+    /// Provides the receives that a peer may use from the start. The peer counts announcements from `start` on.
     ///
     /// # Errors
-    /// There is no memory for all of them, or the device refused to post shared ones.
+    /// There is no memory for all receives, or the device refused to post shared ones.
     pub(crate) fn supply(
         &mut self,
         reservation: &Arc<Reservation>,
@@ -194,7 +196,7 @@ impl<P: Provider> Worker<P> {
         Ok(Supply { grants, receives })
     }
 
-    /// Memory for so many receives, or none.
+    /// Takes slots for so many receives: all of them or none.
     fn slots(&mut self, receives: u32) -> Result<Vec<P::Slot>, ConnectError> {
         let mut slots = Vec::with_capacity(receives as usize);
         for _ in 0..receives {
@@ -207,7 +209,7 @@ impl<P: Provider> Worker<P> {
         Ok(slots)
     }
 
-    /// Puts a channel into the place reserved for it.
+    /// Puts a channel into its reserved place in the table.
     ///
     /// # Errors
     /// The place was reserved on another Worker.
@@ -221,7 +223,7 @@ impl<P: Provider> Worker<P> {
         if reserved != Some(Arc::as_ptr(channel.reservation())) {
             return Err(ConnectError::OtherWorkers);
         }
-        // Here, so that polling never allocates, nor is the first to touch what was.
+        // All memory is allocated and touched here, so that polls do not allocate and meet no page fault.
         let channels = self.table.entries.len();
         let sends = &mut self.sends;
         self.receives.hungry.make_room(channels);
@@ -230,7 +232,7 @@ impl<P: Provider> Worker<P> {
         sends.lost.make_room(channels);
         self.closing.reserve(channels.saturating_sub(self.closing.len()));
         let fetched_max = (channel.limits().send_depth as usize).saturating_mul(GATHER_MAX);
-        // With the completion's own event.
+        // One more for the completion's own event.
         sends.events_max = sends.events_max.max(fetched_max.saturating_add(1));
         sends.undelivered.reserve(sends.events_max);
         if sends.submissions.is_used() {
@@ -253,7 +255,7 @@ impl<P: Provider> Worker<P> {
         Ok(id)
     }
 
-    /// Tells its channels whether there is memory to lease, where that changes with what channels there are.
+    /// Updates in all channels whether their receives leave any slot for leases. Only needed if no slots are reserved for leases.
     pub(super) fn note_leases(&mut self) {
         if self.leases_kept > 0 {
             return;
@@ -270,20 +272,20 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-/// Handshakes from an address that have a place here and are not finished: those of which a queue pair is still being made or
-/// destroyed, too, though their peer is gone.
+/// Returns the unfinished handshakes that have a place here, as counted for an address. A connection counts as long as its queue
+/// pair is being made or destroyed, even if its peer is gone.
 fn unfinished<C>(entries: &[ChannelEntry<C>], from: IpAddr) -> Unfinished {
     let on_their_way = entries.iter().filter(|entry| entry.awaits_admission());
     let reserved = on_their_way.filter_map(|entry| entry.reserved.upgrade());
     Unfinished::of(from, reserved.filter_map(|reserved| reserved.unfinished()))
 }
 
-/// Whether a queue pair has a place, or the promise of it.
+/// Whether a queue pair, or a reservation for one, uses the index in the completion queue.
 pub(super) fn is_claimed<P: Provider>(completions: &P::CompletionQueue, at: usize) -> bool {
     u32::try_from(at).is_ok_and(|channel| completions.is_claimed(channel))
 }
 
-/// The word in which a channel's peer announces receives, for us and as it is sent to the peer.
+/// Returns the credit word of a channel, and the description of it that the handshake sends to the peer.
 fn credit_word<W: Window>(
     words: &Arc<W>,
     channel: u32,
@@ -293,13 +295,13 @@ fn credit_word<W: Window>(
     let address = remote.address_of(offset as u64, CREDIT_WORD_BYTES as u64);
     let word = WindowWord::new(Arc::clone(words), offset);
     let (Some(word), Some(address)) = (word, address) else {
-        // There is one for each channel that can be reserved.
+        // The window has a word for each index that can be reserved.
         return Err(ConnectError::Unreachable("a reserved channel has no credit word"));
     };
     let sent = CreditWord {
         address,
         rkey: remote.rkey(),
-        // Counting goes on from what an earlier channel's peer left there.
+        // The count continues from the word that an earlier peer left, so that its bytes are no announcement of the new peer.
         start: word.next_start(),
     };
     Ok((word, sent))

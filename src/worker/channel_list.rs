@@ -13,7 +13,7 @@ use crate::worker::channel::SendErrorKind;
 /// List of channels with news from threads that do not have the Worker.
 pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[NotifyFlag]>>;
 
-/// For so many channels, in memory that was touched.
+/// Makes a list for so many channels. The memory is touched here.
 pub(super) fn due(channels: usize) -> Arc<Due> {
     let mut links: Box<[_]> = (0..channels).map(|_| AtomicU32::new(0)).collect();
     in_place::put(&mut links, || AtomicU32::new(0));
@@ -22,21 +22,20 @@ pub(super) fn due(channels: usize) -> Arc<Due> {
     Arc::new(DueList::new(links, flags))
 }
 
-/// Way for a channel, which does not know its Worker, to have the Worker look at it: for waiting requests, or for changes that
-/// no completion reports. So the Worker need not look through all its channels.
+/// Lets a channel, which has no reference to its Worker, report changes to the Worker that no completion reports. So the Worker
+/// does not have to look through all channels.
 #[derive(Debug)]
 pub(crate) struct Notice {
     list: Arc<Due>,
     channel: u32,
-    /// Whether the Worker was notified that a message wants a credit, and keeps looking for it: a message may be refused over
-    /// and over.
+    /// Whether the Worker already knows that a message wants a credit, so that repeated refusals do not notify again.
     is_wanting: bool,
     /// Whether the peer closed the channel, which is why messages are refused.
     is_peer_closed: bool,
 }
 
 impl Notice {
-    /// A notice for the channel of this index.
+    /// Makes the notice of the channel with this index.
     pub(crate) fn new(list: &Arc<Due>, channel: u32) -> Self {
         Self {
             list: Arc::clone(list),
@@ -46,7 +45,7 @@ impl Notice {
         }
     }
 
-    /// A request was not staged; says what is reported to its owner.
+    /// Notes that a request was not staged. Returns the reason for the caller.
     #[inline]
     pub(crate) fn note_refused(&mut self, reason: PushError) -> SendErrorKind {
         if self.is_peer_closed && matches!(reason, PushError::NoCredit | PushError::State(_)) {
@@ -59,31 +58,31 @@ impl Notice {
         reason.into()
     }
 
-    /// The channel is lost: the Worker is to report it, and to close it.
+    /// Reports that the channel is lost, so that the Worker reports its end and closes it.
     #[cold]
     pub(crate) fn note_lost(&self) {
         self.list.notify(self.channel);
     }
 
-    /// The peer closed the channel, which is the reason for each refusal from now on.
+    /// Notes that the peer closed the channel, which is the reason of refusals from now on.
     pub(crate) const fn note_peer_closed(&mut self) {
         self.is_peer_closed = true;
     }
 
-    /// A probe has no answer in its time: the Worker is to say whether a poll finds the completion queue empty.
+    /// Reports that a probe had no answer in time, so that the next polls note whether the completion queue is empty.
     #[cold]
     pub(crate) fn note_overdue(&self) {
         self.list.notify(self.channel);
     }
 
-    /// The device refused a doorbell, of which it may have taken a part.
+    /// Reports that the device refused a doorbell, of which it may have taken a part.
     #[cold]
     pub(crate) fn note_not_posted(&self) {
         self.list.notify(self.channel);
     }
 
-    /// Whether the Worker is to go on looking whether credits came: as long as the channel wants them. If channels of two
-    /// places were exchanged, only the notice of this place's channel counts.
+    /// Whether the Worker has to keep checking the channel for credits: as long as the channel wants some. If the application
+    /// swapped the channels of two places, the notice belongs to another place, and the answer is always yes.
     #[inline]
     pub(super) fn keep_wanting(&mut self, list: &Arc<Due>, channel: u32, wants: bool) -> bool {
         if self.channel != channel || !Arc::ptr_eq(&self.list, list) {
@@ -94,16 +93,16 @@ impl Notice {
     }
 }
 
-/// Channels, by their indices.
+/// A list of channels, by index.
 #[derive(Debug, Default)]
 pub(super) struct ChannelList {
-    /// A place for each channel there can be on it; what is listed stands first.
+    /// An entry for each channel that may be listed. The listed ones come first.
     places: Vec<u32>,
     listed: usize,
 }
 
 impl ChannelList {
-    /// Makes room for so many channels, in memory that was touched.
+    /// Makes room for so many channels. The memory is touched here.
     pub(super) fn make_room(&mut self, channels: usize) {
         if channels > self.places.len() {
             self.places.resize(channels, 0);
@@ -115,14 +114,13 @@ impl ChannelList {
         self.listed == 0
     }
 
-    /// How many channels are on it.
+    /// Returns how many channels are listed.
     #[inline(always)]
     pub(super) const fn len(&self) -> usize {
         self.listed
     }
 
-    /// Puts a channel on it that is not there. Says whether it is now: there is room for all that
-    /// were admitted.
+    /// Adds a channel that is not listed. Returns whether there was room, as there is for all admitted channels.
     #[inline]
     pub(super) fn put(&mut self, index: u32) -> bool {
         let Some(place) = self.places.get_mut(self.listed) else {
@@ -133,12 +131,12 @@ impl ChannelList {
         true
     }
 
-    /// The channels on it.
+    /// Returns the listed channels.
     pub(super) fn listed(&self) -> &[u32] {
         self.places.get(..self.listed).unwrap_or_default()
     }
 
-    /// Keeps those that `keep` says, in their order. If it panics, the one it had and all behind it are kept.
+    /// Keeps the channels for which `keep` returns `true`, in order. If `keep` panics, its channel and all later ones are kept.
     #[inline]
     pub(super) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
         let mut going = Retaining {
@@ -163,7 +161,7 @@ impl ChannelList {
     }
 }
 
-/// A list that is being gone through: dropped, as by a panic, it keeps what was not yet looked at.
+/// Guard of a pass over a list. If a panic drops it, the channels that were not visited are kept.
 struct Retaining<'l> {
     list: &'l mut ChannelList,
     kept: usize,

@@ -1,4 +1,4 @@
-//! The places of a Worker's channels, or of halves of them.
+//! Table of a Worker's channels, or of the halves of channels on a split Worker.
 
 use core::time::Duration;
 use std::sync::Weak;
@@ -10,65 +10,65 @@ use crate::worker::channel::ChannelId;
 use crate::worker::event::ChannelState;
 use crate::worker::half::Held;
 
-/// How long a peer without receives is waited for, and how long its device is given to acknowledge a farewell past the deadline of the
-/// closing: some round trips of a loaded host.
-/// A farewell that is lost on the way is not waited for, since the peer's probes find the channel gone.
+/// Time limit for a closing to wait for a credit for its farewell, and for the peer's device to acknowledge the farewell after
+/// the deadline of the closing: some round trips between loaded hosts. A lost farewell is not retransmitted after that, since the
+/// peer's probes detect the end of the channel.
 pub(super) const PARTING_MAX: Duration = Duration::from_millis(20);
 
-/// The places, in the order of their indices.
+/// The entries of the table, by the index of their channel.
 pub(super) struct ChannelTable<C: Held + Send + 'static> {
     pub(super) entries: Vec<ChannelEntry<C>>,
     pub(super) reaper: Reaper,
 }
 
-/// A place for a channel. Empty ones are used again.
+/// A place for a channel. Later channels use it again.
 pub(super) struct ChannelEntry<C> {
     pub(super) generation: u32,
     pub(super) listed: Listed,
-    /// Reservation of this place for a channel, from before the channel exists until it is gone.
+    /// Reservation of this place, from before the channel exists until its queue pair is destroyed.
     pub(super) reserved: Weak<Reservation>,
-    /// Completions that were promised with it.
+    /// Completions that are reserved together with the place.
     pub(super) room: Room,
-    /// Whether the channel it is promised to was put here, and may be gone again.
+    /// Whether the channel of the current reservation was admitted. The channel may be gone again.
     pub(super) is_admitted: bool,
     pub(super) channel: Option<C>,
-    /// How the last channel here was closed.
+    /// The outcome of closing the last channel here.
     pub(super) closed: Option<Closed>,
 }
 
-/// How a channel was closed.
+/// Outcome of closing a channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) generation: u32,
     pub(super) outcome: Result<(), CloseError>,
-    /// How it was before.
+    /// The final state of the channel.
     pub(super) state: ChannelState,
-    /// Whether the Worker closed it by itself, and nobody has asked for it since.
+    /// Whether the Worker closed the channel by itself, and no caller took the closing over since.
     pub(super) is_by_itself: bool,
 }
 
-/// How many completions a channel has room for in the queues.
+/// The completions that are reserved for a channel in each queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) sends: u32,
     pub(super) receives: u32,
 }
 
-/// The lists a channel is on.
+/// The lists that a channel is on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Listed {
-    /// The list of hungry channels.
+    /// On the list of channels that lack receives.
     pub(super) is_hungry: bool,
-    /// The list of channels with receives to announce.
+    /// On the list of channels with receives to announce.
     pub(super) is_unannounced: bool,
-    /// The list of channels that want credits.
+    /// On the list of channels that want credits.
     pub(super) is_wanting: bool,
-    /// The list of lost channels.
+    /// On the list of lost channels.
     pub(super) is_lost: bool,
 }
 
 impl Listed {
-    /// Puts a channel on the list of those that went without memory, once.
+    /// Puts a channel on the list of channels that lack receives, once.
     #[inline]
     pub(super) fn note_hungry(&mut self, index: u32, hungry: &mut ChannelList) {
         if !self.is_hungry {
@@ -76,7 +76,7 @@ impl Listed {
         }
     }
 
-    /// Puts a channel on the list of those with receives to announce, once.
+    /// Puts a channel on the list of channels with receives to announce, once.
     #[inline]
     pub(super) fn note_unannounced(&mut self, index: u32, unannounced: &mut ChannelList) {
         if !self.is_unannounced {
@@ -84,14 +84,14 @@ impl Listed {
         }
     }
 
-    /// Puts a channel on the list of those that are lost, once.
+    /// Puts a channel on the list of lost channels, once.
     pub(super) fn note_lost(&mut self, index: u32, lost: &mut ChannelList) {
         if !self.is_lost {
             self.is_lost = lost.put(index);
         }
     }
 
-    /// Puts a channel on the list of those that want credits, once.
+    /// Puts a channel on the list of channels that want credits, once.
     #[inline]
     pub(super) fn note_wanting(&mut self, index: u32, wanting: &mut ChannelList) {
         if !self.is_wanting {
@@ -100,7 +100,7 @@ impl Listed {
     }
 }
 
-/// The places beside that of the channel that an event is reported of.
+/// All places except the place of the channel whose event is delivered.
 pub(crate) struct Others<'w, C> {
     before: &'w mut [ChannelEntry<C>],
     after: &'w mut [ChannelEntry<C>],
@@ -108,13 +108,13 @@ pub(crate) struct Others<'w, C> {
     generation: u32,
 }
 
-/// The place of this index, and all others.
+/// Returns the place with this index, and all others.
 #[inline(always)]
 pub(super) fn apart<C>(
     entries: &mut [ChannelEntry<C>],
     index: usize,
 ) -> Option<(&mut ChannelEntry<C>, Others<'_, C>)> {
-    // Looked at first, so that the parts need no look of their own.
+    // This check first lets the optimiser drop the checks of the splits below.
     entries.get(index)?;
     let (before, rest) = entries.split_at_mut_checked(index)?;
     let (entry, after) = rest.split_first_mut()?;
@@ -129,7 +129,7 @@ pub(super) fn apart<C>(
     ))
 }
 
-/// The channel at this index, and all others.
+/// Returns the channel at this index, and all other places.
 #[inline(always)]
 pub(super) fn channel_apart<C>(
     entries: &mut [ChannelEntry<C>],
@@ -151,7 +151,7 @@ pub(super) fn listed_apart<C: Held>(
 }
 
 impl<C> Others<'_, C> {
-    /// These, for a shorter time.
+    /// Reborrows the places.
     #[inline(always)]
     pub(super) const fn again(&mut self) -> Others<'_, C> {
         Others {
@@ -161,13 +161,13 @@ impl<C> Others<'_, C> {
         }
     }
 
-    /// Whether this is the name of the channel between them.
+    /// Whether this is the id of the channel whose place is left out.
     #[inline]
     pub(super) const fn is_between(&self, id: ChannelId) -> bool {
         id.index as usize == self.before.len() && id.generation == self.generation
     }
 
-    /// The channel of this name, if it is one of them.
+    /// Returns the channel with this id, if it is in one of these places.
     #[inline]
     pub(super) fn named(&mut self, id: ChannelId) -> Option<&mut C> {
         let index = id.index();
@@ -181,7 +181,7 @@ impl<C> Others<'_, C> {
         entry?.named(id)
     }
 
-    /// All of them, in the order of their places.
+    /// Returns all channels in these places, in the order of their indices.
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut C> {
         let entries = self.before.iter_mut().chain(self.after.iter_mut());
         entries.filter_map(|entry| entry.channel.as_mut())
@@ -196,13 +196,13 @@ impl<C: Held + Send + 'static> ChannelTable<C> {
         }
     }
 
-    /// The channel of this name.
+    /// Returns the channel with this id.
     #[inline]
     pub(super) fn named(&mut self, id: ChannelId) -> Option<&mut C> {
         self.entries.get_mut(id.index as usize)?.named(id)
     }
 
-    /// The names of all channels there are.
+    /// Returns the ids of all channels.
     pub(super) fn names(&self) -> impl Iterator<Item = ChannelId> {
         self.entries
             .iter()
@@ -211,7 +211,7 @@ impl<C: Held + Send + 'static> ChannelTable<C> {
 }
 
 impl<C> ChannelEntry<C> {
-    /// The channel here, if it has this name.
+    /// Returns the channel here, if it has this id.
     #[inline]
     fn named(&mut self, id: ChannelId) -> Option<&mut C> {
         if self.generation != id.generation {
@@ -220,33 +220,34 @@ impl<C> ChannelEntry<C> {
         self.channel.as_mut()
     }
 
-    /// Whether it is promised to a channel. One that is not may be taken all the same: by a queue pair that the device would
-    /// not destroy.
+    /// Whether the place is reserved for a channel. A place without a reservation may still be in use, by a queue pair that the
+    /// device refused to destroy.
     pub(super) fn is_promised(&self) -> bool {
         self.reserved.strong_count() > 0
     }
 
-    /// Whether a connection on its way may yet become the channel here.
+    /// Whether the place is reserved for a connection in progress.
     pub(super) fn awaits_admission(&self) -> bool {
         !self.is_admitted && self.is_promised()
     }
 }
 
 impl<C: Held> ChannelEntry<C> {
-    /// The lists it is on, and the channel.
+    /// Returns the lists that the channel is on, and the channel.
     #[inline]
     pub(super) fn split(&mut self) -> Option<(&mut Listed, &mut C)> {
         Some((&mut self.listed, self.channel.as_mut()?))
     }
 
-    /// The lists it is on, and the channel, if the channel can be used.
+    /// Returns the lists that the channel is on, and the channel, if the channel can be used.
     pub(super) fn split_open(&mut self) -> Option<(&mut Listed, &mut C)> {
         self.split().filter(|(_, channel)| channel.is_open())
     }
 }
 
 impl<C: Held + Send + 'static> Drop for ChannelTable<C> {
-    /// The peers are notified, and the reaper gets the channels; what is under them is destroyed behind the last of them.
+    /// Notifies the peers, and hands the channels to the reaper. If a peer was notified, the reaper waits 20 ms for the
+    /// acknowledgements before it destroys the queue pairs.
     fn drop(&mut self) {
         let mut entries = core::mem::take(&mut self.entries);
         let mut has_parted = false;

@@ -6,20 +6,20 @@ use doorbell_core::{Qpn, in_place};
 
 /// Channels by the numbers of their queue pairs.
 pub(super) struct QpnTable {
-    /// A power of two of them, at least twice as many as there may be channels.
+    /// A power of two of cells, at least twice the maximum number of channels.
     cells: Box<[Cell]>,
     bits: u32,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Cell {
-    /// One more than the number of the queue pair; zero where there is none.
+    /// One more than the number of the queue pair; zero in an empty cell.
     key: u32,
     channel: u32,
 }
 
 impl QpnTable {
-    /// Room for so many channels.
+    /// Makes a table with room for so many channels.
     pub(super) fn new(channels_max: u32) -> Self {
         let cells = channels_max.saturating_mul(2).clamp(2, 1 << 31);
         let bits = cells.next_power_of_two().trailing_zeros();
@@ -28,14 +28,14 @@ impl QpnTable {
         Self { cells, bits }
     }
 
-    /// The channel of a queue pair.
+    /// Returns the channel of a queue pair.
     #[inline]
     pub(super) fn get(&self, qpn: Qpn) -> Option<u32> {
         let place = self.find(qpn, key_of(qpn))?;
         Some(self.cells.get(place)?.channel)
     }
 
-    /// Notes whose a queue pair is that is not in it. Says whether there was room.
+    /// Adds a queue pair that is not in the table. Returns whether there was room.
     pub(super) fn insert(&mut self, qpn: Qpn, channel: u32) -> bool {
         let free = self.find(qpn, 0);
         let Some(cell) = free.and_then(|place| self.cells.get_mut(place)) else {
@@ -46,7 +46,7 @@ impl QpnTable {
         true
     }
 
-    /// Forgets a queue pair. Entries behind it that found no better place move up, so that each is still found.
+    /// Removes a queue pair. Entries behind it move into the gap if a look-up would otherwise miss them.
     pub(super) fn remove(&mut self, qpn: Qpn) {
         let Some(mut gap) = self.find(qpn, key_of(qpn)) else {
             return;
@@ -71,7 +71,8 @@ impl QpnTable {
         }
     }
 
-    /// The first place of this key from where a queue pair belongs on; none where a free one comes before.
+    /// Returns the first cell with this key, probing from the home position of the queue pair. `None` if an empty cell comes
+    /// first.
     #[inline]
     fn find(&self, qpn: Qpn, key: u32) -> Option<usize> {
         let mut place = self.home(key_of(qpn));
@@ -88,7 +89,7 @@ impl QpnTable {
         None
     }
 
-    /// Home position of a key. Consecutive numbers are spread.
+    /// Returns the home position of a key. Consecutive numbers are spread over the table.
     #[inline]
     const fn home(&self, key: u32) -> usize {
         (key.wrapping_mul(0x9e37_79b1) >> (u32::BITS.wrapping_sub(self.bits))) as usize
@@ -99,7 +100,7 @@ impl QpnTable {
         place.wrapping_add(by) & self.cells.len().wrapping_sub(1)
     }
 
-    /// How far it is from one place forward to another.
+    /// Returns the distance from one position forward to another.
     const fn distance(&self, from: usize, to: usize) -> usize {
         to.wrapping_sub(from) & self.cells.len().wrapping_sub(1)
     }

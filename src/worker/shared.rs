@@ -1,14 +1,15 @@
-//! Receives that the channels of a Worker share: the owner of each completion, and the return of receives and grants.
+//! Receives that the channels of a Worker share: finding the channel of each completion, and returning receives and grants.
 //!
-//! A peer that takes receives granted to another is found out by the count of its own share. Its channel is failed, and the receives that
-//! it took are posted again. On a split Worker the sending half fails the channel at its next poll.
+//! If a peer uses receives that were granted to another, the count of its own share shows it. Its channel is failed, and the
+//! receives that it used are reposted. On a split Worker the sending half fails the channel at its next poll.
 //!
-//! A channel that closes is failed first. The Worker waits until the device reports that the channel takes no more receives, or for 50 ms,
-//! since not every device reports it. The channel's share is free again once the completion queue holds nothing of it. If a queue pair goes
-//! while a message of several packets is half received, a device may keep the receive; then one receive less is posted than is counted.
+//! The queue pair of a channel that is being closed is first moved to ERR. Then the Worker waits until the device reports that
+//! the queue pair takes no more receives, or for 50 ms, since not every device reports it. The channel's share is free again once
+//! the completion queue has no completion of the channel. If a queue pair is destroyed while a message of several packets is
+//! partly received, the device may keep the receive. Then one receive less is posted than the Worker counts.
 //!
-//! The device reports once, by an asynchronous event, that few receives are left. `Worker::next_event` returns it, and `Worker::tend` sets
-//! the limit again once enough receives are posted.
+//! The device reports once, by an asynchronous event, that few receives are left. `Worker::next_event` returns the event, and
+//! `Worker::tend` sets the limit again once enough receives are posted.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
@@ -34,44 +35,44 @@ use crate::worker::event::Event;
 use crate::worker::half::{Receives, Receiving, event_of};
 use crate::worker::message::{self, Message};
 
-/// The receives, and who may take them.
+/// The shared receives, and the shares of the channels in them.
 pub(crate) struct Shared<P: Provider> {
     receiver: SharedReceiver<P::SharedReceiveQueue, Arc<Statistics>>,
     depth: u32,
     channels: QpnTable,
-    /// Shares of connections that are not admitted yet, and may never be.
+    /// Shares of connections that are not admitted yet. Some of them may never be admitted.
     opened: Vec<Opened>,
-    /// How often nothing was found in the completion queue.
+    /// How many polls found the receive completion queue empty.
     emptied: u64,
     limit: Limit,
 }
 
-/// A share that was granted to the peer of a connection on its way.
+/// A share that was granted to the peer of a connection in progress.
 struct Opened {
     reservation: Weak<Reservation>,
-    /// Held beside it: a reservation that is taken up for a look might be dropped here for good, by a poll.
+    /// A separate reference, since a poll must not upgrade `reservation`: the upgraded reference could be the last one.
     qpn: Arc<QueuePairNumber>,
     receives: u32,
-    /// Receives of this share that the peer has used.
+    /// Kept completions of receives of this share.
     early: u32,
-    /// How often the completion queue had been empty when its queue pair was seen to be gone.
+    /// The value of [`Shared::emptied`] when the connection was first seen to be gone.
     gone_at: Option<u64>,
 }
 
-/// State of a Worker beside the receives, which polling them needs.
+/// State of a Worker that the polling of receives needs in addition to the receives.
 pub(super) struct Around<'w, P: Provider, C> {
-    // The table, and not a slice of it: a poll in vain then reads neither pointer nor length.
+    // A reference to the `Vec` and not a slice, so that an empty poll reads neither its pointer nor its length.
     pub(super) table: &'w mut Vec<ChannelEntry<C>>,
     pub(super) arena: &'w mut P::Arena,
-    /// Channels whose peers used receives that are not granted again for want of spare ones.
+    /// Channels that lack receives: missing ones that could not be posted, or used ones that could not be granted again.
     pub(super) hungry: &'w mut ChannelList,
     pub(super) early: &'w mut Early<P>,
     pub(super) statistics: &'w Arc<Statistics>,
 }
 
 impl<P: Provider, C> Around<'_, P, C> {
-    /// These, for a shorter time.
-    // In line: a poll then puts them together only where something apart is called with them.
+    /// Reborrows all fields.
+    // Inlined, so that a poll builds the struct only where it calls a separate function with it.
     #[inline(always)]
     pub(super) const fn again(&mut self) -> Around<'_, P, C> {
         Around {
@@ -84,33 +85,34 @@ impl<P: Provider, C> Around<'_, P, C> {
     }
 }
 
+/// The low watermark of the shared receives.
 struct Limit {
     receives: u32,
-    /// Whether the device said that fewer are left, and is not asked again yet.
+    /// Whether the device reported the limit, and it is not set again yet.
     is_passed: bool,
     /// Error of the device when it refused to set the limit again.
     refused: Option<ProviderError>,
 }
 
-/// How many of the receives that channels share are where.
+/// Counts of the shared receives of a Worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedReceives {
     /// Identifier that events about these receives carry.
     pub id: SharedReceiveId,
-    /// Receives kept posted: the shares of all channels fit into it.
+    /// Receives kept posted. The shares of all channels together do not exceed this number.
     pub depth: u32,
-    /// Receives posted now, as far as was polled.
+    /// Receives posted now, as of the last poll.
     pub posted: u32,
-    /// Posted receives that peers may use.
+    /// Posted receives that are granted to peers.
     pub granted: u32,
 }
 
 impl<P: Provider> Shared<P> {
-    /// Makes the queue, and posts all receives there can be.
+    /// Makes the shared receive queue, and posts all its receives.
     ///
     /// # Errors
-    /// The device refused or has no such queue, or the arena has not as many slots.
+    /// The device refused or has no shared receive queues, or the arena does not have enough slots.
     pub(super) fn new(
         domain: &P::ProtectionDomain,
         completions: &P::CompletionQueue,
@@ -149,12 +151,12 @@ impl<P: Provider> Shared<P> {
         })
     }
 
-    /// The queue that queue pairs are made on.
+    /// Returns the queue, to make queue pairs on it.
     pub(crate) const fn queue(&self) -> &P::SharedReceiveQueue {
         self.receiver.queue()
     }
 
-    /// Receives kept posted.
+    /// Returns the number of receives kept posted.
     pub(super) const fn depth(&self) -> u32 {
         self.depth
     }
@@ -168,10 +170,10 @@ impl<P: Provider> Shared<P> {
         }
     }
 
-    /// Receives that may be promised, but for what is promised to channels there are.
+    /// Returns how many receives may be reserved by channels, including those that existing channels have reserved.
     ///
-    /// Receives granted for a connection that failed are free again once the completion queue was seen empty after its queue
-    /// pair was gone: then no message is left that took one.
+    /// The receives of a failed connection are free again once a poll found the completion queue empty after its queue pair was
+    /// destroyed. Then no completion of the connection is left.
     pub(super) fn promisable(&mut self) -> u32 {
         let Self {
             receiver,
@@ -195,10 +197,10 @@ impl<P: Provider> Shared<P> {
         self.depth.saturating_sub(unsettled)
     }
 
-    /// Grants its share to the peer of a connection that was promised one.
+    /// Grants the reserved share to the peer of a new connection.
     ///
     /// # Errors
-    /// The device refused receives, or there is no memory for as many as are missing.
+    /// The device refused receives, or there is no memory for the missing receives.
     pub(crate) fn open(
         &mut self,
         reservation: &Arc<Reservation>,
@@ -223,7 +225,7 @@ impl<P: Provider> Shared<P> {
         Ok(share)
     }
 
-    /// Notes whose completions of this queue pair are, from now on.
+    /// Assigns completions of this queue pair to the admitted channel from now on.
     pub(super) fn admit(&mut self, reservation: &Arc<Reservation>, qpn: Qpn) {
         let admitted = Arc::as_ptr(reservation);
         self.opened.retain(|share| share.reservation.as_ptr() != admitted);
@@ -235,18 +237,18 @@ impl<P: Provider> Shared<P> {
         self.channels.remove(qpn);
     }
 
-    /// Takes back what a peer had left whose queue pair is gone, and of which the completion queue holds nothing.
+    /// Takes back the remaining grants of a peer. Its queue pair is destroyed, and the completion queue has no completion of it.
     pub(super) fn release(&mut self, receives: u32) {
         self.receiver.release(receives);
     }
 
-    /// Whether receives are needed that there was no memory for, so far.
+    /// Whether receives still have to be posted, for which there was no memory so far.
     pub(super) const fn awaits_memory(&self) -> bool {
         self.receiver.is_wanted()
     }
 
-    /// Whether a receive is of a connection on its way, and to be kept: one more than its peer may use, so that the
-    /// channel finds out a peer that used more.
+    /// Whether to keep the completion of a receive, since it belongs to a connection in progress. One more than the peer's share
+    /// is kept, so that the channel later detects a peer that used more.
     #[cold]
     fn is_early(&mut self, qpn: Qpn) -> bool {
         let opened = self.opened.iter_mut();
@@ -259,15 +261,15 @@ impl<P: Provider> Shared<P> {
         is_kept
     }
 
-    /// Forgets how many came early: all of them are looked at again.
+    /// Resets the counts of kept completions, before all of them are handled again.
     pub(super) fn count_early_anew(&mut self) {
         for share in &mut self.opened {
             share.early = 0;
         }
     }
 
-    /// Takes a receive that ended to the channel whose peer used it, and grants that another. Says whether it is
-    /// settled whose it was: not where it came early.
+    /// Passes a completed receive to the channel whose peer used it, and grants the peer another one. Returns `false` if the
+    /// completion is kept, since its channel is not admitted yet.
     pub(super) fn take<C: Receives<P>>(
         &mut self,
         completion: Lent<'_, P::Completion>,
@@ -313,13 +315,13 @@ impl<P: Provider> Shared<P> {
                     Taken::OverdrawnAgain => statistics.rejected.add_from_any(1),
                     Taken::Overdrawn => {
                         channel.refuse();
-                        // Its end is reported behind that.
+                        // The end of the channel is reported after this event.
                         let _ = channel.note_failed();
                         event = Some(Event::Overdrawn);
                     }
                     _ => event = channel.note_failed(),
                 }
-                // The other half of a Worker taken apart fails it. Before `each` is called, which may panic.
+                // Reported to the sending half of a split Worker, before the call of `each`, which may panic.
                 due(index, listed);
                 if let Some(event) = event {
                     each(Turn::new(channel, others, arena), event);
@@ -375,7 +377,7 @@ impl<P: Provider> Shared<P> {
         true
     }
 
-    /// Takes a receive that a queue pair had used which is closed, or was never admitted.
+    /// Returns the slot of a receive whose queue pair belongs to no channel: the channel is closed, or was never admitted.
     #[cold]
     fn take_orphan(&mut self, slot: Option<P::Slot>, arena: &mut P::Arena, statistics: &Statistics) {
         statistics.orphaned.add_from_any(1);
@@ -385,8 +387,8 @@ impl<P: Provider> Shared<P> {
         self.receiver.want();
     }
 
-    /// Posts the receives that are missing for all channels at once, and grants them to those that used some;
-    /// after a poll that took so many completions.
+    /// Posts missing receives for all channels in one call, and grants them to the channels whose peers used some. Called after a
+    /// poll that took `count` completions.
     #[inline]
     pub(super) fn tend<C: Receives<P>>(
         &mut self,
@@ -407,7 +409,8 @@ impl<P: Provider> Shared<P> {
         }
     }
 
-    /// Grants receives that are spare to the channels that used some. A refusal of the device is reported to each of them.
+    /// Grants spare receives to the channels whose peers used some. If the device refused receives, each of these channels gets
+    /// the error.
     fn feed<C: Receives<P>>(
         &mut self,
         refused: Option<PostError>,
@@ -426,7 +429,7 @@ impl<P: Provider> Shared<P> {
                 entry.listed.is_hungry = false;
                 return false;
             };
-            // Hungry still if `each` panics.
+            // If `each` panics, the channel stays hungry.
             if let Some(error) = refused {
                 each(
                     Turn::new(channel, others, arena),
@@ -445,7 +448,7 @@ impl<P: Provider> Shared<P> {
         });
     }
 
-    /// Looks whether an event of the device is about these receives. Events about queue pairs are noted at their channels.
+    /// Handles an event of the device if it is about these receives. The last receive of a queue pair is noted at its channel.
     pub(super) fn note<C: Receives<P>>(&mut self, event: AsyncEvent, table: &mut [ChannelEntry<C>]) {
         match event {
             AsyncEvent::SharedReceiveLimit(id) if id == self.queue().id() => self.limit.is_passed = true,
@@ -463,7 +466,7 @@ impl<P: Provider> Shared<P> {
         }
     }
 
-    /// Whether the device is to be asked again to say when few receives are left, and they are not few.
+    /// Whether to set the limit at the device again: the device reported it, and enough receives are posted.
     #[inline]
     pub(super) fn is_limit_due(&self) -> bool {
         self.limit.is_passed && self.queue().in_flight() >= self.limit.receives
@@ -483,7 +486,7 @@ impl<P: Provider> Shared<P> {
 }
 
 impl<P: Provider> Worker<P> {
-    /// How many of the receives that its channels share are where; `None` where each has its own.
+    /// Returns the counts of the shared receives; `None` if each channel has its own receive queue.
     #[must_use]
     pub fn shared_receives(&self) -> Option<SharedReceives> {
         self.receives.shared.as_ref().map(|shared| shared.counts())
