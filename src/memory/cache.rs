@@ -1,4 +1,4 @@
-//! The cache and what it hands out.
+//! The registration cache, and the registrations that it returns.
 
 use core::fmt;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::memory::statistics::RegistrationStatistics;
 
 /// Limits of a [`RegistrationCache`].
 ///
-/// At a limit, registrations that nobody uses leave, the least recently used ones first. If all are in use, memory is
-/// registered for one use, and no call fails for it.
+/// At a limit the cache evicts unused registrations, the least recently used ones first. If all registrations are in use, new
+/// memory is registered for one use, so the limits fail no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegistrationCacheConfig {
-    /// Maximum number of registrations; default 1,024. Each takes about 110 bytes, at once. A change of watched mappings is
-    /// compared with all of them, and so is the last use of each for every one that has to leave.
+    /// Maximum number of registrations; default 1,024. Each takes about 110 bytes, which are allocated when the cache is made.
+    /// Each change of a watched mapping, and each eviction, looks at all entries.
     pub entries_max: u32,
     /// Maximum bytes of all registrations together; default 1 GiB. Their pages are pinned, and count towards `RLIMIT_MEMLOCK`.
     pub bytes_max: u64,
@@ -40,13 +40,14 @@ impl Default for RegistrationCacheConfig {
 type Inner = Shared<Arc<ProtectionDomain>, &'static Service>;
 type DomainHold = Hold<Arc<ProtectionDomain>, &'static Service>;
 
-/// A cache of registrations in one protection domain, which are kept after their use. Clones share the cache, on any thread.
+/// A cache that keeps registrations in one protection domain after their use. Clones share the cache, and may be used on any
+/// thread.
 ///
-/// A use of a kept registration takes no lock and makes one system call; without the call if the
-/// memory is promised to stay ([`LentMemory::IS_KEPT`]). One use in 524,288 takes the lock, to count the others. Overlapping regions are registered apart.
+/// A use of a kept registration takes no lock, and makes one system call. If the memory is promised to stay mapped
+/// ([`LentMemory::IS_KEPT`]), it makes none. One use in 524,288 takes the lock, to count the others. Overlapping regions have
+/// separate registrations.
 ///
-/// Once the last clone is dropped, registrations that nobody uses are deregistered. Each other one is deregistered when
-/// its last use ends.
+/// When the last clone is dropped, unused registrations are deregistered. The others are deregistered when their last use ends.
 ///
 /// Source: `ibv_reg_mr(3)`, `userfaultfd(2)`.
 #[derive(Clone)]
@@ -54,7 +55,7 @@ pub struct RegistrationCache {
     open: Arc<Open>,
 }
 
-/// Closes the cache with its last handle.
+/// The shared part of all handles. Dropping it closes the cache.
 struct Open {
     shared: Arc<Inner>,
     domain: DomainId,
@@ -95,14 +96,14 @@ impl RegistrationCache {
         }
     }
 
-    /// Returns a registration of the memory, kept from an earlier use or made now. The memory is lent until the
+    /// Returns a registration of the memory, which is kept from an earlier use or made now. The memory is lent until the
     /// registration is dropped.
     ///
-    /// The device may write to the memory if `access` has [`Access::LOCAL_WRITE`]. Rights of a peer are refused.
+    /// The device may write to the memory only if `access` has [`Access::LOCAL_WRITE`]. Remote access rights are refused.
     ///
     /// # Errors
-    /// The region is empty, a peer would get a right, the limit on locked memory is reached, or the device refused. The
-    /// memory is given back.
+    /// The region is empty, `access` has rights for a peer, the limit on locked memory is reached, or the device refused. The
+    /// error returns the memory.
     #[inline(always)]
     pub fn register<M: LentMemory>(
         &self,
@@ -121,11 +122,11 @@ impl RegistrationCache {
         }
     }
 
-    /// Returns a window of the memory, by a registration that is kept from an earlier use or made now. Requests take ranges of it
-    /// ([`LentWindow::range`]), and no peer reaches it. The memory is lent, and the registration in use, until the window is gone and
-    /// all such requests are retired.
+    /// Returns a window of the memory, with a registration that is kept from an earlier use or made now. Requests name ranges of
+    /// the window ([`LentWindow::range`]), and peers cannot access it. The memory is lent, and the registration in use, until the
+    /// window is dropped and all such requests are retired.
     ///
-    /// Requests bring data back into the memory only if `access` has [`Access::LOCAL_WRITE`].
+    /// READs and atomics can write to the memory only if `access` has [`Access::LOCAL_WRITE`].
     ///
     /// # Errors
     /// As for [`RegistrationCache::register`].
@@ -173,13 +174,13 @@ impl RegistrationCache {
     ) -> Result<(Arc<RangeRegistration>, DomainHold), RegistrationError> {
         let (hold, range) = self.acquire(memory, access)?;
         let bytes = range.bytes();
-        // It is in use, so it is there.
+        // The registration is in use, so the table still has it.
         let registered = hold.registered().ok_or(RegistrationError::Region { bytes })?;
         Ok((registered, hold))
     }
 
-    /// Drops the registrations of all memory with a byte in this region: before memory that was promised to stay is
-    /// unmapped. Registrations in use leave when their last use ends.
+    /// Drops all registrations with a byte in this address range. Call it before memory is unmapped that was promised to stay
+    /// mapped. Registrations in use are dropped when their last use ends.
     pub fn forget(&self, start: *const u8, bytes: usize) {
         if let Some(range) = AddressRange::new(start.addr(), bytes) {
             self.open.shared.forget(range);
@@ -199,7 +200,7 @@ impl RegistrationCache {
         self.open.service.map(|_| ())
     }
 
-    /// Returns the counts.
+    /// Returns the counts of the cache.
     #[must_use]
     pub fn statistics(&self) -> RegistrationStatistics {
         self.open.shared.statistics()
@@ -215,10 +216,10 @@ impl fmt::Debug for RegistrationCache {
     }
 }
 
-/// Lent memory with its registration. Dropping it ends the use and then drops the memory. A registration for one use is
-/// deregistered at that moment, on this thread.
+/// Lent memory with its registration. Dropping it ends the use and then drops the memory. A registration that serves only one use
+/// is deregistered by the drop, on the same thread.
 pub struct Registration<M> {
-    // The use ends before the memory goes.
+    // Dropped first: the use ends before the memory is dropped.
     hold: DomainHold,
     range: AddressRange,
     access: Access,
@@ -227,44 +228,44 @@ pub struct Registration<M> {
 }
 
 impl<M> Registration<M> {
-    /// The key by which work requests of this host name the memory.
+    /// Returns the key by which work requests of this host name the memory.
     #[must_use]
     #[inline]
     pub const fn lkey(&self) -> Lkey {
         self.hold.lkey()
     }
 
-    /// The registered address, and the size in bytes.
+    /// Returns the registered address, and the size in bytes.
     #[must_use]
     pub const fn region(&self) -> (usize, usize) {
         (self.range.start(), self.range.bytes())
     }
 
-    /// The rights.
+    /// Returns the access rights of the registration.
     #[must_use]
     pub const fn access(&self) -> Access {
         self.access
     }
 
-    /// The protection domain that it is registered in. A queue pair of another may not use it.
+    /// Returns the protection domain of the registration. Queue pairs of other domains cannot use it.
     #[must_use]
     pub const fn domain(&self) -> DomainId {
         self.domain
     }
 
-    /// Whether the cache holds the registration. If not, it is deregistered when this is dropped.
+    /// Returns whether the cache keeps the registration. If not, dropping this value deregisters the memory.
     #[must_use]
     pub fn is_cached(&self) -> bool {
         self.hold.is_cached()
     }
 
-    /// The memory.
+    /// Returns the lent memory.
     #[must_use]
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Ends the use, and gives the memory back.
+    /// Ends the use of the registration, and returns the memory.
     #[must_use]
     pub fn into_memory(self) -> M {
         drop(self.hold);

@@ -1,31 +1,32 @@
-//! Failures to register memory.
+//! Errors of memory registration.
 
 use core::fmt;
 
 use doorbell_core::provider::ProviderError;
 
-/// Reason why memory was not registered. Nothing changed.
+/// Reason why memory was not registered. The cache may have evicted unused registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistrationError {
-    /// Misuse: the region is empty, it ends behind the last address, or it is not the same in each call of `LentMemory::region`.
+    /// Caller misuse: the region is empty, it ends after the last address, or `LentMemory::region` does not always return the
+    /// same region.
     Region {
         /// The size of the region in bytes.
         bytes: usize,
     },
-    /// Misuse: a right of a peer was asked for. A cached key would stay valid for the peer after the memory was given
-    /// back, so peers get a window ([`Worker::adopt_window`](crate::worker::Worker::adopt_window)) or the key of a transfer.
+    /// Caller misuse: a remote access right was requested. A cached key would stay valid for the peer after the memory was
+    /// returned. For access by peers use a window ([`Worker::adopt_window`](crate::worker::Worker::adopt_window)) or a transfer.
     RemoteAccess,
-    /// The limit on locked memory is reached, and the cache has nothing left to give back.
+    /// The limit on locked memory is reached, and the cache has no unused registrations left to evict.
     LockedMemory {
         /// Bytes that were to be registered.
         needed_bytes: u64,
-        /// Bytes that are pinned for the process already, if the system shows it.
+        /// Bytes that the process has pinned already, if the system reports it.
         pinned_bytes: Option<u64>,
         /// The soft limit, `RLIMIT_MEMLOCK`.
         limit_bytes: u64,
     },
-    /// The device refused: `EFAULT` if not all of the region is mapped with the rights that were asked for.
+    /// The device refused. `EFAULT` means that not all of the region is mapped with the requested rights.
     Device(ProviderError),
 }
 
@@ -63,13 +64,14 @@ impl fmt::Display for RegistrationError {
 
 impl core::error::Error for RegistrationError {}
 
-/// Why a cache does not see changes of mappings. It caches only memory that is promised to stay.
+/// Reason why a cache does not watch changes of mappings. Such a cache keeps only registrations of memory that is promised to
+/// stay mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnwatchedError {
     /// A call failed when the cache was made.
     Provider(ProviderError),
-    /// The process had as many caches as are watched when the cache was made.
+    /// When the cache was made, the process already had the maximum number of watching caches.
     TooManyCaches {
         /// The limit.
         caches_max: usize,
@@ -90,7 +92,7 @@ impl fmt::Display for UnwatchedError {
 
 impl core::error::Error for UnwatchedError {}
 
-/// Memory that was not registered, given back with the reason.
+/// Memory that was not registered, returned with the reason.
 pub struct RegistrationRefused<M> {
     /// The memory.
     pub memory: M,

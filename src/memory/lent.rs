@@ -1,4 +1,4 @@
-//! Memory that the engine lends to requests and to transfers, by registrations of caches.
+//! Memory that the application lends to requests and to transfers, through registration caches.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -14,14 +14,14 @@ use crate::memory::cache::RegistrationCache;
 use crate::memory::error::{RegistrationError, RegistrationRefused};
 use crate::memory::region::Region;
 
-/// Memory that is lent, for requests of this host: [`RegistrationCache::lend_window`]. No peer reaches it.
+/// A window of lent memory, for requests of this host: [`RegistrationCache::lend_window`]. Peers cannot access the memory.
 ///
-/// It dereferences to the provider's window, whose calls copy bytes in and out ([`provider::Window`](crate::provider::Window)). Memory
-/// that was lent without [`Access::LOCAL_WRITE`] takes no bytes.
+/// The type dereferences to the provider's window, whose methods copy bytes in and out
+/// ([`provider::Window`](crate::provider::Window)). Memory that was lent without [`Access::LOCAL_WRITE`] cannot be written.
 ///
-/// Dropping it ends the use of the registration and then drops the memory. If requests that name ranges of it are in flight, the poll
-/// that ends the last of them does both, and a registration for one use is deregistered there, which is a system call. Keep the window
-/// until they are done to have neither in a poll.
+/// Dropping the window ends the use of the registration and then drops the memory. If requests that name ranges of the window are
+/// in flight, the poll that ends the last of them does both instead. If the registration serves only one use, that poll also
+/// deregisters it, which is a system call. Keep the window until its requests are done, to keep this work out of polls.
 pub struct LentWindow<M> {
     window: Window,
     memory: PhantomData<fn() -> M>,
@@ -35,8 +35,9 @@ impl<M: LentMemory> LentWindow<M> {
         }
     }
 
-    /// Names bytes of it, for requests of this host: [`Channel::post_ranges`](crate::Channel::post_ranges) and
-    /// [`Batch::push_ranges`](crate::worker::Batch::push_ranges) on a channel of the cache's Worker. They are checked when they are posted.
+    /// Returns a range of the window for requests of this host, by [`Channel::post_ranges`](crate::Channel::post_ranges) or
+    /// [`Batch::push_ranges`](crate::worker::Batch::push_ranges) on a channel of the cache's Worker. The bounds are checked when
+    /// the request is posted.
     #[must_use]
     #[inline]
     pub const fn range(&self, offset: usize, bytes: u32) -> WindowRange<'_, Window> {
@@ -47,11 +48,11 @@ impl<M: LentMemory> LentWindow<M> {
         }
     }
 
-    /// Ends the use, and gives the memory back.
+    /// Ends the use of the registration, and returns the memory.
     ///
     /// # Errors
-    /// Requests that name ranges of it are in flight: poll until they are done, and try again. Leases without bytes that such requests
-    /// gave back count, too.
+    /// Requests that name ranges of the window are in flight: poll until they are done, and try again. Leases without bytes that
+    /// a refused batch returned for such ranges count as well; drop them first.
     pub fn into_memory(self) -> Result<M, Self> {
         self.window.into_lent().map_err(Self::new)
     }
@@ -72,7 +73,7 @@ impl<M> fmt::Debug for LentWindow<M> {
     }
 }
 
-/// A [`RegistrationCache`] for each of several Workers, for memory that transfers give and take:
+/// A [`RegistrationCache`] for each of several Workers, for memory that transfers read or write:
 /// [`Node::region_cache`](crate::Node::region_cache).
 #[derive(Clone, Debug)]
 pub struct RegionCache {
@@ -94,11 +95,12 @@ impl RegionCache {
         }
     }
 
-    /// Returns a region of the memory, by registrations that are kept from an earlier use or made now. The memory is lent, and its
-    /// registrations in use, until the last clone of the region is gone and no transfer has it. Then another thread drops the memory.
+    /// Returns a region of the memory, with registrations that are kept from an earlier use or made now. The memory is lent, and
+    /// its registrations are in use, until the last clone of the region is gone and no transfer uses it. Then another thread
+    /// drops the memory.
     ///
-    /// Transfers take bytes into the region only if `access` has [`Access::LOCAL_WRITE`]. The peer that gives them reaches it by a
-    /// registration of its own, which is of this transfer alone and never kept.
+    /// Transfers can write into the region only if `access` has [`Access::LOCAL_WRITE`]. For such a transfer the peer gets the
+    /// key of a separate registration, which serves only this transfer and is not cached.
     ///
     /// # Errors
     /// As for [`RegistrationCache::register`].
@@ -115,13 +117,13 @@ impl RegionCache {
         Ok(Region::of(lent?, self.domains.clone(), &self.reaper))
     }
 
-    /// The caches, in the order of the Workers: for their counts, say.
+    /// Returns the caches in the order of the Workers, for example to read their counts.
     #[must_use]
     pub fn caches(&self) -> &[RegistrationCache] {
         &self.caches
     }
 
-    /// Drops the registrations of all memory with a byte in this region, as [`RegistrationCache::forget`] does.
+    /// Drops all registrations with a byte in this address range, as [`RegistrationCache::forget`] does.
     pub fn forget(&self, start: *const u8, bytes: usize) {
         for cache in &self.caches {
             cache.forget(start, bytes);
@@ -129,7 +131,7 @@ impl RegionCache {
     }
 }
 
-/// Memory gave another region than it did before.
+/// Makes the error for memory that returned another region than in an earlier call.
 pub(super) fn moved<M: LentMemory>(memory: M) -> RegistrationRefused<M> {
     let (_, bytes) = memory.region();
     let error = RegistrationError::Region { bytes };

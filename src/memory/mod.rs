@@ -1,22 +1,22 @@
-//! Memory of any length: regions that links transfer, and a cache of registrations of memory that the engine lends.
+//! Memory of any length: regions for transfers of links, and a cache of registrations for memory that the application lends.
 //!
 //! A [`Region`] is memory of any length that is registered with all Workers of a Node ([`Node::region`](crate::Node::region)).
-//! [`Links::offer`](crate::link::Links::offer) and its kin move ranges of regions between processes.
+//! Transfers of links, such as [`Links::offer`](crate::link::Links::offer), move ranges of regions between processes.
 //!
-//! A registration pins pages, which takes microseconds to milliseconds. A [`RegistrationCache`] keeps registrations
-//! after their use and hands them out again for the same bytes. It belongs to one Worker's protection domain
+//! A registration pins pages, which takes microseconds to milliseconds. A [`RegistrationCache`] keeps registrations after their
+//! use, and uses them again for the same bytes. The cache belongs to one Worker's protection domain
 //! ([`Worker::registration_cache`](crate::worker::Worker::registration_cache)).
 //!
 //! | memory is for | call | until |
 //! |---|---|---|
 //! | requests of this host ([`Channel::post_ranges`](crate::Channel::post_ranges)) | [`RegistrationCache::lend_window`] | the window is gone, and its requests are retired |
 //! | transfers of links | [`RegionCache::lend_region`] | the region is gone, and its transfers have ended |
-//! | work requests of the engine's own | [`RegistrationCache::register`] | the registration is dropped |
+//! | work requests that the application makes itself | [`RegistrationCache::register`] | the registration is dropped |
 //!
-//! Memory that the engine never unmaps needs no cache: it is a [`StableMemory`], which
-//! [`Worker::adopt_window`](crate::Worker::adopt_window) and [`Node::adopt_region`](crate::Node::adopt_region) take.
+//! Memory that the application never unmaps needs no cache. Pass it as a [`StableMemory`] to
+//! [`Worker::adopt_window`](crate::Worker::adopt_window) or [`Node::adopt_region`](crate::Node::adopt_region).
 //!
-//! All that the caller promises of its memory is in one place: the safety section of [`LentMemory`].
+//! The safety section of [`LentMemory`] has all obligations of the caller for lent memory.
 //!
 //! | subject | names |
 //! |---|---|
@@ -31,22 +31,22 @@
 //!
 //! # Memory that is unmapped
 //!
-//! A program may unmap memory after it used it, and map other memory at the same address. The kernel reports each such
-//! change through `userfaultfd(2)`, and the cache drops what is registered there. Each use of a kept registration first
-//! asks the kernel whether a change is still on its way.
+//! A program may unmap memory after its use, and map other memory at the same address. The kernel reports such changes through
+//! `userfaultfd(2)`, and the cache drops the registrations there. Before each use of a kept registration, the cache asks the
+//! kernel whether a report of a change is still pending.
 //!
-//! - Private memory without a file is watched so. Its first registration arms it, and nothing else about it changes:
-//!   no access faults. A call that unmaps, moves or discards it (`munmap(2)`, `mremap(2)`, `madvise(2)`) takes some
-//!   microseconds longer, since it waits for a thread of this crate. Memory stays armed until it is unmapped.
-//! - Shared memory and files are not watched, since they can be truncated or detached without a report. They are
-//!   registered for one use. So is all memory if the kernel or a seccomp filter has no userfaultfd for the process, and
-//!   memory that another userfaultfd watches. [`Uncached`] lists the reasons, and [`RegistrationStatistics`] counts them.
-//! - Two changes are not reported: shared memory that is attached over it (`shmat(2)` with `SHM_REMAP`), and guard pages
+//! - Private anonymous memory is watched in this way. Its first registration arms the watch; accesses to the memory do not fault. A call
+//!   that unmaps, moves or discards the memory (`munmap(2)`, `mremap(2)`, `madvise(2)`) takes some microseconds longer, since it waits
+//!   for a thread of this crate. The watch stays armed until the memory is unmapped.
+//! - Shared memory and files are not watched, since they can be truncated or detached without a report. They are registered for one
+//!   use. The same holds for memory that another userfaultfd watches, and for all memory if the process has no userfaultfd, because of
+//!   the kernel or a seccomp filter. [`Uncached`] lists the reasons, and [`RegistrationStatistics`] counts them.
+//! - Two changes are not reported: shared memory that is attached over the memory (`shmat(2)` with `SHM_REMAP`), and guard pages
 //!   (`madvise(2)` with `MADV_GUARD_INSTALL`, Linux 6.13). Programs that use them call [`RegistrationCache::forget`].
-//! - Memory of which the engine promises that it stays ([`LentMemory::IS_KEPT`]) is neither armed nor asked about.
+//! - Memory that the application promises not to unmap ([`LentMemory::IS_KEPT`]) is cached without a watch.
 //!
-//! Two threads of the process serve all caches: one reads the reports, another one deregisters. They start with the
-//! first cache and stay. A child made by `fork(2)` cannot use a cache.
+//! Two threads of the process serve all caches: one reads the reports, the other deregisters. They start with the first cache and
+//! run until the process ends. A child made by `fork(2)` cannot use a cache.
 //!
 //! ```
 //! use core::ptr::NonNull;
@@ -54,7 +54,7 @@
 //! use doorbell::provider::Access;
 //! use doorbell::{Channel, Operation, PostFlags, RemoteAddress};
 //!
-//! /// A buffer that is lent whole.
+//! /// A buffer that is lent as a whole.
 //! struct Buffer(Box<[u8]>);
 //!
 //! // SAFETY: 1. and 2. the same initialised bytes on the heap, wherever the value is; 3. and 4. nobody else has the box,

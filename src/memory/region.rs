@@ -12,24 +12,25 @@ use doorbell_ffi::{Rdma, ReleaseWatch};
 
 use crate::machine::reaper::{Reaped, Reaper};
 
-/// Memory of any length, for transfers and for windows of links, registered with the device of each of its Workers. Clones are the same memory.
+/// Memory of any length, for transfers and for windows of links, registered with the device of each of its Workers. Clones share
+/// the memory.
 ///
-/// No reference to the memory exists, as for a window: bytes are copied in and out. No peer reaches it, unless a transfer lets one write
-/// to a part of it. Once the last clone is dropped, and no request has it, the devices let go of it on another thread, and the memory is
-/// freed.
+/// As for a window, there are no references to the memory: bytes are copied in and out. Peers cannot access the memory, except
+/// for the part that a transfer or a window of a link grants. After the last clone is dropped and no request uses the memory,
+/// another thread deregisters and frees it.
 pub struct Region<P: Provider = Rdma> {
     shared: Arc<Shared<P>>,
 }
 
 struct Shared<P: Provider> {
-    /// The memory as it is registered with each Worker, in the order of the Workers; never empty.
+    /// The registration of the memory with each Worker, in the order of the Workers; never empty.
     windows: Vec<Reaped<P::Window>>,
     domains: Vec<Arc<P::ProtectionDomain>>,
     bytes: usize,
 }
 
 impl<P: Provider> Region<P> {
-    /// Registers the memory of a window, which is of the first domain, with the others.
+    /// Makes a region of a window of the first domain, by registering its memory with the other domains, too.
     pub(crate) fn new(
         first: P::Window,
         domains: Vec<Arc<P::ProtectionDomain>>,
@@ -43,7 +44,7 @@ impl<P: Provider> Region<P> {
         Ok(Self::of(windows, domains, reaper))
     }
 
-    /// A region of the windows of one memory, by each of the domains.
+    /// Makes a region of windows of one memory, one window in each domain.
     pub(crate) fn of(
         windows: Vec<P::Window>,
         domains: Vec<Arc<P::ProtectionDomain>>,
@@ -61,7 +62,7 @@ impl<P: Provider> Region<P> {
         }
     }
 
-    /// Whether another is a clone of it.
+    /// Whether the other region is a clone of this one.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -76,23 +77,25 @@ impl<P: Provider> Region<P> {
         self.shared.bytes
     }
 
-    /// Whether bytes may be copied in, and transfers may take bytes into it: not if it was lent without the right to write.
+    /// Returns whether [`Region::copy_in`] and transfers may write to the region. The result is `false` if the memory was lent
+    /// without [`Access::LOCAL_WRITE`](crate::provider::Access).
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.first().is_some_and(Window::is_writable)
     }
 
-    /// Returns how its memory was placed when it was allocated.
+    /// Returns how the memory was placed when it was allocated.
     #[must_use]
     pub fn placement(&self) -> Placement {
         let unplaced = || Placement::unplaced(self.bytes(), self.bytes());
         self.first().map_or_else(unplaced, Window::placement)
     }
 
-    /// Copies bytes in, beginning at `offset`. A device may read them meanwhile.
+    /// Copies bytes into the region, beginning at `offset`. A device that reads the range at the same time may see a part of
+    /// them.
     ///
     /// # Errors
-    /// The range does not lie within the region, or the region may not be written ([`Region::is_writable`]); nothing was copied.
+    /// The range is not within the region, or the region may not be written ([`Region::is_writable`]). Then nothing was copied.
     pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
         self.first().map_or_else(
             || Err(self.outside(offset, source.len())),
@@ -100,10 +103,11 @@ impl<P: Provider> Region<P> {
         )
     }
 
-    /// Copies bytes out, beginning at `offset`. Bytes that a device is writing may be torn.
+    /// Copies bytes out of the region, beginning at `offset`. If a device writes the range at the same time, the copy may be
+    /// torn.
     ///
     /// # Errors
-    /// The range does not lie within the region; nothing was copied.
+    /// The range is not within the region. Then nothing was copied.
     pub fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
         let bytes = destination.len();
         self.first().map_or_else(
@@ -120,12 +124,12 @@ impl<P: Provider> Region<P> {
         }
     }
 
-    /// The protection domains of the Workers that it is registered with.
+    /// Returns the protection domains in which the region is registered.
     pub(crate) fn domains(&self) -> impl Iterator<Item = DomainId> {
         self.shared.domains.iter().map(|domain| domain.id())
     }
 
-    /// Bytes of it, for a request on this Worker.
+    /// Returns a range of the region for a request on this Worker.
     pub(crate) fn range(
         &self,
         worker: usize,
@@ -140,7 +144,7 @@ impl<P: Provider> Region<P> {
         })
     }
 
-    /// Registers a part of it once more with each Worker's device, so that a peer has this access to it.
+    /// Registers a part of the region once more with each Worker's device, with these access rights for a peer.
     pub(crate) fn grant(
         &self,
         (offset, bytes): (usize, usize),
@@ -173,13 +177,13 @@ impl<P: Provider> fmt::Debug for Region<P> {
     }
 }
 
-/// Says whether devices have let go of the memory of a region, which it does not keep.
+/// Watches whether the memory of a region is released by all devices. The watch does not keep the memory alive.
 #[derive(Clone, Debug)]
 pub struct RegionWatch(Vec<ReleaseWatch>);
 
 impl RegionWatch {
-    /// Whether no clone of the region is left, no request has its memory, and no peer reaches it. Memory that was adopted is dropped now,
-    /// or was. If a device did not let go of the memory, this never becomes true.
+    /// Returns whether the memory is released: no clone of the region is left, no request uses it, and no peer can access it.
+    /// Adopted memory is dropped then. If a device refuses to deregister the memory, the result never becomes `true`.
     #[must_use]
     pub fn is_released(&self) -> bool {
         self.0.iter().all(ReleaseWatch::is_released)
@@ -187,7 +191,7 @@ impl RegionWatch {
 }
 
 impl Region {
-    /// A watch for the time when all devices have let go of the memory.
+    /// Returns a watch that shows when all devices have released the memory.
     #[must_use]
     pub fn release_watch(&self) -> RegionWatch {
         let windows = self.shared.windows.iter();
@@ -195,17 +199,17 @@ impl Region {
     }
 }
 
-/// A part of a region that a peer reaches. Dropping it takes the right away: it may take a device milliseconds, and once it is done
-/// no peer reaches it any more.
+/// A part of a region that a peer may access. Dropping it deregisters the part, which may take milliseconds. After the drop no
+/// peer can access the part by its keys.
 pub(crate) struct GrantedRegion<P: Provider>(Vec<P::Window>);
 
 impl<P: Provider> GrantedRegion<P> {
-    /// The key by which a peer reaches it over this Worker's device.
+    /// Returns the key for access over this Worker's device.
     pub(crate) fn key(&self, worker: usize) -> Option<RemoteWindow> {
         self.0.get(worker).map(Window::remote)
     }
 
-    /// The keys, with the Worker of each.
+    /// Returns the keys, with the index of their Worker.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (usize, RemoteWindow)> {
         self.0.iter().map(Window::remote).enumerate()
     }

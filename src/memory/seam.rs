@@ -1,4 +1,4 @@
-//! The calls that a cache makes: a device's registration, and the watch on mappings. Tests stand in for both.
+//! The interfaces that a cache calls: registration by a device, and the watch on mappings. Tests replace both.
 
 use doorbell_core::provider::ProviderError;
 use doorbell_core::registrations::AddressRange;
@@ -10,16 +10,16 @@ use crate::memory::statistics::Uncached;
 
 /// Registers ranges in one protection domain.
 pub(super) trait Registrar: Clone + Send + Sync + 'static {
-    /// A registration, which its drop ends.
+    /// A registration. Dropping it deregisters the memory.
     type Registered: Send + Sync + 'static;
 
-    /// Pins the pages of a range.
+    /// Registers a range, which pins its pages.
     fn register(&self, range: AddressRange, access: Access) -> Result<Self::Registered, ProviderError>;
 
-    /// The key by which work requests name it.
+    /// Returns the key for work requests.
     fn lkey(registered: &Self::Registered) -> Lkey;
 
-    /// Looks at the limit on pinned memory.
+    /// Returns the process's pinned bytes and their limit.
     fn pinned(&self) -> PinnedMemory;
 }
 
@@ -39,24 +39,24 @@ impl Registrar for Arc<ProtectionDomain> {
     }
 }
 
-/// Watches mappings, and has retired registrations deregistered.
+/// Watches mappings, and has a thread that deregisters retired registrations.
 pub(super) trait Watch: Send + Sync + 'static {
-    /// Reports changes of these mappings from now on.
+    /// Begins to report changes of the mappings in this range.
     fn arm(&self, range: AddressRange) -> Result<(), Uncached>;
 
-    /// Whether all changes that happened before this call are handled.
+    /// Whether all changes from before this call are handled.
     fn is_settled(&self) -> bool;
 
-    /// Has retired registrations deregistered on another thread. `false` if there is none.
+    /// Wakes the thread that deregisters retired registrations. Returns `false` if there is no such thread.
     fn deregister_elsewhere(&self) -> bool;
 }
 
 /// Receiver of the reports of a watch.
 pub(super) trait Subscriber: Send + Sync {
-    /// Takes registrations of a range out of reach. Returns whether some have to be deregistered. It allocates nothing,
-    /// frees nothing and calls no device.
+    /// Removes the registrations of a range from look-ups. Returns whether some have to be deregistered. The call does not
+    /// allocate or free, and makes no call of a device.
     fn invalidate(&self, range: AddressRange) -> bool;
 
-    /// Deregisters what is retired.
+    /// Deregisters all retired registrations.
     fn deregister(&self);
 }

@@ -1,7 +1,8 @@
-//! The two threads of the process behind all caches: one takes reports of changed mappings, one deregisters.
+//! The two threads that serve all caches of the process: one handles reports of changed mappings, the other deregisters.
 //!
-//! The thread of the reports allocates nothing and frees nothing: a thread that unmaps memory while it holds the lock of
-//! the allocator waits for this one. For the same reason nobody allocates or frees under a lock that it takes.
+//! The thread that handles the reports must not allocate or free. A thread that unmaps memory while it holds the allocator's lock
+//! waits for the report to be handled. For the same reason no thread allocates or frees while it holds a lock that the reports
+//! need.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,7 +16,7 @@ use crate::memory::error::UnwatchedError;
 use crate::memory::seam::{Subscriber, Watch};
 use crate::memory::statistics::Uncached;
 
-/// How many caches of a process are watched at most.
+/// Maximum number of caches in a process that watch mappings.
 const SUBSCRIBERS_MAX: usize = 256;
 
 const EBUSY: i32 = 16;
@@ -36,7 +37,7 @@ fn subscribers() -> MutexGuard<'static, Places> {
 }
 
 impl Service {
-    /// The service of this process, which the first call starts.
+    /// Returns the service of this process. The first call starts it.
     pub(super) fn of_process() -> Result<&'static Self, ProviderError> {
         static SERVICE: OnceLock<Result<Service, ProviderError>> = OnceLock::new();
         SERVICE.get_or_init(Self::start).as_ref().map_err(|error| *error)
@@ -70,14 +71,14 @@ impl Service {
         Ok(Self { watch, deregistering })
     }
 
-    /// Reports changes to a cache from now on.
+    /// Begins to report changes to a cache.
     pub(super) fn subscribe(&self, subscriber: Arc<dyn Subscriber>) -> Result<(), UnwatchedError> {
         let mut places = subscribers();
         if let Some(place) = places.iter_mut().find(|place| place.is_none()) {
             *place = Some(subscriber);
             return Ok(());
         }
-        // The lock goes first: dropping what it guards may free.
+        // The lock is released first, since dropping the subscriber may free memory.
         drop(places);
         Err(UnwatchedError::TooManyCaches {
             caches_max: SUBSCRIBERS_MAX,
@@ -126,7 +127,7 @@ impl fmt::Debug for Service {
     }
 }
 
-/// Tells all caches of a changed range. Returns whether one has something to deregister.
+/// Reports a changed range to all caches. Returns whether a cache has registrations to deregister.
 fn invalidate(range: AddressRange) -> bool {
     let places = subscribers();
     places

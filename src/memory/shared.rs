@@ -1,12 +1,12 @@
-//! The cache behind its handles: the table under its lock, and the order of the calls around it. A use that hits takes no lock, nor does its
-//! end. But one use in 524,288 of an entry takes it, to count the others.
+//! The shared state of a cache: the table under its lock, and the order of the calls around it. A use that hits takes no lock,
+//! and neither does its end. Only one use in 524,288 of an entry takes the lock, to count the others.
 //!
-//! A registration that is missing is made in this order, and each step closes a hole:
+//! A missing registration is made in these steps, so that no change of a mapping is missed:
 //!
-//! 1. Reserve its entry. From now on a report about its range makes it stale.
-//! 2. Arm its mappings. From now on the kernel reports.
-//! 3. Register, without the lock, since the thread of the reports needs it.
-//! 4. Commit. If the entry is stale by then, the registration is dropped and made again.
+//! 1. Reserve an entry. From now on a report about its range marks the entry as stale.
+//! 2. Arm the mappings. From now on the kernel reports changes.
+//! 3. Register, without the lock, since the thread that handles the reports needs the lock.
+//! 4. Commit. If the entry is stale by now, drop the registration and begin again.
 
 use core::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use crate::memory::error::RegistrationError;
 use crate::memory::seam::{Registrar, Subscriber, Watch};
 use crate::memory::statistics::{RegistrationStatistics, Uncached};
 
-/// How often a registration is tried while mappings change, before it is made for one use.
+/// Number of attempts while mappings change. After them the memory is registered for one use.
 const ATTEMPTS: u32 = 4;
 
 type Marks = Uses<Box<[Mark]>>;
@@ -32,17 +32,17 @@ type Marks = Uses<Box<[Mark]>>;
 struct State<T> {
     table: Table<T, Box<[Slot<T>]>, Arc<Marks>>,
     uncached: [u64; Uncached::ALL.len()],
-    /// Until the cache is closed, another thread deregisters what is released late.
+    /// Whether the cache is open. Then another thread deregisters registrations whose last use ends after they were removed.
     is_open: bool,
 }
 
-/// State that handles and registrations of one cache share.
+/// State that the handles and the registrations of one cache share.
 pub(super) struct Shared<R: Registrar, W: Watch> {
     registrar: R,
-    /// `None` caches only what is promised to stay.
+    /// `None` if mappings are not watched. Then only memory that is promised to stay mapped is cached.
     watch: Option<W>,
     uses: Arc<Marks>,
-    /// Whether it holds the registration that serves one use, and nothing else.
+    /// Whether this holds just one registration, which serves only one use.
     is_of_one_use: bool,
     state: Mutex<State<Arc<R::Registered>>>,
 }
@@ -64,7 +64,7 @@ impl<R: Registrar, W: Watch> Hold<R, W> {
         !self.shared.is_of_one_use
     }
 
-    /// The registration, which this keeps from being deregistered.
+    /// Returns the registration. It is not deregistered before this use ends.
     pub(super) fn registered(&self) -> Option<Arc<R::Registered>> {
         self.shared.lock().table.used(&self.used).map(Arc::clone)
     }
@@ -84,7 +84,7 @@ impl<R: Registrar, W: Watch> Drop for Hold<R, W> {
 enum Found {
     Held(Use, Lkey),
     Missing,
-    /// A mapping changes at this moment, and it may be this one.
+    /// A change of a mapping is pending, which may concern this memory.
     Unsettled,
 }
 
@@ -113,7 +113,8 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         }
     }
 
-    /// Nothing is allocated, freed or dropped under this lock: the thread of the reports waits for it.
+    /// Takes the lock. Under it nothing may be allocated, freed or dropped, since the thread that handles the reports waits for
+    /// it.
     #[inline]
     fn lock(&self) -> MutexGuard<'_, State<Arc<R::Registered>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,8 +123,8 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
     /// Finds or makes a registration, and counts its use.
     #[inline(always)]
     pub(super) fn acquire(self: &Arc<Self>, key: &Key) -> Result<Hold<R, W>, RegistrationError> {
-        // The mapping is the caller's from before the question on. So the answer covers all that happened to it, and
-        // the lookup may follow.
+        // The caller has lent the memory before this question, and does not change its mapping from then on. So the answer covers
+        // all changes, and the lookup may follow.
         if key.is_kept || self.watch.as_ref().is_some_and(W::is_settled) {
             if let Some((used, tag)) = self.uses.look_up(key) {
                 return Ok(self.hold(used, Lkey(tag)));
@@ -132,9 +133,9 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         self.make(*key)
     }
 
-    /// Looks up under the lock what was not found without it.
+    /// Looks up a registration under the lock, after the lookup without the lock failed.
     fn look_up(&self, key: &Key) -> Found {
-        // As for `acquire`.
+        // The order is that of `acquire`.
         if !key.is_kept {
             match &self.watch {
                 Some(watch) if !watch.is_settled() => return Found::Unsettled,
@@ -148,7 +149,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         }
     }
 
-    /// Has a registration deregistered whose last use ended, and that no lookup finds any more.
+    /// Retires a registration whose last use ended after it was removed from look-ups, and has it deregistered.
     #[cold]
     #[inline(never)]
     fn retire(&self, ended: Ended) {
@@ -194,7 +195,8 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         }
     }
 
-    /// The only use of a registration, in a closed cache of its own: so its end is that of any other one.
+    /// Makes the only use of a registration that is not cached. The use has a separate, closed cache, so that it ends like any
+    /// other use.
     fn hold_alone(&self, key: &Key, registered: Arc<R::Registered>) -> Result<Hold<R, W>, RegistrationError> {
         let limits = Limits {
             entries: 1,
@@ -218,7 +220,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
                 lkey,
                 used,
             }),
-            // There is room for one.
+            // Not reached: the new table has room for one registration.
             _ => Err(RegistrationError::Region {
                 bytes: key.range.bytes(),
             }),
@@ -245,12 +247,12 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
                 self.deregister();
                 Ok(Attempt::Again)
             }
-            // The entry was reserved here, so the table knows it.
+            // Not reached: the entry was reserved above.
             Err(registered) => Ok(Attempt::Alone(registered)),
         }
     }
 
-    /// Reserves an entry and arms its mappings.
+    /// Reserves an entry, and arms the mappings of its range.
     fn prepare(&self, key: &Key) -> Result<EntryId, Uncached> {
         let watch = match (&self.watch, key.is_kept) {
             (_, true) => None,
@@ -275,7 +277,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         Ok(id)
     }
 
-    /// Registers for one use, and counts why.
+    /// Registers memory for one use, and counts the reason.
     fn register_alone(&self, key: &Key, reason: Uncached) -> Result<Arc<R::Registered>, RegistrationError> {
         let registered = self.register(key)?;
         let mut state = self.lock();
@@ -299,7 +301,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
     fn register(&self, key: &Key) -> Result<Arc<R::Registered>, RegistrationError> {
         let mut outcome = self.registrar.register(key.range, key.access);
         if outcome.as_ref().is_err_and(is_out_of_memory) {
-            // Idle registrations are pinned, too.
+            // Unused registrations pin memory, too, so they are evicted before the second attempt.
             self.evict_idle();
             outcome = self.registrar.register(key.range, key.access);
         }
@@ -316,7 +318,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         })
     }
 
-    /// Deregisters what is retired: on another thread while the cache is open, else here.
+    /// Deregisters retired registrations: on another thread while the cache is open, else on this one.
     fn clear(&self, is_open: bool) {
         let is_done = is_open && self.watch.as_ref().is_some_and(W::deregister_elsewhere);
         if !is_done {
@@ -324,7 +326,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         }
     }
 
-    /// Takes registrations of a range out of reach.
+    /// Drops the registrations of a range.
     pub(super) fn forget(&self, range: AddressRange) {
         let mut state = self.lock();
         state.table.invalidate(range);
@@ -332,7 +334,7 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         self.deregister();
     }
 
-    /// Deregisters all that nobody uses.
+    /// Evicts and deregisters all unused registrations.
     pub(super) fn evict_idle(&self) {
         let mut state = self.lock();
         state.table.evict_idle();
@@ -340,11 +342,11 @@ impl<R: Registrar, W: Watch> Shared<R, W> {
         self.deregister();
     }
 
-    /// Deregisters all that nobody uses, and from now on each other one when its last use ends.
+    /// Closes the cache. Unused registrations are deregistered now, and each other one when its last use ends.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_open = false;
-        // Everything has to leave, with the last use of what is used.
+        // The whole address range: all registrations are removed from look-ups.
         if let Some(all) = AddressRange::new(0, usize::MAX) {
             state.table.evict_idle();
             state.table.invalidate(all);

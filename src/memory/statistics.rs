@@ -4,7 +4,7 @@ use core::fmt;
 
 use doorbell_core::registrations::TableCounts;
 
-/// Reason for a registration that serves one use and is not kept.
+/// Reason why a registration serves only one use and is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Uncached {
@@ -12,11 +12,11 @@ pub enum Uncached {
     Full,
     /// This process has no userfaultfd: the kernel lacks it, or a seccomp filter forbids it.
     NoWatch,
-    /// The memory is shared, of a file, or of reserved huge pages, which change without a report.
+    /// The memory is shared, of a file, or of reserved huge pages. Such memory can change without a report.
     NotWatchable,
     /// Another userfaultfd of this process watches the memory.
     Occupied,
-    /// The kernel refused to watch the memory: too many mappings (`vm.max_map_count`), say.
+    /// The kernel refused to watch the memory, for example because of too many mappings (`vm.max_map_count`).
     NotArmed,
     /// Mappings of the process changed during each of several attempts.
     Changing,
@@ -33,7 +33,7 @@ impl Uncached {
         Self::Changing,
     ];
 
-    /// One word, as a metric has it.
+    /// Returns the name of the reason in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,15 +64,16 @@ impl fmt::Display for Uncached {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegistrationStatistics {
-    /// Uses of a registration that was there.
+    /// Lookups that found a registration.
     pub hits: u64,
-    /// Lookups that found none. A use that is tried again after a change of mappings counts again.
+    /// Lookups that found none. If a lookup is repeated after a change of mappings, each miss counts.
     pub misses: u64,
-    /// Registrations that left for lack of room.
+    /// Unused registrations that were evicted.
     pub evictions: u64,
-    /// Registrations that left because their mapping changed, or was forgotten.
+    /// Registrations that were dropped because their mapping changed, or by
+    /// [`RegistrationCache::forget`](crate::memory::RegistrationCache::forget).
     pub invalidations: u64,
-    /// Registrations held now, those that wait to be deregistered included.
+    /// Registrations held now, including those that wait to be deregistered.
     pub entries: u32,
     /// Registrations in use now.
     pub entries_used: u32,
@@ -95,7 +96,7 @@ impl RegistrationStatistics {
         }
     }
 
-    /// How many registrations served one use, for this reason.
+    /// Returns how many registrations served only one use for this reason.
     #[must_use]
     pub fn uncached(&self, reason: Uncached) -> u64 {
         self.uncached.get(reason as usize).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The cache over stand-ins for device and kernel.
+//! Tests of the cache with stand-ins for the device and the kernel.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ struct World {
 
 type Cache = Shared<Arc<World>, Arc<World>>;
 
-/// A registration, gone from the list of live ones with its drop.
+/// A registration. Dropping it removes it from the list of live ones.
 struct Registered {
     world: Arc<World>,
     number: u32,
@@ -176,7 +176,7 @@ fn a_change_while_it_is_registered_makes_it_again() {
     let hold = acquire(&cache, &key(4096, 64));
     assert_eq!((hold.lkey(), live(&world)), (Lkey(2), 1));
     assert!(hold.is_cached());
-    // It keeps changing: the registration serves one use.
+    // The mapping keeps changing, so the registration serves only one use.
     world.during.lock().unwrap().extend([range(8192, 1); 4]);
     let hold = acquire(&cache, &key(8192, 64));
     assert!(!hold.is_cached());

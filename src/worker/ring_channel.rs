@@ -1,4 +1,4 @@
-//! A channel's messages by WRITE, into rings in both sides' memory.
+//! Ring channels: messages by RDMA WRITE into a ring in the memory of the receiver, in both directions.
 
 use core::fmt;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::worker::event::{ChannelState, Event};
 use crate::worker::lease::Lease;
 use crate::worker::{Turn, Worker};
 
-/// The longest message that is copied to go inline; devices take less.
+/// Size of the buffer for inline messages with their trailers. Devices take fewer inline bytes.
 const INLINE_BYTES_MAX: usize = 1024;
 
-/// The ring that a side reads.
+/// Configuration of the ring that a side reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingConfig {
-    /// Messages it holds: a power of two, 2 to 2^20. Default 256: at a message a microsecond the reader may
-    /// be away for a quarter of a millisecond.
+    /// Number of cells, one for each message: a power of two, 2 to 2^20. Default 256: with one message in a microsecond the
+    /// reader may be away for a quarter of a millisecond.
     pub cells: u32,
-    /// Bytes of each, of which eight are not payload: a multiple of 64, at most 2^24. Default 128: the
-    /// block within which some devices write in order that promise no more, and two cache lines.
+    /// Bytes of each cell, a multiple of 64, at most 2^24. Eight of them are for the trailer. Default 128, two cache lines. Some
+    /// devices promise to write in order only within aligned blocks of 128 bytes.
     pub cell_bytes: u32,
 }
 
@@ -42,36 +42,37 @@ impl Default for RingConfig {
     }
 }
 
-/// One-sided messages beside those of a channel: the peer writes them into our memory, and reading them takes
-/// no completion where the device says that bytes land in order.
+/// One-sided messages in addition to the messages of a channel. The peer writes them by RDMA WRITE into a ring in this side's
+/// memory. If the device promises that bytes land in order, reading a message needs no completion.
 ///
-/// Otherwise each message is a WRITE with immediate, and uses one of the channel's credits. [`Event::Written`] reports it; pass
-/// the event's word to [`RingChannel::note_written`].
+/// Otherwise each message is a WRITE with immediate, and uses one of the channel's credits. [`Event::Written`] reports the
+/// message; pass the event's immediate to [`RingChannel::note_written`].
 ///
-/// It belongs to the one channel it was opened on: pass that one to its calls. [`Event::PeerClosed`] comes behind all messages of
-/// the ring, too: they are there to be read, by [`RingChannel::receive_left`] once the Worker has closed the channel.
+/// A ring channel belongs to the channel on which it was opened; pass that channel to its calls. [`Event::PeerClosed`] comes after all
+/// messages of the ring that arrived. Read these by [`RingChannel::receive`], or by [`RingChannel::receive_left`] after the Worker
+/// closed the channel.
 pub struct RingChannel<P: Provider = Rdma> {
     channel: ChannelId,
     writer: RingWriter<Arc<P::Window>>,
     reader: RingReader<Arc<P::Window>>,
     publications: Publications,
     scratch: Box<[u8; INLINE_BYTES_MAX]>,
-    // Goes last: the device lets go of the window on another thread.
+    // Dropped last, so that the reaper holds the last reference and deregisters the window on another thread.
     #[expect(dead_code, reason = "it is there to be dropped")]
     window: Reaped<Arc<P::Window>>,
 }
 
-/// Notification of messages in each direction: by the trailer, or by an immediate.
+/// How the reader learns of a message in each direction: by the trailer in memory, or by an immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Publications {
-    /// Publication of the messages we write, as the peer's device allows.
+    /// Publication of the messages that this side writes, which depends on the peer's device.
     pub sent: Publication,
-    /// Publication of the messages we read, as our device allows.
+    /// Publication of the messages that this side reads, which depends on its own device.
     pub received: Publication,
 }
 
-/// Rings that are being opened. They advance while this is polled; dropped, they are not opened.
+/// Opening of a ring channel, which advances by polling. Dropping it gives the opening up.
 #[must_use = "it advances by being polled"]
 pub struct RingOpening<P: Provider = Rdma> {
     channel: ChannelId,
@@ -80,19 +81,19 @@ pub struct RingOpening<P: Provider = Rdma> {
     deadline: Deadline,
     is_sent: bool,
     answer: Option<Result<RingInvitation, WireError>>,
-    /// A peer that was invited writes at once: its first messages may be reported together with its invitation. There
-    /// are no more of them than our ring has cells.
+    /// Immediates of messages that arrived before the opening was complete. An invited peer may write at once, so its first
+    /// messages may be reported together with its invitation. There are at most as many as the ring has cells.
     written: Vec<u32>,
-    /// Whether it announced a message that cannot be there.
+    /// Whether the peer announced a message before its invitation, or more messages than the ring has cells.
     is_out_of_turn: bool,
 }
 
 impl<P: Provider> RingOpening<P> {
-    /// Polls the Worker by [`Worker::poll_tending`] and goes on as far as that lets it, without waiting; the outcome once there is one.
-    /// `each` gets the events of other channels, and messages of this one behind the invitation.
+    /// Polls the Worker by [`Worker::poll_tending`] and advances the opening, without waiting. Returns the outcome once there is
+    /// one. `each` gets the events of other channels, and messages of this channel that follow the peer's invitation.
     ///
-    /// To open several on one Worker, poll the Worker yourself, and use [`RingOpening::hear`] and [`RingOpening::advance`] of
-    /// each.
+    /// To open several ring channels on one Worker, poll the Worker yourself, and call [`RingOpening::hear`] and
+    /// [`RingOpening::advance`] of each.
     pub fn poll(
         &mut self,
         worker: &mut Worker<P>,
@@ -104,7 +105,8 @@ impl<P: Provider> RingOpening<P> {
         }
     }
 
-    /// Takes an event that polling the Worker reported, and gives back what is not for it.
+    /// Takes an event that a poll of the Worker reported. Returns the event if it does not concern the opening. Each
+    /// [`Event::Done`] of this channel is consumed.
     pub fn hear<'m>(&mut self, channel: ChannelId, event: Event<'m, P>) -> Option<Event<'m, P>> {
         if channel != self.channel {
             return Some(event);
@@ -122,18 +124,19 @@ impl<P: Provider> RingOpening<P> {
         None
     }
 
-    /// Goes on as far as it can without polling the Worker, whose events it was given; the outcome once there is one.
+    /// Advances the opening without polling the Worker, whose events go to [`RingOpening::hear`]. Returns the outcome once there
+    /// is one.
     pub fn advance(&mut self, worker: &mut Worker<P>) -> Option<Result<RingChannel<P>, RingError>> {
         self.go_on(worker).transpose()
     }
 
-    /// By when the peer has to have taken our invitation, and invited us.
+    /// Returns the deadline by which both sides must have exchanged their invitations.
     #[must_use]
     pub const fn deadline(&self) -> Deadline {
         self.deadline
     }
 
-    /// Takes what is for it, and passes on the rest.
+    /// Takes the events of the opening, and passes all others to `each`.
     fn sift(
         &mut self,
         turn: Turn<'_, P>,
@@ -145,10 +148,10 @@ impl<P: Provider> RingOpening<P> {
         }
     }
 
-    /// Keeps the word of a message until there is a ring for it.
+    /// Keeps the immediate of a message until the ring is open.
     fn note_written(&mut self, immediate: u32) {
         let kept = u32::try_from(self.written.len()).unwrap_or(u32::MAX);
-        // Its invitation is its first message, and goes in front.
+        // An invitation is the first message of an honest peer, so it arrives before any ring message.
         if self.answer.is_none() || kept >= self.ours.cells() {
             self.is_out_of_turn = true;
         } else {
@@ -160,7 +163,7 @@ impl<P: Provider> RingOpening<P> {
         let open = worker.channel(self.channel).ok_or(RingError::Closed)?;
         match open.state() {
             ChannelState::Open => {}
-            // Its last writes before it closed are in our ring.
+            // Messages that the peer wrote before it closed can still be read.
             ChannelState::PeerClosed { .. } if self.is_sent && self.answer.is_some() => {}
             ChannelState::PeerClosed { .. } => return Err(RingError::PeerClosed),
             ChannelState::Failed { .. } => return Err(RingError::Failed),
@@ -195,11 +198,11 @@ impl<P: Provider> RingOpening<P> {
 }
 
 impl<P: Provider> RingChannel<P> {
-    /// Begins to open rings both ways on a channel whose peer does the same, each as the first message.
-    /// [`RingOpening::poll`] goes on with it.
+    /// Begins to open rings in both directions. The peer does the same, and the invitation is the first message of each side on
+    /// the channel. [`RingOpening::poll`] advances the opening.
     ///
     /// # Errors
-    /// There can be no such ring or no memory for it, or there is no such channel.
+    /// The configuration is out of range, there is no memory for the ring, or there is no such channel.
     pub fn begin_open(
         worker: &mut Worker<P>,
         channel: ChannelId,
@@ -237,12 +240,13 @@ impl<P: Provider> RingChannel<P> {
         })
     }
 
-    /// Opens rings both ways on a channel whose peer does the same, each as the first message. `each` gets
-    /// the events of other channels that come meanwhile, and messages of this one behind the invitation.
+    /// Opens rings in both directions, and waits until they are open. The peer does the same, and the invitation is the first
+    /// message of each side on the channel. `each` gets the events of other channels that come meanwhile, and messages of this
+    /// channel that follow the peer's invitation.
     ///
     /// # Errors
-    /// There can be no such ring or no memory for it, the channel failed, or by the deadline the peer did not
-    /// invite us or had no receive for our invitation.
+    /// As for [`RingChannel::begin_open`]. Or the channel failed or was closed, or the invitations were not exchanged by the
+    /// deadline.
     pub fn open(
         worker: &mut Worker<P>,
         channel: ChannelId,
@@ -255,7 +259,7 @@ impl<P: Provider> RingChannel<P> {
             if let Some(ring) = opening.go_on(worker)? {
                 return Ok(ring);
             }
-            // Not a wait: that credits of other channels came is reported by the next one, once.
+            // Polled and not waited: a wait would consume the report that other channels got credits, which is made once.
             worker
                 .poll_tending(|turn, event| opening.sift(turn, event, &mut each))
                 .map_err(RingError::Poll)?;
@@ -263,8 +267,8 @@ impl<P: Provider> RingChannel<P> {
         }
     }
 
-    /// `None` where the words that report what was read do not lie within the windows: never, for
-    /// invitations that were made or parsed.
+    /// Makes the ring channel. `None` if the words that report the read count are outside of the windows, which checked
+    /// invitations exclude.
     fn new(
         channel: ChannelId,
         window: Reaped<Arc<P::Window>>,
@@ -287,30 +291,30 @@ impl<P: Provider> RingChannel<P> {
         })
     }
 
-    /// The channel it was opened on.
+    /// Returns the id of the channel on which the ring channel was opened.
     #[must_use]
     pub const fn channel(&self) -> ChannelId {
         self.channel
     }
 
-    /// Notification of messages in each direction: by the trailer, or by an immediate.
+    /// Returns how the reader learns of a message in each direction: by the trailer in memory, or by an immediate.
     #[must_use]
     pub const fn publications(&self) -> Publications {
         self.publications
     }
 
-    /// The bytes of a message to the peer at most. A lease it is sent from has eight more.
+    /// Returns the maximum bytes of a message to the peer. A lease needs a capacity of eight more bytes, for the trailer.
     #[must_use]
     pub const fn payload_bytes_max(&self) -> u32 {
         self.writer.payload_bytes_max()
     }
 
-    /// Writes a message whose bytes are copied: they may be reused at once. With the trailer's eight they are
-    /// at most what the channel takes inline.
+    /// Writes a message inline with a copy of these bytes, which may be reused at once. The message and the eight bytes of the
+    /// trailer must fit the channel's inline limit.
     ///
     /// # Errors
-    /// The ring or the queue is full ([`SendErrorKind::WouldBlock`]), the message too long, or the device
-    /// refused.
+    /// The ring or the send queue is full or there is no credit ([`SendErrorKind::WouldBlock`]), the message is too long, or the
+    /// device refused.
     #[inline]
     pub fn send_inline(&mut self, channel: &mut Channel<P>, payload: &[u8]) -> Result<Ticket, SendErrorKind> {
         let message = self.writer.message(payload.len())?;
@@ -330,10 +334,10 @@ impl<P: Provider> RingChannel<P> {
         Ok(ticket)
     }
 
-    /// Writes a message from a lease, which needs room for the trailer's eight bytes behind it.
+    /// Writes a message from a lease, without a copy. The lease needs room for the eight bytes of the trailer after the message.
     ///
     /// # Errors
-    /// As for [`RingChannel::send_inline`]; the lease is handed back as it was.
+    /// As for [`RingChannel::send_inline`]. The lease is handed back with its former length.
     #[inline]
     pub fn send(
         &mut self,
@@ -364,7 +368,7 @@ impl<P: Provider> RingChannel<P> {
         }
     }
 
-    /// Puts the trailer behind a lease's payload.
+    /// Appends the trailer to the payload of a lease.
     #[inline]
     fn prepare(&mut self, lease: &mut Lease<P>) -> Result<RingMessage, SendErrorKind> {
         let bytes = lease.len_bytes();
@@ -378,11 +382,11 @@ impl<P: Provider> RingChannel<P> {
         Ok(message)
     }
 
-    /// Copies the next message out, and says how many bytes it has; `None` where none came yet. Reports the
-    /// peer from time to time how far was read.
+    /// Copies the next message into `into`, and returns its length; `None` if no message arrived yet. From time to time the call
+    /// also writes the read count into the peer's memory, so that the peer can use the cells again.
     ///
     /// # Errors
-    /// There is not room enough, and the message stays; or the peer wrote what is no message.
+    /// The message does not fit into `into`, and stays in the ring. Or the peer wrote an invalid message.
     #[inline]
     pub fn receive(
         &mut self,
@@ -399,8 +403,8 @@ impl<P: Provider> RingChannel<P> {
         Ok(read)
     }
 
-    /// Copies the next message out as [`RingChannel::receive`] does, without a channel: once that is closed, the messages that came
-    /// before are still in this side's memory. The peer is not notified how far was read.
+    /// Copies the next message out as [`RingChannel::receive`] does, but needs no channel. After the channel is closed, the
+    /// messages that arrived before are still in this side's memory. The read count is not written to the peer.
     ///
     /// # Errors
     /// As for [`RingChannel::receive`].
@@ -408,7 +412,7 @@ impl<P: Provider> RingChannel<P> {
         self.reader.read(into)
     }
 
-    /// Takes the word of an [`Event::Written`] of the channel, where messages are announced by immediates.
+    /// Takes the immediate of an [`Event::Written`] of the channel, if messages are published by immediates.
     #[inline]
     pub const fn note_written(&mut self, immediate: u32) {
         self.reader.note_written(immediate);
@@ -419,11 +423,11 @@ const fn too_long(bytes: usize, bytes_max: usize) -> SendErrorKind {
     SendErrorKind::TooLong { bytes, bytes_max }
 }
 
-/// Returns the way in which a peer has to notify of messages in cells of this size.
+/// Returns how a peer has to publish messages in cells of this size.
 const fn publication(order: DataInOrder, cell_bytes: u32) -> Publication {
     match order {
         DataInOrder::WholeMessage => Publication::Trailer,
-        // A cell is one such block: windows begin at a page.
+        // Each cell is within one aligned block, since windows begin at a page.
         DataInOrder::Aligned128 if cell_bytes == 64 || cell_bytes == 128 => Publication::Trailer,
         _ => Publication::Immediate,
     }
@@ -438,18 +442,18 @@ impl From<RingRefusal> for SendErrorKind {
     }
 }
 
-/// Reason why rings were not opened.
+/// Reason why a ring channel was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingError {
-    /// Caller misuse: there can be no ring of so many cells of so many bytes.
+    /// Caller misuse: the number or the size of the cells is out of range.
     Config {
-        /// The cells that were asked for.
+        /// The requested number of cells.
         cells: u32,
-        /// The bytes of each cell.
+        /// The requested bytes of each cell.
         cell_bytes: u32,
     },
-    /// There is no memory for it, or the device refused to register it.
+    /// There is no memory for the ring, or the device refused to register it.
     Memory(MemoryError),
     /// There is no such channel.
     Closed,
@@ -457,15 +461,15 @@ pub enum RingError {
     Send(SendErrorKind),
     /// The Worker cannot be polled.
     Poll(ProviderError),
-    /// The channel failed; it says why.
+    /// The channel failed. [`Worker::state`] has the cause.
     Failed,
-    /// The peer closed the channel before both sides had invited each other.
+    /// The peer closed the channel before the invitations were exchanged.
     PeerClosed,
-    /// The peer's first message is no invitation.
+    /// The peer's first message is not an invitation.
     Invitation(WireError),
-    /// The peer announced messages before it invited us, or of more than our ring has cells.
+    /// The peer announced messages before its invitation, or more messages than the ring has cells.
     OutOfTurn,
-    /// The peer sent none by the deadline, or had no receive for ours.
+    /// The invitations were not exchanged by the deadline: the peer sent none, or there was no credit for ours.
     TimedOut,
 }
 

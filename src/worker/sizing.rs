@@ -1,33 +1,34 @@
-//! Sizes of a Worker and its channels, from the number of channels: one formula, for 1 to 10,000 channels.
+//! Sizes of a Worker and its channels as a function of the number of channels, for 1 to 10,000 channels.
 
 use crate::worker::config::{ChannelConfig, WorkerConfig};
 
-/// Requests in flight of all channels together, and receives likewise, as far as each channel then has its least.
+/// Requests in flight of all channels together, and the same number of receives. With many channels the minimum depth exceeds it.
 const IN_ALL: u32 = 8192;
 
-/// The least depth of a channel: one message on its way, and one being prepared. With it the completion queues of 10,000 channels
-/// stay below the 32,767 entries that Soft-RoCE grants.
+/// The minimum depth of a channel: one message in flight, and one being prepared. With this depth the completion queues of 10,000
+/// channels stay below the 32,767 entries that Soft-RoCE grants.
 const DEPTH_MIN: u32 = 2;
 
-/// The most depth of a channel: the default.
+/// The maximum depth of a channel, which is the default depth.
 const DEPTH_MAX: u32 = 128;
 
-/// Leases at most: more would not be in the caches, and no poll sends as many.
+/// The maximum number of leases. More would not stay in the caches, and no poll sends as many.
 const LEASES_MAX: u32 = 4096;
 
-/// Receives posted again in one call, of the depth.
+/// Divisor of the depth: this part of the receives is reposted in one call.
 const REPOSTS_A_DEPTH: u32 = 8;
 
 impl WorkerConfig {
-    /// A Worker for so many channels of [`ChannelConfig::for_channels`], all open at once, with messages of up to so many bytes.
+    /// Returns the configuration of a Worker for `channels` channels of [`ChannelConfig::for_channels`] at the same time, with
+    /// messages of up to `message_bytes` bytes.
     ///
     /// - Depth of a channel: 8,192 / channels, rounded down to a power of two, at least 2 and at most 128.
     /// - Slots for receives: channels × depth. Slots for leases: channels × depth, at most 4,096.
-    /// - Completions in each queue: channels × (depth + 1). The one more is for announcing receives.
+    /// - Completions in each queue: channels × (depth + 1). The additional one is for announcing receives.
     /// - Memory of the slots: slots × bytes of a message.
     /// - Memory of the cells: for each channel the next power of two above its depth, × [`ChannelConfig::cell_bytes`].
     ///
-    /// Cells are registered as channels need them, in blocks of at least 64 KiB. Later channels use them again
+    /// Cells are registered when channels need them, in blocks of at least 64 KiB. Later channels use the blocks again
     /// ([`Worker::cells`](crate::Worker::cells)).
     ///
     /// | channels | depth | slots | for leases | completions | memory, 4 KiB each | cells, 256 bytes each |
@@ -38,9 +39,9 @@ impl WorkerConfig {
     /// | 1,000 | 8 | 12,096 | 4,096 | 9,000 | 47 MiB | 4,032 KiB |
     /// | 10,000 | 2 | 24,096 | 4,096 | 30,000 | 94 MiB | 10,048 KiB |
     ///
-    /// A channel that is being closed counts until it is gone. A server whose clients are replaced while it is full asks for a few
-    /// more channels than it serves. Receives are each channel's own; with many mutually trusting peers, shared ones cost the device
-    /// less ([`WorkerConfig::shared_receives`], with channels × depth as their depth).
+    /// A channel that is being closed counts until the closing has ended. So a server whose clients are replaced while it is full
+    /// needs a few more channels than it has clients. Each channel has its own receive queue. With many peers that trust each
+    /// other, shared receives cost the device less ([`WorkerConfig::shared_receives`], with channels × depth as their depth).
     #[must_use]
     pub fn for_channels(channels: u32, message_bytes: u32) -> Self {
         let channels = channels.max(1);
@@ -60,8 +61,8 @@ impl WorkerConfig {
 }
 
 impl ChannelConfig {
-    /// A channel of a Worker that is for so many: [`WorkerConfig::for_channels`] has the formula. The peer's configuration need not be
-    /// the same: it may send as many messages as there are receives here.
+    /// Returns the configuration of a channel on a Worker for `channels` channels; [`WorkerConfig::for_channels`] has the
+    /// formula. The peer may have another configuration, since the receives of each side limit what the other side sends.
     #[must_use]
     pub fn for_channels(channels: u32) -> Self {
         let share = IN_ALL.checked_div(channels).unwrap_or(IN_ALL);
@@ -76,7 +77,7 @@ impl ChannelConfig {
     }
 }
 
-/// How many hundredths a part is, rounded down: so the share that is kept is never larger than the part.
+/// Returns a part as a percentage, rounded down, so that the reserved share never exceeds the part.
 fn percent(part: u32, whole: u32) -> u32 {
     let hundredths = u64::from(part).saturating_mul(100).checked_div(whole.into());
     hundredths
@@ -93,7 +94,7 @@ mod tests {
 
     const BYTES: u32 = 4096;
 
-    /// A number as the table has it.
+    /// Formats a number as in the table.
     fn grouped(number: u32) -> String {
         match number {
             0..1000 => number.to_string(),
@@ -101,7 +102,7 @@ mod tests {
         }
     }
 
-    /// The blocks that the cells of so many channels take.
+    /// Returns the number of blocks for the cells of so many channels.
     fn blocks(channels: u32, config: &ChannelConfig) -> u32 {
         let cells = storage_for(config.sends_in_flight()).unwrap() as u32;
         assert!(cells * config.cell_bytes <= BLOCK_BYTES);

@@ -1,7 +1,7 @@
-//! Halves of a Worker: one sends on one thread, the other receives on another, and no lock is between them.
+//! Halves of a split Worker: one thread sends, another thread receives, and the halves share no lock.
 //!
-//! The halves share atomic words: the counts of receives posted and announced on each channel (`hotpath::Grants`), and the list
-//! of channels that have receives to announce (`hotpath::DueList`). Memory returns to its arena by lists of atomic words, too.
+//! The halves share atomic words: the counts of posted and announced receives of each channel (`hotpath::Grants`), and the list
+//! of channels with receives to announce (`hotpath::DueList`). Slots also return to their arena through atomic words.
 
 mod receiving;
 mod sending;
@@ -27,14 +27,14 @@ pub use receiving::ReceiveWorker;
 pub use sending::SendWorker;
 
 impl<P: Provider> Worker<P> {
-    /// Splits the Worker into two halves, so that one thread sends and another receives on all its channels. The half that sends
-    /// leases from an arena of its own, made like this; the memory there was goes to the half that receives. A lease may go from
-    /// one to the other.
+    /// Splits the Worker into two halves, so that one thread sends and another thread receives on all its channels. The sending
+    /// half leases from a new arena with this configuration. The Worker's own slots go to the receiving half. Leases may be
+    /// passed between the halves.
     ///
-    /// To connect, to accept or to close, [`SendWorker::join`] puts it together again.
+    /// To connect, accept or close channels, join the halves again by [`SendWorker::join`].
     ///
     /// # Errors
-    /// [`NotSplit`] hands it back: a channel is being closed, or there is no memory.
+    /// [`NotSplit`] hands the Worker back: a channel is being closed, or there is no memory for the arena.
     pub fn split(mut self, arena: &ArenaConfig) -> Result<(SendWorker<P>, ReceiveWorker<P>), NotSplit<P>> {
         let made = if self.closing.is_empty() {
             self.domain.arena(arena).map_err(SplitError::Memory)
@@ -59,10 +59,10 @@ impl<P: Provider> Worker<P> {
                     mut send,
                     mut receive,
                 }) => {
-                    // An end that was reported before is reported by neither half.
+                    // If the end of the channel was reported before the split, neither half reports it again.
                     let is_reported = send.ending.is_reported || receive.ending.is_reported;
                     (send.ending.is_reported, receive.ending.is_reported) = (is_reported, is_reported);
-                    // It leases from an arena without receives.
+                    // No receives take slots of the sending half's arena.
                     send.is_without_leases = false;
                     (Some(send), Some(receive))
                 }
@@ -126,11 +126,11 @@ impl<P: Provider> Worker<P> {
 }
 
 impl<P: Provider> SendWorker<P> {
-    /// Joins the two halves of a Worker. Channels, what is in flight and what was leased stay as they are; the arena of this half
-    /// is given up, and goes when all its memory is home.
+    /// Joins the two halves of a Worker. Channels, requests in flight and leases stay valid. The arena of the sending half is
+    /// freed once all its slots have returned.
     ///
     /// # Errors
-    /// [`NotAPair`] hands both back: they were not one Worker, or channels were exchanged.
+    /// [`NotAPair`] hands both halves back: they are not halves of the same Worker, or the application swapped channels.
     pub fn join(mut self, mut receiving: ReceiveWorker<P>) -> Result<Worker<P>, NotAPair<P>> {
         if !self.is_pair_of(&receiving) {
             return Err(NotAPair {
@@ -163,7 +163,7 @@ impl<P: Provider> SendWorker<P> {
                 closed: send.closed,
             })
             .collect();
-        // As at admission: there is one for each place, so that none is looked for later.
+        // As at admission, there is room for a closing of each channel, so that nothing is allocated later.
         let mut closing = Vec::with_capacity(table.entries.len());
         in_place::touch(closing.spare_capacity_mut());
         let mut worker = Worker {
@@ -206,11 +206,11 @@ impl<P: Provider> SendWorker<P> {
     }
 }
 
-/// A Worker that was not taken apart, handed back, with the reason.
+/// A Worker that was not split, handed back with the reason.
 pub struct NotSplit<P: Provider = Rdma> {
-    /// The Worker, as it was.
+    /// The Worker, unchanged.
     pub worker: Box<Worker<P>>,
-    /// Why.
+    /// The reason.
     pub reason: SplitError,
 }
 
@@ -218,9 +218,9 @@ pub struct NotSplit<P: Provider = Rdma> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SplitError {
-    /// A channel is being closed: poll on until it is, and try again.
+    /// A channel is being closed: poll until the closing has ended, and try again.
     Closing,
-    /// There is no memory for the half that sends, or none of the kind that is required.
+    /// There is no memory for the arena of the sending half, or a required placement is not available.
     Memory(MemoryError),
 }
 
@@ -249,11 +249,11 @@ impl<P: Provider> fmt::Display for NotSplit<P> {
 
 impl<P: Provider> core::error::Error for NotSplit<P> {}
 
-/// Two halves that are not those of one Worker, handed back.
+/// Two halves that do not belong to one Worker, handed back.
 pub struct NotAPair<P: Provider = Rdma> {
-    /// The half that sends.
+    /// The sending half.
     pub sending: Box<SendWorker<P>>,
-    /// The half that receives.
+    /// The receiving half.
     pub receiving: Box<ReceiveWorker<P>>,
 }
 

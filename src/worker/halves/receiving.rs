@@ -1,4 +1,4 @@
-//! The half of a Worker that receives.
+//! The receiving half of a split Worker.
 
 use core::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -23,8 +23,8 @@ use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};
 
-/// The half of a [`Worker`](crate::Worker) that receives, for one thread: the receive completion queue, the
-/// memory that is received into, and of each channel the half that receives.
+/// The receiving half of a split [`Worker`](crate::Worker), for one thread. It has the receive completion queue, the Worker's
+/// slots, and the receiving half of each channel.
 pub struct ReceiveWorker<P: Provider = Rdma> {
     pub(in crate::worker) table: ChannelTable<ReceiveHalf<P>>,
     pub(in crate::worker) receives: ReceiveSide<P>,
@@ -33,17 +33,17 @@ pub struct ReceiveWorker<P: Provider = Rdma> {
     pub(in crate::worker) device_events: DeviceEvents,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
-    /// The list that both halves share: two halves with the same one were one Worker.
+    /// The list that both halves share. Two halves with the same list belong to one Worker.
     pub(super) due: Arc<Due>,
     pub(super) under: Reaped<Under<P>>,
 }
 
 impl<P: Provider> ReceiveWorker<P> {
-    /// Takes what was received, in bulk, and posts receives again; `each` gets every event with
-    /// its channel. Says how many completions there were. Never waits.
+    /// Polls the receive completion queue in bulk, and reposts receives. `each` gets every event with its channel. Returns the
+    /// number of completions. The call never waits.
     ///
     /// # Errors
-    /// The completion queue cannot be polled; this half is of no further use.
+    /// The completion queue cannot be polled; this half cannot be used any more.
     #[inline]
     pub fn poll(
         &mut self,
@@ -68,11 +68,11 @@ impl<P: Provider> ReceiveWorker<P> {
         Ok(early.saturating_add(count))
     }
 
-    /// Polls until events came, as [`Worker::wait`](crate::Worker::wait) does. Ends at the deadline, too.
+    /// Polls until events came or the deadline passed; see [`Worker::wait`](crate::Worker::wait).
     ///
     /// # Errors
-    /// The Worker was made without notification and is to sleep, or the completion queue failed;
-    /// after the latter this half is of no further use.
+    /// `how` allows a sleep and the Worker was made without notification, or the completion queue failed. After the latter this
+    /// half cannot be used any more.
     #[inline]
     pub fn wait(
         &mut self,
@@ -83,7 +83,7 @@ impl<P: Provider> ReceiveWorker<P> {
         self.wait_as(how, deadline, |half| half.poll(&mut each))
     }
 
-    /// Gives leave to sleep, or `None` where something happened meanwhile; see
+    /// Returns a permission to sleep, or `None` if something happened meanwhile; see
     /// [`Worker::ready_to_sleep`](crate::Worker::ready_to_sleep).
     ///
     /// # Errors
@@ -95,42 +95,42 @@ impl<P: Provider> ReceiveWorker<P> {
         self.prepare(|half| half.poll(&mut each))
     }
 
-    /// Leases memory that is received into; `None` is backpressure.
+    /// Leases a slot of this half's arena; `None` is backpressure.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })
     }
 
-    /// Gives memory back, cheaper than dropping it where it is this half's.
+    /// Returns a lease to its arena, which is cheaper than dropping it if the arena is this half's.
     #[inline]
     pub fn release(&mut self, lease: Lease<P>) {
         self.arena.release(lease.slot);
     }
 
-    /// The bytes of each piece of memory it receives into.
+    /// Returns the bytes of each slot of this half's arena.
     #[must_use]
     pub fn slot_bytes(&self) -> u32 {
         self.arena.slot_bytes()
     }
 
-    /// How the memory it receives into was placed; see [`Worker::placement`](crate::Worker::placement).
+    /// Returns how the slots of this half's arena were placed in memory; see [`Worker::placement`](crate::Worker::placement).
     #[must_use]
     pub fn placement(&self) -> Placement {
         self.arena.placement()
     }
 
-    /// The half of a channel that receives.
+    /// Returns the receiving half of a channel.
     #[inline]
     pub fn channel(&mut self, id: ChannelId) -> Option<&mut ReceiveHalf<P>> {
         self.table.named(id)
     }
 
-    /// The channels there are.
+    /// Returns the ids of all channels.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.table.names()
     }
 
-    /// Counters of both halves. A clone may be read on any thread, at any time.
+    /// Returns the counters of both halves. A clone may be read on any thread, at any time.
     #[must_use]
     pub const fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics
@@ -138,7 +138,7 @@ impl<P: Provider> ReceiveWorker<P> {
 }
 
 impl<P: Watched> ReceiveWorker<P> {
-    /// The descriptor that becomes readable when the completion queue notifies; see
+    /// Returns the descriptor that becomes readable when the receive completion queue notifies; see
     /// [`Worker::descriptors`](crate::Worker::descriptors).
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {

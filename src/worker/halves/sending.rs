@@ -1,4 +1,4 @@
-//! The half of a Worker that sends.
+//! The sending half of a split Worker.
 
 use core::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -30,14 +30,13 @@ use crate::worker::waiting::{Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::window::LocalWindow;
 use crate::worker::{PEER_CLOSED, PEER_CLOSED_EARLY, REFUSED, Turn, Under};
 
-/// The half of a [`Worker`](crate::Worker) that sends, for one thread: the send completion queue, memory of
-/// its own, and of each channel the half that sends.
+/// The sending half of a split [`Worker`](crate::Worker), for one thread. It has the send completion queue, a separate arena, and
+/// the sending half of each channel.
 ///
-/// It announces receives to the peers, too, those that the other half posted: who receives much
-/// polls this half now and then, though nothing is to be sent. Without that the peers run out
-/// of credit.
+/// The sending half also announces the receives that the receiving half posts. So poll it from time to time even if nothing is to
+/// be sent. Otherwise the peers run out of credits.
 pub struct SendWorker<P: Provider = Rdma> {
-    // Channels go first: their queue pairs give their slots back to the arena.
+    // Dropped first: the queue pairs of the channels return their slots to the arena.
     pub(in crate::worker) table: ChannelTable<SendHalf<P>>,
     pub(in crate::worker) sends: SendSide<P>,
     pub(super) arena: Arena<P>,
@@ -53,21 +52,20 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) classes: Option<Box<Classes>>,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
-    /// The list that both halves share: two halves with the same one were one Worker.
+    /// The list that both halves share. Two halves with the same list belong to one Worker.
     pub(super) due: Arc<Due>,
     #[expect(dead_code, reason = "it is there to be dropped")]
     pub(super) under: Reaped<Under<P>>,
 }
 
 impl<P: Provider> SendWorker<P> {
-    /// Takes what completed, in bulk, and announces receives that the other half posted; `each`
-    /// gets every event with its channel. Says how many completions there were. Never waits.
+    /// Polls the send completion queue in bulk, posts submitted requests, and announces receives that the other half posted.
+    /// `each` gets every event with its channel. Returns the number of completions. The call never waits.
     ///
-    /// It fails the queue pairs of peers that the other half found out
-    /// ([`Event::Overdrawn`](crate::Event)), too.
+    /// The call also fails the queue pairs of channels on which the other half reported [`Event::Overdrawn`](crate::Event).
     ///
     /// # Errors
-    /// The completion queue cannot be polled; this half is of no further use.
+    /// The completion queue cannot be polled; this half cannot be used any more.
     #[inline]
     pub fn poll(
         &mut self,
@@ -77,7 +75,7 @@ impl<P: Provider> SendWorker<P> {
         Ok(sent)
     }
 
-    /// As [`SendWorker::poll`]; says how many completions there were, and how much came back without one.
+    /// Polls as [`SendWorker::poll`] does. Returns the number of completions, and the number of events without a completion.
     #[inline]
     fn poll_saying(
         &mut self,
@@ -89,14 +87,14 @@ impl<P: Provider> SendWorker<P> {
                 .poll(&mut self.table.entries, arena, &self.statistics, each)?,
             None => 0,
         };
-        // Behind the completions, which made room.
+        // After the completions, which made room in the send queues.
         let mut unsent = 0;
         if let (true, Some(arena)) = (self.sends.submissions.is_used(), &mut self.arena.inner) {
             let submissions = &mut self.sends.submissions;
             unsent = submissions.run(&mut self.table.entries, arena, &self.context, each);
         }
         self.sends.look_noticed(&mut self.table.entries, 0, sent);
-        // Late, so that what was sent above carries what would go by itself here.
+        // Last, so that requests sent above can carry the announcements.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
             let late = self.sends.announce(&mut self.table.entries, arena, each);
@@ -105,7 +103,7 @@ impl<P: Provider> SendWorker<P> {
         Ok((sent, unsent))
     }
 
-    /// Lists the channels that the other half reported.
+    /// Takes the channels that the receiving half reported, and acts on its notes.
     #[inline]
     pub(super) fn take_due(&mut self) {
         let Self {
@@ -116,7 +114,7 @@ impl<P: Provider> SendWorker<P> {
                 let news = entry.channel.as_ref().map(|half| half.reservation.take_news());
                 match (news, &mut entry.channel) {
                     (Some(REFUSED), Some(half)) => {
-                        // If the device refuses even that, the other half counts it as failed all the same.
+                        // If the device refuses, the receiving half counts the channel as failed anyway.
                         let _ = half.shut();
                         return;
                     }
@@ -131,15 +129,14 @@ impl<P: Provider> SendWorker<P> {
         });
     }
 
-    /// Polls until something happened, as [`Worker::wait`](crate::Worker::wait) does: events came, or a message that
-    /// was refused for want of a credit can be sent now. Ends at the deadline, too.
+    /// Polls until events came, or a message that was refused for lack of a credit can be sent, or the deadline passed; see
+    /// [`Worker::wait`](crate::Worker::wait).
     ///
-    /// It sleeps a millisecond at a time at most: no completion says that receives of the other
-    /// half are to be announced.
+    /// Each sleep lasts at most a millisecond, since no completion reports that receives of the other half are to be announced.
     ///
     /// # Errors
-    /// The Worker was made without notification and is to sleep, or the completion queue failed;
-    /// after the latter this half is of no further use.
+    /// `how` allows a sleep and the Worker was made without notification, or the completion queue failed. After the latter this
+    /// half cannot be used any more.
     #[inline]
     pub fn wait(
         &mut self,
@@ -150,8 +147,8 @@ impl<P: Provider> SendWorker<P> {
         self.wait_as(how, deadline, |half| half.poll_all(&mut each))
     }
 
-    /// Gives leave to sleep, or `None` where something happened meanwhile; see
-    /// [`Worker::ready_to_sleep`](crate::Worker::ready_to_sleep). It is never for longer than a millisecond.
+    /// Returns a permission to sleep for at most a millisecond, or `None` if something happened meanwhile; see
+    /// [`Worker::ready_to_sleep`](crate::Worker::ready_to_sleep).
     ///
     /// # Errors
     /// The Worker was made without notification, or the completion queue failed.
@@ -175,26 +172,26 @@ impl<P: Provider> SendWorker<P> {
         Ok(self.sends.credits_came(&mut self.table.entries))
     }
 
-    /// The RDMA device it works on.
+    /// Returns the name of the RDMA device.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// The open device: its ports and limits. Its asynchronous events are the other half's to take, by
+    /// Returns the open device, with its ports and limits. Read its asynchronous events on the other half, by
     /// [`ReceiveWorker::next_event`](crate::worker::ReceiveWorker::next_event).
     #[must_use]
     pub fn context(&self) -> &P::Context {
         &self.context
     }
 
-    /// Leases memory; `None` is backpressure.
+    /// Leases a slot of this half's arena; `None` is backpressure.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease()
     }
 
-    /// Sends one message of these bytes on a channel; see [`Worker::send`](crate::Worker::send).
+    /// Sends one message with a copy of these bytes; see [`Worker::send`](crate::Worker::send).
     ///
     /// # Errors
     /// As for [`Worker::send`](crate::Worker::send).
@@ -205,7 +202,7 @@ impl<P: Provider> SendWorker<P> {
         half.send_bytes(arena, bytes)
     }
 
-    /// Leases memory for a message that the channel could send now; see [`Worker::lease_for`](crate::Worker::lease_for).
+    /// Leases a slot for a message, if the channel can send one now; see [`Worker::lease_for`](crate::Worker::lease_for).
     ///
     /// # Errors
     /// As for [`Worker::lease_for`](crate::Worker::lease_for).
@@ -216,29 +213,28 @@ impl<P: Provider> SendWorker<P> {
         half.lease_for(arena)
     }
 
-    /// Gives memory back, cheaper than dropping it where it is this half's.
+    /// Returns a lease to its arena, which is cheaper than dropping it if the arena is this half's.
     #[inline]
     pub fn release(&mut self, lease: Lease<P>) {
         self.arena.release(lease);
     }
 
-    /// The bytes of each piece of memory it lends.
+    /// Returns the bytes of each slot of this half's arena.
     #[must_use]
     pub const fn slot_bytes(&self) -> u32 {
         self.arena.slot_bytes()
     }
 
-    /// How the memory it lends was placed; see [`Worker::placement`](crate::Worker::placement).
+    /// Returns how the slots of this half's arena were placed in memory; see [`Worker::placement`](crate::Worker::placement).
     #[must_use]
     pub const fn placement(&self) -> Placement {
         self.arena.placement()
     }
 
-    /// Registers zeroed memory that peers may reach once they are sent its key.
+    /// Allocates and registers zeroed memory that peers may access once they have its key.
     ///
     /// # Errors
-    /// The size is zero, the device refused, or what is required of its placement cannot be
-    /// had.
+    /// The size is zero, the device refused, or a required placement is not available.
     pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
         Ok(LocalWindow::new(self.domain.window(config)?, &self.table.reaper))
     }
@@ -258,18 +254,18 @@ impl<P: Provider> SendWorker<P> {
         Ok(LocalWindow::new(window, &self.table.reaper))
     }
 
-    /// The half of a channel that sends.
+    /// Returns the sending half of a channel.
     #[inline]
     pub fn channel(&mut self, id: ChannelId) -> Option<&mut SendHalf<P>> {
         self.table.named(id)
     }
 
-    /// The channels there are.
+    /// Returns the ids of all channels.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.table.names()
     }
 
-    /// Counters of both halves. A clone may be read on any thread, at any time.
+    /// Returns the counters of both halves. A clone may be read on any thread, at any time.
     #[must_use]
     pub const fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics
@@ -277,9 +273,8 @@ impl<P: Provider> SendWorker<P> {
 }
 
 impl<P: Watched> SendWorker<P> {
-    /// The descriptors that become readable when the completion queue notifies, and when a
-    /// [`Submitter`](crate::worker::Submitter) submitted something, to be watched together; see
-    /// [`Worker::descriptors`](crate::Worker::descriptors).
+    /// Returns two descriptors to watch together. They become readable when the send completion queue notifies, and when a
+    /// [`Submitter`](crate::worker::Submitter) submits a request. See [`Worker::descriptors`](crate::Worker::descriptors).
     #[must_use]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         let sends = &self.sends.completions;

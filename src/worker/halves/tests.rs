@@ -1,4 +1,4 @@
-//! The end of a channel whose peer leaves a farewell that counts more messages than came.
+//! The end of a channel whose peer writes a farewell into the credit word, with and without lost messages.
 
 use core::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::worker::channel::SendErrorKind;
 use crate::worker::config::ChannelConfig;
 use crate::worker::event::{ChannelState, Event};
 
-/// The eight bytes of a farewell after so many messages, to a peer that counts from `start` (docs/wire-format.md, Farewell).
+/// Returns the eight bytes of a farewell after so many messages, for a peer that counts from `start` (docs/wire-format.md,
+/// Farewell).
 fn farewell(messages: u32, start: u32) -> [u8; 8] {
     let count = start.wrapping_add(messages);
     let check = count ^ u32::from_be_bytes(*b"fare") ^ start;

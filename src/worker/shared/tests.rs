@@ -1,4 +1,4 @@
-//! A peer that sends more than it was granted: what no peer does that is one of ours.
+//! A hostile peer that sends more messages than it was granted receives.
 
 use core::time::Duration;
 use std::thread;
@@ -30,7 +30,7 @@ fn node(fabric: &Fabric, name: &str, address: &str) -> Node<Host> {
     .unwrap()
 }
 
-/// A hub whose two channels have shares of four, and who is at their other ends.
+/// A Worker with two channels that have shares of four receives, and their peers.
 struct Hub {
     worker: Worker<Host>,
     ids: [ChannelId; 2],
@@ -55,7 +55,7 @@ impl Hub {
         let mut workers = hub.workers(&config).unwrap();
         let share = ChannelConfig {
             receive_depth: 4,
-            // So that a channel that failed can be looked at.
+            // A failed channel stays, so that the tests can inspect it.
             close_when_lost: false,
             ..ChannelConfig::default()
         };
@@ -83,7 +83,7 @@ impl Hub {
         }
     }
 
-    /// Sends from a peer until it may not; says how many went.
+    /// Sends from a peer until a send is refused. Returns how many messages were sent.
     fn flood(&mut self, peer: usize) -> u32 {
         let (worker, id) = &mut self.peers[peer];
         worker.poll_tending(|_, _| {}).unwrap();
@@ -99,7 +99,7 @@ impl Hub {
         sent
     }
 
-    /// Announces to a peer so many receives since it was connected, whether there are any or not.
+    /// Announces to a peer this count of receives since the connection was made, whether they are posted or not.
     fn lie(&mut self, peer: usize, receives: u32) {
         let (worker, _) = &self.peers[peer];
         let word = RemoteAddress::within(&worker.credit_words.remote(), 0, 8).unwrap();
@@ -108,7 +108,7 @@ impl Hub {
         channel.post_inline(Operation::Write(word), &reported).unwrap();
     }
 
-    /// Events of the hub, each with its channel; messages are kept.
+    /// Polls the hub, and returns its events with their channels. Messages go to `kept`.
     fn polled(&mut self, kept: &mut Vec<Lease<Host>>) -> Vec<(ChannelId, &'static str)> {
         let mut reported = Vec::new();
         for _ in 0..4 {
@@ -142,7 +142,7 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
     let mut kept = Vec::new();
     assert_eq!(hub.flood(0), 4);
     assert_eq!(hub.polled(&mut kept), [(first, "message"); 4]);
-    // All of its messages are looked at: it has no receive left, and takes the other's.
+    // The hub keeps all messages of the first peer, so that peer has no receive left, and uses those of the second.
     hub.lie(0, 7);
     assert_eq!(hub.flood(0), 3);
     assert_eq!(
@@ -159,7 +159,7 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
     );
     let control = &hub.worker.channel(first).unwrap().send.control;
     assert_eq!(control.state(), Ok(QpState::Error), "really");
-    // The receives that the failed channel took are free for the other one again.
+    // The receives that the failed channel used are posted again for the other one.
     let counts = hub.worker.shared_receives().unwrap();
     assert_eq!((counts.posted, counts.granted), (4, 4));
     for _ in 0..3 {
@@ -204,7 +204,7 @@ fn of_a_worker_taken_apart_the_half_that_sends_fails_it() {
         } else {
             sending.poll(|_, _| {}).unwrap();
             assert_eq!(state(sending.channel(first).unwrap()), Ok(QpState::Error));
-            // Once: it is not looked for again.
+            // The note is taken once, so a second poll changes nothing.
             sending.poll(|_, _| {}).unwrap();
             sending.join(receiving).unwrap()
         };
