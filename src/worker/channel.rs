@@ -89,8 +89,8 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Returns whether the error goes away by polling, so that the caller can retry. Any other error ends the channel, or is a
-    /// mistake of the caller.
+    /// Returns whether the error goes away by polling, so that the caller can retry. Any other error has a cause that polling
+    /// does not remove: a closed or failed channel, a refusal of the device, the configuration, or a mistake of the caller.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::WouldBlock | Self::NoMemory)

@@ -10,7 +10,7 @@ use doorbell_hotpath::{DueList, NotifyFlag};
 
 use crate::worker::channel::SendErrorKind;
 
-/// List of channels with news from threads that do not have the Worker.
+/// List of channels that report themselves to the Worker, from code that has no access to the Worker.
 pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[NotifyFlag]>>;
 
 /// Makes a list for so many channels. The memory is touched here.

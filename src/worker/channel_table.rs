@@ -104,7 +104,7 @@ impl Listed {
 pub(crate) struct Others<'w, C> {
     before: &'w mut [ChannelEntry<C>],
     after: &'w mut [ChannelEntry<C>],
-    /// The generation of the place between them.
+    /// The generation of the place that is left out.
     generation: u32,
 }
 

@@ -11,7 +11,7 @@ pub const CLASSES_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Class {
-    /// Strict priority: classes of lower priority wait as long as this class has anything to send. Default 0.
+    /// Strict priority: classes of lower priority wait as long as this class has something that it can send now. Default 0.
     pub priority: u8,
     /// Weight of the class. Classes of equal priority that have something to send share the bytes in proportion to their weights.
     /// Default 1; 0 counts as 1.
@@ -22,9 +22,9 @@ pub struct Class {
     /// Burst size for [`Class::bytes_per_second_max`]: the bytes that the class may send at once after a pause. The last request
     /// of a burst may exceed the size; the class then waits for the excess. Default 0, which stands for the bytes of 10 ms.
     pub burst_bytes: u32,
-    /// The IP traffic class of its channels: DSCP in the upper six bits. Default 0.
+    /// The IP traffic class of the class's channels: DSCP in the upper six bits. Default 0.
     pub traffic_class: u8,
-    /// The service level of its channels, 4 bits. Default 0.
+    /// The service level of the class's channels, 4 bits. Default 0.
     pub service_level: u8,
 }
 

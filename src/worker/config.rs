@@ -75,8 +75,8 @@ pub struct SharedReceivesConfig {
     /// made, so [`WorkerConfig::slots`] must exceed this number by the slots for leases and for messages that the application
     /// keeps. Default 512, a quarter of the default slots: four channels of default depth.
     pub depth: u32,
-    /// Receives of all channels that are reposted together in one call; they are reposted sooner if a channel has none left.
-    /// Default 16: one call for sixteen.
+    /// Receives of all channels that are reposted together in one call. Default 16. If a channel has few receives left, they are
+    /// reposted sooner.
     pub repost_batch: u32,
     /// Low watermark (`srq_limit`). If fewer receives than this are posted, the device reports
     /// [`AsyncEvent::SharedReceiveLimit`](crate::provider::AsyncEvent) once, which [`crate::Worker::next_event`] returns. After
@@ -96,7 +96,8 @@ impl Default for SharedReceivesConfig {
 }
 
 /// Completions that wake a thread that sleeps at a Worker's completion queues. Except with [`Notify::Never`], failed completions
-/// always wake the thread.
+/// wake the thread, too. There is one exception: Soft-RoCE of Linux 6.12 and later does not notify for flushed receives with
+/// [`Notify::Solicited`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,

@@ -310,7 +310,7 @@ mod tests {
         );
         assert_eq!(care.look(silent((1, 1)), at(1009)), Some(Look::Probe));
         assert_eq!(care.note_probed(true, at(1009)), Some(at(2009)));
-        // Without a timeout the probe is the device's to give up.
+        // Without a timeout the device's retransmissions decide when the probe fails.
         assert_eq!(care.look(probed((1, 1)), at(2009)), due(3009));
         assert_eq!(self::care(None, Some(SECOND)).look(silent((0, 0)), at(5)), None);
     }
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(care.look(probed((3, 3)), at(5001)), Some(Look::GiveUp));
     }
 
-    /// The round in which it became overdue does not count.
+    /// The round in which the probe became overdue does not count.
     #[test]
     fn a_probe_is_given_up_once_polls_took_a_whole_round_of_completions() {
         let mut care = asked();
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(care.look(probed((3, 3)), at(2102)), Some(Look::GiveUp));
     }
 
-    /// Notes a poll that took so many and ended no round.
+    /// Notes a poll that took `sent` completions and ended no round.
     fn polled(care: &mut Care, sent: u32) -> Option<bool> {
         care.note_poll(sent, false)
     }

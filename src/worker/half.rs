@@ -97,7 +97,7 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
     }
 }
 
-/// The half of a channel that sends, on a [`SendWorker`](crate::worker::SendWorker).
+/// The sending half of a channel, on a [`SendWorker`](crate::worker::SendWorker).
 pub struct SendHalf<P: Provider = Rdma> {
     // Dropped first: requests in flight are reported before their slots return to an arena.
     pub(crate) records: Records<P>,
@@ -124,7 +124,7 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) care: Care,
 }
 
-/// The half of a channel that receives, on a [`ReceiveWorker`](crate::worker::ReceiveWorker).
+/// The receiving half of a channel, on a [`ReceiveWorker`](crate::worker::ReceiveWorker).
 pub struct ReceiveHalf<P: Provider = Rdma> {
     pub(crate) receiver: Receiving<P>,
     /// The credit word, in which the peer writes its farewell.

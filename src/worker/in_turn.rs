@@ -150,7 +150,7 @@ mod tests {
             let mut all: Vec<u32> = Vec::new();
             for place in (0..500).filter(|place| place % 7 != 2) {
                 waiting.wait(class(place), turns[place as usize], place);
-                // It waits once.
+                // The second call changes nothing, since the member waits already.
                 waiting.wait(class(place), Turn::START, place);
                 all.push(place);
             }

@@ -12,7 +12,7 @@
 //! | one Worker on two threads | [`SendWorker`], [`ReceiveWorker`], [`SendHalf`], [`ReceiveHalf`] |
 //! | one-sided rings of messages | [`RingChannel`], [`RingConfig`], [`RingError`] |
 //! | configuration and size | [`WorkerConfig`], [`ChannelConfig`], [`SharedReceivesConfig`], [`SubmitterConfig`] |
-//! | classes of service | [`Classes`], [`Class`], [`ClassCounts`] |
+//! | traffic classes | [`Classes`], [`Class`], [`ClassCounts`] |
 //! | ends | [`CloseProgress`], [`CloseError`], [`ChannelState`], [`FirstCause`] |
 
 mod admission;
@@ -376,7 +376,7 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Returns the open device, with its ports and limits, and the descriptor of its asynchronous events. Read the events by
-    /// [`Worker::next_event`]: the Worker handles some of them itself.
+    /// [`Worker::next_event`], since the Worker handles some of them.
     #[must_use]
     pub fn context(&self) -> &P::Context {
         &self.context
@@ -395,9 +395,10 @@ impl<P: Provider> Worker<P> {
         self.sends.submissions.class_counts(class)
     }
 
-    /// Leases a slot. `None` is backpressure: every slot that is not a receive is in flight or held by the application, and one
-    /// becomes free when a request completes or a message is released. This does not last forever, as long as
-    /// [`Worker::leases_max`] is not 0 and [`Worker::not_destroyed`] is 0.
+    /// Leases a slot. `None` is backpressure: every slot that is not a receive is in flight or held by the application. A slot
+    /// becomes free when a request completes or the application releases a message or a lease. If [`Worker::leases_max`] is 0, no
+    /// slot becomes free while these channels exist. Slots of a queue pair that the device refused to destroy
+    /// ([`Worker::not_destroyed`]) never become free.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })

@@ -246,7 +246,7 @@ mod tests {
             now = ready;
         }
         assert_eq!(bytes, 20 << 20);
-        // A second without use is lost, but for 10 ms of it.
+        // An idle second earns only a burst of 10 ms.
         now = now.after(Duration::from_secs(1));
         let mut count = 0;
         while bucket.ready_at(now) == now {
@@ -256,7 +256,8 @@ mod tests {
         assert_eq!(count, 2);
     }
 
-    /// The bytes that so many members get which always have something to send, each of a class, in requests of its own size.
+    /// Returns the bytes that each member sends in so many turns. Every member always has something to send. A member is given by
+    /// its class and the size of its requests.
     fn shares(classes: &Classes, members: &[(u8, u64)], turns: u32) -> Vec<u64> {
         let now = Instant::from_ns(0);
         let mut schedule = Schedule::new(classes, now);
@@ -289,7 +290,7 @@ mod tests {
         let mut classes = Classes::default();
         (classes.table[0].priority, classes.table[1].priority) = (5, 9);
         assert_eq!(shares(&classes, &[(0, 100), (1, 100)], 50), [0, 5000]);
-        // One that comes later has its share from then on, and nothing of the past.
+        // A class that begins later gets its share from then on, and no compensation for the past.
         let (now, classes) = (Instant::from_ns(0), Classes::default());
         let mut schedule = Schedule::new(&classes, now);
         let (mut first, mut late) = (Turn::default(), Turn::default());

@@ -98,7 +98,7 @@ struct Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedReceives {
-    /// Identifier that events about these receives carry.
+    /// Identifier of the shared receive queue, which events about it carry.
     pub id: SharedReceiveId,
     /// Receives kept posted. The shares of all channels together do not exceed this number.
     pub depth: u32,
@@ -232,7 +232,7 @@ impl<P: Provider> Shared<P> {
         self.channels.insert(qpn, reservation.id.index);
     }
 
-    /// Forgets a queue pair that is given to the reaper.
+    /// Removes a queue pair that the reaper gets.
     pub(super) fn dismiss(&mut self, qpn: Qpn) {
         self.channels.remove(qpn);
     }
@@ -342,7 +342,7 @@ impl<P: Provider> Shared<P> {
             }
             return true;
         }
-        // If `each` panics, the next poll grants it again.
+        // If `each` panics, the next poll grants the receive again.
         let again = OnUnwind::new(|| {
             self.receiver.want();
             listed.note_hungry(index, hungry);

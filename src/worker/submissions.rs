@@ -44,7 +44,7 @@ pub(crate) struct Submissions<P: Provider> {
     queues: Vec<Queue>,
     /// Channels for which requests wait, in `queues` or at the channel itself.
     waiting: ChannelList,
-    /// The order of channels, if the Worker has classes.
+    /// The schedule of channels, if the Worker has classes.
     ordered: Option<Box<Ordered>>,
     /// Channels to which the Worker's thread submitted since the last poll; `None` until there are submitters.
     due: Option<Arc<Due>>,
@@ -383,7 +383,8 @@ impl<P: Provider> Submissions<P> {
                     }
                     reported = reported.saturating_add(report_refused(channel, others, arena, each));
                     waits = channel.send_half().deferred.as_ref().is_none_or(|deferred| {
-                        // If channels of two Workers were exchanged, only the list of this place's channel counts.
+                        // If the application swapped channels of two Workers, this channel reports itself to the other Worker,
+                        // and so stays listed here.
                         deferred.waiting() > 0
                             || !due.as_ref().is_some_and(|due| deferred.notifies(due, index))
                     });

@@ -39,8 +39,7 @@ impl<P: Provider> Worker<P> {
     /// The ring and the memory of a dropped submitter are released when the next submitter is made, or with the Worker.
     ///
     /// # Errors
-    /// A setting is out of its range ([`SubmitterConfig::check`]), the device refused, or what is required of the placement
-    /// cannot be had.
+    /// A setting is out of its range ([`SubmitterConfig::check`]), the device refused, or a required placement is not available.
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
         let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.table.reaper, config);
         submissions.add_one(&mut self.table.entries, &maker)

@@ -53,7 +53,7 @@ impl<'w, P: Provider, C> Turn<'w, P, C> {
     /// let mut lost = 0;
     /// worker.poll(|mut turn, event| {
     ///     if let Event::Received { message, .. } = event {
-    ///         // The memory that came is the memory that goes: nothing is copied.
+    ///         // The received memory is sent again, without a copy.
     ///         let sent = turn.other(to).map(|other| other.send_lease(message.keep()));
     ///         lost += u32::from(!matches!(sent, Some(Ok(_))));
     ///     }

@@ -302,8 +302,8 @@ impl<P: Provider> Worker<P> {
     /// The Worker was made without notification, or a completion queue failed.
     ///
     /// # Ordering
-    /// Old notifications are taken before the queues are armed. A completion that came before the arming is found by the poll
-    /// that follows, and a later one notifies (S23).
+    /// Old notifications are taken before the queues are armed. The poll that follows finds completions from before the arming,
+    /// and later completions notify (S23 in `docs/conformance.md`).
     pub fn arm(&mut self) -> Result<bool, WaitError> {
         let solicited_only = self.waiting.notify == Notify::Solicited;
         self.arm_for(solicited_only)
