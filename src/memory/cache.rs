@@ -195,7 +195,8 @@ impl RegistrationCache {
     /// Returns whether changes of mappings are watched. If not, only memory that is guaranteed to stay mapped is cached.
     ///
     /// # Errors
-    /// A call failed when the cache was made (`userfaultfd` with `EPERM` or `ENOSYS`, say), or the process had too many caches.
+    /// A call failed when the process made its first cache, for example `userfaultfd` with `EPERM` or `ENOSYS`. Or the process
+    /// had too many caches when this one was made.
     pub fn watches(&self) -> Result<(), UnwatchedError> {
         self.open.service.map(|_| ())
     }

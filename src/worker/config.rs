@@ -174,7 +174,8 @@ pub struct ChannelConfig {
     /// Maximum number of gather elements of a request, 1..=4. Default 4: a header and the pages that follow it.
     pub gather_max: u8,
     /// Maximum inline bytes of a request. Default 220, the limit that perftest uses for WRITE, which fits the request formats of
-    /// common devices. On a device with a lower limit the connection gets 96 or 64, and longer messages are sent from cells.
+    /// common devices. If the driver refuses this value, the connection asks for 96, then for 64. Longer messages are sent from
+    /// cells.
     pub inline_bytes_max: u32,
     /// A single request of up to this many bytes is sent inline, even without the flag. The device then does not fetch the bytes,
     /// which takes longer than copying a few of them. Default 64, one cache line. For longer messages, and in batches, the copy
