@@ -199,8 +199,8 @@ impl Region {
     }
 }
 
-/// A part of a region that a peer may access. Dropping it deregisters the part, which may take milliseconds. After the drop no
-/// peer can access the part by its keys.
+/// A part of a region that a peer may access. Dropping it deregisters the part, which may take milliseconds. After the drop no peer can
+/// access the part by its keys, unless a device refused to deregister it.
 pub(crate) struct GrantedRegion<P: Provider>(Vec<P::Window>);
 
 impl<P: Provider> GrantedRegion<P> {

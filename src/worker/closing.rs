@@ -88,8 +88,8 @@ enum ClosingState {
     },
     /// Waits for the acknowledgement of the farewell, which was posted after all requests.
     Parting { until: Deadline },
-    /// The peer closed the channel, or the channel failed. Waits until the time for requests in flight, and until polls took the
-    /// `receives` completions that may be in the receive queue.
+    /// The peer closed the channel, or the channel failed. Waits until the deadline, which leaves time for requests in flight,
+    /// and until polls took the `receives` completions that may be in the receive queue.
     Lingering { until: Deadline, receives: u32 },
     /// The queue pair is in ERR. Waits for the flushed requests. With shared receives it also waits until the queue pair takes no
     /// more of them.

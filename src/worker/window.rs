@@ -21,7 +21,9 @@ impl<P: Provider> LocalWindow<P> {
     }
 
     /// Deregisters the memory on this thread, which may take milliseconds. Once this returns `Ok`, no peer can access the memory
-    /// by the key of this window.
+    /// by the key of this window. There is one exception: if the device refuses to deregister the memory, the call still returns
+    /// `Ok`. Then the memory stays registered until the process ends, peers keep their access, and
+    /// [`leaks`](crate::provider::leaks) counts it.
     ///
     /// # Errors
     /// Requests of this host that name ranges of the window are in flight, so the window stays registered. Poll until they are
