@@ -467,7 +467,8 @@ pub enum CloseError {
     Provider(ProviderError),
     /// The Worker could not be polled.
     Poll(ProviderError),
-    /// Some requests were not done by the deadline.
+    /// Some requests were not done by the deadline. Or the closing had not ended when [`Worker::close`] returned, for example
+    /// because the queue pair was still being destroyed.
     TimedOut,
     /// The device refused to destroy the queue pair. The queue pair stays until the process ends. Until then its memory stays
     /// registered, and its index on the Worker and its room in the completion queues stay in use.
