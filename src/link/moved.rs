@@ -1,10 +1,9 @@
-//! Record of the handle that was announced to the peer, for the addresses of this process.
+//! Record of the handle with this process's present addresses that was announced to the peer.
 
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 use doorbell_core::wire::Handle;
 
-/// The handle that was announced last, and for each rail the connection that announced it. Each connection announces it once, as soon as
-/// it takes a frame.
+/// The handle that was announced last, and for each rail the connection that announced it. A connection announces a handle at most once.
 #[derive(Debug)]
 pub(super) struct SentMoves {
     handle: Option<Handle>,
