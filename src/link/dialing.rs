@@ -533,7 +533,7 @@ mod tests {
     fn ports_that_cannot_be_looked_at_are_looked_at_again_less_and_less_often() {
         let fabric = Fabric::builder().driven().build();
         let (node, workers) = node(&fabric, 1);
-        // No look is for Workers of another node.
+        // A scan for Workers of another node fails.
         let (_other, others) = self::node(&fabric, 2);
         let config = LinkConfig::default();
         let mut now = Instant::from_ns(0);
@@ -549,7 +549,7 @@ mod tests {
                 let again = link.finding.as_ref().unwrap().deadline().instant();
                 let wait = Duration::from_nanos(again.to_ns() - now.to_ns());
                 assert!((most / 2..=most).contains(&wait), "{wait:?} of {most:?}");
-                // Nothing before.
+                // Nothing happens before.
                 let early = Instant::from_ns(again.to_ns() - 1);
                 assert!(!link.take_found(&node, &workers, early));
                 (now, most) = (again, (most * 2).min(backoff.longest));
@@ -557,7 +557,7 @@ mod tests {
             }
             assert_eq!(most, backoff.longest);
             now = link.finding.as_ref().unwrap().deadline().instant();
-            // The rail is found all the same, and the next failure is a first one.
+            // Then a scan finds the rail, and the next failure counts as the first.
             assert!(link.take_found(&node, &workers, now));
             let between = link.rails[0].between.as_ref().unwrap();
             assert_eq!((&*between.device, between.peer), ("sim0", peer));

@@ -59,7 +59,7 @@ mod tests {
             for session in 2..=u64::from(kept) + 1 {
                 assert_eq!(ended.why(who(session)), Some(reason(session)), "{links_max}");
             }
-            // The same name is another session if another process uses it.
+            // The same id of another process is another session.
             let peer = InstanceId::new(8).unwrap();
             assert_eq!(ended.why(Who { peer, ..who(2) }), None);
         }

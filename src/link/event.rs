@@ -1,4 +1,4 @@
-//! Names of links, and events of a poll.
+//! Ids of links, and events of a poll.
 
 use core::fmt;
 
@@ -73,7 +73,7 @@ pub enum LinkEvent<'m> {
     Revoked {
         /// The loan.
         loan: LoanId,
-        /// The error of our device, if it did not register the memory.
+        /// The error of a device of this side that did not register the memory.
         error: Option<MemoryError>,
     },
     /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(fences.due(1), None);
         fences.end_turn();
         assert_eq!((fences.due(0), fences.due(1)), (None, Some(epoch(5))));
-        // One that was asked before, and comes behind.
+        // A request about an earlier connection, which arrives later.
         fences.asked(1, epoch(3));
         fences.end_turn();
         assert_eq!(fences.due(1), Some(epoch(5)));
@@ -149,7 +149,7 @@ mod tests {
         fences.look(under_way);
         fences.answered(0);
         assert_eq!((fences.due(1), fences.is_any_to_go()), (None, true));
-        // This may last, and costs nothing meanwhile.
+        // This may last for ever, so nothing is polled for it.
         fences.look(|of| (of == at(8)).then_some(NOT_DESTROYED));
         assert_eq!((fences.due(1), fences.is_any_to_go()), (None, false));
         fences.asked(0, epoch(3));
@@ -163,7 +163,7 @@ mod tests {
     fn a_channel_whose_queue_pair_could_not_be_destroyed_is_there_for_good() {
         assert!(is_there(CloseProgress::UnderWay));
         assert!(is_there(NOT_DESTROYED));
-        // However badly it went otherwise, it is gone; and its place may be another's by now.
+        // With any other outcome the channel is gone, and another channel may have the same index.
         for gone in [Ok(()), Err(CloseError::TimedOut)] {
             assert!(!is_there(CloseProgress::Closed(gone)));
         }

@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(theirs.hear(0, &first), new);
         ours.note_sent(0, &first, ticket(1));
         assert_eq!(ours.unsent(0, 0, epoch(1)), None);
-        // On the other Worker's device it has another key; on a third there is none.
+        // The window has another key on the other Worker's device, and none on a third one.
         let second = ours.unsent(1, 1, epoch(2)).unwrap();
         assert_eq!(theirs.hear(1, &second), Change::None);
         ours.note_sent(1, &second, ticket(1));
@@ -352,7 +352,7 @@ mod tests {
             (Some(7), Some(8))
         );
         assert_eq!(theirs.address(number, (0, epoch(1)), (57, 8)), None);
-        // The rail's next connection has none until it is sent again.
+        // On the rail's next connection the window has no key until the grant is announced again.
         assert_eq!(key(&theirs, 0, epoch(4)), None);
         let again = ours.unsent(0, 0, epoch(4)).unwrap();
         assert_eq!(theirs.hear(0, &again), Change::None);
@@ -418,7 +418,7 @@ mod tests {
         let sent = ours.unsent(0, 0, epoch(1)).unwrap();
         theirs.hear(0, &sent);
         ours.note_sent(0, &sent, ticket(1));
-        // No rail stands; then the one on which it was sent is lost before it completed.
+        // First no rail is connected. Then the connection is lost on which the withdrawal was sent, before the request completed.
         ours.withdraw(number);
         ours.forget(&[None, Some(epoch(4))]);
         let lost = ours.unsent(0, 0, epoch(2)).unwrap();
@@ -442,7 +442,7 @@ mod tests {
         theirs.hear(0, &sent);
         ours.note_sent(0, &sent, ticket(1));
         ours.withdraw(number);
-        // The peer's device has it, and the peer does not look before its queue pair is gone.
+        // The peer's device receives the frame, and the peer's process does not read it before the queue pair is gone.
         let unseen = ours.unsent(0, 0, epoch(1)).unwrap();
         ours.note_sent(0, &unseen, ticket(2));
         ours.completed(0, epoch(1), ticket(2));

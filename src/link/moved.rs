@@ -69,7 +69,7 @@ mod tests {
             sent.note_sent(&first, rail, epoch);
         }
         assert!(sent.was_sent(&first, 0, one) && sent.was_sent(&first, 1, two));
-        // The next connection may be to one that has not heard of it, and another handle is news to all.
+        // The rail's next connection announces the handle again, and every connection announces another handle.
         assert!(!sent.was_sent(&first, 0, Epoch::from_wire(3)));
         assert!(!sent.was_sent(&second, 0, one));
         sent.note_sent(&second, 0, one);

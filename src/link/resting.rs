@@ -152,7 +152,7 @@ mod tests {
         Instant::from_ns(ns)
     }
 
-    /// One poll at this moment, after which links may rest until another: the places that were moved on.
+    /// Polls once at this time, after which links may rest until `until`. Returns the indices of the links that were advanced.
     fn poll(resting: &mut Resting, now: u64, until: Option<u64>) -> Vec<usize> {
         if !resting.is_any_due(at(now)) {
             return Vec::new();
@@ -177,14 +177,14 @@ mod tests {
         for now in [12, 99] {
             assert_eq!(poll(&mut resting, now, Some(100)), [0; 0]);
         }
-        // At the moment itself, and once more for what that brought about.
+        // The links are advanced at that time, and once more for the consequences.
         assert_eq!(poll(&mut resting, 100, Some(200)), [0, 1]);
         assert_eq!(poll(&mut resting, 100, Some(200)), [0, 1]);
         assert_eq!(poll(&mut resting, 101, Some(200)), [0; 0]);
         resting.stir(1);
         assert_eq!(poll(&mut resting, 102, Some(300)), [1]);
         assert_eq!(poll(&mut resting, 103, Some(300)), [1]);
-        // The other one has kept its own.
+        // The other link still has its own time.
         assert_eq!(poll(&mut resting, 200, Some(300)), [0]);
         resting.stir_all();
         assert_eq!(poll(&mut resting, 201, Some(300)), [0, 1]);

@@ -101,7 +101,7 @@ mod tests {
             cut,
             [&all[..4], &all[4..8], &all[8..10], &all[10..13], &all[13..]]
         );
-        // One that the link stores itself.
+        // A fragment of a message that the link stores.
         outbox.push(4, true, true, false);
         assert_eq!(shared.get(&outbox.get(Sequence(5)).unwrap(), 4), None);
     }

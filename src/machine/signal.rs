@@ -118,7 +118,7 @@ mod tests {
     fn no_raise_is_lost() {
         const ROUNDS: u32 = 40_000;
         let signal = Arc::new(Signal::new().unwrap());
-        // Rounds of work done, and rounds seen.
+        // The last round of work that is done, and the last one that was seen.
         let work = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let order = Ordering::Relaxed;
         let (raising, done) = (Arc::clone(&signal), Arc::clone(&work));

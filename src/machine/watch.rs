@@ -213,7 +213,7 @@ mod tests {
         let port = port();
         let (stream, mut other) = stream(&port);
         quiet(&port, &[&stream]);
-        // As in a child of this process.
+        // A duplicate stays open, as in a child of this process.
         let kept = stream.as_fd().try_clone_to_owned().unwrap();
         drop(stream);
         other.write_all(b"x").unwrap();

@@ -77,7 +77,7 @@ fn a_panic_in_the_callback_leaves_the_others_an_end() {
             });
         }));
         assert!(outcome.is_err());
-        // Before any deadline.
+        // This is before all deadlines.
         requests.expire(Instant::from_ns(1), |name, end| {
             ends.push((name, end == Ended::Failed(reason)))
         });
@@ -97,7 +97,7 @@ fn a_length_without_limit_is_one_that_can_be_had() {
 fn a_request_that_was_never_made_is_distinguished_from_a_late_one() {
     let mut requests = Requests::new(2, 0);
     let id = requests.begin(at(10), ()).unwrap();
-    // No entry of this index, a generation that is to come, and one that never was.
+    // Ids with an index beyond the table, a later generation, generation 0, and arbitrary values.
     for hostile in [
         id.0 | 7,
         id.0 + (1 << 32),

@@ -167,7 +167,7 @@ mod tests {
         (rail, Epoch::from_wire(epoch))
     }
 
-    /// Two places, both taken, of which the peer has all up to a fragment.
+    /// Two places, both taken, and the peer has acknowledged all fragments before this one.
     fn taken(through: u64) -> (Places, [u32; 2]) {
         let mut places = Places::new(2);
         let of = [0, 1].map(|sequence| places.take(Sequence(sequence)).unwrap());
@@ -189,7 +189,7 @@ mod tests {
             (None, Some(of[1]))
         );
         assert_eq!((places.free(), places.expected()), (0, 2));
-        // Completions of other connections say nothing.
+        // Completions on other connections have no effect.
         places.completed(of[0], on(0, 3));
         places.completed(of[0], on(1, 1));
         places.let_go(|_| true);
@@ -206,7 +206,7 @@ mod tests {
         let (mut places, of) = taken(0);
         assert!(places.lost(0, Epoch::from_wire(1)));
         assert!(!places.lost(2, Epoch::from_wire(9)));
-        // The fragment goes again over the other rail, and that is done.
+        // The fragment is sent again over the other rail, and completes there.
         places.posted(of[0], on(1, 2));
         places.completed(of[0], on(1, 2));
         places.completed(of[1], on(1, 2));
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!((places.free(), places.expected(), places.fencing), (0, 1, 1));
         places.completed(of[0], on(0, 1));
         assert_eq!((places.free(), places.expected(), places.fencing), (1, 2, 0));
-        // It is not free twice.
+        // The place is not freed twice.
         places.completed(of[0], on(0, 1));
         places.fenced(0, Epoch::from_wire(1));
         assert_eq!(places.free(), 1);
@@ -249,7 +249,7 @@ mod tests {
     fn the_fence_of_an_earlier_connection_is_not_that_of_the_next() {
         let (mut places, of) = taken(0);
         assert!(places.lost(0, Epoch::from_wire(1)));
-        // With its next connection the rail's last one is fenced, and that is lost, too.
+        // The rail's next connection fences the previous one, and is lost, too.
         places.posted(of[0], on(0, 5));
         assert_eq!(places.fencing, 0);
         assert!(places.lost(0, Epoch::from_wire(5)));

@@ -99,7 +99,7 @@ mod tests {
     use core::time::Duration;
     use doorbell_core::Instant;
 
-    /// The next connection begins with nothing under way, and its rate is unknown.
+    /// The next connection begins with nothing in flight. The rate is unknown if pieces were in flight.
     #[test]
     fn a_rail_that_is_lost_has_nothing_under_way() {
         let mut pace = Pace::default();
@@ -133,7 +133,7 @@ mod tests {
                 count += 1;
             }
             assert_eq!(count, pieces);
-            // Pieces that go together count one by one.
+            // Pieces that are posted together count individually.
             slow.completed((2 << 18, 2), Instant::from_ns(now));
             assert_eq!(
                 slow.has_room(4, (2 << 18, 2), most),
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(slow.has_room(4, (3 << 18, 3), most), slow.in_flight == 0);
             slow.lost();
         }
-        // Before anything completed there is no more than one.
+        // Before the first completion only one piece may be in flight.
         let mut new = Pace::default();
         assert!(new.has_room(4, (1 << 18, 1), most));
         new.posted((1 << 18, 1), Instant::from_ns(0));

@@ -609,18 +609,18 @@ mod tests {
         assert!(note(u32::MAX) && !note(u32::MAX) && !note(131));
     }
 
-    /// How a transfer ends whose end the peer leaves no room for.
+    /// The way in which a transfer ends whose end cannot be posted, since the peer posts no receives.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum InVain {
-        /// The peer begins it and ends it.
+        /// The peer begins and ends it.
         Theirs,
-        /// The peer begins it, and one too many is turned away.
+        /// The peer begins it, and it is declined beyond the limit.
         TurnedAway,
-        /// This side begins it, and the peer ends it over a rail that takes nothing.
+        /// This side begins it, and the peer ends it over a rail on which nothing can be posted.
         Ours,
     }
 
-    /// How many transfers there are until the link ends.
+    /// Returns the number of transfers that are kept when the link ends.
     fn begun_in_vain(how: InVain) -> usize {
         let (now, epoch) = (Instant::from_ns(0), Epoch::from_wire(1));
         let config = TransferConfig::default();
@@ -678,7 +678,7 @@ mod tests {
         let most = UNSAID_MAX + 2 * open_max;
         assert_eq!(begun_in_vain(InVain::Theirs), most + 1);
         assert_eq!(begun_in_vain(InVain::Ours), most + 1);
-        // As many as may be stay open.
+        // Transfers up to the limit stay open, too.
         assert_eq!(begun_in_vain(InVain::TurnedAway), most + open_max + 1);
     }
 }
