@@ -59,10 +59,10 @@ pub struct LinkConfig {
     /// messages of the maximum length. The first is allocated, registered and locked once a message of more than `place_messages_over` bytes
     /// has arrived in fragments in slots, the second once the peer has lent memory. With 0 the link neither lends memory nor places messages.
     pub placed_bytes: usize,
-    /// Limit on that memory for all links of one [`Links`](super::Links) together. Default 64 MiB, for sixteen links that send and receive long messages. Without
-    /// the limit, [`LinkConfig::links_max`] links would use four times as much, locked once for each device. If too little is left for a
-    /// link, its long messages go as fragments in slots, and it tries again while it is active. Memory counts until its link is over and
-    /// the devices have deregistered it.
+    /// Limit on that memory for all links of one [`Links`](super::Links) together. Default 64 MiB, for sixteen links that send and receive
+    /// long messages. Without the limit, [`LinkConfig::links_max`] links would use four times as much, locked once for each device. If too
+    /// little is left for a link, its long messages go as fragments in slots, and it tries again while it is active. Memory counts until its
+    /// link is over and the devices have deregistered it.
     pub placed_bytes_all: usize,
     /// Configuration of the transfers of each link.
     pub transfers: TransferConfig,

@@ -4,9 +4,10 @@
 //! handshakes that create them: [`Links`] holds all links of one thread's Workers, and polls them.
 //!
 //! # Memory
-//! A link reserves its memory when it is created, except for the memory of placed messages and the list of messages that a mesh
-//! shares with it. A message is copied when the link accepts it, since it may have to be retransmitted. A fragment is copied again
-//! into a slot of a Worker when a rail sends it. A fragment that arrives early is copied, so that it does not occupy a receive.
+//! A link reserves the memory for messages and requests when it is created. Two things are allocated later: the memory of placed
+//! messages, and the list of messages that a mesh shares with it. A message is copied when the link accepts it, since it may have to be
+//! retransmitted. A fragment is copied again into a slot of a Worker when a rail sends it. A fragment that arrives early is copied, so
+//! that it does not occupy a receive.
 //!
 //! # Rails
 //! `Links::connect` begins a link over every pair of rails that reach each other. Each attempt to connect a rail looks up the present
