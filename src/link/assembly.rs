@@ -48,7 +48,7 @@ impl Assembly {
         self.extend(payload.len(), is_last, copy, deliver)
     }
 
-    /// Adds a fragment of so many bytes, which `copy` writes. If `deliver` panics, its message counts as delivered: the next message starts
+    /// Adds a fragment of this length, which `copy` writes. If `deliver` panics, its message counts as delivered: the next message starts
     /// empty.
     pub(super) fn extend(
         &mut self,

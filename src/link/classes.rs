@@ -83,7 +83,7 @@ impl InClass {
         self.is_ordered && self.posted.is_some()
     }
 
-    /// Notes that it posted so many bytes on a rail.
+    /// Notes that it posted this many bytes on a rail.
     pub(super) const fn note_posted(&mut self, rail: u8, bytes: u64) {
         if self.is_ordered {
             let before = match self.posted {

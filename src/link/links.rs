@@ -423,7 +423,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         pushed
     }
 
-    /// Sends a message of so many bytes as [`Links::send`] does, without a buffer of the caller. Returns the memory in which the link keeps the
+    /// Sends a message of this length as [`Links::send`] does, without a buffer of the caller. Returns the memory in which the link keeps the
     /// message: write it there. The message is accepted when this returns, and the next poll sends the memory's contents. Bytes that the
     /// caller does not write are those of earlier messages to this peer.
     ///

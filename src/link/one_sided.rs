@@ -468,7 +468,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let now = moment.now;
         self.transfers.begin_turn();
         if let Some(reason) = self.session.over() {
-            // Its rails are shut by now, not failed.
+            // Its rails are shut by now, so open requests end with the reason of the link.
             self.one_sided.over(reason);
             self.transfers.over(reason);
             self.transfers.look(now, makers, self.whom());

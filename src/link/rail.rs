@@ -237,7 +237,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         self.counts.sent_bytes = self.counts.sent_bytes.wrapping_add(bytes);
     }
 
-    /// Notes that the peer placed so many bytes by WRITE before it sent a frame.
+    /// Notes that the peer placed this many bytes by WRITE before it sent a frame.
     pub(super) fn was_written(&mut self, bytes: u32) {
         self.counts.received_bytes = self.counts.received_bytes.wrapping_add(bytes.into());
     }

@@ -34,7 +34,7 @@ impl Store {
         room.map(|room| room.copy_from_slice(bytes)).is_some()
     }
 
-    /// Returns the first bytes of a place, if it has so many.
+    /// Returns the first bytes of a place, if the place is long enough.
     #[inline]
     pub(super) fn room(&mut self, place: usize, bytes: usize) -> Option<&mut [u8]> {
         let start = place.checked_mul(self.each)?;

@@ -199,7 +199,7 @@ impl<P: Provider> Placing<P> {
         self.is_short
     }
 
-    /// Notes that a message of so many bytes arrived in several fragments in slots.
+    /// Notes that a message of this length arrived in several fragments in slots.
     pub(super) const fn note_long(&mut self, bytes: usize) {
         self.is_wanted |= bytes > self.messages_over && self.bytes > 0;
     }
@@ -230,7 +230,7 @@ impl<P: Provider> Placing<P> {
         places.map_or(0, |places| u32::try_from(places).unwrap_or(most).min(most))
     }
 
-    /// Takes so many bytes of the limit of all links, if they are left.
+    /// Takes this many bytes of the limit of all links, if they are left.
     fn share_of(&mut self, bytes: usize) -> Option<Share> {
         let share = self.budget.take(bytes);
         self.is_short |= share.is_none();
@@ -387,13 +387,13 @@ fn make<P: Provider, T: Send + 'static>(
     Memory::Making(makers.make(whom, None, move || make(domains, &reaper)))
 }
 
-/// Allocates memory of so many bytes, registered with each of the domains.
+/// Allocates memory of this length, registered with each of the domains.
 fn region<P: Provider>(domains: Domains<P>, reaper: &Reaper, bytes: usize) -> Result<Region<P>, MemoryError> {
     let first = window::<P>(&domains, bytes, RemoteAccess::NONE)?;
     Ok(Region::new(first, domains, reaper)?)
 }
 
-/// Allocates memory of so many bytes, registered with the first of the domains.
+/// Allocates memory of this length, registered with the first of the domains.
 fn window<P: Provider>(
     domains: &Domains<P>,
     bytes: usize,

@@ -44,7 +44,7 @@ impl<P: Provider> Placing<P> {
         posted_now(channel.post_ranges(Operation::Write(to), [range], PostFlags::SIGNALED))
     }
 
-    /// The length of the fragments of a message that is sent over so many rails; the last fragment may be shorter.
+    /// The length of the fragments of a message that is sent over this number of rails; the last fragment may be shorter.
     fn cut(&self, bytes: usize, rails: usize) -> usize {
         let shares = rails.min(bytes.checked_div(SHARE_BYTES_MIN).unwrap_or(1));
         let count = bytes.div_ceil(self.each()).max(shares).max(1);
@@ -57,7 +57,7 @@ impl<P: Provider> Placing<P> {
 enum Way {
     /// In fragments in slots.
     Slots,
-    /// Placed, in fragments of so many bytes.
+    /// Placed, in fragments of this length.
     Placed(usize),
     /// Refused until places are free.
     Full,

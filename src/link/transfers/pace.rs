@@ -19,7 +19,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether a WRITE of so many bytes and pieces may be posted. An idle rail always accepts one. On another rail the limit on pieces has to
+    /// Whether a WRITE of this many bytes and pieces may be posted. An idle rail always accepts one. On another rail the limit on pieces has to
     /// permit the WRITE, and with it all bytes in flight may take no longer than `most` at the measured rate.
     pub(super) fn has_room(&self, pieces_max: u32, (bytes, pieces): (u32, u16), most: Duration) -> bool {
         if self.in_flight == 0 {
@@ -35,7 +35,7 @@ impl Pace {
         self.in_flight > 0 && self.in_flight >= pieces_max
     }
 
-    /// Whether so many bytes take no longer than `most` at the measured rate.
+    /// Whether this many bytes take no longer than `most` at the measured rate.
     pub(super) fn is_fast_for(&self, bytes: u32, most: Duration) -> bool {
         self.carries(bytes.into(), most)
     }

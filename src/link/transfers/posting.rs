@@ -280,7 +280,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         is_done.then_some((place, next.pieces))
     }
 
-    /// Posts pieces as one WRITE, or a piece as several WRITEs of parts, in order, and leaves room for so many frames. Returns the outcome of
+    /// Posts pieces as one WRITE, or a piece as several WRITEs of parts, in order, and leaves room for this number of frames. Returns the outcome of
     /// the last part.
     fn write(
         &mut self,

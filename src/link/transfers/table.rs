@@ -413,7 +413,7 @@ impl<P: Provider> Transfers<P> {
         });
     }
 
-    /// Notes that a WRITE of so many bytes and pieces of a transfer is done on a rail.
+    /// Notes that a WRITE of this many bytes and pieces of a transfer is done on a rail.
     pub(in super::super) fn completed(&mut self, rail: u8, id: TransferId, write: (u32, u16), now: Instant) {
         if let Some(pace) = self.paces.get_mut(usize::from(rail)) {
             pace.completed(write, now);
