@@ -219,7 +219,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.take_found(node, workers, now);
     }
 
-    /// Begins a scan for these rails of the peer, after `failed` consecutive scans that failed.
+    /// Begins a scan for these rails of the peer, after `failed` consecutive failed scans.
     fn scan(
         &mut self,
         node: &Node<P, N>,

@@ -39,7 +39,7 @@ impl PlacedBudget {
         })
     }
 
-    /// Takes a share of this length, if they are left.
+    /// Takes a share of this many bytes, if they are left.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
         let more = |taken: usize| taken.checked_add(bytes).filter(|all| *all <= self.bytes_max);
         // Relaxed: a count, which orders nothing.
